@@ -1,0 +1,78 @@
+"""Seats: where each card sits on the guest's PCI Express, layout version 1.
+
+A guest remembers its devices by address (Windows, udev, CUDA's order), so the addresses are ours and not libvirt's.
+Every card has a seat: a root port of its own, at an address that depends on the card's place in the manifest and on
+nothing else. The ports come first on bus 0, eight functions to a slot from 00:02.0 on, because firmware numbers the
+buses behind them depth first in slot order: whatever else the VM has comes after them and moves no card.
+
+On a seat the card's functions keep their numbers on slot 0. Where host function 0 is not passed on, the lowest that is
+becomes function 0: without one, a guest finds none of the others.
+"""
+
+from dataclasses import dataclass
+from uuid import UUID
+
+from launcher.errors import UserError
+from launcher.hostdevs import Card
+from pci.address import PCIAddress
+
+SEATS = 32
+_FIRST_SLOT = 2  # 00:00.0 is the host bridge, 00:01.0 libvirt's place for the primary video device
+_PORTS_PER_SLOT = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDev:
+    """One <hostdev>: what of the host (`source`) goes where in the guest (`address`).
+
+    `address.bus` is the index of the controller that provides the bus, as libvirt counts. `alias` is None for a
+    companion: only what the manifest names has a name.
+    """
+
+    source: PCIAddress | UUID
+    address: PCIAddress
+    alias: str | None
+    multifunction: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """A root port at `port` on bus 0, which provides bus `bus`, and the functions of the card behind it."""
+
+    port: PCIAddress
+    bus: int
+    hostdevs: tuple[HostDev, ...]
+
+
+def seat(cards: tuple[Card, ...]) -> tuple[Seat, ...]:
+    """A seat for each card, in order; UserError for more than there are."""
+    if len(cards) > SEATS:
+        raise UserError(f"gpus and hostDevices have {len(cards)} entries; a guest has seats for {SEATS}")
+    return tuple(_seat(number, card) for number, card in enumerate(cards))
+
+
+def _seat(number: int, card: Card) -> Seat:
+    slot, function = divmod(number, _PORTS_PER_SLOT)
+    bus = number + 1
+    return Seat(
+        port=PCIAddress(domain=0, bus=0, slot=_FIRST_SLOT + slot, function=function),
+        bus=bus,
+        hostdevs=tuple(_hostdevs(bus, card)),
+    )
+
+
+def _hostdevs(bus: int, card: Card) -> list[HostDev]:
+    device, alias = card.claim.device, card.claim.entry.alias
+    if isinstance(device, UUID):
+        return [HostDev(source=device, address=PCIAddress(0, bus, 0, 0), alias=alias, multifunction=False)]
+    companions = card.functions[1:]
+    numbers = [0, *(function.function for function in companions)]
+    return [
+        HostDev(
+            source=source,
+            address=PCIAddress(domain=0, bus=bus, slot=0, function=number),
+            alias=alias if source == device else None,
+            multifunction=number == 0 and bool(companions),
+        )
+        for source, number in zip(card.functions, numbers, strict=True)
+    ]

@@ -1,0 +1,140 @@
+"""gpu-launcher's commands: flags and files to the stages of the launcher, and its warnings to stderr."""
+
+import logging
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from launcher.addresses import seat
+from launcher.claims import claim
+from launcher.domain import domain_xml
+from launcher.embedded import DEFAULT_URI
+from launcher.errors import Refusal, UserError
+from launcher.hostdevs import Card, whole_cards
+from launcher.manifest import VirtualMachineInstance, read_manifest
+from pci.sysfs import Host, NotSysfs, read_host
+
+app = typer.Typer(
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    help="Runs a KubeVirt VM with its GPUs, or prints its libvirt domain.",
+)
+
+Emulation = Annotated[bool, typer.Option("--emulation", help="QEMU's own CPU instead of KVM.")]
+
+_SYS = Path("/sys")
+
+
+@app.command()
+def render(
+    vm: Annotated[Path, typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")],
+    env: Annotated[
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
+    ] = None,
+    env_file: Annotated[Path | None, typer.Option(help="The pod's variables, one NAME=VALUE a line.")] = None,
+    sysfs: Annotated[
+        Path | None,
+        typer.Option(help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"),
+    ] = None,
+    emulation: Emulation = False,
+) -> None:
+    """Print the libvirt domain of a VM, and nothing else, on stdout."""
+    offline = env is not None or env_file is not None
+    environ = _environ(env or [], env_file) if offline else os.environ
+    vmi = read_manifest(vm)
+    cards = _cards(vmi, environ, _host(sysfs if offline else sysfs or _SYS))
+    for card in cards:
+        if not card.in_sysfs:
+            where = f"is not in {sysfs or _SYS}" if sysfs or not offline else "was not looked up: there is no --sysfs"
+            _warn(f"{card.claim.entry}: {card.claim.device} {where}; it is passed on alone, without companions")
+    sys.stdout.write(domain_xml(vmi, seat(cards), emulation=emulation))
+
+
+@app.command()
+def run(
+    vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")],
+    connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
+    sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = _SYS,
+    emulation: Emulation = False,
+) -> None:
+    """Define and start a VM, and stay with it until it ends."""
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
+    try:
+        # Rendering needs no libvirt installed, so nothing above this line may import it.
+        from launcher.run import run as run_domain
+    except ModuleNotFoundError as error:
+        raise Refusal(f"run needs the Python package {error.name}: pip install 'gpu-launcher[libvirt]'") from error
+    vmi = read_manifest(vm)
+    cards = _cards(vmi, os.environ, _host(sysfs))
+    for card in cards:
+        if not card.in_sysfs:
+            raise Refusal(
+                f"{card.claim.entry}: {card.claim.device} is not in {sysfs}; expected the functions of its card there: "
+                "the device is gone, or the variable is another node's"
+            )
+    xml = domain_xml(vmi, seat(cards), emulation=emulation)
+    run_domain(xml, uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
+
+
+def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], host: Host | None) -> tuple[Card, ...]:
+    claims, left_over = claim(vmi.spec.domain.devices, environ, host)
+    for devices in left_over:
+        _warn(str(devices))
+    return whole_cards(claims, host)
+
+
+def _host(sysfs: Path | None) -> Host | None:
+    if sysfs is None:
+        return None
+    try:
+        return read_host(sysfs)
+    except NotSysfs as error:
+        raise UserError(str(error)) from error
+
+
+def _environ(settings: list[str], path: Path | None) -> Mapping[str, str]:
+    """Variables from --env-file, then from --env, which win."""
+    variables = _env_file(path) if path is not None else {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not (name and equals):
+            raise UserError(f"--env {setting}: expected NAME=VALUE")
+        variables[name] = value
+    return variables
+
+
+def _env_file(path: Path) -> dict[str, str]:
+    """NAME=VALUE lines, as `env` prints them in a pod; or as `export` does there, with quotes."""
+    try:
+        lines = path.read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: cannot read the variables: {error}") from error
+    variables = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip() or line.startswith("#"):
+            continue
+        name, equals, value = _unexported(line).partition("=")
+        if not (name and equals):
+            raise UserError(f"{path}: line {number}: expected NAME=VALUE, found {line[:60]!r}")
+        variables[name] = value
+    return variables
+
+
+def _unexported(line: str) -> str:
+    for prefix in ("declare -x ", "export "):
+        if line.startswith(prefix):
+            try:
+                return " ".join(shlex.split(line.removeprefix(prefix)))
+            except ValueError:
+                return line  # a quote that is never closed: not NAME=VALUE
+    return line
+
+
+def _warn(text: str) -> None:
+    print(f"gpu-launcher: warning: {text}", file=sys.stderr)

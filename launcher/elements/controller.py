@@ -1,0 +1,20 @@
+"""<controller type='pci'>: the root ports that seats are made of."""
+
+from lxml.builder import E
+from lxml.etree import _Element as Element
+
+from launcher.addresses import Seat
+from launcher.elements.address import guest_address
+
+
+def root_port(seat: Seat) -> Element:
+    """A seat's root port. Chassis and port number are the physical slot that a guest shows, so they are fixed too."""
+    port = seat.port
+    return E.controller(
+        E.target(chassis=str(seat.bus), port=f"0x{port.slot << 3 | port.function:x}"),
+        # On even with one port in the slot: a second card must not change the first one's port.
+        guest_address(port, multifunction=port.function == 0),
+        type="pci",
+        index=str(seat.bus),
+        model="pcie-root-port",
+    )

@@ -1,0 +1,41 @@
+"""<cpu> and the number of vCPUs."""
+
+from lxml.builder import E
+from lxml.etree import _Element as Element
+
+from launcher.manifest import CPU, Domain
+
+_HOST_MODES = ("host-model", "host-passthrough")
+
+
+def topology(domain: Domain) -> tuple[int, int, int]:
+    """Sockets, cores and threads, each at least 1.
+
+    Where the manifest says none of them, the pod's CPU request becomes sockets (KubeVirt pkg/virt-launcher/virtwrap/
+    converter/vcpu, GetCPUTopology): its limit first, then its request.
+    """
+    said = domain.cpu
+    if not (said.sockets or said.cores or said.threads):
+        cpus = domain.resources.limits.get("cpu") or domain.resources.requests.get("cpu")
+        return (cpus or 1, 1, 1)
+    return (said.sockets or 1, said.cores or 1, said.threads or 1)
+
+
+def vcpus(domain: Domain) -> int:
+    sockets, cores, threads = topology(domain)
+    return sockets * cores * threads
+
+
+def cpu(domain: Domain) -> Element:
+    sockets, cores, threads = topology(domain)
+    element = _model(domain.cpu)
+    element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
+    for feature in domain.cpu.features:
+        element.append(E.feature(name=feature.name, policy=feature.policy))
+    return element
+
+
+def _model(said: CPU) -> Element:
+    if said.model in _HOST_MODES:
+        return E.cpu(mode=said.model)
+    return E.cpu(E.model(said.model), mode="custom", match="exact")

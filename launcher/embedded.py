@@ -1,0 +1,40 @@
+"""Libvirt without daemons: the QEMU driver inside this process, with a root directory of its own.
+
+https://libvirt.org/drvqemu.html#embedded-driver
+"""
+
+from pathlib import Path
+from urllib.parse import parse_qs, urlsplit
+
+from launcher.errors import Refusal
+
+#: A pod has one VM, so it has one root; short, since sockets below it may have 107 bytes in all.
+DEFAULT_URI = "qemu:///embed?root=/run/gpu-launcher"
+
+# What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own.
+_QEMU_CONF = """\
+stdio_handler = "file"
+user = "root"
+group = "root"
+security_driver = "none"
+namespaces = []
+cgroup_controllers = []
+"""
+
+
+def prepare(uri: str) -> None:
+    """Make the root of an embedded driver's URI ready; does nothing for any other URI. What is there stays."""
+    parts = urlsplit(uri)
+    if (parts.scheme, parts.path) != ("qemu", "/embed"):
+        return
+    for root in parse_qs(parts.query).get("root", []):
+        conf = Path(root) / "etc" / "qemu.conf"
+        try:
+            conf.parent.mkdir(parents=True, exist_ok=True)
+            if not conf.exists():
+                conf.write_text(_QEMU_CONF)
+        except OSError as error:
+            raise Refusal(
+                f"{root}: cannot make the root of libvirt's embedded driver: {error.strerror}; "
+                "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'"
+            ) from error

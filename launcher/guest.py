@@ -1,0 +1,166 @@
+"""The domain in libvirt: define, start, wait, stop. The only module that imports libvirt."""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from enum import Enum
+from queue import Empty, SimpleQueue
+from typing import Any
+
+import libvirt
+from lxml import etree
+
+from launcher.embedded import prepare
+from launcher.errors import Refusal
+
+_log = logging.getLogger(__name__)
+
+_ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
+
+
+class Ending(Enum):
+    """How a domain ended: libvirt's VIR_DOMAIN_EVENT_STOPPED details, and a connection that was lost."""
+
+    SHUTDOWN = libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN
+    DESTROYED = libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED
+    CRASHED = libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED
+    MIGRATED = libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED
+    SAVED = libvirt.VIR_DOMAIN_EVENT_STOPPED_SAVED
+    FAILED = libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED
+    SNAPSHOT = libvirt.VIR_DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT
+    CONNECTION_LOST = -1
+
+
+class StopRequested(Enum):
+    """Somebody wants the domain to end: what goes into the same queue as its ending."""
+
+    SIGNAL = "signal"
+
+
+Events = SimpleQueue[Ending | StopRequested]
+
+
+@contextmanager
+def connected(uri: str) -> Iterator[Any]:
+    """A connection to libvirt whose events arrive; Refusal where there is none to be had."""
+    prepare(uri)
+    _run_event_loop()
+    try:
+        connection = libvirt.open(uri)
+    except libvirt.libvirtError as error:
+        raise Refusal(f"{uri}: cannot connect to libvirt: {error}") from error
+    try:
+        yield connection
+    finally:
+        connection.close()
+
+
+@contextmanager
+def defined(connection: Any, xml: str, events: Events) -> Iterator[Any]:
+    """The domain, defined and with its ending reported to `events`; gone again afterwards, running or not.
+
+    Refusal where libvirt does not take the XML, or has a domain of that name already: that one is somebody else's.
+    """
+    name = etree.fromstring(xml).findtext("name")
+    if name in (domain.name() for domain in connection.listAllDomains()):
+        raise Refusal(
+            f"libvirt has a domain called {name} already; expected none: undefine it, or use another connection"
+        )
+    domain = _ask("define", lambda: connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE))
+    try:
+        callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, events)
+        try:
+            yield domain
+        finally:
+            connection.domainEventDeregisterAny(callback)
+    finally:
+        _remove(domain)
+
+
+def start(domain: Any) -> None:
+    _ask("start", domain.create)
+
+
+def wait(domain: Any, events: Events, grace: float) -> Ending:
+    """Wait until the domain ends. When a stop is requested: ask the guest, and end it after `grace` seconds."""
+    event = events.get()
+    return _stop(domain, events, grace) if isinstance(event, StopRequested) else event
+
+
+def hostdevs(domain: Any) -> tuple[str, ...]:
+    """The domain's host devices as libvirt reports them, one line each: alias, source, guest address."""
+    return tuple(_hostdev_line(element) for element in etree.fromstring(domain.XMLDesc()).iterfind("devices/hostdev"))
+
+
+def _stop(domain: Any, events: Events, grace: float) -> Ending:
+    deadline = time.monotonic() + grace
+    while (left := deadline - time.monotonic()) > 0:
+        _log.info("asking the guest to shut down; it has %.0f s left", left)
+        try:
+            domain.shutdown()
+        except libvirt.libvirtError as error:
+            _log.warning("libvirt cannot ask the guest: %s", error)
+        try:
+            event = events.get(timeout=min(_ASK_AGAIN, left))
+        except Empty:
+            continue
+        if isinstance(event, Ending):
+            return event
+    _log.warning("the guest is still there after its grace period; ending it")
+    _ask("end", domain.destroy)
+    return Ending.DESTROYED
+
+
+def _remove(domain: Any) -> None:
+    try:
+        if domain.isActive():
+            domain.destroy()
+        if domain.isPersistent():
+            # The flag is for domains with such a file only: libvirt's test driver knows neither.
+            has_nvram = etree.fromstring(domain.XMLDesc()).find("os/nvram") is not None
+            domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM if has_nvram else 0)
+    except libvirt.libvirtError as error:
+        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
+            _log.error("libvirt cannot remove the domain: %s", error)
+
+
+def _report(connection: Any, domain: Any, event: int, detail: int, events: Events) -> None:
+    if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
+        events.put(Ending(detail))
+
+
+def _ask(verb: str, call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except libvirt.libvirtError as error:
+        raise Refusal(f"libvirt cannot {verb} the domain: {error}") from error
+
+
+def _run_event_loop() -> None:
+    """Start libvirt's event loop in a thread of its own, before the first connection; once per process."""
+    if any(thread.name == _run_event_loop.__name__ for thread in threading.enumerate()):
+        return
+    # Errors are raised; libvirt would print them to stderr besides.
+    libvirt.registerErrorHandler(lambda context, error: None, None)
+    libvirt.virEventRegisterDefaultImpl()
+
+    def loop() -> None:
+        while True:
+            libvirt.virEventRunDefaultImpl()
+
+    threading.Thread(target=loop, name=_run_event_loop.__name__, daemon=True).start()
+
+
+def _hostdev_line(element: etree._Element) -> str:
+    alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
+    assert source is not None
+    name = alias.get("name") if alias is not None else "companion"
+    host = source.get("uuid") or _bdf(source)
+    return f"{name}: host {host} -> guest {_bdf(address) if address is not None else 'nowhere'}"
+
+
+def _bdf(address: etree._Element) -> str:
+    domain, bus, slot, function = (int(address.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function"))
+    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"

@@ -1,0 +1,36 @@
+"""Kubernetes quantities (`1Gi`, `1500m`, `2e9`), read exactly.
+
+Grammar and suffixes: apimachinery's resource.Quantity. A part of a unit counts as a whole one, as Quantity.Value()
+does, and nothing is lost in between: KubeVirt's own conversion makes `1.5Gi` one byte short.
+"""
+
+import re
+from decimal import ROUND_CEILING, Decimal
+
+_QUANTITY = re.compile(
+    r"(?P<number>[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+))"
+    r"(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?",
+    re.ASCII,
+)
+_SUFFIXES: dict[str | None, Decimal] = {
+    None: Decimal(1),
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    **{suffix: Decimal(1000) ** power for power, suffix in enumerate("kMGTPE", start=1)},
+    **{f"{suffix}i": Decimal(1024) ** power for power, suffix in enumerate("KMGTPE", start=1)},
+}
+_MOST = 2**63 - 1  # a Quantity's Value() is an int64
+
+
+def parse_quantity(text: str | float) -> int:
+    """The quantity in whole units (bytes, CPUs), rounded up; ValueError where it is none or negative."""
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        raise ValueError(f"{text!r} is not a quantity; expected a number with a suffix, like 8Gi or 500m")
+    suffix = match["suffix"]
+    factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Decimal(f"1{suffix}")
+    value = (Decimal(match["number"]) * factor).to_integral_value(ROUND_CEILING)
+    if not 0 <= value <= _MOST:
+        raise ValueError(f"{text!r} is out of range; expected 0 to {_MOST}")
+    return int(value)

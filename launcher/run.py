@@ -1,0 +1,30 @@
+"""The life of one VM, from its XML to its end: what `gpu-launcher run` does."""
+
+import logging
+import signal
+
+from launcher import guest
+from launcher.errors import Refusal
+
+_log = logging.getLogger(__name__)
+
+
+def run(xml: str, *, uri: str, grace: float) -> None:
+    """Define and start the domain, and stay until it ends; nothing of it is left afterwards.
+
+    SIGTERM or SIGINT ask the guest to shut down and end it after `grace` seconds, which is a success. So is a guest
+    that powers itself off. Refusal for every other end, and for what libvirt refuses.
+    """
+    events = guest.Events()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(signum, lambda signum, frame: events.put(guest.StopRequested.SIGNAL))
+    with guest.connected(uri) as connection, guest.defined(connection, xml, events) as domain:
+        _log.info("%s is defined on %s", domain.name(), uri)
+        guest.start(domain)
+        _log.info("%s is running", domain.name())
+        for line in guest.hostdevs(domain):
+            _log.info("%s", line)
+        ending = guest.wait(domain, events, grace)
+        _log.info("%s has ended: %s", domain.name(), ending.name.lower().replace("_", " "))
+    if ending not in (guest.Ending.SHUTDOWN, guest.Ending.DESTROYED):
+        raise Refusal(f"the domain ended by itself: {ending.name.lower().replace('_', ' ')}; QEMU's log says why")

@@ -1,0 +1,108 @@
+"""The contract between the plugin and the launcher: how a pod learns which devices it was given.
+
+For every resource that a container requests, the plugin sets one environment variable and the launcher reads it.
+
+- **Name.** `PCI_RESOURCE_` and the resource in upper case, with `/` and `.` turned into `_`; every other character
+  stays, a hyphen too. Byte for byte KubeVirt's ResourceNameToEnvVar (pkg/util/util.go). Mediated devices use
+  `MDEV_PCI_RESOURCE_`, USB devices `USB_RESOURCE_`. The name is derived and never parsed back: `a.b/c` and `a/b.c`
+  share a variable, and the plugin refuses to serve both.
+- **Value, as written.** One address per requested device, sorted, comma-joined, no repeats. The kubelet hands out
+  device IDs in the order of a Go map, so only sorting makes the value repeatable.
+- **Value, as read.** One trailing comma and repeats are dropped. Anything that is not an address is an error that
+  names the variable and the item.
+- **Meaning.** An address in the value is usable: its whole IOMMU group is bound to vfio and its nodes are in the
+  container. A device is a card (or one virtual function, or one mediated device), named by one of its functions.
+- **The older dialect.** NVIDIA's plugin before its pull request 191 listed every function of each group. When a
+  value has more addresses than there are entries that draw on it, functions of one slot collapse to one card.
+"""
+
+from collections.abc import Callable, Iterable
+from enum import StrEnum
+from typing import TypeVar
+from uuid import UUID
+
+from pci.address import InvalidPCIAddress, PCIAddress
+
+Device = TypeVar("Device", PCIAddress, UUID)
+
+
+class Kind(StrEnum):
+    """What a variable lists; the value is the prefix of its name (KubeVirt api/core/v1/types.go)."""
+
+    PCI = "PCI_RESOURCE"
+    MDEV = "MDEV_PCI_RESOURCE"
+    USB = "USB_RESOURCE"
+
+
+class InvalidValue(ValueError):
+    """A variable of the contract holds something that is not in the contract."""
+
+    def __init__(self, variable: str, item: str, expected: str) -> None:
+        super().__init__(f"{variable}: {item!r} is not {expected}")
+
+
+def variable(resource: str, kind: Kind = Kind.PCI) -> str:
+    """`nvidia.com/GH100_H100_PCIE` -> `PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE`."""
+    return f"{kind}_{resource.upper().replace('/', '_').replace('.', '_')}"
+
+
+def encode(devices: Iterable[Device]) -> str:
+    """The value for these devices, one address or UUID each."""
+    return ",".join(str(device) for device in sorted(set(devices)))
+
+
+def decode(variable: str, value: str) -> tuple[PCIAddress, ...]:
+    """The addresses in a variable's value, in its order; InvalidValue names what is not one.
+
+    `a,b,` and `a,b,a` are both (a, b). An empty value has no addresses.
+    """
+    return tuple(dict.fromkeys(_address(variable, item) for item in _items(value)))
+
+
+def decode_mdevs(variable: str, value: str) -> tuple[UUID, ...]:
+    """The mediated devices in a variable's value, in its order; InvalidValue names what is not a UUID."""
+    return tuple(dict.fromkeys(_uuid(variable, item) for item in _items(value)))
+
+
+def cards(
+    addresses: tuple[PCIAddress, ...],
+    *,
+    wanted: int,
+    same_card: Callable[[PCIAddress, PCIAddress], bool] = PCIAddress.shares_slot,
+) -> tuple[PCIAddress, ...]:
+    """One address per device, whichever dialect the value is written in.
+
+    `wanted` is how many manifest entries draw on the variable. Up to that many addresses stand for themselves, even
+    within one slot. More are the older dialect: of the addresses that `same_card` puts together the first stands for
+    all, in order of first appearance. Where sysfs is known, `same_card` asks it; otherwise the slot decides.
+    """
+    if len(addresses) <= wanted:
+        return addresses
+    found: list[PCIAddress] = []
+    for address in addresses:
+        if not any(same_card(first, address) for first in found):
+            found.append(address)
+    return tuple(found)
+
+
+def _items(value: str) -> list[str]:
+    value = value.removesuffix(",")
+    return value.split(",") if value else []
+
+
+def _address(variable: str, item: str) -> PCIAddress:
+    try:
+        return PCIAddress.parse(item)
+    except InvalidPCIAddress:
+        raise InvalidValue(variable, item, "a PCI address like 0000:41:00.0") from None
+
+
+def _uuid(variable: str, item: str) -> UUID:
+    try:
+        found = UUID(item)
+    except ValueError:
+        found = None
+    # UUID() also takes braces, "urn:uuid:" and missing hyphens; libvirt and the kernel don't.
+    if found is None or str(found) != item.lower():
+        raise InvalidValue(variable, item, "the UUID of a mediated device")
+    return found

@@ -1,0 +1,90 @@
+"""Resource names: what a card is called in a pod's resource limits.
+
+The name comes from pci.ids, made exactly as NVIDIA's kubevirt-gpu-device-plugin makes it (generic: upper case, `/` and
+`.` and blanks to `_`, everything else dropped), so that manifests written for that plugin work here:
+`TU106 [GeForce RTX 2060 Rev. A]` -> `nvidia.com/TU106_GEFORCE_RTX_2060_REV__A`. Where that is no valid extended
+resource name, it is mended: trimmed of what may not stand at its ends, cut to 63 characters. A device that pci.ids
+does not know is called by its device ID.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from plugin.errors import UserError
+
+#: Debian's package pci.ids; also where hwdata links it on other systems.
+PCI_IDS = Path("/usr/share/misc/pci.ids")
+
+#: The vendors whose GPUs are offered without being asked for, and the prefix of their resources.
+PREFIXES: Mapping[int, str] = {0x10DE: "nvidia.com", 0x1002: "amd.com", 0x8086: "intel.com"}
+
+_LONGEST = 63
+_PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+_NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
+
+
+@dataclass(frozen=True)
+class PCIIDs:
+    """A pci.ids file: what it calls itself, and the names of each vendor's devices by device ID.
+
+    `date` is the day the file gives for itself; names change with the file.
+    """
+
+    path: Path
+    date: str
+    text: str = field(repr=False)
+
+    def devices(self, vendor_id: int) -> Mapping[int, str]:
+        """The names of a vendor's devices; empty for a vendor that is not in the file."""
+        section = re.search(rf"^{vendor_id:04x}  .*\n((?:[\t#].*\n|\n)*)", self.text, re.MULTILINE)
+        if section is None:
+            return {}
+        lines = re.finditer(r"^\t([0-9a-f]{4})(?![0-9a-f])(.*)$", section[1], re.MULTILINE)
+        return {int(line[1], 16): line[2].strip() for line in lines}
+
+    def device(self, vendor_id: int, device_id: int) -> str | None:
+        """A device's name, as it stands in the file."""
+        return self.devices(vendor_id).get(device_id)
+
+
+def read_pci_ids(path: Path) -> PCIIDs:
+    """Read a pci.ids file; UserError where there is none."""
+    try:
+        text = path.read_text(encoding="utf-8", errors="replace")
+    except OSError as error:
+        raise UserError(
+            f"{path}: cannot read the names of PCI devices: {error.strerror}; "
+            "install the package pci.ids (hwdata), or name a file with --pci-ids"
+        ) from error
+    date = re.search(r"^#\s*Date:\s*(\S+)", text, re.MULTILINE)
+    return PCIIDs(path=path, date=date[1] if date else "unknown date", text=text)
+
+
+def resource_name(pci_ids: PCIIDs, vendor_id: int, device_id: int) -> str:
+    """The resource of a GPU of one of the vendors in PREFIXES."""
+    name = sanitised(pci_ids.device(vendor_id, device_id) or "") or f"{device_id:04x}"
+    return f"{PREFIXES[vendor_id]}/{name}"
+
+
+def sanitised(name: str) -> str:
+    """A name of pci.ids as the second half of a resource name; empty where nothing of it can stay."""
+    # The order is NVIDIA's (getDeviceName in device_plugin.go): "K. 5" has two underscores, "K.5" one.
+    name = re.sub(r"\s+", "_", name.strip().upper().replace("/", "_").replace(".", "_"))
+    name = re.sub(r"[^A-Z0-9_]+", "", name)
+    return name[:_LONGEST].strip("_")
+
+
+def is_resource_name(resource: str) -> bool:
+    """Whether the kubelet would take it: an extended resource, `prefix/name` (IsExtendedResourceName, apimachinery's
+    IsQualifiedName)."""
+    prefix, _, name = resource.partition("/")
+    return (
+        len(name) <= _LONGEST
+        and len(prefix) <= 253
+        and re.fullmatch(_PREFIX, prefix) is not None
+        and re.fullmatch(_NAME, name) is not None
+        and not prefix.endswith("kubernetes.io")
+        and not prefix.startswith("requests.")
+    )

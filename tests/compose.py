@@ -1,0 +1,200 @@
+"""Machines that nobody here has, composed by hand in the form that `gpu-plugin record` gives a real one.
+
+`python -m tests.compose` writes the trees of tests/fixtures/sysfs whose README says that they are composed; a test
+holds the trees against this file. What the machines are made of follows lspci and sysfs of real ones.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+FIXTURES = Path(__file__).parent / "fixtures" / "sysfs"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Function:
+    """One PCI function as sysfs shows it; `path` is the device tree above it, from the host bridge down."""
+
+    address: str
+    id: str
+    pci_class: int
+    path: str
+    subsystem: str = "0000:0000"
+    driver: str | None = None
+    group: int | None = None
+    numa: int = -1
+    physfn: str | None = None
+
+
+def compose(sys: Path, functions: Iterable[Function]) -> None:
+    """Write a sysfs tree with these functions below `sys`."""
+    (sys / "bus/pci/devices").mkdir(parents=True)
+    for function in functions:
+        place = sys / "devices" / function.path / function.address
+        place.mkdir(parents=True, exist_ok=True)
+        vendor, device = function.id.split(":")
+        subsystem_vendor, subsystem_device = function.subsystem.split(":")
+        for name, text in {
+            "vendor": f"0x{vendor}",
+            "device": f"0x{device}",
+            "class": f"0x{function.pci_class:06x}",
+            "subsystem_vendor": f"0x{subsystem_vendor}",
+            "subsystem_device": f"0x{subsystem_device}",
+            "numa_node": str(function.numa),
+        }.items():
+            (place / name).write_text(text + "\n")
+        _link(sys / "bus/pci/devices" / function.address, place)
+        if function.driver is not None:
+            _link(place / "driver", sys / "bus/pci/drivers" / function.driver)
+        if function.group is not None:
+            group = sys / "kernel/iommu_groups" / str(function.group)
+            _link(place / "iommu_group", group)
+            _link(group / "devices" / function.address, place)
+        if function.physfn is not None:
+            _link(place / "physfn", place.parent / function.physfn)
+
+
+def _link(link: Path, target: Path) -> None:
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(os.path.relpath(target, link.parent))
+
+
+def card(
+    slot: str,
+    ids: Iterable[str],
+    *,
+    path: str,
+    group: int | None,
+    numa: int = -1,
+    subsystem: str = "0000:0000",
+    drivers: Iterable[str | None] | None = None,
+) -> tuple[Function, ...]:
+    """The functions of one graphics card in their usual order: VGA, audio, USB, UCSI; on vfio-pci unless told."""
+    ids = tuple(ids)
+    classes = (0x030000, 0x040300, 0x0C0330, 0x0C8000)
+    return tuple(
+        Function(
+            address=f"{slot}.{number}",
+            id=pci_id,
+            pci_class=pci_class,
+            path=path,
+            subsystem=subsystem,
+            driver=driver,
+            group=group,
+            numa=numa,
+        )
+        for number, (pci_id, pci_class, driver) in enumerate(
+            zip(ids, classes, ("vfio-pci",) * len(ids) if drivers is None else drivers, strict=False)
+        )
+    )
+
+
+def bridge(address: str, pci_id: str, *, path: str, group: int | None, numa: int = -1) -> Function:
+    """A root port or a port of a switch."""
+    return Function(address=address, id=pci_id, pci_class=0x060400, path=path, driver="pcieport", group=group, numa=numa)
+
+
+RTX_2060 = ("10de:1f08", "10de:10f9", "10de:1ada", "10de:1adb")
+RTX_3090 = ("10de:2204", "10de:1aef")
+
+
+def desktop(first_card: Iterable[Function], *, iommu: bool = True) -> tuple[Function, ...]:
+    """An Intel desktop of the ninth generation: the card's root port is in the card's group, as without ACS."""
+    group = (lambda number: number) if iommu else (lambda number: None)
+    return (
+        Function(address="0000:00:00.0", id="8086:3ec2", pci_class=0x060000, path="pci0000:00",
+                 driver="skl_uncore", group=group(0)),
+        bridge("0000:00:01.0", "8086:1901", path="pci0000:00", group=group(1)),
+        *first_card,
+        Function(address="0000:00:02.0", id="8086:3e92", pci_class=0x030000, path="pci0000:00", driver="i915",
+                 group=group(2), subsystem="1458:d000"),
+        Function(address="0000:00:14.0", id="8086:a36d", pci_class=0x0C0330, path="pci0000:00", driver="xhci_hcd",
+                 group=group(3), subsystem="1458:5007"),
+        Function(address="0000:00:1f.0", id="8086:a305", pci_class=0x060100, path="pci0000:00", group=group(4)),
+        Function(address="0000:00:1f.3", id="8086:a348", pci_class=0x040300, path="pci0000:00",
+                 driver="snd_hda_intel", group=group(4), subsystem="1458:a182"),
+    )  # fmt: skip
+
+
+def hgx_a100() -> tuple[Function, ...]:
+    """Addresses, nodes and switches as on a DGX A100: two sockets of four NUMA nodes, two GPUs below each switch.
+
+    Each switch (PEX88096) shows an upstream port, downstream ports, and behind two of those the second level of ports
+    at which a GPU and its network card sit. ACS is on, so that every function has a group of its own.
+    """
+    # root, root port, first and last buses of: switch | first GPU, NIC | second GPU, NIC; NUMA node
+    switches = (
+        ("00", "00:01.1", 0x01, ("07", "0c"), ("0f", "12"), 3),
+        ("40", "40:01.1", 0x41, ("47", "4b"), ("4e", "54"), 1),
+        ("80", "80:01.1", 0x81, ("87", "8d"), ("90", "94"), 7),
+        ("b0", "b0:01.1", 0xB1, ("b7", "ba"), ("bd", "cc"), 5),
+    )
+    functions: list[Function] = []
+
+    def add(function: Function) -> Function:
+        functions.append(function)
+        return function
+
+    def port(address: str, pci_id: str, path: str, numa: int) -> str:
+        add(bridge(address, pci_id, path=path, group=len(functions), numa=numa))
+        return f"{path}/{address}"
+
+    for root, root_port, bus, first, second, numa in switches:
+        above = port(f"0000:{root_port}", "1022:1483", f"pci0000:{root}", numa)
+        upstream = port(f"0000:{bus:02x}:00.0", "1000:c010", above, numa)
+        for number, (gpu, nic) in enumerate((first, second)):
+            downstream = port(f"0000:{bus + 1:02x}:{number * 8:02x}.0", "1000:c010", upstream, numa)
+            inner = port(f"0000:{bus + 2 + number * 2:02x}:00.0", "1000:c010", downstream, numa)
+            to_gpu = port(f"0000:{bus + 3 + number * 2:02x}:10.0", "1000:c010", inner, numa)
+            to_nic = port(f"0000:{bus + 3 + number * 2:02x}:14.0", "1000:c010", inner, numa)
+            add(Function(address=f"0000:{gpu}:00.0", id="10de:20b0", pci_class=0x030200, path=to_gpu,
+                         subsystem="10de:134f", driver="vfio-pci", group=len(functions), numa=numa))  # fmt: skip
+            add(Function(address=f"0000:{nic}:00.0", id="15b3:101b", pci_class=0x020700, path=to_nic,
+                         subsystem="15b3:0007", driver="mlx5_core", group=len(functions), numa=numa))  # fmt: skip
+    fabric = port("0000:b0:03.1", "1022:1483", "pci0000:b0", 5)
+    for number in range(6):
+        add(Function(address=f"0000:{0xC4 + number:02x}:00.0", id="10de:1af1", pci_class=0x068000, path=fabric,
+                     subsystem="10de:1539", driver="nvidia-nvswitch", group=len(functions), numa=5))  # fmt: skip
+    add(Function(address="0000:e2:00.0", id="1a03:2000", pci_class=0x030000, path="pci0000:e0/0000:e0:05.0",
+                 subsystem="1a03:2000", driver="ast", group=len(functions), numa=4))  # fmt: skip
+    return tuple(functions)
+
+
+MACHINES: Mapping[str, tuple[Function, ...]] = {
+    "rtx-2060": desktop(
+        card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1, subsystem="1462:3756"),
+    ),
+    "rtx-2060-audio-on-snd-hda-intel": desktop(
+        card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1, subsystem="1462:3756",
+             drivers=("vfio-pci", "snd_hda_intel", "vfio-pci", None)),
+    ),
+    "rtx-2060-without-iommu": desktop(
+        card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=None, subsystem="1462:3756",
+             drivers=("nouveau", "snd_hda_intel", "xhci_hcd", None)),
+        iommu=False,
+    ),
+    "two-gpus-one-group": desktop(
+        (
+            *card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1, subsystem="1462:3756"),
+            bridge("0000:00:01.1", "8086:1905", path="pci0000:00", group=1),
+            *card("0000:02:00", RTX_3090, path="pci0000:00/0000:00:01.1", group=1, subsystem="1043:87b3"),
+        ),
+    ),
+    "two-rtx-3090": (
+        bridge("0000:00:01.1", "1022:1483", path="pci0000:00", group=10, numa=0),
+        *card("0000:01:00", RTX_3090, path="pci0000:00/0000:00:01.1", group=11, numa=0, subsystem="1043:87b3"),
+        bridge("0000:e0:01.1", "1022:1483", path="pci0000:e0", group=70, numa=1),
+        *card("0000:e1:00", RTX_3090, path="pci0000:e0/0000:e0:01.1", group=71, numa=1, subsystem="1043:87b3"),
+    ),
+    "hgx-a100-8-gpu": hgx_a100(),
+}  # fmt: skip
+
+
+if __name__ == "__main__":
+    import shutil
+
+    for name, functions in MACHINES.items():
+        for entry in ("bus", "devices", "kernel"):
+            shutil.rmtree(FIXTURES / name / entry, ignore_errors=True)
+        compose(FIXTURES / name, functions)
