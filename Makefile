@@ -1,0 +1,21 @@
+.PHONY: demo test bench protos lock
+
+demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
+	.venv/bin/python -m tests.demo
+
+test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
+	.venv/bin/pytest $(ARGS)
+
+bench: .venv/ready  ## the figures that README.md quotes
+	.venv/bin/python -m tests.bench
+
+.venv/ready: setup.sh pyproject.toml requirements.txt
+	./setup.sh
+
+protos: .venv/ready  ## regenerate the kubelet API's modules from deviceplugin.proto
+	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \
+	    plugin/v1beta1/deviceplugin.proto
+
+lock:  ## pin what pyproject.toml asks for; needs uv
+	uv pip compile --quiet --universal --generate-hashes --all-extras --group dev \
+	    --custom-compile-command 'make lock' pyproject.toml -o requirements.txt

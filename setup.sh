@@ -1,0 +1,46 @@
+#!/bin/sh
+# What `make demo` and `make test` do first: the Debian packages that are missing, and .venv. Called by make when
+# .venv/ready is missing or older than what it was made from.
+set -eu
+
+# package|why
+packages='
+python3|the programs
+python3-venv|.venv
+python3-dev|libvirt-python is built from source: Python'\''s headers
+gcc|libvirt-python is built from source
+pkg-config|libvirt-python finds libvirt with it
+libvirt-dev|libvirt, its test driver, its XML schemas, its headers
+libvirt-daemon-system|makes the user libvirt-qemu, which libvirt'\''s QEMU driver looks up
+libvirt-daemon-driver-qemu|the QEMU driver, embedded in the launcher
+qemu-system-x86|QEMU itself
+ovmf|EFI firmware for guests that ask for it
+pci.ids|the names of PCI devices
+'
+
+missing=''
+for entry in $(echo "$packages" | cut -d'|' -f1); do
+    if [ "$(dpkg-query -W -f='${db:Status-Status}' "$entry" 2>/dev/null)" != installed ]; then
+        missing="$missing $entry"
+        echo "missing: $entry ($(echo "$packages" | grep "^$entry|" | cut -d'|' -f2))"
+    fi
+done
+
+if [ -n "$missing" ]; then
+    if [ "$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then
+        echo "This needs root and apt. As root, on Debian 12 or 13:  apt-get install --no-install-recommends$missing"
+        exit 1
+    fi
+    apt-get update -q
+    DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+fi
+
+python=${PYTHON:-python3}
+if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+    echo "$python is $("$python" --version); expected Python 3.11 or newer, name one with PYTHON=..."
+    exit 1
+fi
+"$python" -m venv .venv
+.venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+.venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+touch .venv/ready
