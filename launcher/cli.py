@@ -120,7 +120,7 @@ def _env_file(path: Path) -> dict[str, str]:
         if not line.strip() or line.startswith("#"):
             continue
         name, equals, value = _unexported(line).partition("=")
-        if not (name and equals):
+        if not (name and equals) or " " in name:
             raise UserError(f"{path}: line {number}: expected NAME=VALUE, found {line[:60]!r}")
         variables[name] = value
     return variables
@@ -132,7 +132,7 @@ def _unexported(line: str) -> str:
             try:
                 return " ".join(shlex.split(line.removeprefix(prefix)))
             except ValueError:
-                return line  # a quote that is never closed: not NAME=VALUE
+                break  # a quote that is never closed: the line stays what it is, which is not NAME=VALUE
     return line
 
 

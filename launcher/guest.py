@@ -65,9 +65,7 @@ def defined(connection: Any, xml: str, events: Events) -> Iterator[Any]:
     """
     name = etree.fromstring(xml).findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
-        raise Refusal(
-            f"libvirt has a domain called {name} already; expected none: undefine it, or use another connection"
-        )
+        raise Refusal(f"libvirt has a domain called {name} already; undefine it, or use another connection")
     domain = _ask("define", lambda: connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE))
     try:
         callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, events)
@@ -118,9 +116,9 @@ def _remove(domain: Any) -> None:
         if domain.isActive():
             domain.destroy()
         if domain.isPersistent():
-            # The flag is for domains with such a file only: libvirt's test driver knows neither.
-            has_nvram = etree.fromstring(domain.XMLDesc()).find("os/nvram") is not None
-            domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM if has_nvram else 0)
+            # EFI keeps its variables in a file. Only a domain with EFI takes the flag: the test driver has neither.
+            has_efi = etree.fromstring(domain.XMLDesc()).find("os[@firmware='efi']") is not None
+            domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM if has_efi else 0)
     except libvirt.libvirtError as error:
         if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
             _log.error("libvirt cannot remove the domain: %s", error)

@@ -141,13 +141,14 @@ def _reason(
     for address in host.groups[group]:
         member = host.functions.get(address)
         if member is None:
-            return f"group {group} is not viable: {address} cannot be read"
+            return f"is in group {group}, which is not viable: {address} cannot be read"
         if member.is_bridge or member.driver is None or member.driver in _PLACEHOLDERS:
             continue
         if not is_vfio_driver(member.driver):
+            what = _CLASS_WORDS.get(member.pci_class >> 8, f"class {member.pci_class >> 8:04x}")
             return (
-                f"group {group} is not viable: {address} ({_CLASS_WORDS.get(member.pci_class >> 8, 'its member')}) "
-                f"is bound to {member.driver}; bind it to vfio-pci or to no driver"
+                f"is in group {group}, which is not viable: {address} ({what}) is bound to {member.driver}; "
+                "bind it to vfio-pci or to no driver"
             )
     others = [other[0].address for other in units if other is not card and other[0].iommu_group == group]
     if others:

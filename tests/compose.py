@@ -92,7 +92,9 @@ def card(
 
 def bridge(address: str, pci_id: str, *, path: str, group: int | None, numa: int = -1) -> Function:
     """A root port or a port of a switch."""
-    return Function(address=address, id=pci_id, pci_class=0x060400, path=path, driver="pcieport", group=group, numa=numa)
+    return Function(
+        address=address, id=pci_id, pci_class=0x060400, path=path, driver="pcieport", group=group, numa=numa
+    )
 
 
 RTX_2060 = ("10de:1f08", "10de:10f9", "10de:1ada", "10de:1adb")

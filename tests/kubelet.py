@@ -112,7 +112,7 @@ class Kubelet(rpc.RegistrationServicer):
 
     def allocate_devices(self, resource: str, device_ids: list[str]) -> api.ContainerAllocateResponse:
         request = api.AllocateRequest(container_requests=[api.ContainerAllocateRequest(devices_ids=device_ids)])
-        response = self.endpoints[resource].stub.Allocate(request, timeout=30)
+        response: api.AllocateResponse = self.endpoints[resource].stub.Allocate(request, timeout=30)
         self._allocated.setdefault(resource, set()).update(device_ids)
         return response.container_responses[0]
 

@@ -1,0 +1,96 @@
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+
+import pytest
+
+from plugin.naming import PCIIDs, read_pci_ids
+from tests.kubelet import Kubelet, running_kubelet
+
+ROOT = Path(__file__).parent.parent
+FIXTURES = ROOT / "tests" / "fixtures"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--regenerate", action="store_true", help="write the golden files anew; read them in the diff")
+
+
+@pytest.fixture(scope="session")
+def pci_ids() -> PCIIDs:
+    return read_pci_ids(FIXTURES / "pci.ids")
+
+
+@pytest.fixture
+def machine() -> Callable[[str], Path]:
+    """The recorded or composed machine of that name: a directory that stands for /sys."""
+
+    def find(name: str) -> Path:
+        path = FIXTURES / "sysfs" / name
+        assert path.is_dir(), f"no machine {name}; there are {sorted(p.name for p in path.parent.iterdir())}"
+        return path
+
+    return find
+
+
+@pytest.fixture
+def copied_machine(machine: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a machine, to break one thing in it."""
+
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(machine(name), tmp_path / name, symlinks=True))
+
+    return copy
+
+
+@pytest.fixture
+def short_dir() -> Iterator[Path]:
+    """A directory with a path short enough for the sockets in it."""
+    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as directory:
+        yield Path(directory)
+
+
+@pytest.fixture
+def kubelet(short_dir: Path) -> Iterator[Kubelet]:
+    with running_kubelet(short_dir) as kubelet:
+        yield kubelet
+
+
+@pytest.fixture(scope="session")
+def embedded_uri() -> Iterator[str]:
+    """Libvirt's QEMU driver in this process; one root for the session, since its first look at QEMU takes seconds."""
+    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root:
+        yield f"qemu:///embed?root={root}"
+
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def _command(module: str) -> Command:
+    def run(*arguments: str | Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", module, *map(str, arguments)],
+            cwd=ROOT,
+            # Only what a command is given: the tester's own PCI_RESOURCE_* must not leak in.
+            env={"PATH": os.environ["PATH"], **(env or {})},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def gpu_launcher() -> Command:
+    """gpu-launcher as a process: arguments, and its whole environment."""
+    return _command("launcher")
+
+
+@pytest.fixture(scope="session")
+def gpu_plugin() -> Command:
+    return _command("plugin")

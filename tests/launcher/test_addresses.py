@@ -1,0 +1,87 @@
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.addresses import SEATS, seat
+from launcher.claims import Claim, Entry, EntryKind
+from launcher.errors import UserError
+from launcher.hostdevs import Card
+from pci.address import PCIAddress
+
+
+def card(number: int, functions: list[int], claimed: int | None = None) -> Card:
+    """A card at host bus `number` with these functions, the first of them claimed unless told."""
+    addresses = tuple(PCIAddress(0, number, 0, function) for function in functions)
+    entry = Entry(kind=EntryKind.GPU, name=f"gpu{number}", resource="example.com/gpu")
+    device = addresses[0] if claimed is None else PCIAddress(0, number, 0, claimed)
+    return Card(claim=Claim(entry=entry, device=device), functions=addresses, in_sysfs=True)
+
+
+function_sets = st.lists(st.integers(0, 7), min_size=1, unique=True).map(sorted)
+cards = st.lists(function_sets, max_size=SEATS).map(
+    lambda sets: tuple(card(number, functions) for number, functions in enumerate(sets))
+)
+
+
+@given(cards)
+def test_no_two_devices_share_an_address_and_every_bus_is_a_root_ports(given: tuple[Card, ...]) -> None:
+    seats = seat(given)
+    used = [s.port for s in seats] + [device.address for s in seats for device in s.hostdevs]
+    assert len(used) == len(set(used))
+    assert len({s.bus for s in seats}) == len(seats)
+    assert all(device.address.bus == s.bus for s in seats for device in s.hostdevs)
+
+
+@given(cards)
+def test_every_seat_has_function_0_and_says_multifunction_when_it_has_more(given: tuple[Card, ...]) -> None:
+    for found in seat(given):
+        first, *companions = found.hostdevs
+        assert (first.address.function, first.multifunction) == (0, bool(companions))
+        assert not any(device.multifunction for device in companions)
+
+
+@given(cards, st.data())
+def test_a_seat_depends_on_the_place_in_the_manifest_and_on_nothing_else(
+    given: tuple[Card, ...], data: st.DataObject
+) -> None:
+    shorter = given[: data.draw(st.integers(0, len(given)))]
+    assert seat(shorter) == seat(given)[: len(shorter)]
+
+
+@given(cards)
+def test_ports_are_ordered_as_a_firmware_numbers_them(given: tuple[Card, ...]) -> None:
+    ports = [found.port for found in seat(given)]
+    assert ports == sorted(ports)
+    assert all(port.bus == 0 and 2 <= port.slot <= 5 for port in ports)
+    assert all(PCIAddress(0, 0, port.slot, 0) in ports for port in ports)
+
+
+def test_functions_keep_their_numbers() -> None:
+    (found,) = seat((card(1, [0, 1, 3]),))
+    assert [device.address.function for device in found.hostdevs] == [0, 1, 3]
+
+
+def test_without_host_function_0_the_lowest_becomes_it() -> None:
+    (found,) = seat((card(1, [1, 3]),))
+    assert [(device.source.function, device.address.function) for device in found.hostdevs] == [(1, 0), (3, 3)]  # type: ignore[union-attr]
+
+
+def test_the_alias_is_on_the_claimed_function_alone() -> None:
+    (found,) = seat((card(1, [0, 1], claimed=1),))
+    assert [device.alias for device in found.hostdevs] == [None, "ua-gpu-gpu1"]
+
+
+def test_a_mediated_device_has_a_seat_like_a_card() -> None:
+    entry = Entry(kind=EntryKind.GPU, name="v", resource="nvidia.com/GRID")
+    vgpu = Card(claim=Claim(entry=entry, device=UUID(int=1)), functions=(), in_sysfs=True)
+    _, found = seat((card(1, [0]), vgpu))
+    assert (found.port, found.hostdevs[0].address) == (PCIAddress(0, 0, 2, 1), PCIAddress(0, 2, 0, 0))
+
+
+def test_there_are_seats_for_32() -> None:
+    full = tuple(card(number, [0, 1]) for number in range(SEATS))
+    assert seat(full)[-1].port == PCIAddress(0, 0, 5, 7)
+    with pytest.raises(UserError, match="have 33 entries; a guest has seats for 32"):
+        seat((*full, card(99, [0])))

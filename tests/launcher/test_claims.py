@@ -1,0 +1,125 @@
+from collections.abc import Callable
+from pathlib import Path
+from uuid import UUID
+
+import pytest
+
+from launcher.claims import claim
+from launcher.errors import UserError
+from launcher.manifest import Devices
+from pci.sysfs import read_host
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, devices
+
+Machine = Callable[[str], Path]
+
+TWO_GPUS = devices(gpus=[("gpu1", RTX_3090), ("gpu2", RTX_3090)])
+
+
+def claimed(wanted: Devices, value: str, variable: str = RTX_3090_VARIABLE) -> dict[str, str]:
+    claims, _ = claim(wanted, {variable: value}, None)
+    return {claim.entry.name: str(claim.device) for claim in claims}
+
+
+def problem_of(wanted: Devices, environ: dict[str, str]) -> str:
+    with pytest.raises(UserError) as error:
+        claim(wanted, environ, None)
+    return str(error.value)
+
+
+def test_every_entry_gets_an_address_in_order() -> None:
+    assert claimed(TWO_GPUS, "0000:86:00.0,0000:af:00.0") == {"gpu1": "0000:86:00.0", "gpu2": "0000:af:00.0"}
+
+
+def test_the_older_dialect_gives_two_cards_and_not_a_gpu_and_its_sound_card() -> None:
+    value = "0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1"
+    assert claimed(TWO_GPUS, value) == {"gpu1": "0000:e1:00.0", "gpu2": "0000:01:00.0"}
+
+
+def test_gpus_and_host_devices_draw_from_one_pool_gpus_first() -> None:
+    wanted = devices(gpus=[("gpu1", RTX_3090)], host_devices=[("other", RTX_3090)])
+    assert claimed(wanted, "0000:86:00.0,0000:af:00.0") == {"gpu1": "0000:86:00.0", "other": "0000:af:00.0"}
+
+
+def test_the_aliases_are_kubevirts() -> None:
+    wanted = devices(gpus=[("gpu1", RTX_3090)], host_devices=[("other", RTX_3090)])
+    claims, _ = claim(wanted, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None)
+    assert [claim.entry.alias for claim in claims] == ["ua-gpu-gpu1", "ua-hostdevice-other"]
+
+
+def test_an_address_under_two_resources_is_given_once() -> None:
+    wanted = devices(gpus=[("gpu1", RTX_3090), ("gpu2", RTX_2060)])
+    environ = {RTX_3090_VARIABLE: "0000:86:00.0", RTX_2060_VARIABLE: "0000:86:00.0,0000:af:00.0"}
+    # The second variable has one entry and two addresses, of which one is gone.
+    claims, left_over = claim(wanted, environ, None)
+    assert [str(claim.device) for claim in claims] == ["0000:86:00.0", "0000:af:00.0"]
+    assert left_over == ()
+
+
+def test_two_resources_that_share_a_variable_share_its_devices() -> None:
+    wanted = devices(gpus=[("gpu1", "a.b/c"), ("gpu2", "a/b.c")])
+    assert claimed(wanted, "0000:86:00.0,0000:86:00.1", "PCI_RESOURCE_A_B_C") == {
+        "gpu1": "0000:86:00.0",
+        "gpu2": "0000:86:00.1",
+    }
+
+
+def test_where_sysfs_is_known_virtual_functions_of_one_slot_are_devices_of_their_own(machine: Machine) -> None:
+    host = read_host(machine("two-cards-nested-vfio"))
+    wanted = devices(host_devices=[("vf", "example.com/vf")])
+    environ = {"PCI_RESOURCE_EXAMPLE_COM_VF": "0000:02:00.1,0000:02:00.2"}
+    _, (left_over,) = claim(wanted, environ, host)
+    assert list(map(str, left_over.devices)) == ["0000:02:00.2"]
+    assert claim(wanted, environ, None)[1] == ()
+
+
+def test_mediated_devices_are_claimed_by_their_own_variable() -> None:
+    uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+    claims, _ = claim(
+        devices(gpus=[("v", "nvidia.com/GRID_T4-1Q")]), {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": uuid}, None
+    )
+    assert claims[0].device == UUID(uuid)
+
+
+def test_unset_empty_exhausted_and_left_over_are_four_messages() -> None:
+    one = devices(gpus=[("gpu1", RTX_3090)])
+    unset = problem_of(one, {})
+    empty = problem_of(one, {RTX_3090_VARIABLE: ","})
+    exhausted = problem_of(TWO_GPUS, {RTX_3090_VARIABLE: "0000:86:00.0"})
+    for problem, entry in ((unset, "gpu 'gpu1'"), (empty, "gpu 'gpu1'"), (exhausted, "gpu 'gpu2'")):
+        assert problem.startswith(f"{entry} asks for {RTX_3090}, but {RTX_3090_VARIABLE} ")
+        assert "\n" not in problem
+    assert "is not set; expected the pod to request" in unset
+    assert "is empty; expected at least one address" in empty
+    assert "is exhausted: 2 entries draw on its 1 (0000:86:00.0); expected the pod to request 2" in exhausted
+    _, (left_over,) = claim(one, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None)
+    assert str(left_over) == (
+        f"{RTX_3090_VARIABLE} has 0000:af:00.0 left over: no entry of gpus or hostDevices asks for what the pod holds"
+    )
+
+
+def test_the_functions_of_one_card_cannot_serve_two_entries_in_the_older_dialect() -> None:
+    value = "0000:e1:00.0,0000:e1:00.1,0000:e1:00.2"
+    assert "is exhausted: 2 entries draw on its 1 (0000:e1:00.0)" in problem_of(TWO_GPUS, {RTX_3090_VARIABLE: value})
+
+
+def test_a_variable_that_no_entry_asks_for_is_left_over_as_a_whole() -> None:
+    _, left_over = claim(
+        devices(), {RTX_2060_VARIABLE: "0000:86:00.0", "PCI_RESOURCE_OF_OTHERS": "x", "HOME": "/"}, None
+    )
+    assert [found.variable for found in left_over] == [RTX_2060_VARIABLE]
+
+
+def test_what_is_no_address_is_named_with_entry_and_variable() -> None:
+    assert problem_of(devices(gpus=[("gpu1", RTX_3090)]), {RTX_3090_VARIABLE: "0000:41:00x0"}) == (
+        f"gpu 'gpu1' asks for {RTX_3090}, but "
+        f"{RTX_3090_VARIABLE}: '0000:41:00x0' is not a PCI address like 0000:41:00.0"
+    )
+
+
+def test_a_resource_with_a_pci_and_an_mdev_variable_is_refused() -> None:
+    environ = {RTX_3090_VARIABLE: "0000:86:00.0", f"MDEV_{RTX_3090_VARIABLE}": "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"}
+    assert f"has both {RTX_3090_VARIABLE} and MDEV_{RTX_3090_VARIABLE}" in problem_of(TWO_GPUS, environ)
+
+
+def test_without_entries_nothing_is_needed() -> None:
+    assert claim(devices(), {}, None) == ((), ())

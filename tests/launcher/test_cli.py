@@ -1,0 +1,151 @@
+"""gpu-launcher as people call it: a process, its arguments, its environment, what it prints and its exit code."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FIXTURES, Command
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090_VARIABLE, write_vmi
+
+Machine = Callable[[str], Path]
+
+ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
+TWO_GPUS = FIXTURES / "vms" / "two-gpus.yaml"
+VALUE = f"--env={RTX_2060_VARIABLE}="
+
+
+def golden(name: str) -> str:
+    return (FIXTURES / "domains" / f"{name}.xml").read_text()
+
+
+def test_render_prints_the_domain_and_nothing_else(gpu_launcher: Command, machine: Machine) -> None:
+    result = gpu_launcher(
+        "render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:01:00.0", "--sysfs", machine("rtx-2060")
+    )
+    assert (result.stdout, result.stderr, result.returncode) == (golden("rtx-2060"), "", 0)
+
+
+def test_without_env_the_pods_environment_counts(gpu_launcher: Command, machine: Machine) -> None:
+    environ = {RTX_2060_VARIABLE: "0000:01:00.0"}
+    result = gpu_launcher("render", ONE_GPU, "--sysfs", machine("rtx-2060"), env=environ)
+    assert (result.stdout, result.stderr, result.returncode) == (golden("rtx-2060"), "", 0)
+
+
+def test_without_env_and_sysfs_this_machines_sys_counts(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", ONE_GPU, env={RTX_2060_VARIABLE: "00ff:ff:1f.0"})
+    assert "00ff:ff:1f.0 is not in /sys; it is passed on alone" in result.stderr
+    assert result.returncode == 0
+
+
+def test_with_env_the_environment_and_sys_are_not_read(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", TWO_GPUS, "--env", "X=1", env={RTX_3090_VARIABLE: "0000:01:00.0,0000:e1:00.0"})
+    assert f"{RTX_3090_VARIABLE} is not set" in result.stderr
+    assert result.returncode == 2
+
+
+def test_without_sysfs_function_0_goes_alone_and_stderr_says_so(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:01:00.0")
+    assert (result.stdout, result.returncode) == (golden("rtx-2060-without-sysfs"), 0)
+    assert result.stderr == (
+        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 was not looked up: there is no --sysfs; "
+        "it is passed on alone, without companions\n"
+    )
+
+
+def test_an_address_that_is_not_in_sysfs_goes_alone_and_stderr_says_so(gpu_launcher: Command, machine: Machine) -> None:
+    sys = machine("two-rtx-3090")
+    result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0", "--sysfs", sys)
+    assert result.stdout.count("<hostdev") == 1
+    assert f"0000:86:00.0 is not in {sys}; it is passed on alone" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"# a pod's variables\n\n{RTX_3090_VARIABLE}=0000:e1:00.0,0000:01:00.0\nHOME=/ with blanks\n",
+        f'declare -x {RTX_3090_VARIABLE}="0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1"\n',
+        f"export {RTX_3090_VARIABLE}='0000:e1:00.0,0000:01:00.0'\n",
+    ],
+    ids=["env", "declare", "export"],
+)
+def test_an_env_file_is_what_env_or_export_print_in_a_pod(
+    gpu_launcher: Command, machine: Machine, tmp_path: Path, text: str
+) -> None:
+    path = tmp_path / "pod.env"
+    path.write_text(text)
+    result = gpu_launcher("render", TWO_GPUS, "--env-file", path, "--sysfs", machine("two-rtx-3090"))
+    assert (result.stdout, result.stderr, result.returncode) == (golden("seed-000-older-dialect"), "", 0)
+
+
+def test_env_wins_over_the_env_file(gpu_launcher: Command, tmp_path: Path) -> None:
+    path = tmp_path / "pod.env"
+    path.write_text(f"{RTX_2060_VARIABLE}=0000:ff:00.0\n")
+    result = gpu_launcher("render", ONE_GPU, "--env-file", path, "--env", f"{RTX_2060_VARIABLE}=0000:01:00.0")
+    assert result.stdout == golden("rtx-2060-without-sysfs")
+
+
+def test_what_is_left_over_is_a_warning(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0,0000:af:00.0")
+    assert result.returncode == 0
+    assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE} has 0000:af:00.0 left over")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--env=X=1"], "gpu 'gpu1' asks for nvidia.com/TU106_GEFORCE_RTX_2060_REV__A, but PCI_RESOURCE_"),
+        ([VALUE], f"gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty"),
+        ([VALUE + "0000:41:00x0"], f"gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE}: '0000:41:00x0' is not"),
+        (["--env=X"], "--env X: expected NAME=VALUE"),
+        (["--env-file=/nowhere"], "/nowhere: cannot read the variables"),
+        ([VALUE + "0000:01:00.0", "--sysfs=/nowhere"], "/nowhere: expected a sysfs tree"),
+        (["--frobnicate"], "No such option: --frobnicate"),
+    ],
+)
+def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[str], problem: str) -> None:
+    result = gpu_launcher("render", ONE_GPU, *arguments)
+    assert result.stderr.startswith(f"gpu-launcher: {problem}")
+    assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [", "is not YAML: line 2, column 1: "),
+        (None, "cannot read the manifest: No such file or directory"),
+        ("apiVersion: kubevirt.io/v1\nkind: Pod\n", "kind: expected VirtualMachine or VirtualMachineInstance"),
+    ],
+)
+def test_a_bad_manifest_is_one_line_and_2(
+    gpu_launcher: Command, tmp_path: Path, text: str | None, problem: str
+) -> None:
+    path = tmp_path / "vm.yaml"
+    if text is not None:
+        path.write_text(text)
+    result = gpu_launcher("render", path)
+    assert result.stderr.startswith(f"gpu-launcher: {path}: {problem}")
+    assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)
+
+
+def test_an_exhausted_variable_is_one_line_and_2(gpu_launcher: Command, tmp_path: Path) -> None:
+    vm = write_vmi(tmp_path / "vm.yaml", gpus=[("gpu1", RTX_2060), ("gpu2", RTX_2060)])
+    result = gpu_launcher("render", vm, VALUE + "0000:01:00.0")
+    assert result.stderr.startswith(
+        f"gpu-launcher: gpu 'gpu2' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is exhausted"
+    )
+    assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)
+
+
+def test_an_env_file_with_anything_else_in_it_is_refused_by_line(gpu_launcher: Command, tmp_path: Path) -> None:
+    path = tmp_path / "pod.env"
+    path.write_text('X=1\ndeclare -x Y="never closed\n')
+    result = gpu_launcher("render", ONE_GPU, "--env-file", path)
+    assert result.stderr.startswith(f"gpu-launcher: {path}: line 2: expected NAME=VALUE")
+    assert result.returncode == 2
+
+
+@pytest.mark.parametrize("seed", ["0", "1", "2"])
+def test_the_same_input_gives_the_same_bytes(gpu_launcher: Command, machine: Machine, seed: str) -> None:
+    environ = {RTX_2060_VARIABLE: "0000:01:00.0", "PYTHONHASHSEED": seed}
+    assert gpu_launcher("render", ONE_GPU, "--sysfs", machine("rtx-2060"), env=environ).stdout == golden("rtx-2060")

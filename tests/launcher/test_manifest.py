@@ -1,0 +1,124 @@
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UserError
+from launcher.manifest import read_manifest
+from tests.conftest import FIXTURES
+from tests.launcher.vms import RTX_2060, vmi_text
+
+
+def problem_of(path: Path, text: str) -> str:
+    """The one line that refuses this manifest, without the file's name."""
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_manifest(path)
+    line = str(error.value)
+    assert "\n" not in line
+    return line.removeprefix(f"{path}: ")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "vm.yaml"
+
+
+def test_a_virtual_machine_is_read_by_its_template() -> None:
+    vmi = read_manifest(FIXTURES / "vms" / "seed-001.yaml")
+    assert (vmi.metadata.namespace, vmi.metadata.name) == ("cxl", "vm-with-gpu")
+    assert [(gpu.name, gpu.deviceName) for gpu in vmi.spec.domain.devices.gpus] == [("gpu0", RTX_2060)]
+    assert vmi.spec.domain.resources.requests == {"memory": 1 << 30}
+
+
+def test_null_is_absence_also_for_what_is_not_converted(path: Path) -> None:
+    path.write_text(vmi_text(domain="    cpu:\n    machine: null\n") + "  networks:\n  volumes: []\n")
+    assert read_manifest(path).spec.domain.cpu.model == "host-model"
+
+
+def test_json_is_yaml_too(path: Path) -> None:
+    path.write_text(
+        '{"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": {"name": "vm"},'
+        ' "spec": {"domain": {}}}'
+    )
+    assert read_manifest(path).metadata.namespace == "default"
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        # Unknown fields, by their path.
+        (("gpus:", "gpu:"), "spec.domain.devices.gpu: not a field that gpu-launcher converts; did you mean gpus?"),
+        (
+            ("memory:", "clock: {}\n    memory:"),
+            "spec.domain.clock: not a field that gpu-launcher converts; known here: cpu, memory, resources,",
+        ),
+        (("deviceName:", "tag: x, deviceName:"), "spec.domain.devices.gpus[0].tag: not a field that"),
+        # Known fields that nothing is made of yet.
+        (("devices:\n", "devices:\n      disks: [{name: root}]\n"), "spec.domain.devices.disks: is not converted yet"),
+        # Values.
+        (("name: gpu1", "name: gpu.1"), "spec.domain.devices.gpus[0].name: 'gpu.1' cannot be part of a libvirt alias"),
+        (("name: gpu1", "name: ''"), "spec.domain.devices.gpus[0].name: '' cannot be part of a libvirt alias"),
+        (("name: gpu1", "name: 1"), "spec.domain.devices.gpus[0].name: input should be a valid string, found 1"),
+        (("name: gpu1, ", ""), "spec.domain.devices.gpus[0].name: is missing"),
+        ((RTX_2060, "RTX 2060"), "spec.domain.devices.gpus[0].deviceName: 'RTX 2060' is no resource name"),
+        (("guest: 1Gi", "guest: 1Qi"), "spec.domain.memory.guest: '1Qi' is not a quantity"),
+        (("{guest: 1Gi}", "1Gi"), "spec.domain.memory: expected a mapping, found '1Gi'"),
+        (("memory:", "machine: {type: pc}\n    memory:"), "spec.domain.machine.type: 'pc'; expected q35"),
+        (("memory:", "cpu: {cores: '2'}\n    memory:"), "spec.domain.cpu.cores: input should be a valid integer"),
+        (("memory:", "cpu: {cores: -1}\n    memory:"), "spec.domain.cpu.cores: input should be greater than or equal"),
+        (("memory:", "firmware: {uuid: x}\n    memory:"), "spec.domain.firmware.uuid: 'x' is not a UUID"),
+        (
+            ("memory:", "firmware: {bootloader: {bios: {}, efi: {}}}\n    memory:"),
+            "spec.domain.firmware.bootloader: has both bios and efi",
+        ),
+        (("{name: vm}", "{name: VM/1}"), "metadata.name: 'VM/1' is no Kubernetes name"),
+        # Not ours at all.
+        (("VirtualMachineInstance", "Pod"), "kind: expected VirtualMachine or VirtualMachineInstance"),
+        (("kubevirt.io/v1", "kubevirt.io/v2"), "apiVersion: input should be 'kubevirt.io/v1', found 'kubevirt.io/v2'"),
+    ],
+)
+def test_what_cannot_be_converted_is_refused_by_its_path(path: Path, change: tuple[str, str], problem: str) -> None:
+    text = vmi_text(gpus=[("gpu1", RTX_2060)])
+    assert change[0] in text
+    assert problem_of(path, text.replace(*change, 1)).startswith(problem)
+
+
+def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:
+    one_list = vmi_text(gpus=[("a", RTX_2060), ("a", RTX_2060)])
+    both_lists = vmi_text(gpus=[("a", RTX_2060)]).replace(
+        "gpus:", f"hostDevices: [{{name: a, deviceName: {RTX_2060}}}]\n      gpus:"
+    )
+    for text in (one_list, both_lists):
+        assert problem_of(path, text) == (
+            "spec.domain.devices: two entries of gpus and hostDevices are called 'a'; rename one of them"
+        )
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("a: [b", "is not YAML: line 2, column 1: did not find expected ',' or ']'"),
+        ("a: 1\na: 2", "is not YAML: line 2, column 1: the key 'a' is there twice"),
+        ("a: 1\n---\nb: 2", "is not YAML: line 2, column 1: but found another document"),
+        ("{[a]: 1}", "is not YAML: line 1, column 2: found unhashable key"),
+        ("a: !!python/object:os.system {}", "is not YAML: line 1, column 4: could not determine a constructor"),
+        ("[" * 3000, "is not YAML: "),
+        ("\0", "is not YAML: "),
+        ("when: 2001-99-99", "is not YAML: month must be in 1..12"),
+        ("", "expected a VirtualMachine or VirtualMachineInstance, found None"),
+        ("- 1", "expected a VirtualMachine or VirtualMachineInstance, found [1]"),
+    ],
+)
+def test_what_is_not_a_manifest_is_one_line(path: Path, text: str, problem: str) -> None:
+    assert problem_of(path, text).startswith(problem)
+
+
+def test_a_file_that_is_not_text_is_one_line(path: Path) -> None:
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match="is not YAML"):
+        read_manifest(path)
+
+
+def test_a_missing_file_is_one_line(path: Path) -> None:
+    with pytest.raises(UserError, match="cannot read the manifest: No such file or directory"):
+        read_manifest(path)

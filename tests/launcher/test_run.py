@@ -1,0 +1,159 @@
+"""`gpu-launcher run` as a process: on libvirt's test driver, and once with a real QEMU."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import FIXTURES, ROOT, Command
+from tests.launcher.vms import RTX_2060_VARIABLE, write_vmi
+
+Machine = Callable[[str], Path]
+
+ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
+
+
+class Run:
+    """A `gpu-launcher run` and what it has logged so far."""
+
+    def __init__(self, arguments: list[str], environ: Mapping[str, str]) -> None:
+        self.log: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "launcher", "run", *arguments],
+            cwd=ROOT,
+            env={"PATH": os.environ["PATH"], **environ},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._logged = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stderr is not None
+        with self._process.stderr as stderr:
+            for line in stderr:
+                with self._logged:
+                    self.log.append(line.rstrip("\n"))
+                    self._logged.notify_all()
+
+    def wait_for_line(self, text: str, seconds: float = 120) -> None:
+        with self._logged:
+            found = self._logged.wait_for(lambda: any(text in line for line in self.log), seconds)
+        assert found, f"no {text!r} in {self.log}"
+
+    def send(self, signum: signal.Signals) -> None:
+        self._process.send_signal(signum)
+
+    def end(self, seconds: float = 60) -> int:
+        code = self._process.wait(seconds)
+        self._reader.join(seconds)
+        return code
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait()
+        self._reader.join()
+
+
+RunVM = Callable[..., AbstractContextManager[Run]]
+
+
+@pytest.fixture
+def run_vm() -> RunVM:
+    @contextlib.contextmanager
+    def running(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Iterator[Run]:
+        run = Run(list(map(str, arguments)), env or {})
+        try:
+            yield run
+        finally:
+            run.kill()
+
+    return running
+
+
+def test_a_domain_is_defined_started_and_ended_by_sigterm(run_vm: RunVM, machine: Machine) -> None:
+    arguments = ("--vm", ONE_GPU, "--connect", "test:///default", "--sysfs", machine("rtx-2060"))
+    with run_vm(*arguments, env={RTX_2060_VARIABLE: "0000:01:00.0"}) as run:
+        run.wait_for_line("companion: host 0000:01:00.3 -> guest 0000:01:00.3")
+        run.send(signal.SIGTERM)
+        assert run.end() == 0
+    assert run.log == [
+        "INFO lab_one-gpu is defined on test:///default",
+        "INFO lab_one-gpu is running",
+        "INFO ua-gpu-gpu1: host 0000:01:00.0 -> guest 0000:01:00.0",
+        "INFO companion: host 0000:01:00.1 -> guest 0000:01:00.1",
+        "INFO companion: host 0000:01:00.2 -> guest 0000:01:00.2",
+        "INFO companion: host 0000:01:00.3 -> guest 0000:01:00.3",
+        "INFO asking the guest to shut down; it has 30 s left",
+        "INFO lab_one-gpu has ended: shutdown",
+    ]
+
+
+def test_run_refuses_a_device_that_is_not_in_sysfs(gpu_launcher: Command, machine: Machine) -> None:
+    result = gpu_launcher(
+        *("run", "--vm", ONE_GPU, "--connect", "test:///default", "--sysfs", machine("two-rtx-3090")),
+        env={RTX_2060_VARIABLE: "0000:86:00.0"},
+    )
+    assert result.stderr.startswith(
+        f"gpu-launcher: gpu 'gpu1': 0000:86:00.0 is not in {machine('two-rtx-3090')}; "
+        "expected the functions of its card there: "
+    )
+    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
+
+
+def test_no_libvirt_where_the_uri_points_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
+    vm = write_vmi(tmp_path / "vm.yaml")
+    result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu+unix:///system?socket={tmp_path}/nobody")
+    assert "cannot connect to libvirt: " in result.stderr
+    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
+
+
+def test_a_domain_of_that_name_is_somebody_elses_and_stays(
+    gpu_launcher: Command, machine: Machine, tmp_path: Path
+) -> None:
+    node = tmp_path / "node.xml"
+    other = "<domain type='test'><name>lab_one-gpu</name><memory>1024</memory><os><type>hvm</type></os></domain>"
+    node.write_text(f"<node>{other}</node>")
+    result = gpu_launcher(
+        *("run", "--vm", ONE_GPU, "--connect", f"test://{node}", "--sysfs", machine("rtx-2060")),
+        env={RTX_2060_VARIABLE: "0000:01:00.0"},
+    )
+    assert result.stderr == (
+        "gpu-launcher: libvirt has a domain called lab_one-gpu already; undefine it, or use another connection\n"
+    )
+    assert result.returncode == 1
+
+
+def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    vm = write_vmi(tmp_path / "vm.yaml")
+    result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu:///embed?root={tmp_path}/file/root")
+    assert "cannot make the root of libvirt's embedded driver: Not a directory" in result.stderr
+    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
+
+
+def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(run_vm: RunVM, short_dir: Path) -> None:
+    """EFI firmware finds nothing to boot and ignores the power button, so that the grace period ends it."""
+    vm = FIXTURES / "vms" / "no-devices.yaml"
+    with run_vm("--vm", vm, "--connect", f"qemu:///embed?root={short_dir}", "--emulation") as run:
+        run.wait_for_line("default_no-devices is running")
+        (pid_file,) = short_dir.glob("run/qemu/*no-devices*.pid")
+        pid = int(pid_file.read_text())
+        assert Path(f"/proc/{pid}/comm").read_text().startswith("qemu-system")
+        asked = time.monotonic()
+        run.send(signal.SIGTERM)
+        assert run.end() == 0
+        assert time.monotonic() - asked < 30, "its grace period is 2 s"
+    assert "WARNING the guest is still there after its grace period; ending it" in run.log
+    assert not Path(f"/proc/{pid}").exists()
+    left = [path for path in short_dir.rglob("*no-devices*") if "log" not in path.parts]
+    assert left == []

@@ -1,0 +1,47 @@
+"""Manifests for tests: a small VMI as YAML text, and its parts."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from launcher.addresses import Seat, seat
+from launcher.claims import claim
+from launcher.hostdevs import whole_cards
+from launcher.manifest import Devices, HostDevice
+from pci.sysfs import Host
+
+RTX_2060 = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
+RTX_2060_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A"
+RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
+RTX_3090_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090"
+
+
+def vmi_text(*, domain: str = "", gpus: Iterable[tuple[str, str]] = (), name: str = "vm") -> str:
+    """A VirtualMachineInstance with these gpus, and `domain` as further lines below spec.domain."""
+    entries = "".join(f"\n      - {{name: {gpu}, deviceName: {resource}}}" for gpu, resource in gpus)
+    return (
+        "apiVersion: kubevirt.io/v1\n"
+        "kind: VirtualMachineInstance\n"
+        f"metadata: {{name: {name}}}\n"
+        "spec:\n"
+        "  domain:\n"
+        "    memory: {guest: 1Gi}\n"
+        f"    devices:\n      gpus:{entries or ' []'}\n"
+        f"{domain}"
+    )
+
+
+def write_vmi(path: Path, **parts: object) -> Path:
+    path.write_text(vmi_text(**parts))  # type: ignore[arg-type]
+    return path
+
+
+def devices(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tuple[str, str]] = ()) -> Devices:
+    return Devices(
+        gpus=tuple(HostDevice(name=name, deviceName=resource) for name, resource in gpus),
+        hostDevices=tuple(HostDevice(name=name, deviceName=resource) for name, resource in host_devices),
+    )
+
+
+def seats(wanted: Devices, environ: Mapping[str, str], host: Host | None = None) -> tuple[Seat, ...]:
+    """All stages from the manifest's devices to their seats."""
+    return seat(whole_cards(claim(wanted, environ, host)[0], host))

@@ -1,0 +1,92 @@
+from uuid import UUID
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pci.address import PCIAddress
+from pci.resource import InvalidValue, Kind, cards, decode, decode_mdevs, encode, variable
+from tests.pci.test_address import addresses
+
+
+def parse(*texts: str) -> tuple[PCIAddress, ...]:
+    return tuple(map(PCIAddress.parse, texts))
+
+
+@pytest.mark.parametrize(
+    ("resource", "kind", "expected"),
+    [
+        # KubeVirt's bytes, spelled out: everywhere else the name comes from variable().
+        ("nvidia.com/TU106_GEFORCE_RTX_2060_REV__A", Kind.PCI, "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A"),
+        ("nvidia.com/1b80", Kind.PCI, "PCI_RESOURCE_NVIDIA_COM_1B80"),
+        ("nvidia.com/GRID_T4-1Q", Kind.MDEV, "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q"),
+        ("kubevirt.io/usb-storage", Kind.USB, "USB_RESOURCE_KUBEVIRT_IO_USB-STORAGE"),
+    ],
+)
+def test_a_variable_has_the_name_that_kubevirt_gives_it(resource: str, kind: Kind, expected: str) -> None:
+    assert variable(resource, kind) == expected
+
+
+@given(st.lists(addresses))
+def test_what_the_plugin_encodes_the_launcher_decodes(given: list[PCIAddress]) -> None:
+    assert decode("V", encode(given)) == tuple(sorted(set(given)))
+
+
+@given(st.lists(st.uuids()))
+def test_mediated_devices_are_encoded_and_decoded_alike(given: list[UUID]) -> None:
+    assert decode_mdevs("V", encode(given)) == tuple(sorted(set(given)))
+
+
+def test_one_trailing_comma_and_repeats_are_dropped() -> None:
+    assert decode("V", "0000:e1:00.0,0000:01:00.0,0000:e1:00.0,") == parse("0000:e1:00.0", "0000:01:00.0")
+    assert decode("V", "") == decode("V", ",") == ()
+
+
+@pytest.mark.parametrize(
+    ("value", "item"),
+    [
+        ("0000:41:00x0", "0000:41:00x0"),
+        ("0000:41:00.0,,0000:42:00.0", ""),
+        ("0000:41:00.0,,", ""),
+        ("0000:41:00.0, 0000:42:00.0", " 0000:42:00.0"),
+    ],
+)
+def test_what_is_no_address_is_named_with_its_variable(value: str, item: str) -> None:
+    with pytest.raises(InvalidValue) as error:
+        decode("PCI_RESOURCE_X", value)
+    assert str(error.value) == f"PCI_RESOURCE_X: {item!r} is not a PCI address like 0000:41:00.0"
+
+
+@pytest.mark.parametrize(
+    "value", ["nonsense", "{83b8f4f2-509f-382f-3c1e-e6bfe0fa1001}", "83b8f4f2509f382f3c1ee6bfe0fa1001"]
+)
+def test_what_is_no_uuid_is_named_with_its_variable(value: str) -> None:
+    with pytest.raises(InvalidValue, match=r"^MDEV_X: .* is not the UUID of a mediated device$"):
+        decode_mdevs("MDEV_X", value)
+
+
+def test_as_many_addresses_as_entries_stand_for_themselves_even_on_one_slot() -> None:
+    both = parse("0000:e1:00.0", "0000:e1:00.1")
+    assert cards(both, wanted=2) == both
+
+
+def test_more_addresses_than_entries_are_the_older_dialect_and_collapse_to_cards() -> None:
+    value = decode("V", "0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1")
+    assert cards(value, wanted=2) == parse("0000:e1:00.0", "0000:01:00.0")
+
+
+def test_a_card_too_many_is_still_a_card_of_its_own() -> None:
+    value = parse("0000:86:00.0", "0000:af:00.0")
+    assert cards(value, wanted=1) == value
+
+
+def test_where_sysfs_is_known_it_decides_what_a_card_is() -> None:
+    virtual_functions = parse("0000:02:00.1", "0000:02:00.2", "0000:02:00.3")
+    assert cards(virtual_functions, wanted=2, same_card=lambda one, other: False) == virtual_functions
+
+
+@given(st.lists(addresses, unique=True), st.integers(0, 8))
+def test_collapsing_keeps_order_and_one_address_of_every_slot(given: list[PCIAddress], wanted: int) -> None:
+    found = cards(tuple(given), wanted=wanted)
+    assert [address for address in given if address in found] == list(found)
+    assert all(any(address.shares_slot(first) for first in found) for address in given)

@@ -1,0 +1,156 @@
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from pci.address import InvalidPCIAddress, PCIAddress
+from pci.sysfs import FILES, NotSysfs, read_host
+
+Machine = Callable[[str], Path]
+GPU = PCIAddress.parse("0000:01:00.0")
+AUDIO = PCIAddress.parse("0000:01:00.1")
+
+
+def test_a_function_is_what_its_files_say(machine: Machine) -> None:
+    gpu = read_host(machine("rtx-2060")).functions[GPU]
+    assert (gpu.vendor_id, gpu.device_id, gpu.pci_class) == (0x10DE, 0x1F08, 0x030000)
+    assert (gpu.subsystem_vendor_id, gpu.subsystem_device_id) == (0x1462, 0x3756)
+    assert (gpu.driver, gpu.iommu_group, gpu.numa_node, gpu.is_virtual) == ("vfio-pci", 1, None, False)
+    assert (gpu.root, gpu.bridges) == ("pci0000:00", (PCIAddress.parse("0000:00:01.0"),))
+
+
+def test_the_recorded_machine_has_two_cards_one_of_them_on_node_1(machine: Machine) -> None:
+    host = read_host(machine("two-cards-nested-vfio"))
+    assert host.faults == ()
+    first, second = host.card(GPU), host.card(PCIAddress.parse("0000:41:00.0"))
+    assert [str(function.address) for function in (*first, *second)] == [
+        "0000:01:00.0",
+        "0000:01:00.1",
+        "0000:41:00.0",
+        "0000:41:00.1",
+    ]
+    assert {function.numa_node for function in first} == {None}
+    assert {(function.numa_node, function.root) for function in second} == {(1, "pci0000:40")}
+
+
+def test_a_virtual_function_knows_its_physical_one_and_is_a_device_of_its_own(machine: Machine) -> None:
+    host = read_host(machine("two-cards-nested-vfio"))
+    physical, virtual = (PCIAddress.parse(f"0000:02:00.{number}") for number in (0, 1))
+    assert host.functions[virtual].physical_function == physical
+    assert [function.address for function in host.card(virtual)] == [virtual]
+    assert [function.address for function in host.card(physical)] == [physical]
+
+
+def test_the_chain_of_bridges_runs_from_the_root_port_down(machine: Machine) -> None:
+    gpu = read_host(machine("hgx-a100-8-gpu")).functions[PCIAddress.parse("0000:0f:00.0")]
+    assert gpu.root == "pci0000:00"
+    assert list(map(str, gpu.bridges)) == [
+        "0000:00:01.1",
+        "0000:01:00.0",
+        "0000:02:08.0",
+        "0000:05:00.0",
+        "0000:06:10.0",
+    ]
+
+
+def test_behind_vmd_the_innermost_host_bridge_counts(copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    link = sys / "bus/pci/devices/0000:01:00.0"
+    inner = sys / "devices/pci0000:00/0000:00:0e.0/pci10000:e0/10000:e0:06.0/10000:e1:00.0"
+    shutil.copytree(link.resolve(), inner, symlinks=True)
+    (link.parent / "10000:e1:00.0").symlink_to("../../../" + str(inner.relative_to(sys)))
+    function = read_host(sys).functions[PCIAddress.parse("10000:e1:00.0")]
+    assert (function.root, list(map(str, function.bridges))) == ("pci10000:e0", ["10000:e0:06.0"])
+
+
+def test_a_machine_without_iommu_has_no_groups(machine: Machine) -> None:
+    host = read_host(machine("rtx-2060-without-iommu"))
+    assert host.groups == {}
+    assert host.functions[GPU].iommu_group is None
+
+
+def test_a_group_has_the_members_that_the_kernel_lists_also_unreadable_ones(copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices/0000:01:00.1/vendor").unlink()
+    host = read_host(sys)
+    assert AUDIO not in host.functions
+    assert AUDIO in host.groups[1]
+
+
+@pytest.mark.parametrize(
+    ("file", "content", "problem"),
+    [
+        ("vendor", b"", "holds ''; expected 0x and 4 hexadecimal digits"),
+        ("vendor", b"10de\n", "holds '10de'; expected 0x and 4 hexadecimal digits"),
+        ("class", b"0x03\n", "holds '0x03'; expected 0x and 6 hexadecimal digits"),
+        ("device", b"\xff\xfe", "holds binary data; expected one line of text"),
+        ("numa_node", b"none\n", "holds 'none'; expected the number of a NUMA node, or -1"),
+        ("subsystem_vendor", b"0x1" * 100_000, "expected 0x and 4 hexadecimal digits"),
+    ],
+)
+def test_a_malformed_file_is_reported_by_name_and_does_not_stop_the_rest(
+    copied_machine: Machine, file: str, content: bytes, problem: str
+) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices/0000:01:00.1" / file).write_bytes(content)
+    host = read_host(sys)
+    (fault,) = host.faults
+    assert fault.path == f"bus/pci/devices/0000:01:00.1/{file}"
+    assert problem in fault.problem
+    assert GPU in host.functions
+    assert AUDIO not in host.functions
+
+
+def test_a_half_removed_function_is_reported_by_name(copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    shutil.rmtree((sys / "bus/pci/devices/0000:01:00.1").resolve())
+    host = read_host(sys)
+    (fault,) = host.faults
+    assert str(fault).startswith("bus/pci/devices/0000:01:00.1/vendor: missing")
+    assert GPU in host.functions
+
+
+def test_what_is_not_a_function_or_a_group_is_reported_by_name(copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices/readme").symlink_to("nowhere")
+    (sys / "bus/pci/devices/0000:09:00.0").mkdir()
+    (sys / "kernel/iommu_groups/one").mkdir()
+    assert [str(fault) for fault in read_host(sys).faults] == [
+        "bus/pci/devices/0000:09:00.0: expected a link",
+        f"bus/pci/devices/readme: {InvalidPCIAddress('readme')}",
+        "kernel/iommu_groups/one: 'one' is not the number of an IOMMU group",
+    ]
+
+
+def test_a_directory_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotSysfs, match="expected a sysfs tree, with bus/pci/devices below it"):
+        read_host(tmp_path)
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_is_broken_in_one_function_the_others_are_read(
+    data: st.DataObject, machine: Machine, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    sys = Path(shutil.copytree(machine("rtx-2060"), tmp_path_factory.mktemp("m") / "sys", symlinks=True))
+    broken = sys / "bus/pci/devices/0000:01:00.1"
+    name = data.draw(st.sampled_from([*FILES, "driver", "iommu_group", "physfn"]))
+    path = broken / name
+    if path.is_symlink() or path.exists():
+        path.unlink()
+    match data.draw(st.sampled_from(["missing", "file", "directory", "link", "circle"])):
+        case "file":
+            path.write_bytes(data.draw(st.binary(max_size=100)))
+        case "directory":
+            path.mkdir()
+        case "link":
+            path.symlink_to(data.draw(st.text("abc/.0123456789", min_size=1, max_size=20)))
+        case "circle":
+            path.symlink_to(path.name)
+    host = read_host(sys)
+    assert set(read_host(machine("rtx-2060")).functions) - {AUDIO} <= set(host.functions)
+    assert AUDIO in host.functions or any("0000:01:00.1" in fault.path for fault in host.faults)
+    shutil.rmtree(sys)

@@ -1,0 +1,53 @@
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pci.sysfs import FILES, LINKS, read_host
+from plugin.errors import UserError
+from plugin.record import record
+from tests.compose import FIXTURES, MACHINES, compose
+
+Machine = Callable[[str], Path]
+
+
+def contents(tree: Path) -> dict[str, str]:
+    """Every file's text and every link's target, by path; READMEs are not part of a machine."""
+    return {
+        str(path.relative_to(tree)): str(path.readlink()) if path.is_symlink() else path.read_text()
+        for path in sorted(tree.rglob("*"))
+        if path.is_symlink() or (path.is_file() and path.name != "README.md")
+    }
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir()))
+def test_a_recorded_machine_recorded_again_is_the_same(machine: Machine, tmp_path: Path, name: str) -> None:
+    record(machine(name), tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(machine(name))
+    assert read_host(tmp_path / "again") == read_host(machine(name))
+
+
+@pytest.mark.parametrize("name", sorted(MACHINES))
+def test_a_composed_machine_is_what_its_description_says(machine: Machine, tmp_path: Path, name: str) -> None:
+    compose(tmp_path / "sys", MACHINES[name])
+    assert contents(tmp_path / "sys") == contents(machine(name)), "run python -m tests.compose, and read the diff"
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir()))
+def test_every_machine_says_whether_it_was_recorded_or_composed(machine: Machine, name: str) -> None:
+    first = (machine(name) / "README.md").read_text().splitlines()[0]
+    assert first.startswith("Composed by hand" if name in MACHINES else "Recorded with plugin/record.py")
+
+
+def test_this_machine_can_be_recorded_and_nothing_but_what_is_read(tmp_path: Path) -> None:
+    record(Path("/sys"), tmp_path / "here")
+    assert read_host(tmp_path / "here").functions == read_host(Path("/sys")).functions
+    below_devices = {path.name for path in (tmp_path / "here/devices").rglob("*") if not path.is_dir()}
+    assert below_devices <= {*FILES, *LINKS}
+
+
+def test_a_directory_with_something_in_it_is_left_alone(machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("keep")
+    with pytest.raises(UserError, match="expected a new or empty directory to record into"):
+        record(machine("rtx-2060"), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
