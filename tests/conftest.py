@@ -1,18 +1,15 @@
-import os
 import shutil
 import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from plugin.naming import PCIIDs, read_pci_ids
 from tests.kubelet import Kubelet, running_kubelet
-
-ROOT = Path(__file__).parent.parent
-FIXTURES = ROOT / "tests" / "fixtures"
+from tests.processes import FIXTURES, finished
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -69,28 +66,12 @@ def embedded_uri() -> Iterator[str]:
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def _command(module: str) -> Command:
-    def run(*arguments: str | Path, env: Mapping[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", module, *map(str, arguments)],
-            cwd=ROOT,
-            # Only what a command is given: the tester's own PCI_RESOURCE_* must not leak in.
-            env={"PATH": os.environ["PATH"], **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-
-    return run
-
-
 @pytest.fixture(scope="session")
 def gpu_launcher() -> Command:
-    """gpu-launcher as a process: arguments, and its whole environment."""
-    return _command("launcher")
+    """gpu-launcher as a process, run to its end: arguments, and its whole environment."""
+    return partial(finished, "gpu-launcher")
 
 
 @pytest.fixture(scope="session")
 def gpu_plugin() -> Command:
-    return _command("plugin")
+    return partial(finished, "gpu-plugin")

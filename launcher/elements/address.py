@@ -8,13 +8,13 @@ from pci.address import PCIAddress
 
 def pci_address(address: PCIAddress, **attributes: str) -> Element:
     """The element with the four numbers in hexadecimal, as libvirt prints them back."""
-    return E.address(
-        attributes,
-        domain=f"0x{address.domain:04x}",
-        bus=f"0x{address.bus:02x}",
-        slot=f"0x{address.slot:02x}",
-        function=f"0x{address.function:x}",
-    )
+    numbers = {
+        "domain": f"0x{address.domain:04x}",
+        "bus": f"0x{address.bus:02x}",
+        "slot": f"0x{address.slot:02x}",
+        "function": f"0x{address.function:x}",
+    }
+    return E.address({**attributes, **numbers})
 
 
 def guest_address(address: PCIAddress, *, multifunction: bool = False) -> Element:

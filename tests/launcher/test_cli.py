@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FIXTURES, Command
+from tests.conftest import Command
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090_VARIABLE, write_vmi
+from tests.processes import FIXTURES
 
 Machine = Callable[[str], Path]
 

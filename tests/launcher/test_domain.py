@@ -18,8 +18,8 @@ from launcher.domain import domain_xml
 from launcher.errors import Refusal, UserError
 from launcher.manifest import read_manifest
 from pci.sysfs import read_host
-from tests.conftest import FIXTURES, ROOT
 from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE, devices, seats, write_vmi
+from tests.processes import FIXTURES, ROOT
 
 Machine = Callable[[str], Path]
 
@@ -123,7 +123,10 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
 
 def test_libvirts_qemu_driver_would_have_refused_two_devices_on_one_address(qemu_driver: Any) -> None:
     case = next(case for case in CASES if case.name == "rtx-2060")
-    xml = case.xml(emulation=True).replace('function="0x1" type="pci"', 'function="0x2" type="pci"')
+    xml = case.xml(emulation=True).replace(
+        'type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x1"',
+        'type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x2"',
+    )
     with pytest.raises(Refusal, match="double use of PCI Address"), guest.defined(qemu_driver, xml, guest.Events()):
         pass
 

@@ -4,8 +4,8 @@ import pytest
 
 from launcher.errors import UserError
 from launcher.manifest import read_manifest
-from tests.conftest import FIXTURES
 from tests.launcher.vms import RTX_2060, vmi_text
+from tests.processes import FIXTURES
 
 
 def problem_of(path: Path, text: str) -> str:

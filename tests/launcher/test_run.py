@@ -1,88 +1,22 @@
 """`gpu-launcher run` as a process: on libvirt's test driver, and once with a real QEMU."""
 
-import contextlib
-import os
 import signal
-import subprocess
-import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-
-from tests.conftest import FIXTURES, ROOT, Command
+from tests.conftest import Command
 from tests.launcher.vms import RTX_2060_VARIABLE, write_vmi
+from tests.processes import FIXTURES, running
 
 Machine = Callable[[str], Path]
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
 
 
-class Run:
-    """A `gpu-launcher run` and what it has logged so far."""
-
-    def __init__(self, arguments: list[str], environ: Mapping[str, str]) -> None:
-        self.log: list[str] = []
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "launcher", "run", *arguments],
-            cwd=ROOT,
-            env={"PATH": os.environ["PATH"], **environ},
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        self._logged = threading.Condition()
-        self._reader = threading.Thread(target=self._read)
-        self._reader.start()
-
-    def _read(self) -> None:
-        assert self._process.stderr is not None
-        with self._process.stderr as stderr:
-            for line in stderr:
-                with self._logged:
-                    self.log.append(line.rstrip("\n"))
-                    self._logged.notify_all()
-
-    def wait_for_line(self, text: str, seconds: float = 120) -> None:
-        with self._logged:
-            found = self._logged.wait_for(lambda: any(text in line for line in self.log), seconds)
-        assert found, f"no {text!r} in {self.log}"
-
-    def send(self, signum: signal.Signals) -> None:
-        self._process.send_signal(signum)
-
-    def end(self, seconds: float = 60) -> int:
-        code = self._process.wait(seconds)
-        self._reader.join(seconds)
-        return code
-
-    def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-
-
-RunVM = Callable[..., AbstractContextManager[Run]]
-
-
-@pytest.fixture
-def run_vm() -> RunVM:
-    @contextlib.contextmanager
-    def running(*arguments: str | Path, env: Mapping[str, str] | None = None) -> Iterator[Run]:
-        run = Run(list(map(str, arguments)), env or {})
-        try:
-            yield run
-        finally:
-            run.kill()
-
-    return running
-
-
-def test_a_domain_is_defined_started_and_ended_by_sigterm(run_vm: RunVM, machine: Machine) -> None:
+def test_a_domain_is_defined_started_and_ended_by_sigterm(machine: Machine) -> None:
     arguments = ("--vm", ONE_GPU, "--connect", "test:///default", "--sysfs", machine("rtx-2060"))
-    with run_vm(*arguments, env={RTX_2060_VARIABLE: "0000:01:00.0"}) as run:
+    with running("gpu-launcher", "run", *arguments, env={RTX_2060_VARIABLE: "0000:01:00.0"}) as run:
         run.wait_for_line("companion: host 0000:01:00.3 -> guest 0000:01:00.3")
         run.send(signal.SIGTERM)
         assert run.end() == 0
@@ -141,10 +75,11 @@ def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: 
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
 
-def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(run_vm: RunVM, short_dir: Path) -> None:
+def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) -> None:
     """EFI firmware finds nothing to boot and ignores the power button, so that the grace period ends it."""
     vm = FIXTURES / "vms" / "no-devices.yaml"
-    with run_vm("--vm", vm, "--connect", f"qemu:///embed?root={short_dir}", "--emulation") as run:
+    uri = f"qemu:///embed?root={short_dir}"
+    with running("gpu-launcher", "run", "--vm", vm, "--connect", uri, "--emulation") as run:
         run.wait_for_line("default_no-devices is running")
         (pid_file,) = short_dir.glob("run/qemu/*no-devices*.pid")
         pid = int(pid_file.read_text())

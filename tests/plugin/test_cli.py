@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import FIXTURES, Command
+from tests.conftest import Command
+from tests.processes import FIXTURES
 
 Machine = Callable[[str], Path]
 PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")

@@ -1,50 +1,28 @@
 """The plugin as a process beside a kubelet's stand-in, over real sockets."""
 
-import contextlib
 import re
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
 import pytest
 
-from tests.conftest import FIXTURES, ROOT
 from tests.kubelet import Kubelet, running_kubelet
+from tests.processes import FIXTURES, Program, running
 
 Machine = Callable[[str], Path]
-Process = subprocess.Popen[str]
-Serve = Callable[[Path, Path], AbstractContextManager[Process]]
 
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 BOTH = ("0000:01:00.0", "0000:e1:00.0")
 
 
-@pytest.fixture
-def serve(tmp_path: Path) -> Serve:
-    """Run `gpu-plugin serve` on a machine beside a kubelet's directory; killed at the end."""
-
-    @contextlib.contextmanager
-    def serving(sys_dir: Path, kubelet_dir: Path) -> Iterator[Process]:
-        command = [sys.executable, "-m", "plugin", "serve", "--pci-ids", str(FIXTURES / "pci.ids")]
-        command += ["--sysfs", str(sys_dir), "--kubelet-dir", str(kubelet_dir)]
-        with (tmp_path / "plugin.log").open("a") as log:
-            process = subprocess.Popen(command, cwd=ROOT, stderr=log, text=True)
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.wait()
-
-    return serving
-
-
-def log_of(tmp_path: Path) -> str:
-    return (tmp_path / "plugin.log").read_text()
+def serve(sys_dir: Path, kubelet_dir: Path) -> AbstractContextManager[Program]:
+    """`gpu-plugin serve` on a machine beside a kubelet's directory."""
+    arguments = ("--sysfs", sys_dir, "--kubelet-dir", kubelet_dir, "--pci-ids", FIXTURES / "pci.ids")
+    return running("gpu-plugin", "serve", *arguments)
 
 
 def bind(sys_dir: Path, address: str, driver: str) -> None:
@@ -53,21 +31,21 @@ def bind(sys_dir: Path, address: str, driver: str) -> None:
     link.symlink_to(f"../../../../bus/pci/drivers/{driver}")
 
 
-def test_every_card_is_registered_with_its_numa_node(serve: Serve, machine: Machine, kubelet: Kubelet) -> None:
+def test_every_card_is_registered_with_its_numa_node(machine: Machine, kubelet: Kubelet) -> None:
     with serve(machine("two-rtx-3090"), kubelet.directory):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
     devices = kubelet.endpoints[RTX_3090].devices
     assert [[node.ID for node in devices[ID].topology.nodes] for ID in BOTH] == [[0], [1]]
 
 
-def test_a_card_whose_node_is_unknown_has_no_topology(serve: Serve, machine: Machine, kubelet: Kubelet) -> None:
+def test_a_card_whose_node_is_unknown_has_no_topology(machine: Machine, kubelet: Kubelet) -> None:
     resource = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
     with serve(machine("rtx-2060"), kubelet.directory):
         kubelet.wait_until(lambda: bool(kubelet.healthy(resource)))
     assert not kubelet.endpoints[resource].devices["0000:01:00.0"].HasField("topology")
 
 
-def test_allocate_answers_with_addresses_and_nodes(serve: Serve, machine: Machine, kubelet: Kubelet) -> None:
+def test_allocate_answers_with_addresses_and_nodes(machine: Machine, kubelet: Kubelet) -> None:
     with serve(machine("two-rtx-3090"), kubelet.directory):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         answer = kubelet.allocate(RTX_3090, 2)
@@ -79,9 +57,7 @@ def test_allocate_answers_with_addresses_and_nodes(serve: Serve, machine: Machin
     ]
 
 
-def test_a_card_rebound_since_the_last_list_is_refused_by_name(
-    serve: Serve, copied_machine: Machine, kubelet: Kubelet
-) -> None:
+def test_a_card_rebound_since_the_last_list_is_refused_by_name(copied_machine: Machine, kubelet: Kubelet) -> None:
     sys_dir = copied_machine("two-rtx-3090")
     with serve(sys_dir, kubelet.directory):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
@@ -95,7 +71,7 @@ def test_a_card_rebound_since_the_last_list_is_refused_by_name(
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ("0000:e1:00.0",))
 
 
-def test_capacity_follows_the_node_both_ways(serve: Serve, copied_machine: Machine, kubelet: Kubelet) -> None:
+def test_capacity_follows_the_node_both_ways(copied_machine: Machine, kubelet: Kubelet) -> None:
     sys_dir = copied_machine("two-rtx-3090")
     with serve(sys_dir, kubelet.directory):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
@@ -107,7 +83,7 @@ def test_capacity_follows_the_node_both_ways(serve: Serve, copied_machine: Machi
 
 @pytest.mark.parametrize("seconds", [0.0, 0.1, 0.2, 0.3, 0.4, None])
 def test_killed_at_any_moment_and_started_again_the_resource_works(
-    serve: Serve, machine: Machine, kubelet: Kubelet, seconds: float | None
+    machine: Machine, kubelet: Kubelet, seconds: float | None
 ) -> None:
     """None: not before it is registered."""
     with serve(machine("two-rtx-3090"), kubelet.directory) as first:
@@ -116,7 +92,6 @@ def test_killed_at_any_moment_and_started_again_the_resource_works(
         else:
             time.sleep(seconds)  # the moment of the kill is what this is about
         first.kill()
-        first.wait()
     kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ())
     with serve(machine("two-rtx-3090"), kubelet.directory):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
@@ -125,9 +100,7 @@ def test_killed_at_any_moment_and_started_again_the_resource_works(
         assert [path.name for path in kubelet.directory.glob("gpu-plugin-*")] == [kubelet.endpoints[RTX_3090].name]
 
 
-def test_a_restarted_kubelet_gets_the_resource_again_on_a_new_socket(
-    serve: Serve, machine: Machine, kubelet: Kubelet
-) -> None:
+def test_a_restarted_kubelet_gets_the_resource_again_on_a_new_socket(machine: Machine, kubelet: Kubelet) -> None:
     with serve(machine("two-rtx-3090"), kubelet.directory):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         kubelet.restart()
@@ -135,40 +108,36 @@ def test_a_restarted_kubelet_gets_the_resource_again_on_a_new_socket(
     assert len({request.endpoint for request in kubelet.registrations}) == len(kubelet.registrations) == 2
 
 
-def test_a_socket_that_somebody_removed_is_made_anew(serve: Serve, machine: Machine, kubelet: Kubelet) -> None:
+def test_a_socket_that_somebody_removed_is_made_anew(machine: Machine, kubelet: Kubelet) -> None:
     with serve(machine("two-rtx-3090"), kubelet.directory):
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         (kubelet.directory / kubelet.registrations[0].endpoint).unlink()
         kubelet.wait_until(lambda: len(kubelet.registrations) == 2 and kubelet.healthy(RTX_3090) == BOTH)
 
 
-def test_a_kubelet_that_comes_later_is_waited_for(serve: Serve, machine: Machine, short_dir: Path) -> None:
-    with serve(machine("two-rtx-3090"), short_dir) as process:
+def test_a_kubelet_that_comes_later_is_waited_for(machine: Machine, short_dir: Path) -> None:
+    with serve(machine("two-rtx-3090"), short_dir) as plugin:
         time.sleep(1.5)  # long enough to find no kubelet
-        assert process.poll() is None
+        assert plugin.process.poll() is None
         with running_kubelet(short_dir) as kubelet:
             kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 
 
-def test_sigterm_ends_with_an_empty_list_no_socket_and_0(
-    serve: Serve, machine: Machine, kubelet: Kubelet, tmp_path: Path
-) -> None:
-    with serve(machine("two-rtx-3090"), kubelet.directory) as process:
+def test_sigterm_ends_with_an_empty_list_no_socket_and_0(machine: Machine, kubelet: Kubelet) -> None:
+    with serve(machine("two-rtx-3090"), kubelet.directory) as plugin:
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        plugin.send(signal.SIGTERM)
+        assert plugin.end(10) == 0
         kubelet.wait_until(lambda: not kubelet.endpoints[RTX_3090].connected)
     assert kubelet.endpoints[RTX_3090].devices == {}
     assert list(kubelet.directory.glob("gpu-plugin-*")) == []
-    assert "Traceback" not in log_of(tmp_path)
+    assert not any("Traceback" in line for line in plugin.log)
 
 
-def test_the_log_says_what_is_offered_and_why_not(
-    serve: Serve, machine: Machine, kubelet: Kubelet, tmp_path: Path
-) -> None:
+def test_the_log_says_what_is_offered_and_why_not(machine: Machine, kubelet: Kubelet) -> None:
     resource = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
-    with serve(machine("rtx-2060"), kubelet.directory):
+    with serve(machine("rtx-2060"), kubelet.directory) as plugin:
         kubelet.wait_until(lambda: bool(kubelet.healthy(resource)))
-    log = log_of(tmp_path)
+    log = "\n".join(plugin.log)
     assert f"0000:01:00.0 (TU106 [GeForce RTX 2060 Rev. A]) is on offer as {resource}" in log
     assert re.search(r"WARNING 0000:00:02\.0 .* is not on offer: it is bound to i915", log)

@@ -1,0 +1,83 @@
+"""The two programs as processes: what they log, line by line, while they run."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+FIXTURES = ROOT / "tests" / "fixtures"
+BIN = Path(sys.executable).parent
+
+
+class Program:
+    """A running program of ours, and what it has written to stderr so far."""
+
+    def __init__(self, name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str]) -> None:
+        self.log: list[str] = []
+        self.process = subprocess.Popen(
+            [BIN / name, *map(str, arguments)],
+            cwd=ROOT,
+            # Only what it is given: the tester's own PCI_RESOURCE_* must not leak in.
+            env={"PATH": os.environ["PATH"], **environ},
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self._logged = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        with self.process.stderr as stderr:
+            for line in stderr:
+                with self._logged:
+                    self.log.append(line.rstrip("\n"))
+                    self._logged.notify_all()
+
+    def wait_for_line(self, text: str, seconds: float = 120) -> None:
+        with self._logged:
+            found = self._logged.wait_for(lambda: any(text in line for line in self.log), seconds)
+        assert found, f"no {text!r} in {self.log}"
+
+    def send(self, signum: signal.Signals) -> None:
+        self.process.send_signal(signum)
+
+    def end(self, seconds: float = 60) -> int:
+        """Wait for its end; the exit code. All of its log is there then."""
+        code = self.process.wait(seconds)
+        self._reader.join(seconds)
+        return code
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.end()
+
+
+@contextmanager
+def running(name: str, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Iterator[Program]:
+    """`gpu-plugin` or `gpu-launcher` with these arguments and this whole environment; killed at the end."""
+    program = Program(name, arguments, env or {})
+    try:
+        yield program
+    finally:
+        program.kill()
+
+
+def finished(
+    name: str, *arguments: str | Path, env: Mapping[str, str] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """The same, run to its end."""
+    return subprocess.run(
+        [BIN / name, *map(str, arguments)],
+        cwd=ROOT,
+        env={"PATH": os.environ["PATH"], **(env or {})},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )

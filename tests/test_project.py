@@ -1,0 +1,109 @@
+"""The rules that matter are run: linters, types, import contracts, and that what is generated or pinned is current."""
+
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from tests.processes import BIN, ROOT
+
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def run(*command: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(list(map(str, command)), cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("ruff", "check"), ("ruff", "format", "--check"), ("mypy",), ("lint-imports", "--no-cache")],
+    ids=" ".join,
+)
+def test_the_linters_have_nothing_to_say(command: tuple[str, ...]) -> None:
+    result = run(BIN / command[0], *command[1:])
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+BREACHES = {
+    "floor": ("launcher/claims.py", "import plugin.naming"),
+    "floor-stdlib": ("pci/sysfs.py", "import yaml"),
+    "launcher-storeys": ("launcher/claims.py", "import launcher.addresses"),
+    "plugin-storeys": ("plugin/naming.py", "import plugin.inventory"),
+    "libvirt": ("launcher/domain.py", "import libvirt"),
+    "render": ("launcher/addresses.py", "import launcher.guest"),
+    "grpc": ("plugin/allocation.py", "import grpc"),
+    "messages": ("plugin/allocation.py", "import plugin.v1beta1.deviceplugin_pb2"),
+    "xml": ("launcher/hostdevs.py", "import lxml.etree"),
+    "template": ("launcher/hostdevs.py", "import jinja2"),
+    "edge": ("launcher/claims.py", "import pydantic"),
+    "entry": ("launcher/run.py", "import typer"),
+}
+
+
+def test_every_contract_has_a_breach_to_prove_it() -> None:
+    contracts = {contract["id"] for contract in PYPROJECT["tool"]["importlinter"]["contracts"]}
+    assert set(BREACHES) == contracts
+
+
+@pytest.mark.parametrize("contract", BREACHES)
+def test_a_breach_of_a_contract_fails(contract: str, tmp_path: Path) -> None:
+    for name in ("launcher", "plugin", "pci"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    module, line = BREACHES[contract]
+    with (tmp_path / module).open("a") as file:
+        file.write(f"\n{line}\n")
+    result = run(BIN / "lint-imports", "--no-cache", "--contract", contract, cwd=tmp_path)
+    assert result.returncode == 1
+    assert "0 kept, 1 broken" in result.stdout, result.stdout
+
+
+def test_the_kubelets_messages_are_generated_from_the_proto(tmp_path: Path) -> None:
+    proto = "plugin/v1beta1/deviceplugin.proto"
+    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+    result = run(sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, proto)
+    assert result.returncode == 0, result.stderr
+    for generated in sorted((tmp_path / "plugin/v1beta1").iterdir()):
+        checked_in = ROOT / "plugin" / "v1beta1" / generated.name
+        assert generated.read_text() == checked_in.read_text(), "run make protos"
+
+
+def test_the_lock_pins_every_dependency_and_names_no_host() -> None:
+    lock = (ROOT / "requirements.txt").read_text()
+    pinned = set(re.findall(r"^([a-z0-9-]+)==", lock, re.MULTILINE))
+    project = PYPROJECT["project"]
+    wanted = [
+        *project["dependencies"],
+        *project["optional-dependencies"]["libvirt"],
+        *PYPROJECT["dependency-groups"]["dev"],
+    ]
+    assert {re.split(r"[<>=]", requirement)[0] for requirement in wanted} <= pinned
+    assert "://" not in lock
+    assert "--index" not in lock
+
+
+def test_the_readme_gives_every_dependency_its_reason_and_ci_the_test_command() -> None:
+    readme = (ROOT / "README.md").read_text()
+    dependencies = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["libvirt"]]
+    for requirement in dependencies:
+        name = re.split(r"[<>=]", requirement)[0]
+        assert re.search(rf"^\| {name} \| .+ \| .+ \|$", readme, re.MULTILINE), f"README.md gives no reason for {name}"
+    assert "make test" in readme
+    assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
+    program = (
+        "import sys, launcher.__main__; sys.argv = ['gpu-launcher', 'render', 'tests/fixtures/vms/no-devices.yaml'];"
+        "sys.stdout = sys.stderr\n"
+        "try: launcher.__main__.main()\n"
+        "except SystemExit as end: assert end.code in (0, None), end.code\n"
+        "assert not {'libvirt', 'libvirtmod', 'grpc'} & set(sys.modules), sorted(sys.modules)"
+    )
+    result = run(sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
+    assert "<domain" in result.stderr
