@@ -7,6 +7,7 @@ test: .venv/ready  ## every check: linters, types, import contracts, the suite; 
 	.venv/bin/pytest $(ARGS)
 
 bench: .venv/ready  ## the figures that README.md quotes
+	@command -v virt-install >/dev/null || ./setup.sh 'virtinst|make bench times virt-install beside render'
 	.venv/bin/python -m tests.bench
 
 .venv/ready: setup.sh pyproject.toml requirements.txt

@@ -1,6 +1,6 @@
 #!/bin/sh
 # What `make demo` and `make test` do first: the Debian packages that are missing, and .venv. Called by make when
-# .venv/ready is missing or older than what it was made from.
+# .venv/ready is missing or older than what it was made from. One more package|why may be given.
 set -eu
 
 # package|why
@@ -16,7 +16,7 @@ libvirt-daemon-driver-qemu|the QEMU driver, embedded in the launcher
 qemu-system-x86|QEMU itself
 ovmf|EFI firmware for guests that ask for it
 pci.ids|the names of PCI devices
-'
+'"${1-}"
 
 missing=''
 for entry in $(echo "$packages" | cut -d'|' -f1); do

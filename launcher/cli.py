@@ -1,5 +1,6 @@
 """gpu-launcher's commands: flags and files to the stages of the launcher, and its warnings to stderr."""
 
+import gc
 import logging
 import os
 import shlex
@@ -64,6 +65,7 @@ def run(
     emulation: Emulation = False,
 ) -> None:
     """Define and start a VM, and stay with it until it ends."""
+    gc.enable()
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
     try:
         # Rendering needs no libvirt installed, so nothing above this line may import it.

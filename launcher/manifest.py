@@ -5,65 +5,36 @@ here is refused by its path: a misspelt `gpu:` must not yield a guest without it
 and `status` to controllers; what we don't need of them is left alone.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import yaml
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    NonNegativeInt,
-    TypeAdapter,
-    ValidationError,
-    model_validator,
-)
-from pydantic_core import ErrorDetails, PydanticCustomError
+from pydantic_core import ErrorDetails, ValidationError
 
 from launcher.errors import UserError
+from launcher.model import Checks, Reads, model, open_model, validator
 from launcher.quantity import parse_quantity
 
 
-class _Model(BaseModel):
-    """Null is absence, as in Kubernetes; an unknown field is an error that guesses what was meant."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
-    @model_validator(mode="before")
-    @classmethod
-    def _known_fields(cls, data: Any) -> Any:
-        if not isinstance(data, dict):
-            return data
-        if cls.model_config["extra"] == "forbid":
-            for field in data:
-                if field not in cls.model_fields:
-                    near = difflib.get_close_matches(str(field), cls.model_fields, n=1)
-                    raise PydanticCustomError(
-                        "unknown_field",
-                        "not a field that gpu-launcher converts; {hint}",
-                        {"field": str(field), "hint": _hint(near, list(cls.model_fields))},
-                    )
-        return {field: value for field, value in data.items() if value is not None}
-
-
-def _hint(near: list[str], known: list[str]) -> str:
-    return f"did you mean {near[0]}?" if near else f"known here: {', '.join(known)}"
-
-
-def _nothing(value: Any) -> Any:
+def _nothing(value: Any) -> None:
     if value:
         raise ValueError("is not converted yet; leave it out")
+
+
+def _count(value: int) -> int:
+    if value < 0:
+        raise ValueError(f"{value}; expected 0 or more")
     return value
 
 
-def _quantity(value: Any) -> Any:
-    return parse_quantity(value) if isinstance(value, str | int | float) and not isinstance(value, bool) else value
+def _quantity(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected a quantity like 8Gi, found {_shown(value)}")  # noqa: TRY004 (pydantic-core's way)
+    return parse_quantity(value)
 
 
 def _alias_name(value: str) -> str:
@@ -85,10 +56,10 @@ def _dns_name(value: str) -> str:
     return value
 
 
-def _uuid(value: Any) -> Any:
+def _uuid(value: Any) -> UUID:
     try:
-        return UUID(value) if isinstance(value, str) else value
-    except ValueError:
+        return UUID(value)
+    except (ValueError, AttributeError, TypeError):
         raise ValueError(f"{value!r} is not a UUID") from None
 
 
@@ -99,101 +70,110 @@ def _resource(value: str) -> str:
 
 
 #: A known field that nothing is made of yet: absent, null and empty are one, anything in it is refused.
-NotConverted = Annotated[list[Any] | dict[str, Any] | None, BeforeValidator(_nothing)]
-Quantity = Annotated[int, BeforeValidator(_quantity)]
-Name = Annotated[str, AfterValidator(_dns_name)]
+NotConverted = Annotated[None, Reads(_nothing)]
+Count = Annotated[int, Checks(_count)]
+Quantity = Annotated[int, Reads(_quantity)]
+Name = Annotated[str, Checks(_dns_name)]
 
 
-class Metadata(_Model):
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
-
+@open_model
+class Metadata:
     name: Name
     namespace: Name = "default"
 
 
-class TemplateMetadata(_Model):
-    model_config = ConfigDict(extra="ignore", frozen=True, strict=True)
+@open_model
+class TemplateMetadata:
+    """Labels and annotations, of which nothing is used yet."""
 
 
-class CPUFeature(_Model):
-    name: Annotated[str, AfterValidator(_alias_name)]
+@model
+class CPUFeature:
+    name: Annotated[str, Checks(_alias_name)]
     policy: Literal["force", "require", "optional", "disable", "forbid"] = "require"
 
 
-class CPU(_Model):
+@model
+class CPU:
     """0 stands for "not said", as for KubeVirt."""
 
-    sockets: NonNegativeInt = 0
-    cores: NonNegativeInt = 0
-    threads: NonNegativeInt = 0
+    sockets: Count = 0
+    cores: Count = 0
+    threads: Count = 0
     model: str = "host-model"
-    features: Annotated[tuple[CPUFeature, ...], Field(strict=False)] = ()
+    features: tuple[CPUFeature, ...] = ()
 
 
-class Memory(_Model):
+@model
+class Memory:
     guest: Quantity | None = None
 
 
-class Resources(_Model):
+@model
+class Resources:
     """By resource name; the guest's size comes from `cpu` and `memory`, the rest is between the pod and its node."""
 
-    requests: dict[str, Quantity] = {}
-    limits: dict[str, Quantity] = {}
+    requests: dict[str, Quantity] = field(default_factory=dict)
+    limits: dict[str, Quantity] = field(default_factory=dict)
 
 
-class Machine(_Model):
-    type: Annotated[str, AfterValidator(_q35)] = "q35"
+@model
+class Machine:
+    type: Annotated[str, Checks(_q35)] = "q35"
 
 
-class BIOS(_Model):
+@model
+class BIOS:
     useSerial: bool = False
 
 
-class EFI(_Model):
+@model
+class EFI:
     secureBoot: bool = True
 
 
-class Bootloader(_Model):
+@model
+class Bootloader:
     bios: BIOS | None = None
     efi: EFI | None = None
 
-    @model_validator(mode="after")
-    def _one(self) -> "Bootloader":
+    def __post_init__(self) -> None:
         if self.bios is not None and self.efi is not None:
             raise ValueError("has both bios and efi; expected one of them")
-        return self
 
 
-class Firmware(_Model):
-    uuid: Annotated[UUID | None, BeforeValidator(_uuid)] = None
+@model
+class Firmware:
+    uuid: Annotated[UUID, Reads(_uuid)] | None = None
     serial: str | None = None
     bootloader: Bootloader = Bootloader()
 
 
-class HostDevice(_Model):
+@model
+class HostDevice:
     """An entry of `gpus` or `hostDevices`: one device of the resource `deviceName`, called `name` in the domain."""
 
-    name: Annotated[str, AfterValidator(_alias_name)]
-    deviceName: Annotated[str, AfterValidator(_resource)]
+    name: Annotated[str, Checks(_alias_name)]
+    deviceName: Annotated[str, Checks(_resource)]
 
 
-class Devices(_Model):
-    gpus: Annotated[tuple[HostDevice, ...], Field(strict=False)] = ()
-    hostDevices: Annotated[tuple[HostDevice, ...], Field(strict=False)] = ()
+@model
+class Devices:
+    gpus: tuple[HostDevice, ...] = ()
+    hostDevices: tuple[HostDevice, ...] = ()
     disks: NotConverted = None
     interfaces: NotConverted = None
 
-    @model_validator(mode="after")
-    def _unique_names(self) -> "Devices":
+    def __post_init__(self) -> None:
         seen: set[str] = set()
         for device in (*self.gpus, *self.hostDevices):
             if device.name in seen:
                 raise ValueError(f"two entries of gpus and hostDevices are called {device.name!r}; rename one of them")
             seen.add(device.name)
-        return self
 
 
-class Domain(_Model):
+@model
+class Domain:
     cpu: CPU = CPU()
     memory: Memory = Memory()
     resources: Resources = Resources()
@@ -202,15 +182,17 @@ class Domain(_Model):
     devices: Devices = Devices()
 
 
-class Spec(_Model):
+@model
+class Spec:
     domain: Domain
     architecture: Literal["amd64"] = "amd64"
-    terminationGracePeriodSeconds: NonNegativeInt = 30
+    terminationGracePeriodSeconds: Count = 30
     networks: NotConverted = None
     volumes: NotConverted = None
 
 
-class VirtualMachineInstance(_Model):
+@model
+class VirtualMachineInstance:
     apiVersion: Literal["kubevirt.io/v1"]
     kind: Literal["VirtualMachineInstance"]
     metadata: Metadata
@@ -218,12 +200,14 @@ class VirtualMachineInstance(_Model):
     status: Any = None
 
 
-class Template(_Model):
+@model
+class Template:
     metadata: TemplateMetadata = TemplateMetadata()
     spec: Spec
 
 
-class VirtualMachineSpec(_Model):
+@model
+class VirtualMachineSpec:
     """`runStrategy` and `running` say when a VM runs; that is decided before the launcher starts."""
 
     template: Template
@@ -231,7 +215,8 @@ class VirtualMachineSpec(_Model):
     running: bool | None = None
 
 
-class VirtualMachine(_Model):
+@model
+class VirtualMachine:
     apiVersion: Literal["kubevirt.io/v1"]
     kind: Literal["VirtualMachine"]
     metadata: Metadata
@@ -248,9 +233,10 @@ class VirtualMachine(_Model):
         )
 
 
-_MANIFEST: TypeAdapter[VirtualMachine | VirtualMachineInstance] = TypeAdapter(
-    Annotated[VirtualMachine | VirtualMachineInstance, Field(discriminator="kind")]
-)
+_KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
+    "VirtualMachine": VirtualMachine,
+    "VirtualMachineInstance": VirtualMachineInstance,
+}
 
 
 class _Loader(yaml.CSafeLoader):
@@ -274,10 +260,13 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
     for a manifest that says something the launcher does not convert.
     """
     document = _read_yaml(path)
-    if not isinstance(document, Mapping):
+    if not isinstance(document, dict):
         raise UserError(f"{path}: expected a VirtualMachine or VirtualMachineInstance, found {_shown(document)}")
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise UserError(f"{path}: kind: expected VirtualMachine or VirtualMachineInstance, found {_shown(kind)}")
     try:
-        manifest = _MANIFEST.validate_python(document)
+        manifest = validator(_KINDS[kind]).validate_python(document)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
         others = f" (and {len(more)} more)" if more else ""
@@ -299,21 +288,17 @@ def _read_yaml(path: Path) -> Any:
 
 def _line(error: ErrorDetails) -> str:
     """`spec.domain.devices.gpus[0].name: what is wrong with it`."""
-    context = error.get("ctx", {})
-    # The first part is the kind, by which pydantic chose between the two models.
-    parts = [*error["loc"][error["loc"][:1] in (("VirtualMachine",), ("VirtualMachineInstance",)) :]]
+    parts = list(error["loc"])
     if error["type"] == "unknown_field":
-        parts.append(context["field"])
+        parts.append(error["ctx"]["field"])
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     match error["type"]:
         case "missing":
             problem = "is missing"
         case "value_error" | "unknown_field":
             problem = error["msg"].removeprefix("Value error, ")
-        case "dict_type" | "model_type" | "model_attributes_type":
+        case "not_a_mapping" | "dict_type":
             problem = f"expected a mapping, found {_shown(error['input'])}"
-        case "union_tag_invalid" | "union_tag_not_found":
-            where, problem = "kind", "expected VirtualMachine or VirtualMachineInstance"
         case _:
             message = error["msg"]
             problem = f"{message[0].lower()}{message[1:]}, found {_shown(error['input'])}"

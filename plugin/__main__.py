@@ -2,7 +2,7 @@
 
 import sys
 
-from typer.exceptions import TyperException
+from click import ClickException
 
 from plugin.cli import app
 from plugin.errors import PluginError
@@ -14,7 +14,7 @@ def main() -> None:
     except PluginError as error:
         print(f"gpu-plugin: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
-    except TyperException as error:
+    except ClickException as error:
         print(f"gpu-plugin: {error.format_message()} Try: gpu-plugin --help", file=sys.stderr)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:

@@ -101,7 +101,7 @@ def test_what_is_left_over_is_a_warning(gpu_launcher: Command) -> None:
         (["--env=X"], "--env X: expected NAME=VALUE"),
         (["--env-file=/nowhere"], "/nowhere: cannot read the variables"),
         ([VALUE + "0000:01:00.0", "--sysfs=/nowhere"], "/nowhere: expected a sysfs tree"),
-        (["--frobnicate"], "No such option: --frobnicate"),
+        (["--frobnicate"], "No such option '--frobnicate'"),
     ],
 )
 def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[str], problem: str) -> None:

@@ -65,7 +65,7 @@ def test_json_is_yaml_too(path: Path) -> None:
         (("{guest: 1Gi}", "1Gi"), "spec.domain.memory: expected a mapping, found '1Gi'"),
         (("memory:", "machine: {type: pc}\n    memory:"), "spec.domain.machine.type: 'pc'; expected q35"),
         (("memory:", "cpu: {cores: '2'}\n    memory:"), "spec.domain.cpu.cores: input should be a valid integer"),
-        (("memory:", "cpu: {cores: -1}\n    memory:"), "spec.domain.cpu.cores: input should be greater than or equal"),
+        (("memory:", "cpu: {cores: -1}\n    memory:"), "spec.domain.cpu.cores: -1; expected 0 or more"),
         (("memory:", "firmware: {uuid: x}\n    memory:"), "spec.domain.firmware.uuid: 'x' is not a UUID"),
         (
             ("memory:", "firmware: {bootloader: {bios: {}, efi: {}}}\n    memory:"),
