@@ -34,7 +34,7 @@ def _resource(value: str) -> str:
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True, arbitrary_types_allowed=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
 
 class Rule(_Model):
@@ -80,7 +80,7 @@ def read_config(path: Path) -> Config:
     except yaml.YAMLError as error:
         raise UserError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     try:
-        return Config.model_validate({} if document is None else document, strict=False)
+        return Config.model_validate({} if document is None else document)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the file"
