@@ -49,7 +49,7 @@ def render(
     offline = env is not None or env_file is not None
     environ = _environ(env or [], env_file) if offline else os.environ
     vmi = read_manifest(vm)
-    cards = _cards(vmi, environ, _host(sysfs if offline else sysfs or _SYS))
+    cards = _cards(vmi, environ, sysfs if offline else sysfs or _SYS)
     for card in cards:
         if not card.in_sysfs:
             where = f"is not in {sysfs or _SYS}" if sysfs or not offline else "was not looked up: there is no --sysfs"
@@ -73,7 +73,7 @@ def run(
     except ModuleNotFoundError as error:
         raise Refusal(f"run needs the Python package {error.name}: pip install 'gpu-launcher[libvirt]'") from error
     vmi = read_manifest(vm)
-    cards = _cards(vmi, os.environ, _host(sysfs))
+    cards = _cards(vmi, os.environ, sysfs)
     for card in cards:
         if not card.in_sysfs:
             raise Refusal(
@@ -84,10 +84,13 @@ def run(
     run_domain(xml, uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 
-def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], host: Host | None) -> tuple[Card, ...]:
-    claims, left_over = claim(vmi.spec.domain.devices, environ, host)
-    for devices in left_over:
-        _warn(str(devices))
+def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], sysfs: Path | None) -> tuple[Card, ...]:
+    devices = vmi.spec.domain.devices
+    # A VM without devices renders where there is no sysfs at all.
+    host = _host(sysfs) if devices.gpus or devices.hostDevices else None
+    claims, left_over = claim(devices, environ, host)
+    for unasked in left_over:
+        _warn(str(unasked))
     return whole_cards(claims, host)
 
 
