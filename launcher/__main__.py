@@ -6,6 +6,7 @@ import gc
 # at the end, takes a third of the time of `render`. `run`, which stays, turns collection on again.
 gc.disable()
 
+import os  # noqa: E402
 import sys  # noqa: E402
 
 from click import ClickException  # noqa: E402
@@ -16,13 +17,20 @@ from launcher.errors import LauncherError  # noqa: E402
 
 def main() -> None:
     try:
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
     except LauncherError as error:
         print(f"gpu-launcher: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except ClickException as error:
         print(f"gpu-launcher: {error.format_message()} Try: gpu-launcher --help", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # Standard output that is full or closed: nothing else gets here. Python would try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"gpu-launcher: cannot write: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

@@ -118,7 +118,9 @@ def _env_file(path: Path) -> dict[str, str]:
     """NAME=VALUE lines, as `env` prints them in a pod; or as `export` does there, with quotes."""
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the variables: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise UserError(f"{path}: cannot read the variables: {error}") from error
     variables = {}
     for number, line in enumerate(lines, start=1):

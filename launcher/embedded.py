@@ -6,7 +6,7 @@ https://libvirt.org/drvqemu.html#embedded-driver
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from launcher.errors import Refusal
+from launcher.errors import Refusal, UserError
 
 #: A pod has one VM, so it has one root; short, since sockets below it may have 107 bytes in all.
 DEFAULT_URI = "qemu:///embed?root=/run/gpu-launcher"
@@ -29,6 +29,8 @@ def prepare(uri: str) -> None:
         return
     for root in parse_qs(parts.query).get("root", []):
         conf = Path(root) / "etc" / "qemu.conf"
+        if not conf.is_absolute():
+            raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
         try:
             conf.parent.mkdir(parents=True, exist_ok=True)
             if not conf.exists():

@@ -26,8 +26,8 @@ def _nothing(value: Any) -> None:
 
 
 def _count(value: int) -> int:
-    if value < 0:
-        raise ValueError(f"{value}; expected 0 or more")
+    if not 0 <= value < 2**32:
+        raise ValueError(f"{value}; expected 0 to 4294967295")
     return value
 
 

@@ -6,6 +6,7 @@ objects and a check here and there. Null is absence, as in Kubernetes, and an un
 """
 
 import difflib
+import re
 from collections.abc import Callable
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from types import UnionType
@@ -104,8 +105,15 @@ def _value(kind: Any) -> CoreSchema:
     return _SCALARS[kind]
 
 
+def _text(value: str) -> str:
+    # What XML cannot say at all (https://www.w3.org/TR/xml/#charsets); YAML can, as "\x01".
+    if unspeakable := re.search("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]", value):
+        raise ValueError(f"has the character {unspeakable[0]!r}, which XML cannot hold; expected text")
+    return value
+
+
 _SCALARS: dict[Any, CoreSchema] = {
-    str: schema.str_schema(strict=True),
+    str: schema.no_info_after_validator_function(_text, schema.str_schema(strict=True)),
     int: schema.int_schema(strict=True),
     bool: schema.bool_schema(strict=True),
     Any: schema.any_schema(),

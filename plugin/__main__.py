@@ -1,5 +1,6 @@
 """Where gpu-plugin starts: the one place that turns an error into a line and an exit code."""
 
+import os
 import sys
 
 from click import ClickException
@@ -10,13 +11,20 @@ from plugin.errors import PluginError
 
 def main() -> None:
     try:
-        sys.exit(app(standalone_mode=False))
+        code = app(standalone_mode=False)
+        sys.stdout.flush()
+        sys.exit(code)
     except PluginError as error:
         print(f"gpu-plugin: {error}", file=sys.stderr)
         sys.exit(error.exit_code)
     except ClickException as error:
         print(f"gpu-plugin: {error.format_message()} Try: gpu-plugin --help", file=sys.stderr)
         sys.exit(error.exit_code)
+    except OSError as error:
+        # Standard output that is full or closed: nothing else gets here. Python would try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        print(f"gpu-plugin: cannot write: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -1,5 +1,6 @@
 """gpu-launcher as people call it: a process, its arguments, its environment, what it prints and its exit code."""
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -7,7 +8,7 @@ import pytest
 
 from tests.conftest import Command
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090_VARIABLE, write_vmi
-from tests.processes import FIXTURES
+from tests.processes import BIN, FIXTURES
 
 Machine = Callable[[str], Path]
 
@@ -144,6 +145,14 @@ def test_an_env_file_with_anything_else_in_it_is_refused_by_line(gpu_launcher: C
     result = gpu_launcher("render", ONE_GPU, "--env-file", path)
     assert result.stderr.startswith(f"gpu-launcher: {path}: line 2: expected NAME=VALUE")
     assert result.returncode == 2
+
+
+def test_a_full_disk_behind_stdout_is_one_line_and_1() -> None:
+    command = [str(BIN / "gpu-launcher"), "render", str(FIXTURES / "vms" / "no-devices.yaml")]
+    with Path("/dev/full").open("w") as full:
+        result = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert result.stderr == "gpu-launcher: cannot write: No space left on device\n"
+    assert result.returncode == 1
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "2"])

@@ -65,7 +65,12 @@ def test_json_is_yaml_too(path: Path) -> None:
         (("{guest: 1Gi}", "1Gi"), "spec.domain.memory: expected a mapping, found '1Gi'"),
         (("memory:", "machine: {type: pc}\n    memory:"), "spec.domain.machine.type: 'pc'; expected q35"),
         (("memory:", "cpu: {cores: '2'}\n    memory:"), "spec.domain.cpu.cores: input should be a valid integer"),
-        (("memory:", "cpu: {cores: -1}\n    memory:"), "spec.domain.cpu.cores: -1; expected 0 or more"),
+        (("memory:", "cpu: {cores: -1}\n    memory:"), "spec.domain.cpu.cores: -1; expected 0 to 4294967295"),
+        (("memory:", "cpu: {cores: 99999999999999999999}\n    memory:"), "spec.domain.cpu.cores: 999999999"),
+        (
+            ("memory:", 'firmware: {serial: "a\\x01"}\n    memory:'),
+            "spec.domain.firmware.serial: has the character '\\x01', which XML cannot hold; expected text",
+        ),
         (("memory:", "firmware: {uuid: x}\n    memory:"), "spec.domain.firmware.uuid: 'x' is not a UUID"),
         (
             ("memory:", "firmware: {bootloader: {bios: {}, efi: {}}}\n    memory:"),

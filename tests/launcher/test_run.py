@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.conftest import Command
 from tests.launcher.vms import RTX_2060_VARIABLE, write_vmi
-from tests.processes import FIXTURES, running
+from tests.processes import FIXTURES, ROOT, running
 
 Machine = Callable[[str], Path]
 
@@ -65,6 +65,14 @@ def test_a_domain_of_that_name_is_somebody_elses_and_stays(
         "gpu-launcher: libvirt has a domain called lab_one-gpu already; undefine it, or use another connection\n"
     )
     assert result.returncode == 1
+
+
+def test_a_root_that_is_not_absolute_is_refused_before_anything_is_made(gpu_launcher: Command, tmp_path: Path) -> None:
+    vm = write_vmi(tmp_path / "vm.yaml")
+    result = gpu_launcher("run", "--vm", vm, "--connect", "qemu:///embed?root=here")
+    assert "expected root to be an absolute path" in result.stderr
+    assert (result.stderr.count("\n"), result.returncode) == (1, 2)
+    assert not (ROOT / "here").exists()
 
 
 def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
