@@ -12,7 +12,7 @@ import sys  # noqa: E402
 from click import ClickException  # noqa: E402
 
 from launcher.cli import app  # noqa: E402
-from launcher.errors import LauncherError  # noqa: E402
+from launcher.errors import LauncherError, one_line  # noqa: E402
 
 
 def main() -> None:
@@ -21,10 +21,10 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(code)
     except LauncherError as error:
-        print(f"gpu-launcher: {error}", file=sys.stderr)
+        print(f"gpu-launcher: {one_line(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except ClickException as error:
-        print(f"gpu-launcher: {error.format_message()} Try: gpu-launcher --help", file=sys.stderr)
+        print(f"gpu-launcher: {one_line(error.format_message())} Try: gpu-launcher --help", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         # Standard output that is full or closed: nothing else gets here. Python would try to flush it again.

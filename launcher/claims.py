@@ -107,6 +107,9 @@ class _Pool:
                 f"{entry} asks for {entry.resource}, which has both {pci} and {mdev}; "
                 "expected one device plugin to serve a resource, so that one of them is set"
             )
+        usb = variable(entry.resource, Kind.USB)
+        if usb in environ:
+            raise UserError(f"{entry} asks for {entry.resource}, but {usb} is set: USB devices are not converted yet")
         name = mdev if mdev in environ else pci
         if name not in environ:
             raise UserError(
@@ -133,6 +136,12 @@ class _Pool:
         for device in self.devices:
             if device not in given:
                 return device
+        if len(self.devices) >= self.wanted:
+            raise UserError(
+                f"{entry} asks for {entry.resource}, but all that {self.variable} has "
+                f"({', '.join(map(str, self.devices))}) was given to entries of other resources; "
+                "expected each device under one resource"
+            )
         raise UserError(
             f"{entry} asks for {entry.resource}, but {self.variable} is exhausted: {self.wanted} entries draw on its "
             f"{len(self.devices)} ({', '.join(map(str, self.devices))}); "

@@ -3,9 +3,11 @@
 import gc
 import logging
 import os
+import re
 import shlex
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +17,7 @@ from launcher.addresses import seat
 from launcher.claims import claim
 from launcher.domain import domain_xml
 from launcher.embedded import DEFAULT_URI
-from launcher.errors import Refusal, UserError
+from launcher.errors import Refusal, UserError, one_line
 from launcher.hostdevs import Card, whole_cards
 from launcher.manifest import VirtualMachineInstance, read_manifest
 from pci.sysfs import Host, NotSysfs, read_host
@@ -51,10 +53,12 @@ def render(
     vmi = read_manifest(vm)
     cards = _cards(vmi, environ, sysfs if offline else sysfs or _SYS)
     for card in cards:
-        if not card.in_sysfs:
-            where = f"is not in {sysfs or _SYS}" if sysfs or not offline else "was not looked up: there is no --sysfs"
-            _warn(f"{card.claim.entry}: {card.claim.device} {where}; it is passed on alone, without companions")
-    sys.stdout.write(domain_xml(vmi, seat(cards), emulation=emulation))
+        if card.missing is not None:
+            _warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
+    xml = domain_xml(vmi, seat(cards), emulation=emulation)
+    # Bytes, so that they are the same in every locale; and not sys.stdout, which is None where it was closed.
+    with open(1, "wb", closefd=False) as stdout:
+        stdout.write(xml.encode())
 
 
 @app.command()
@@ -75,9 +79,9 @@ def run(
     vmi = read_manifest(vm)
     cards = _cards(vmi, os.environ, sysfs)
     for card in cards:
-        if not card.in_sysfs:
+        if card.missing is not None:
             raise Refusal(
-                f"{card.claim.entry}: {card.claim.device} is not in {sysfs}; expected the functions of its card there: "
+                f"{card.claim.entry}: {card.missing}; expected all functions of its card in {sysfs}: "
                 "the device is gone, or the variable is another node's"
             )
     xml = domain_xml(vmi, seat(cards), emulation=emulation)
@@ -86,12 +90,16 @@ def run(
 
 def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], sysfs: Path | None) -> tuple[Card, ...]:
     devices = vmi.spec.domain.devices
-    # A VM without devices renders where there is no sysfs at all.
-    host = _host(sysfs) if devices.gpus or devices.hostDevices else None
+    # A VM without devices renders where there is no /sys at all; what a flag names is looked at in any case.
+    host = _host(sysfs) if devices.gpus or devices.hostDevices or sysfs != _SYS else None
     claims, left_over = claim(devices, environ, host)
+    cards = whole_cards(claims, host)
+    # A resource of its own for a card's audio function leaves no device over: the function is a companion.
+    passed = {function for card in cards for function in card.functions}
     for unasked in left_over:
-        _warn(str(unasked))
-    return whole_cards(claims, host)
+        if devices_left := tuple(device for device in unasked.devices if device not in passed):
+            _warn(str(replace(unasked, devices=devices_left)))
+    return cards
 
 
 def _host(sysfs: Path | None) -> Host | None:
@@ -117,16 +125,17 @@ def _environ(settings: list[str], path: Path | None) -> Mapping[str, str]:
 def _env_file(path: Path) -> dict[str, str]:
     """NAME=VALUE lines, as `env` prints them in a pod; or as `export` does there, with quotes."""
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise UserError(f"{path}: cannot read the variables: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: cannot read the variables: {error}") from error
     variables = {}
     for number, line in enumerate(lines, start=1):
-        if not line.strip() or line.startswith("#"):
+        setting = _unexported(line)
+        if not setting.strip() or setting.startswith("#"):
             continue
-        name, equals, value = _unexported(line).partition("=")
+        name, equals, value = setting.partition("=")
         if not (name and equals) or " " in name:
             raise UserError(f"{path}: line {number}: expected NAME=VALUE, found {line[:60]!r}")
         variables[name] = value
@@ -134,14 +143,18 @@ def _env_file(path: Path) -> dict[str, str]:
 
 
 def _unexported(line: str) -> str:
-    for prefix in ("declare -x ", "export "):
-        if line.startswith(prefix):
-            try:
-                return " ".join(shlex.split(line.removeprefix(prefix)))
-            except ValueError:
-                break  # a quote that is never closed: the line stays what it is, which is not NAME=VALUE
-    return line
+    """NAME=VALUE of a line as the shell's `export` prints it; empty for a name that is exported without a value."""
+    exported = re.match(r"(?:export|declare -[a-z]*x[a-z]*) (.*)", line)
+    if exported is None:
+        return line
+    try:
+        words = shlex.split(exported[1])
+    except ValueError:
+        return line  # a quote that is never closed
+    if len(words) != 1:
+        return line
+    return words[0] if "=" in words[0] else ""
 
 
 def _warn(text: str) -> None:
-    print(f"gpu-launcher: warning: {text}", file=sys.stderr)
+    print(f"gpu-launcher: warning: {one_line(text)}", file=sys.stderr)

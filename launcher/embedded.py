@@ -24,12 +24,15 @@ cgroup_controllers = []
 
 def prepare(uri: str) -> None:
     """Make the root of an embedded driver's URI ready; does nothing for any other URI. What is there stays."""
-    parts = urlsplit(uri)
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise UserError(f"--connect {uri}: {error}; expected a URI like {DEFAULT_URI}") from error
     if (parts.scheme, parts.path) != ("qemu", "/embed"):
         return
     for root in parse_qs(parts.query).get("root", []):
         conf = Path(root) / "etc" / "qemu.conf"
-        if not conf.is_absolute():
+        if not conf.is_absolute() or "\0" in root:
             raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
         try:
             conf.parent.mkdir(parents=True, exist_ok=True)

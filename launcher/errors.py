@@ -18,3 +18,8 @@ class UserError(LauncherError):
 
 class Refusal(LauncherError):
     exit_code = 1
+
+
+def one_line(text: object) -> str:
+    """The text with whatever would break the line shown as an escape: names come from files and flags."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))

@@ -3,8 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from enum import Enum
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -17,11 +17,12 @@ from launcher.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
+_KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
 _ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
 
 
 class Ending(Enum):
-    """How a domain ended: libvirt's VIR_DOMAIN_EVENT_STOPPED details, and a connection that was lost."""
+    """How a domain ended: libvirt's VIR_DOMAIN_EVENT_STOPPED details, and what libvirt has no number for."""
 
     SHUTDOWN = libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN
     DESTROYED = libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED
@@ -31,6 +32,7 @@ class Ending(Enum):
     FAILED = libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED
     SNAPSHOT = libvirt.VIR_DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT
     CONNECTION_LOST = -1
+    ENDED_ON_REQUEST = -2
 
 
 class StopRequested(Enum):
@@ -43,42 +45,62 @@ Events = SimpleQueue[Ending | StopRequested]
 
 
 @contextmanager
-def connected(uri: str) -> Iterator[Any]:
-    """A connection to libvirt whose events arrive; Refusal where there is none to be had."""
+def connected(uri: str, events: Events) -> Iterator[Any]:
+    """A connection to libvirt, whose loss goes to `events`; Refusal where there is none to be had, or it fails."""
     prepare(uri)
     _run_event_loop()
-    try:
+    with _asked(f"be reached at {uri}"):
         connection = libvirt.open(uri)
-    except libvirt.libvirtError as error:
-        raise Refusal(f"{uri}: cannot connect to libvirt: {error}") from error
+    # Only a driver in another process has a connection to lose, and takes these.
+    with suppress(libvirt.libvirtError):
+        connection.registerCloseCallback(_report_loss, events)
+    with suppress(libvirt.libvirtError):
+        connection.setKeepAlive(_KEEPALIVE, 3)
     try:
-        yield connection
+        with _asked(f"go on at {uri}"):
+            yield connection
     finally:
-        connection.close()
+        with suppress(libvirt.libvirtError):
+            connection.unregisterCloseCallback()
+        with suppress(libvirt.libvirtError):
+            connection.close()
 
 
 @contextmanager
 def defined(connection: Any, xml: str, events: Events) -> Iterator[Any]:
-    """The domain, defined and with its ending reported to `events`; gone again afterwards, running or not.
+    """The domain, defined and with its ending reported to `events`; undefined again afterwards.
 
     Refusal where libvirt does not take the XML, or has a domain of that name already: that one is somebody else's.
     """
     name = etree.fromstring(xml).findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
         raise Refusal(f"libvirt has a domain called {name} already; undefine it, or use another connection")
-    domain = _ask("define", lambda: connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE))
+    with _asked("define the domain"):
+        domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
     try:
         callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, events)
         try:
             yield domain
         finally:
-            connection.domainEventDeregisterAny(callback)
+            with suppress(libvirt.libvirtError):
+                connection.domainEventDeregisterAny(callback)
     finally:
-        _remove(domain)
+        with _logged("undefine the domain"):
+            # EFI keeps its variables in a file. Only a domain with EFI takes the flag: the test driver has neither.
+            has_efi = etree.fromstring(domain.XMLDesc()).find("os[@firmware='efi']") is not None
+            domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM if has_efi else 0)
 
 
-def start(domain: Any) -> None:
-    _ask("start", domain.create)
+@contextmanager
+def started(domain: Any) -> Iterator[None]:
+    """The domain runs; it is ended afterwards if it still does. One that somebody else started is left alone."""
+    with _asked("start the domain"):
+        domain.create()
+    try:
+        yield
+    finally:
+        with _logged("end the domain"):
+            domain.destroy()
 
 
 def wait(domain: Any, events: Events, grace: float) -> Ending:
@@ -96,10 +118,8 @@ def _stop(domain: Any, events: Events, grace: float) -> Ending:
     deadline = time.monotonic() + grace
     while (left := deadline - time.monotonic()) > 0:
         _log.info("asking the guest to shut down; it has %.0f s left", left)
-        try:
+        with _logged("ask the guest"):
             domain.shutdown()
-        except libvirt.libvirtError as error:
-            _log.warning("libvirt cannot ask the guest: %s", error)
         try:
             event = events.get(timeout=min(_ASK_AGAIN, left))
         except Empty:
@@ -107,21 +127,9 @@ def _stop(domain: Any, events: Events, grace: float) -> Ending:
         if isinstance(event, Ending):
             return event
     _log.warning("the guest is still there after its grace period; ending it")
-    _ask("end", domain.destroy)
-    return Ending.DESTROYED
-
-
-def _remove(domain: Any) -> None:
-    try:
-        if domain.isActive():
-            domain.destroy()
-        if domain.isPersistent():
-            # EFI keeps its variables in a file. Only a domain with EFI takes the flag: the test driver has neither.
-            has_efi = etree.fromstring(domain.XMLDesc()).find("os[@firmware='efi']") is not None
-            domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM if has_efi else 0)
-    except libvirt.libvirtError as error:
-        if error.get_error_code() != libvirt.VIR_ERR_NO_DOMAIN:
-            _log.error("libvirt cannot remove the domain: %s", error)
+    with _logged("end the domain"):
+        domain.destroy()
+    return Ending.ENDED_ON_REQUEST
 
 
 def _report(connection: Any, domain: Any, event: int, detail: int, events: Events) -> None:
@@ -129,11 +137,27 @@ def _report(connection: Any, domain: Any, event: int, detail: int, events: Event
         events.put(Ending(detail))
 
 
-def _ask(verb: str, call: Callable[[], Any]) -> Any:
+def _report_loss(connection: Any, reason: int, events: Events) -> None:
+    events.put(Ending.CONNECTION_LOST)
+
+
+@contextmanager
+def _asked(what: str) -> Iterator[None]:
+    """What libvirt refuses within is a Refusal, in one line: QEMU's own words come with line breaks."""
     try:
-        return call()
+        yield
     except libvirt.libvirtError as error:
-        raise Refusal(f"libvirt cannot {verb} the domain: {error}") from error
+        raise Refusal(f"libvirt cannot {what}: {' '.join(str(error).split())}") from error
+
+
+@contextmanager
+def _logged(what: str) -> Iterator[None]:
+    """What libvirt refuses within is logged; that the domain is no longer there is what was wanted."""
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        if error.get_error_code() not in (libvirt.VIR_ERR_NO_DOMAIN, libvirt.VIR_ERR_OPERATION_INVALID):
+            _log.error("libvirt cannot %s: %s", what, error)
 
 
 def _run_event_loop() -> None:

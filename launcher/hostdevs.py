@@ -18,13 +18,13 @@ from pci.sysfs import Host
 class Card:
     """A claim, and all the functions that the guest gets for it: ascending, the claimed one among them.
 
-    `functions` is empty for a mediated device. `in_sysfs` is False where the host is not known or does not have the
-    address, so that companions could not be looked for.
+    `functions` is empty for a mediated device. `missing` says, in words that follow "gpu 'gpu1': ", why the card may
+    not be whole: its companions were not looked for, not found, or not readable. None where it is whole.
     """
 
     claim: Claim
     functions: tuple[PCIAddress, ...]
-    in_sysfs: bool
+    missing: str | None
 
 
 def whole_cards(claims: tuple[Claim, ...], host: Host | None) -> tuple[Card, ...]:
@@ -33,11 +33,25 @@ def whole_cards(claims: tuple[Claim, ...], host: Host | None) -> tuple[Card, ...
     cards = []
     for claim in claims:
         if isinstance(claim.device, UUID):
-            cards.append(Card(claim=claim, functions=(), in_sysfs=True))
+            cards.append(Card(claim=claim, functions=(), missing=None))
             continue
         found = host.card(claim.device) if host is not None else ()
         companions = [function.address for function in found if function.address not in taken]
         taken.update(companions)
         functions = tuple(sorted([claim.device, *companions]))
-        cards.append(Card(claim=claim, functions=functions, in_sysfs=bool(found)))
+        cards.append(Card(claim=claim, functions=functions, missing=_missing(claim.device, host)))
     return tuple(cards)
+
+
+def _missing(claimed: PCIAddress, host: Host | None) -> str | None:
+    if host is None:
+        return f"{claimed} was not looked up: there is no --sysfs"
+    function = host.functions.get(claimed)
+    if function is None:
+        return f"{claimed} is not in sysfs"
+    if function.is_virtual or function.iommu_group is None:
+        return None
+    for member in host.groups[function.iommu_group]:
+        if member.shares_slot(claimed) and member not in host.functions:
+            return f"{member}, on its slot and in its group, cannot be read in sysfs"
+    return None

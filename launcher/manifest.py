@@ -44,6 +44,12 @@ def _alias_name(value: str) -> str:
     return value
 
 
+def _cpu_name(value: str) -> str:
+    if not re.fullmatch(r"[A-Za-z0-9_.-]+", value):
+        raise ValueError(f"{value!r} is not the name of a CPU model or feature, like Skylake-Server or sse4.2")
+    return value
+
+
 def _q35(value: str) -> str:
     if not re.fullmatch(r"q35|pc-q35-[A-Za-z0-9.-]+", value):
         raise ValueError(f"{value!r}; expected q35 or a pc-q35 version, the machines that have PCI Express")
@@ -74,6 +80,7 @@ NotConverted = Annotated[None, Reads(_nothing)]
 Count = Annotated[int, Checks(_count)]
 Quantity = Annotated[int, Reads(_quantity)]
 Name = Annotated[str, Checks(_dns_name)]
+CPUName = Annotated[str, Checks(_cpu_name)]
 
 
 @open_model
@@ -89,7 +96,7 @@ class TemplateMetadata:
 
 @model
 class CPUFeature:
-    name: Annotated[str, Checks(_alias_name)]
+    name: CPUName
     policy: Literal["force", "require", "optional", "disable", "forbid"] = "require"
 
 
@@ -100,7 +107,7 @@ class CPU:
     sockets: Count = 0
     cores: Count = 0
     threads: Count = 0
-    model: str = "host-model"
+    model: CPUName = "host-model"
     features: tuple[CPUFeature, ...] = ()
 
 
@@ -239,18 +246,25 @@ _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
 }
 
 
+_DEEPEST = 100
+
+
 class _Loader(yaml.CSafeLoader):
     """YAML as Kubernetes reads it, which refuses a key that is there twice."""
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                if key.value in seen:
-                    problem = f"the key {key.value!r} is there twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Called for every mapping before it is made, and again where it is merged into another; after the first time
+        # it holds what was merged into it as well.
+        if not getattr(node, "seen", False):
+            node.seen = True  # type: ignore[attr-defined]
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        problem = f"the key {key.value!r} is there twice"
+                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    seen.add(key.value)
+        super().flatten_mapping(node)
 
 
 def read_manifest(path: Path) -> VirtualMachineInstance:
@@ -276,14 +290,27 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
 
 def _read_yaml(path: Path) -> Any:
     try:
-        return yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)  # noqa: S506 (a SafeLoader)
+        text = path.read_text(encoding="utf-8")
+        _refuse_depth(text)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise UserError(f"{path}: cannot read the manifest: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # The last three are PyYAML's for values that are not of their tag (!!int "", !!bool maybe, 2001-99-99).
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        problem = getattr(error, "problem", None) or " ".join(str(error).split())
+        said = [text for text in (getattr(error, "context", None), getattr(error, "problem", None)) if text]
+        problem = ", ".join(said) or " ".join(str(error).split())
         raise UserError(f"{path}: is not YAML: {where}{problem}") from error
+
+
+def _refuse_depth(text: str) -> None:
+    """ValueError for a document nested deeper than any manifest: composing one overflows libyaml's stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} levels deep")
 
 
 def _line(error: ErrorDetails) -> str:
@@ -306,5 +333,8 @@ def _line(error: ErrorDetails) -> str:
 
 
 def _shown(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -18,13 +18,17 @@ def run(xml: str, *, uri: str, grace: float) -> None:
     events = guest.Events()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda signum, frame: events.put(guest.StopRequested.SIGNAL))
-    with guest.connected(uri) as connection, guest.defined(connection, xml, events) as domain:
+    with guest.connected(uri, events) as connection, guest.defined(connection, xml, events) as domain:
         _log.info("%s is defined on %s", domain.name(), uri)
-        guest.start(domain)
-        _log.info("%s is running", domain.name())
-        for line in guest.hostdevs(domain):
-            _log.info("%s", line)
-        ending = guest.wait(domain, events, grace)
-        _log.info("%s has ended: %s", domain.name(), ending.name.lower().replace("_", " "))
-    if ending not in (guest.Ending.SHUTDOWN, guest.Ending.DESTROYED):
-        raise Refusal(f"the domain ended by itself: {ending.name.lower().replace('_', ' ')}; QEMU's log says why")
+        if not events.empty():
+            _log.info("%s is not started: the stop came before", domain.name())
+            return
+        with guest.started(domain):
+            _log.info("%s is running", domain.name())
+            for line in guest.hostdevs(domain):
+                _log.info("%s", line)
+            ending = guest.wait(domain, events, grace)
+            words = ending.name.lower().replace("_", " ")
+            _log.info("%s has ended: %s", domain.name(), words)
+    if ending not in (guest.Ending.SHUTDOWN, guest.Ending.ENDED_ON_REQUEST):
+        raise Refusal(f"the domain did not end by its guest or on request: {words}; libvirt's and QEMU's logs say why")

@@ -133,7 +133,7 @@ class _Unreadable(Exception):
 
 def read_host(sys: Path) -> Host:
     """Read the node whose /sys is `sys`; NotSysfs where that directory is none."""
-    if not (sys / DEVICES).is_dir():
+    if not os.path.isdir(sys / DEVICES):
         raise NotSysfs(sys)
     functions: dict[PCIAddress, Function] = {}
     groups: dict[int, set[PCIAddress]] = {}

@@ -6,7 +6,7 @@ import sys
 from click import ClickException
 
 from plugin.cli import app
-from plugin.errors import PluginError
+from plugin.errors import PluginError, one_line
 
 
 def main() -> None:
@@ -15,10 +15,10 @@ def main() -> None:
         sys.stdout.flush()
         sys.exit(code)
     except PluginError as error:
-        print(f"gpu-plugin: {error}", file=sys.stderr)
+        print(f"gpu-plugin: {one_line(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except ClickException as error:
-        print(f"gpu-plugin: {error.format_message()} Try: gpu-plugin --help", file=sys.stderr)
+        print(f"gpu-plugin: {one_line(error.format_message())} Try: gpu-plugin --help", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         # Standard output that is full or closed: nothing else gets here. Python would try to flush it again.

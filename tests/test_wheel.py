@@ -76,7 +76,7 @@ def test_run_says_what_to_install_and_the_extra_adds_it(installed: Installation)
     )
     assert result.returncode == 0, result.stderr
     with_it = installed.run("gpu-launcher", "run", *arguments)
-    assert "test:///nowhere.xml: cannot connect to libvirt" in with_it.stderr
+    assert "libvirt cannot be reached at test:///nowhere.xml" in with_it.stderr
 
 
 def test_the_plugin_takes_inventory_outside_the_checkout(installed: Installation) -> None:

@@ -16,7 +16,7 @@ def card(number: int, functions: list[int], claimed: int | None = None) -> Card:
     addresses = tuple(PCIAddress(0, number, 0, function) for function in functions)
     entry = Entry(kind=EntryKind.GPU, name=f"gpu{number}", resource="example.com/gpu")
     device = addresses[0] if claimed is None else PCIAddress(0, number, 0, claimed)
-    return Card(claim=Claim(entry=entry, device=device), functions=addresses, in_sysfs=True)
+    return Card(claim=Claim(entry=entry, device=device), functions=addresses, missing=None)
 
 
 function_sets = st.lists(st.integers(0, 7), min_size=1, unique=True).map(sorted)
@@ -75,7 +75,7 @@ def test_the_alias_is_on_the_claimed_function_alone() -> None:
 
 def test_a_mediated_device_has_a_seat_like_a_card() -> None:
     entry = Entry(kind=EntryKind.GPU, name="v", resource="nvidia.com/GRID")
-    vgpu = Card(claim=Claim(entry=entry, device=UUID(int=1)), functions=(), in_sysfs=True)
+    vgpu = Card(claim=Claim(entry=entry, device=UUID(int=1)), functions=(), missing=None)
     _, found = seat((card(1, [0]), vgpu))
     assert (found.port, found.hostdevs[0].address) == (PCIAddress(0, 0, 2, 1), PCIAddress(0, 2, 0, 0))
 

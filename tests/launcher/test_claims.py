@@ -123,3 +123,14 @@ def test_a_resource_with_a_pci_and_an_mdev_variable_is_refused() -> None:
 
 def test_without_entries_nothing_is_needed() -> None:
     assert claim(devices(), {}, None) == ((), ())
+
+
+def test_a_device_given_to_another_resource_is_said_to_be() -> None:
+    wanted = devices(gpus=[("a", RTX_3090), ("b", RTX_2060)])
+    environ = {RTX_3090_VARIABLE: "0000:86:00.0", RTX_2060_VARIABLE: "0000:86:00.0"}
+    assert "(0000:86:00.0) was given to entries of other resources" in problem_of(wanted, environ)
+
+
+def test_a_usb_variable_is_refused_by_name() -> None:
+    problem = problem_of(devices(host_devices=[("u", "example.com/usb")]), {"USB_RESOURCE_EXAMPLE_COM_USB": "1:2"})
+    assert "USB_RESOURCE_EXAMPLE_COM_USB is set: USB devices are not converted yet" in problem

@@ -15,6 +15,7 @@ Machine = Callable[[str], Path]
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
 TWO_GPUS = FIXTURES / "vms" / "two-gpus.yaml"
 VALUE = f"--env={RTX_2060_VARIABLE}="
+AUDIO = "--env=PCI_RESOURCE_EXAMPLE_COM_AUDIO=0000:01:00.1"
 
 
 def golden(name: str) -> str:
@@ -36,7 +37,7 @@ def test_without_env_the_pods_environment_counts(gpu_launcher: Command, machine:
 
 def test_without_env_and_sysfs_this_machines_sys_counts(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", ONE_GPU, env={RTX_2060_VARIABLE: "00ff:ff:1f.0"})
-    assert "00ff:ff:1f.0 is not in /sys; it is passed on alone" in result.stderr
+    assert "00ff:ff:1f.0 is not in sysfs; it goes without companions" in result.stderr
     assert result.returncode == 0
 
 
@@ -51,7 +52,7 @@ def test_without_sysfs_function_0_goes_alone_and_stderr_says_so(gpu_launcher: Co
     assert (result.stdout, result.returncode) == (golden("rtx-2060-without-sysfs"), 0)
     assert result.stderr == (
         "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 was not looked up: there is no --sysfs; "
-        "it is passed on alone, without companions\n"
+        "it goes without companions that sysfs does not show\n"
     )
 
 
@@ -59,7 +60,7 @@ def test_an_address_that_is_not_in_sysfs_goes_alone_and_stderr_says_so(gpu_launc
     sys = machine("two-rtx-3090")
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0", "--sysfs", sys)
     assert result.stdout.count("<hostdev") == 1
-    assert f"0000:86:00.0 is not in {sys}; it is passed on alone" in result.stderr
+    assert "0000:86:00.0 is not in sysfs; it goes without companions" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -67,9 +68,10 @@ def test_an_address_that_is_not_in_sysfs_goes_alone_and_stderr_says_so(gpu_launc
     [
         f"# a pod's variables\n\n{RTX_3090_VARIABLE}=0000:e1:00.0,0000:01:00.0\nHOME=/ with blanks\n",
         f'declare -x {RTX_3090_VARIABLE}="0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1"\n',
-        f"export {RTX_3090_VARIABLE}='0000:e1:00.0,0000:01:00.0'\n",
+        f"declare -x OLDPWD\ndeclare -rx {RTX_3090_VARIABLE}='0000:e1:00.0,0000:01:00.0'\n",
+        f"\ufeffexport {RTX_3090_VARIABLE}='0000:e1:00.0,0000:01:00.0'\n",
     ],
-    ids=["env", "declare", "export"],
+    ids=["env", "declare", "declare-without-value", "export-after-a-byte-order-mark"],
 )
 def test_an_env_file_is_what_env_or_export_print_in_a_pod(
     gpu_launcher: Command, machine: Machine, tmp_path: Path, text: str
@@ -91,6 +93,22 @@ def test_what_is_left_over_is_a_warning(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0,0000:af:00.0")
     assert result.returncode == 0
     assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE} has 0000:af:00.0 left over")
+
+
+def test_a_companion_is_not_left_over(gpu_launcher: Command, machine: Machine) -> None:
+    result = gpu_launcher("render", ONE_GPU, VALUE + "0000:01:00.0", AUDIO, "--sysfs", machine("rtx-2060"))
+    assert (result.stdout, result.stderr, result.returncode) == (golden("rtx-2060"), "", 0)
+
+
+def test_a_sysfs_that_is_named_is_looked_at_also_without_devices(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", FIXTURES / "vms" / "no-devices.yaml", "--sysfs", "x" * 300)
+    assert "expected a sysfs tree" in result.stderr
+    assert (result.stderr.count("\n"), result.returncode) == (1, 2)
+
+
+def test_line_breaks_from_outside_break_no_line(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", ONE_GPU, "--env", "A\nB")
+    assert (result.stderr, result.returncode) == ("gpu-launcher: --env A\\nB: expected NAME=VALUE\n", 2)
 
 
 @pytest.mark.parametrize(

@@ -73,7 +73,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.fixture(scope="session")
 def qemu_driver(embedded_uri: str) -> Iterator[Any]:
     """Libvirt's QEMU driver, which checks addresses; the test driver takes two devices on one."""
-    with guest.connected(embedded_uri) as connection:
+    with guest.connected(embedded_uri, guest.Events()) as connection:
         yield connection
 
 
@@ -151,10 +151,10 @@ def test_an_rtx_2060_is_one_slot_of_four_functions_behind_a_port_of_its_own() ->
 
 def test_nothing_in_a_manifest_can_break_out_of_its_place(tmp_path: Path) -> None:
     text = '</serial><evil a="b"/>&lt;'
-    firmware = f"    firmware: {{serial: '{text}'}}\n    cpu: {{model: '{text}'}}\n"
+    firmware = f"    firmware: {{serial: '{text}'}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=firmware))
     domain = etree.fromstring(domain_xml(vmi, ()))
-    assert domain.findtext("sysinfo/system/entry") == domain.findtext("cpu/model") == text
+    assert domain.findtext("sysinfo/system/entry") == text
     assert domain.find(".//evil") is None
 
 

@@ -64,6 +64,16 @@ def test_a_virtual_function_brings_nobody(machine: Machine) -> None:
 
 
 def test_without_sysfs_a_claim_is_its_function_alone(machine: Machine) -> None:
-    for host in (None, read_host(machine("two-rtx-3090"))):
+    for host, missing in (
+        (None, "0000:86:00.0 was not looked up: there is no --sysfs"),
+        (read_host(machine("two-rtx-3090")), "0000:86:00.0 is not in sysfs"),
+    ):
         (card,) = cards_of(devices(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:86:00.0"}, host)
-        assert (functions(card), card.in_sysfs) == (["0000:86:00.0"], False)
+        assert (functions(card), card.missing) == (["0000:86:00.0"], missing)
+
+
+def test_a_companion_that_cannot_be_read_is_missed_by_name(copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices/0000:01:00.1/vendor").unlink()
+    (card,) = cards_of(devices(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, read_host(sys))
+    assert card.missing == "0000:01:00.1, on its slot and in its group, cannot be read in sysfs"

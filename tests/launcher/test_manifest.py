@@ -102,12 +102,19 @@ def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [b", "is not YAML: line 2, column 1: did not find expected ',' or ']'"),
+        ("a: [b", "is not YAML: line 2, column 1: while parsing a flow sequence, did not find expected ',' or ']'"),
         ("a: 1\na: 2", "is not YAML: line 2, column 1: the key 'a' is there twice"),
-        ("a: 1\n---\nb: 2", "is not YAML: line 2, column 1: but found another document"),
-        ("{[a]: 1}", "is not YAML: line 1, column 2: found unhashable key"),
+        (
+            "a: 1\n---\nb: 2",
+            "is not YAML: line 2, column 1: expected a single document in the stream, but found another document",
+        ),
+        ("{[a]: 1}", "is not YAML: line 1, column 2: while constructing a mapping, found unhashable key"),
         ("a: !!python/object:os.system {}", "is not YAML: line 1, column 4: could not determine a constructor"),
-        ("[" * 3000, "is not YAML: "),
+        ("[" * 100_000, "is not YAML: nested more than 100 levels deep"),
+        ("- " * 3000, "is not YAML: nested more than 100 levels deep"),
+        ("a: !!bool maybe", "is not YAML: "),
+        ("a: !!int ''", "is not YAML: "),
+        ("a: !!timestamp now", "is not YAML: "),
         ("\0", "is not YAML: "),
         ("when: 2001-99-99", "is not YAML: month must be in 1..12"),
         ("", "expected a VirtualMachine or VirtualMachineInstance, found None"),
@@ -127,3 +134,21 @@ def test_a_file_that_is_not_text_is_one_line(path: Path) -> None:
 def test_a_missing_file_is_one_line(path: Path) -> None:
     with pytest.raises(UserError, match="cannot read the manifest: No such file or directory"):
         read_manifest(path)
+
+
+def test_a_mapping_merged_into_another_is_not_a_key_twice(path: Path) -> None:
+    merged = "labels: {a: &a {name: q}, b: {c: &c {<<: *a, name: z}}, d: {<<: *c}}"
+    path.write_text(vmi_text().replace("metadata: {name: vm}", f"metadata: {{name: vm, {merged}}}"))
+    assert read_manifest(path).metadata.name == "vm"
+
+
+def test_a_cpu_feature_has_libvirts_name(path: Path) -> None:
+    path.write_text(vmi_text(domain="    cpu: {model: Skylake-Server-v4, features: [{name: sse4.2}]}\n"))
+    assert read_manifest(path).spec.domain.cpu.features[0].name == "sse4.2"
+    line = problem_of(path, vmi_text(domain="    cpu: {model: ''}\n"))
+    assert line.startswith("spec.domain.cpu.model: '' is not the name of a CPU model")
+
+
+def test_a_number_of_thousands_of_digits_is_one_line(path: Path) -> None:
+    line = problem_of(path, vmi_text(name=f"0x{'f' * 5000}"))
+    assert line == "metadata.name: input should be a valid string, found a number of thousands of digits"
