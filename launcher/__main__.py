@@ -18,7 +18,8 @@ from launcher.errors import LauncherError, one_line  # noqa: E402
 def main() -> None:
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed from the start
+            sys.stdout.flush()
         sys.exit(code)
     except LauncherError as error:
         print(f"gpu-launcher: {one_line(error)}", file=sys.stderr)
@@ -27,8 +28,8 @@ def main() -> None:
         print(f"gpu-launcher: {one_line(error.format_message())} Try: gpu-launcher --help", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
-        # Standard output that is full or closed: nothing else gets here. Python would try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Standard output that is full or closed. Python would try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print(f"gpu-launcher: cannot write: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

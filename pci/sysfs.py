@@ -20,6 +20,7 @@ from pci.address import InvalidPCIAddress, PCIAddress
 #: device: serial numbers stand in `config` and `vpd`, which are not here.
 FILES = ("vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node")
 LINKS = ("driver", "iommu_group", "physfn")
+GROUP_NAME = "name"  # of a group; most have none
 
 DEVICES = "bus/pci/devices"
 IOMMU_GROUPS = "kernel/iommu_groups"
@@ -78,11 +79,13 @@ class Fault:
 class Host:
     """A node's PCI functions by address, ascending; its IOMMU groups by number; and what could not be read.
 
-    A group's members are all that the kernel lists for it, also those that are missing from `functions`.
+    A group's members are all that the kernel lists for it, also those that are missing from `functions`. `noiommu`
+    are the groups that vfio made up where there is no IOMMU (its enable_unsafe_noiommu_mode).
     """
 
     functions: Mapping[PCIAddress, Function]
     groups: Mapping[int, tuple[PCIAddress, ...]]
+    noiommu: frozenset[int]
     faults: tuple[Fault, ...]
 
     @cached_property
@@ -137,6 +140,7 @@ def read_host(sys: Path) -> Host:
         raise NotSysfs(sys)
     functions: dict[PCIAddress, Function] = {}
     groups: dict[int, set[PCIAddress]] = {}
+    noiommu: set[int] = set()
     faults: list[Fault] = []
     for name in _names(sys, DEVICES, faults):
         try:
@@ -151,6 +155,8 @@ def read_host(sys: Path) -> Host:
         path = f"{IOMMU_GROUPS}/{name}"
         try:
             number = _group_number(path, name)
+            if _text(sys, f"{path}/{GROUP_NAME}") == "vfio-noiommu":
+                noiommu.add(number)
         except _Unreadable as unreadable:
             faults.append(unreadable.fault)
             continue
@@ -161,6 +167,7 @@ def read_host(sys: Path) -> Host:
     return Host(
         functions=dict(sorted(functions.items())),
         groups={number: tuple(sorted(groups[number])) for number in sorted(groups)},
+        noiommu=frozenset(noiommu),
         faults=tuple(faults),
     )
 
@@ -234,10 +241,9 @@ def _numa_node(sys: Path, path: str) -> int | None:
     text = _text(sys, path)
     if text is None:
         return None  # a kernel built without CONFIG_NUMA has no such file
-    try:
-        node = int(text, 10)
-    except ValueError:
-        raise _Unreadable(path, f"holds {text!r}; expected the number of a NUMA node, or -1") from None
+    if not re.fullmatch(r"-1|[0-9]{1,9}", text, re.ASCII):
+        raise _Unreadable(path, f"holds {text!r}; expected the number of a NUMA node, or -1")
+    node = int(text)
     return node if node >= 0 else None
 
 

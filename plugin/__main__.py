@@ -1,5 +1,6 @@
 """Where gpu-plugin starts: the one place that turns an error into a line and an exit code."""
 
+import io
 import os
 import sys
 
@@ -10,9 +11,12 @@ from plugin.errors import PluginError, one_line
 
 
 def main() -> None:
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # models have names that not every locale can print
     try:
         code = app(standalone_mode=False)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # closed from the start
+            sys.stdout.flush()
         sys.exit(code)
     except PluginError as error:
         print(f"gpu-plugin: {one_line(error)}", file=sys.stderr)
@@ -21,8 +25,8 @@ def main() -> None:
         print(f"gpu-plugin: {one_line(error.format_message())} Try: gpu-plugin --help", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
-        # Standard output that is full or closed: nothing else gets here. Python would try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        # Standard output that is full or closed. Python would try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print(f"gpu-plugin: cannot write: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:

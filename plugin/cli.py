@@ -54,7 +54,7 @@ def serve(
 ) -> None:
     """Offer the node's devices to the kubelet until SIGTERM."""
     # grpc takes as long to import as everything else together, and only this command needs it.
-    from plugin.kubelet import KUBELET_DIR
+    from plugin.kubelet import KUBELET_DIR, kubelet_directory
     from plugin.kubelet import serve as serve_kubelet
     from plugin.watch import Watch
 
@@ -62,12 +62,14 @@ def serve(
     os.umask(0o177)  # the sockets are for root's kubelet alone
     names, rules = read_pci_ids(pci_ids), _config(config)
 
+    directory = kubelet_directory(kubelet_dir or KUBELET_DIR)
+
     async def until_told() -> None:
         watch = Watch(lambda: _take(sysfs, rules, names))
         loop = asyncio.get_running_loop()
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, watch.stop)
-        await serve_kubelet(watch, kubelet_dir or KUBELET_DIR)
+        await serve_kubelet(watch, directory)
 
     asyncio.run(until_told())
 
@@ -112,11 +114,10 @@ def _as_table(inventory: Inventory, names: PCIIDs) -> str:
 
 
 def _row(device: Device) -> tuple[str, str, str, str, str, str]:
-    lead = device.functions[0]
     return (
         str(device.address),
         device.model,
-        lead.driver or "-",
+        device.lead.driver or "-",
         _or_dash(device.iommu_group),
         _or_dash(device.numa_node),
         str(device.resource) if device.reason is None else f"no: {device.reason}",

@@ -10,7 +10,6 @@ The first rule that fits any function of a card names the card's resource. A GPU
 pci.ids.
 """
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -24,7 +23,12 @@ from plugin.naming import is_resource_name
 
 
 def _address(value: Any) -> Any:
-    return PCIAddress.parse(value) if isinstance(value, str) else value
+    if value is None or isinstance(value, PCIAddress):
+        return value
+    if not isinstance(value, str):
+        # YAML 1.1 reads 0000:41:00.0 as a number to base 60.
+        raise ValueError(f"found {value!r}; expected an address in quotes, like '0000:41:00.0'")  # noqa: TRY004
+    return PCIAddress.parse(value)
 
 
 def _resource(value: str) -> str:
@@ -63,10 +67,20 @@ class Config(_Model):
 
     offer: tuple[Rule, ...] = ()
 
-    def resource_for(self, card: Iterable[Function]) -> str | None:
-        """The resource that the first fitting rule gives the card; None where no rule fits."""
-        functions = tuple(card)
-        return next((rule.resource for rule in self.offer if any(map(rule.fits, functions))), None)
+    def fitting(self, card: tuple[Function, ...]) -> tuple[Rule, Function] | None:
+        """The first rule that fits a function of the card, and that function; None where no rule fits."""
+        return next(((rule, function) for rule in self.offer for function in card if rule.fits(function)), None)
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses a key that is there twice: a second `offer:` would take the place of the first, and of its rules."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
 def read_config(path: Path) -> Config:
@@ -76,8 +90,9 @@ def read_config(path: Path) -> Config:
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot read the config: {error}") from error
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        document = yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        # All but the first are PyYAML's for values that are not of their tag, and for absurd nesting.
         raise UserError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
     try:
         return Config.model_validate({} if document is None else document)

@@ -27,11 +27,13 @@ _PLACEHOLDERS = ("pci-stub",)
 class Device:
     """The unit of a request: a card, or one virtual function.
 
-    `functions` are ascending; the first one's address is the device's ID. `resource` is None for a GPU that no rule
-    and no vendor prefix gives a name. `reason` says why it is not on offer; None when it is.
+    `functions` are ascending; the first one's address is the device's ID. `lead` is the one it is wanted for: the GPU,
+    or what the config's rule fits. `resource` is None for a GPU that no rule and no vendor prefix gives a name.
+    `reason` says why it is not on offer; None when it is.
     """
 
     functions: tuple[Function, ...]
+    lead: Function
     model: str
     resource: str | None
     reason: str | None
@@ -77,7 +79,7 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs) -> Inventory:
     cards = tuple(
         card
         for card in (host.card(address) for address in host.functions)
-        if card and (config.resource_for(card) is not None or any(map(is_gpu, card)))
+        if card and (config.fitting(card) is not None or any(map(is_gpu, card)))
     )
     units = {card[0].address: card for card in cards}
     devices = tuple(_device(host, card, tuple(units.values()), config, pci_ids) for _, card in sorted(units.items()))
@@ -104,12 +106,14 @@ def _device(
     config: Config,
     pci_ids: PCIIDs,
 ) -> Device:
-    lead = next((function for function in card if is_gpu(function)), card[0])
-    resource = config.resource_for(card)
+    fitting = config.fitting(card)
+    lead = next(filter(is_gpu, card), None) or (fitting[1] if fitting else card[0])
+    resource = fitting[0].resource if fitting else None
     if resource is None and lead.vendor_id in PREFIXES:
         resource = resource_name(pci_ids, lead.vendor_id, lead.device_id)
     return Device(
         functions=card,
+        lead=lead,
         model=pci_ids.device(lead.vendor_id, lead.device_id) or lead.pci_id,
         resource=resource,
         reason=_reason(host, card, units, lead, resource),
@@ -138,19 +142,37 @@ def _reason(
         return "is bound to no driver; bind the whole card to vfio-pci"
     if not is_vfio_driver(lead.driver):
         return f"is bound to {lead.driver}; bind the whole card to vfio-pci"
+    if group in host.noiommu:
+        return (
+            f"is in group {group} of vfio's no-IOMMU mode, in which no guest can be given a device; turn the IOMMU on"
+        )
+    if lead.physical_function is not None:
+        physical = host.functions.get(lead.physical_function)
+        if physical is not None and physical.driver is not None and is_vfio_driver(physical.driver):
+            # The kernel then asks for a token that no domain of ours has (vfio_pci_validate_vf_token).
+            return (
+                f"is a virtual function of {physical.address}, which is on {physical.driver} itself; "
+                f"bind {physical.address} to its own driver"
+            )
     for address in host.groups[group]:
         member = host.functions.get(address)
         if member is None:
             return f"is in group {group}, which is not viable: {address} cannot be read"
-        if member.is_bridge or member.driver is None or member.driver in _PLACEHOLDERS:
+        if member.is_bridge:
             continue
-        if not is_vfio_driver(member.driver):
-            what = _CLASS_WORDS.get(member.pci_class >> 8, f"class {member.pci_class >> 8:04x}")
-            return (
-                f"is in group {group}, which is not viable: {address} ({what}) is bound to {member.driver}; "
-                "bind it to vfio-pci or to no driver"
-            )
-    others = [other[0].address for other in units if other is not card and other[0].iommu_group == group]
+        what = f"{address} ({_CLASS_WORDS.get(member.pci_class >> 8, f'class {member.pci_class >> 8:04x}')})"
+        if member.driver is None or member.driver in _PLACEHOLDERS:
+            # The kernel would let the group be opened; but the guest gets the card whole, this function included.
+            if member in card:
+                return f"is not whole: {what} is bound to {member.driver or 'no driver'}; bind it to vfio-pci"
+        elif not is_vfio_driver(member.driver):
+            cure = "bind it to vfio-pci" if member in card else "bind it to vfio-pci or to no driver"
+            return f"is in group {group}, which is not viable: {what} is bound to {member.driver}; {cure}"
+    others = [
+        other[0].address
+        for other in units
+        if other is not card and other[0].iommu_group == group and not other[0].is_bridge
+    ]
     if others:
         return (
             f"shares group {group} with {', '.join(map(str, others))}, and a guest gets a group whole or not at all; "

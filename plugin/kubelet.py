@@ -11,7 +11,9 @@ import logging
 import os
 import secrets
 import socket
+import time
 from pathlib import Path
+from urllib.parse import quote
 
 import grpc
 
@@ -36,17 +38,19 @@ _KUBELET_WATCHES_WITHIN = 10.0  # seconds from Register to ListAndWatch; the kub
 _BACKOFF = (1.0, 2.0, 5.0, 10.0)  # seconds, the last one repeated
 
 
-async def serve(watch: Watch, kubelet_dir: Path) -> None:
-    """Serve every resource that the node has, now or later, until the watch is stopped.
-
-    Refusal where the kubelet's directory is missing or its path is too long for a socket.
-    """
-    kubelet_dir = kubelet_dir.absolute()
-    if not kubelet_dir.is_dir():
-        raise Refusal(f"{kubelet_dir}: no such directory; expected the kubelet's device plugin directory")
-    longest = os.fsencode(kubelet_dir / _socket_name("any"))
+def kubelet_directory(path: Path) -> Path:
+    """The directory, absolute; Refusal where it is missing or its path is too long for a socket."""
+    path = path.absolute()
+    if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
+        raise Refusal(f"{path}: no such directory; expected the kubelet's device plugin directory")
+    longest = os.fsencode(path / _socket_name("any"))
     if len(longest) > _LONGEST_SOCKET_PATH:
-        raise Refusal(f"{kubelet_dir}: sockets below it would have {len(longest)} bytes; 107 is the most Linux takes")
+        raise Refusal(f"{path}: sockets below it would have {len(longest)} bytes; 107 is the most Linux takes")
+    return path
+
+
+async def serve(watch: Watch, kubelet_dir: Path) -> None:
+    """Serve every resource that the node has, now or later, until the watch is stopped."""
     _remove_dead_sockets(kubelet_dir)
     served: set[str] = set()
     async with asyncio.TaskGroup() as group:
@@ -63,7 +67,7 @@ async def serve(watch: Watch, kubelet_dir: Path) -> None:
 
 async def _keep_serving(resource: str, watch: Watch, kubelet_dir: Path) -> None:
     failures = 0
-    while True:
+    while not watch.stopped:
         try:
             await _serve_until_lost(resource, watch, kubelet_dir)
             failures = 0
@@ -84,23 +88,35 @@ async def _serve_until_lost(resource: str, watch: Watch, kubelet_dir: Path) -> N
     servicer = DevicePluginServicer(resource, watch)
     server = grpc.aio.server()
     deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
-    server.add_insecure_port(f"unix:{ours}")
-    await server.start()
     try:
+        server.add_insecure_port(_target(ours))
+        await server.start()
         await _register(resource, ours.name, theirs)
         try:
-            await asyncio.wait_for(servicer.watched.wait(), _KUBELET_WATCHES_WITHIN)
+            # Not wait_for, which in Python 3.11 swallows a cancellation that comes with the event.
+            async with asyncio.timeout(_KUBELET_WATCHES_WITHIN):
+                await servicer.watched.wait()
         except TimeoutError:
             _log.warning("%s: registered, but the kubelet does not watch; registering again", resource)
             return
         _log.info("%s: registered, and watched by the kubelet", resource)
-        while ours.exists() and _identity(theirs) == kubelet:
+        unwatched_since = time.monotonic()
+        while not watch.stopped:
+            if not ours.exists() or _identity(theirs) != kubelet:
+                _log.info("%s: the kubelet's socket or ours is another one; registering again", resource)
+                return
+            if servicer.streams:
+                unwatched_since = time.monotonic()
+            # The delay keeps two plugin pods from taking the resource from each other for ever on kubelets that hold
+            # one registration only.
+            elif time.monotonic() - unwatched_since > _KUBELET_WATCHES_WITHIN:
+                _log.warning("%s: the kubelet watches no more; registering again", resource)
+                return
             await asyncio.sleep(_LOOK_AT_SOCKETS)
-        _log.info("%s: the kubelet restarted; registering again", resource)
     finally:
         # Streams end by themselves when the watch is stopped; the grace lets their last message through.
         await server.stop(grace=1.0 if watch.stopped else None)
-        ours.unlink(missing_ok=True)
+        _remove(ours)
 
 
 async def _kubelet_there(path: Path) -> tuple[int, int, int]:
@@ -115,7 +131,7 @@ async def _kubelet_there(path: Path) -> tuple[int, int, int]:
 async def _register(resource: str, endpoint: str, kubelet: Path) -> None:
     # Go's gRPC servers refuse the encoded path that a unix: target would make the authority.
     options = (("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0))
-    async with grpc.aio.insecure_channel(f"unix:{kubelet}", options=options) as channel:
+    async with grpc.aio.insecure_channel(_target(kubelet), options=options) as channel:
         request = api.RegisterRequest(version=_VERSION, endpoint=endpoint, resource_name=resource)
         await deviceplugin_pb2_grpc.RegistrationStub(channel).Register(request, timeout=10.0)
 
@@ -134,13 +150,28 @@ def _identity(path: Path) -> tuple[int, int, int] | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
+def _target(path: Path) -> str:
+    """The socket as gRPC names it: a URI, in which some characters of a path have to be quoted."""
+    return f"unix:{quote(str(path))}"
+
+
 def _remove_dead_sockets(kubelet_dir: Path) -> None:
     """Remove the sockets of ours that nobody answers on: a plugin that was killed leaves them behind."""
     for path in kubelet_dir.glob(f"{_SOCKET_PREFIX}*.sock"):
+        if not path.is_socket():
+            continue
         with socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(_LOOK_AT_SOCKETS)
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
-                path.unlink(missing_ok=True)
+                _remove(path)
             except OSError as error:
                 _log.warning("%s: left as it is: %s", path, error)
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        _log.warning("%s: cannot be removed: %s", path, error.strerror)

@@ -21,6 +21,7 @@ PCI_IDS = Path("/usr/share/misc/pci.ids")
 PREFIXES: Mapping[int, str] = {0x10DE: "nvidia.com", 0x1002: "amd.com", 0x8086: "intel.com"}
 
 _LONGEST = 63
+_LONGEST_PREFIX = 253 - len("requests.")  # the quota for it is called requests.PREFIX/NAME
 _PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 
@@ -35,14 +36,16 @@ class PCIIDs:
     path: Path
     date: str
     text: str = field(repr=False)
+    _vendors: dict[int, Mapping[int, str]] = field(default_factory=dict, repr=False, compare=False)
 
     def devices(self, vendor_id: int) -> Mapping[int, str]:
         """The names of a vendor's devices; empty for a vendor that is not in the file."""
-        section = re.search(rf"^{vendor_id:04x}  .*\n((?:[\t#].*\n|\n)*)", self.text, re.MULTILINE)
-        if section is None:
-            return {}
-        lines = re.finditer(r"^\t([0-9a-f]{4})(?![0-9a-f])(.*)$", section[1], re.MULTILINE)
-        return {int(line[1], 16): line[2].strip() for line in lines}
+        # The file is large and every look at the node asks: a vendor's section is read once.
+        if vendor_id not in self._vendors:
+            section = re.search(rf"^{vendor_id:04x}  .*(?:\n[\t#].*|\n)*", self.text, re.MULTILINE)
+            lines = re.finditer(r"^\t([0-9a-f]{4})(?![0-9a-f])(.*)$", section[0] if section else "", re.MULTILINE)
+            self._vendors[vendor_id] = {int(line[1], 16): line[2].strip() for line in lines}
+        return self._vendors[vendor_id]
 
     def device(self, vendor_id: int, device_id: int) -> str | None:
         """A device's name, as it stands in the file."""
@@ -50,7 +53,7 @@ class PCIIDs:
 
 
 def read_pci_ids(path: Path) -> PCIIDs:
-    """Read a pci.ids file; UserError where there is none."""
+    """Read a pci.ids file; UserError where there is none, or what is there has no vendors."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -58,6 +61,8 @@ def read_pci_ids(path: Path) -> PCIIDs:
             f"{path}: cannot read the names of PCI devices: {error.strerror}; "
             "install the package pci.ids (hwdata), or name a file with --pci-ids"
         ) from error
+    if not re.search(r"^[0-9a-f]{4}  \S", text, re.MULTILINE):
+        raise UserError(f"{path}: is no pci.ids file; expected lines like '10de  NVIDIA Corporation'")
     date = re.search(r"^#\s*Date:\s*(\S+)", text, re.MULTILINE)
     return PCIIDs(path=path, date=date[1] if date else "unknown date", text=text)
 
@@ -82,7 +87,7 @@ def is_resource_name(resource: str) -> bool:
     prefix, _, name = resource.partition("/")
     return (
         len(name) <= _LONGEST
-        and len(prefix) <= 253
+        and len(prefix) <= _LONGEST_PREFIX
         and re.fullmatch(_PREFIX, prefix) is not None
         and re.fullmatch(_NAME, name) is not None
         and not prefix.endswith("kubernetes.io")

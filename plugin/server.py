@@ -23,33 +23,38 @@ _PERMISSIONS = "rw"
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `watched` is set once the kubelet has opened ListAndWatch."""
+    """Serves one resource. `watched` is set once the kubelet opened ListAndWatch; `streams` counts the open ones."""
 
     def __init__(self, resource: str, watch: Watch) -> None:
         self._resource = resource
         self._watch = watch
         self.watched = asyncio.Event()
+        self.streams = 0
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
         return api.DevicePluginOptions()
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
         """The whole list at first and at every change; at the end an empty one, so that capacity goes down at once."""
-        self.watched.set()
-        sent: tuple[Device, ...] | None = None
-        while not self._watch.stopped:
-            change = self._watch.next_change
-            devices = self._watch.inventory.on_offer.get(self._resource, ())
-            if devices != sent:
-                yield api.ListAndWatchResponse(devices=map(_device, devices))
-                sent = devices
-            await change.wait()
-        yield api.ListAndWatchResponse()
+        self.streams += 1
+        try:
+            self.watched.set()
+            sent: tuple[Device, ...] | None = None
+            while not self._watch.stopped:
+                change = self._watch.next_change
+                devices = self._watch.inventory.on_offer.get(self._resource, ())
+                if devices != sent:
+                    yield api.ListAndWatchResponse(devices=map(_device, devices))
+                    sent = devices
+                await change.wait()
+            yield api.ListAndWatchResponse()
+        finally:
+            self.streams -= 1
 
     async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:
         """One answer per container, from the node as it is at this moment."""
-        inventory = self._watch.look_again()
         try:
+            inventory = self._watch.look_again()
             allocations = [
                 allocate(inventory, self._resource, container.devices_ids) for container in request.container_requests
             ]

@@ -13,7 +13,7 @@ _log = logging.getLogger(__name__)
 class Watch:
     """What the node has on offer, for everybody who serves it; lives in one event loop.
 
-    `look` reads the node. A look that fails leaves the last inventory standing and says so. `next_change` is set when
+    `look` reads the node. A look that fails leaves the last inventory standing. `next_change` is set when
     the inventory changes or the watch is stopped: take it before reading the inventory, then wait for it.
     """
 
@@ -25,12 +25,8 @@ class Watch:
         _report(self.inventory, before=None)
 
     def look_again(self) -> Inventory:
-        """Read the node now; wake whoever waits if it differs."""
-        try:
-            found = self._look()
-        except PluginError as error:
-            _log.error("the node's inventory stays as it was: %s", error)
-            return self.inventory
+        """Read the node now; wake whoever waits if it differs. PluginError where it cannot be read."""
+        found = self._look()
         if found != self.inventory:
             _report(found, before=self.inventory)
             self.inventory = found
@@ -41,7 +37,10 @@ class Watch:
         """Look again every so many seconds, until cancelled."""
         while True:
             await asyncio.sleep(every)
-            self.look_again()
+            try:
+                self.look_again()
+            except PluginError as error:
+                _log.error("the node's inventory stays as it was: %s", error)
 
     def stop(self) -> None:
         """End the watch: whoever waits for a change is woken, and finds it stopped."""

@@ -70,7 +70,7 @@ def test_an_error_is_one_line_and_an_exit_code(
     gpu_plugin: Command, arguments: list[str], problem: str, exit_code: int
 ) -> None:
     if arguments and arguments[0] in ("inventory", "serve"):
-        sysfs = [] if "--sysfs" in arguments else ["--sysfs", FIXTURES / "sysfs" / "virtual-machine-without-iommu"]
+        sysfs = [] if "--sysfs" in arguments else ["--sysfs", FIXTURES / "sysfs" / "rtx-2060"]
         pci_ids = [] if "--pci-ids" in arguments else PCI_IDS
         result = gpu_plugin(*arguments, *sysfs, *pci_ids)
     else:

@@ -43,6 +43,15 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "offer: [{resource: bochs, device: '1234:1111'}]",
             "offer.0.resource: 'bochs' is not an extended resource name",
         ),
+        (
+            "offer: [{resource: a/b, address: 0000:41:00.0}]",
+            "offer.0.address: found 2460.0; expected an address",
+        ),
+        ("offer: [{resource: a/b, address: {domain: 0}}]", "offer.0.address: found {'domain': 0}; expected an address"),
+        ("offer: []\noffer: []", "is not YAML: the key 'offer' is there twice"),
+        ("offer: 2001-99-99", "is not YAML: "),
+        ("offer: !!bool maybe", "is not YAML: "),
+        ("offer: " + "[" * 3000, "is not YAML: "),
         ("offer: [{resource: a/b, device: 1234}]", "offer.0.device: Input should be a valid string"),
     ],
 )

@@ -61,8 +61,7 @@ def test_a_gpu_whose_audio_function_is_on_snd_hda_intel_is_not_offered(take: Tak
     inventory = take(machine("rtx-2060-audio-on-snd-hda-intel"))
     assert inventory.on_offer == {}
     assert reason(inventory) == (
-        "is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel; "
-        "bind it to vfio-pci or to no driver"
+        "is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel; bind it to vfio-pci"
     )
 
 
@@ -98,12 +97,57 @@ def test_a_gpu_is_offered_on_vfio_pci_and_its_variants_only(
     assert reason(take(tmp_path / "sys")) == expected
 
 
-def test_companions_without_a_driver_and_the_root_port_leave_the_group_viable(take: Take, tmp_path: Path) -> None:
-    gpu = card(
-        "0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1, drivers=["vfio-pci", None, "pci-stub", None]
+@pytest.mark.parametrize("driver", [None, "pci-stub"])
+def test_a_card_with_a_function_that_vfio_does_not_have_is_not_offered(
+    take: Take, tmp_path: Path, driver: str | None
+) -> None:
+    """Its group could be opened, but the guest gets the card whole."""
+    drivers = ["vfio-pci", "vfio-pci", driver, "vfio-pci"]
+    compose(
+        tmp_path / "sys",
+        desktop(card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1, drivers=drivers)),
     )
-    compose(tmp_path / "sys", desktop(gpu))
+    assert reason(take(tmp_path / "sys")) == (
+        f"is not whole: 0000:01:00.2 (USB) is bound to {driver or 'no driver'}; bind it to vfio-pci"
+    )
+
+
+@pytest.mark.parametrize("driver", [None, "pci-stub", "vfio-pci"])
+def test_others_of_the_group_leave_it_viable_without_a_driver_of_their_own(
+    take: Take, tmp_path: Path, driver: str | None
+) -> None:
+    nic = Function(
+        address="0000:02:00.0", id="8086:1533", pci_class=0x020000, path="pci0000:00", driver=driver, group=1
+    )
+    gpu = card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1)
+    compose(tmp_path / "sys", desktop((*gpu, nic)))
     assert reason(take(tmp_path / "sys")) is None
+
+
+def test_a_foreign_member_may_lose_its_driver_instead(take: Take, tmp_path: Path) -> None:
+    nic = Function(address="0000:02:00.0", id="8086:1533", pci_class=0x020000, path="pci0000:00", driver="igb", group=1)
+    gpu = card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1)
+    compose(tmp_path / "sys", desktop((*gpu, nic)))
+    assert str(reason(take(tmp_path / "sys"))).endswith(
+        "0000:02:00.0 (network) is bound to igb; bind it to vfio-pci or to no driver"
+    )
+
+
+def test_a_group_without_an_iommu_is_not_offered(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "kernel/iommu_groups/1/name").write_text("vfio-noiommu\n")
+    assert "no-IOMMU mode" in str(reason(take(sys)))
+
+
+def test_a_virtual_function_of_a_physical_one_on_vfio_is_not_offered(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("two-cards-nested-vfio")
+    for number in (0, 1):
+        driver = sys / f"bus/pci/devices/0000:02:00.{number}/driver"
+        driver.unlink(missing_ok=True)
+        driver.symlink_to("../../../../bus/pci/drivers/vfio-pci")
+    address = PCIAddress.parse("0000:02:00.1")
+    inventory = take(sys, Rule(address=address, resource="example.com/vf"))
+    assert "is a virtual function of 0000:02:00.0, which is on vfio-pci itself" in str(reason(inventory, address))
 
 
 def test_a_group_with_a_member_that_cannot_be_read_is_not_viable(take: Take, copied_machine: Machine) -> None:
@@ -148,6 +192,17 @@ def test_a_bridge_is_never_offered(take: Take, machine: Machine) -> None:
     rule = Rule(address=PCIAddress.parse("0000:00:01.0"), resource="example.com/bridge")
     inventory = take(machine("rtx-2060"), rule)
     assert "is a PCI bridge" in str(reason(inventory, PCIAddress.parse("0000:00:01.0")))
+    assert reason(inventory) is None, "and it takes no offer from the card behind it"
+
+
+def test_what_a_rule_fits_is_what_a_card_without_a_gpu_is_wanted_for(take: Take, machine: Machine) -> None:
+    rule = Rule(device="8086:a348", resource="example.com/audio")
+    device = take(machine("rtx-2060"), rule).device(PCIAddress.parse("0000:00:1f.0"))
+    assert device is not None
+    assert (device.lead.pci_id, device.reason) == (
+        "8086:a348",
+        "is bound to snd_hda_intel; bind the whole card to vfio-pci",
+    )
 
 
 def test_a_gpu_of_another_vendor_is_listed_with_the_rule_that_would_offer_it(take: Take, machine: Machine) -> None:

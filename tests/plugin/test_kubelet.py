@@ -115,6 +115,29 @@ def test_a_socket_that_somebody_removed_is_made_anew(machine: Machine, kubelet: 
         kubelet.wait_until(lambda: len(kubelet.registrations) == 2 and kubelet.healthy(RTX_3090) == BOTH)
 
 
+def test_a_kubelet_that_watches_no_more_is_registered_with_again(machine: Machine, kubelet: Kubelet) -> None:
+    with serve(machine("two-rtx-3090"), kubelet.directory):
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        kubelet.endpoints[RTX_3090].channel.close()
+        kubelet.wait_until(lambda: len(kubelet.registrations) == 2 and kubelet.healthy(RTX_3090) == BOTH)
+
+
+def test_without_a_look_at_the_node_nothing_is_handed_out(copied_machine: Machine, kubelet: Kubelet) -> None:
+    sys_dir = copied_machine("two-rtx-3090")
+    with serve(sys_dir, kubelet.directory):
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        sys_dir.rename(sys_dir.with_name("gone"))
+        with pytest.raises(grpc.RpcError, match="expected a sysfs tree"):
+            kubelet.allocate_devices(RTX_3090, ["0000:01:00.0"])
+
+
+def test_only_dead_sockets_of_ours_are_removed(machine: Machine, kubelet: Kubelet) -> None:
+    (kubelet.directory / "gpu-plugin-mine.sock").write_text("not a socket")
+    with serve(machine("two-rtx-3090"), kubelet.directory):
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+    assert (kubelet.directory / "gpu-plugin-mine.sock").read_text() == "not a socket"
+
+
 def test_a_kubelet_that_comes_later_is_waited_for(machine: Machine, short_dir: Path) -> None:
     with serve(machine("two-rtx-3090"), short_dir) as plugin:
         time.sleep(1.5)  # long enough to find no kubelet

@@ -80,8 +80,28 @@ def test_a_missing_file_is_named_with_the_package_that_has_it(tmp_path: Path) ->
     "resource",
     [
         *("nvidia.com/", "/x", "x", "nvidia.com/_X", "nvidia.com/X_", "nvidia.com/X Y", "NVIDIA.com/X", "a/b/c"),
-        *("kubernetes.io/gpu", "x.kubernetes.io/gpu", "requests.nvidia.com/gpu", "nvidia.com/" + "x" * 64),
+        *(
+            "kubernetes.io/gpu",
+            "x.kubernetes.io/gpu",
+            "requests.nvidia.com/gpu",
+            "nvidia.com/" + "x" * 64,
+            "x" * 245 + "/gpu",
+        ),
     ],
 )
 def test_what_the_kubelet_would_refuse_is_no_resource_name(resource: str) -> None:
     assert not is_resource_name(resource)
+
+
+@pytest.mark.parametrize("text", ["", "root:x:0:0:root:/root:/bin/bash\n"])
+def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "pci.ids"
+    path.write_text(text)
+    with pytest.raises(UserError, match=r"is no pci\.ids file; expected lines like"):
+        read_pci_ids(path)
+
+
+def test_a_last_line_without_its_end_counts(tmp_path: Path) -> None:
+    path = tmp_path / "pci.ids"
+    path.write_text("10de  NVIDIA\n\t1f08  Last [Card]")
+    assert read_pci_ids(path).device(0x10DE, 0x1F08) == "Last [Card]"

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs import FILES, LINKS, read_host
-from plugin.errors import UserError
+from plugin.errors import Refusal, UserError
 from plugin.record import record
 from tests.compose import FIXTURES, MACHINES, compose
 
@@ -51,3 +51,20 @@ def test_a_directory_with_something_in_it_is_left_alone(machine: Machine, tmp_pa
     with pytest.raises(UserError, match="expected a new or empty directory to record into"):
         record(machine("rtx-2060"), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_broken_machine_is_recorded_as_far_as_it_can_be_read(copied_machine: Machine, tmp_path: Path) -> None:
+    sys = copied_machine("rtx-2060")
+    devices = sys / "bus/pci/devices"
+    (devices / "0000:0a:00.0").symlink_to("0000:0a:00.0")
+    (devices / "0000:0b:00.0").symlink_to("/")
+    (devices / "0000:0c:00.0").mkdir()
+    (sys / "kernel/iommu_groups/1/devices/file").touch()
+    record(sys, tmp_path / "out")
+    assert read_host(tmp_path / "out").functions == read_host(sys).functions
+
+
+def test_a_directory_that_is_no_sysfs_leaves_nothing_behind(tmp_path: Path) -> None:
+    with pytest.raises(Refusal, match="expected a sysfs tree"):
+        record(tmp_path, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
