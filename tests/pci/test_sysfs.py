@@ -130,7 +130,7 @@ def test_a_directory_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
         read_host(tmp_path)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_whatever_is_broken_in_one_function_the_others_are_read(
     data: st.DataObject, machine: Machine, tmp_path_factory: pytest.TempPathFactory
