@@ -12,7 +12,6 @@ from plugin.naming import PCIIDs, read_pci_ids
 from tests.kubelet import Kubelet, running_kubelet
 from tests.processes import FIXTURES, finished
 
-
 # A noisy machine is no defect of the code: an example may take as long as it takes.
 settings.register_profile("project", deadline=None)
 settings.load_profile("project")
