@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,7 @@ from launcher.claims import claim
 from launcher.domain import domain_xml
 from launcher.embedded import DEFAULT_URI
 from launcher.errors import Refusal, UserError, one_line
-from launcher.hostdevs import Card, whole_cards
+from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest import VirtualMachineInstance, read_manifest
 from pci.sysfs import Host, NotSysfs, read_host
 
@@ -94,11 +93,8 @@ def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], sysfs: Path 
     host = _host(sysfs) if devices.gpus or devices.hostDevices or sysfs != _SYS else None
     claims, left_over = claim(devices, environ, host)
     cards = whole_cards(claims, host)
-    # A resource of its own for a card's audio function leaves no device over: the function is a companion.
-    passed = {function for card in cards for function in card.functions}
-    for unasked in left_over:
-        if devices_left := tuple(device for device in unasked.devices if device not in passed):
-            _warn(str(replace(unasked, devices=devices_left)))
+    for unasked in not_passed_on(left_over, cards):
+        _warn(str(unasked))
     return cards
 
 

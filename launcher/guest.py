@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from enum import Enum
+from functools import cache
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -14,6 +15,7 @@ from lxml import etree
 
 from launcher.embedded import prepare
 from launcher.errors import Refusal
+from pci.address import PCIAddress
 
 _log = logging.getLogger(__name__)
 
@@ -160,10 +162,9 @@ def _logged(what: str) -> Iterator[None]:
             _log.error("libvirt cannot %s: %s", what, error)
 
 
+@cache
 def _run_event_loop() -> None:
     """Start libvirt's event loop in a thread of its own, before the first connection; once per process."""
-    if any(thread.name == _run_event_loop.__name__ for thread in threading.enumerate()):
-        return
     # Errors are raised; libvirt would print them to stderr besides.
     libvirt.registerErrorHandler(lambda context, error: None, None)
     libvirt.virEventRegisterDefaultImpl()
@@ -172,17 +173,16 @@ def _run_event_loop() -> None:
         while True:
             libvirt.virEventRunDefaultImpl()
 
-    threading.Thread(target=loop, name=_run_event_loop.__name__, daemon=True).start()
+    threading.Thread(target=loop, daemon=True).start()
 
 
 def _hostdev_line(element: etree._Element) -> str:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
     name = alias.get("name") if alias is not None else "companion"
-    host = source.get("uuid") or _bdf(source)
-    return f"{name}: host {host} -> guest {_bdf(address) if address is not None else 'nowhere'}"
+    host = source.get("uuid") or _address(source)
+    return f"{name}: host {host} -> guest {_address(address) if address is not None else 'nowhere'}"
 
 
-def _bdf(address: etree._Element) -> str:
-    domain, bus, slot, function = (int(address.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function"))
-    return f"{domain:04x}:{bus:02x}:{slot:02x}.{function}"
+def _address(element: etree._Element) -> PCIAddress:
+    return PCIAddress(*(int(element.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function")))

@@ -6,10 +6,10 @@ same group, neither a virtual function nor a bridge, and not claimed by another 
 that no companion is taken that an entry asks for.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from uuid import UUID
 
-from launcher.claims import Claim
+from launcher.claims import Claim, LeftOver
 from pci.address import PCIAddress
 from pci.sysfs import Host
 
@@ -41,6 +41,16 @@ def whole_cards(claims: tuple[Claim, ...], host: Host | None) -> tuple[Card, ...
         functions = tuple(sorted([claim.device, *companions]))
         cards.append(Card(claim=claim, functions=functions, missing=_missing(claim.device, host)))
     return tuple(cards)
+
+
+def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[Card, ...]) -> tuple[LeftOver, ...]:
+    """What no entry asked for and no card brought along: a resource of its own for audio functions leaves none over."""
+    passed = {function for card in cards for function in card.functions}
+    return tuple(
+        replace(unasked, devices=devices)
+        for unasked in left_over
+        if (devices := tuple(device for device in unasked.devices if device not in passed))
+    )
 
 
 def _missing(claimed: PCIAddress, host: Host | None) -> str | None:

@@ -134,10 +134,15 @@ class _Unreadable(Exception):
         self.fault = Fault(path, problem)
 
 
-def read_host(sys: Path) -> Host:
-    """Read the node whose /sys is `sys`; NotSysfs where that directory is none."""
+def require_sysfs(sys: Path) -> None:
+    """NotSysfs where that directory stands for no /sys."""
     if not os.path.isdir(sys / DEVICES):
         raise NotSysfs(sys)
+
+
+def read_host(sys: Path) -> Host:
+    """Read the node whose /sys is `sys`; NotSysfs where that directory is none."""
+    require_sysfs(sys)
     functions: dict[PCIAddress, Function] = {}
     groups: dict[int, set[PCIAddress]] = {}
     noiommu: set[int] = set()

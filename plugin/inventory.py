@@ -76,13 +76,13 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs) -> Inventory:
 
     Refusal where two resources share one environment variable: a pod could not tell them apart.
     """
-    cards = tuple(
-        card
-        for card in (host.card(address) for address in host.functions)
-        if card and (config.fitting(card) is not None or any(map(is_gpu, card)))
-    )
-    units = {card[0].address: card for card in cards}
-    devices = tuple(_device(host, card, tuple(units.values()), config, pci_ids) for _, card in sorted(units.items()))
+    cards = (host.card(address) for address in host.functions)
+    # By its first function each card once, and ascending, as the host's functions are.
+    wanted = {
+        card[0].address: card for card in cards if card and (config.fitting(card) is not None or any(map(is_gpu, card)))
+    }
+    units = tuple(wanted.values())
+    devices = tuple(_device(host, card, units, config, pci_ids) for card in units)
     _refuse_colliding_variables(device.resource for device in devices if device.resource is not None)
     return Inventory(devices=devices, faults=tuple(map(str, host.faults)))
 

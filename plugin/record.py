@@ -6,7 +6,7 @@ so there is nothing to blank.
 
 from pathlib import Path
 
-from pci.sysfs import DEVICES, FILES, GROUP_NAME, IOMMU_GROUPS, LINKS, NotSysfs
+from pci.sysfs import DEVICES, FILES, GROUP_NAME, IOMMU_GROUPS, LINKS, NotSysfs, require_sysfs
 from plugin.errors import Refusal, UserError
 
 
@@ -16,8 +16,10 @@ def record(sys: Path, out: Path) -> int:
     What cannot be read, or leads out of the tree, is left out: broken trees are what bug reports are about. UserError
     where `out` has something in it or cannot be made.
     """
-    if not (sys / DEVICES).is_dir():
-        raise Refusal(str(NotSysfs(sys)))
+    try:
+        require_sysfs(sys)
+    except NotSysfs as error:
+        raise Refusal(str(error)) from error
     try:
         out.mkdir(parents=True, exist_ok=True)
         if any(out.iterdir()):

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-FIXTURES = Path(__file__).parent / "fixtures" / "sysfs"
+from tests.processes import FIXTURES
+
+SYSFS = FIXTURES / "sysfs"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,5 +200,5 @@ if __name__ == "__main__":
 
     for name, functions in MACHINES.items():
         for entry in ("bus", "devices", "kernel"):
-            shutil.rmtree(FIXTURES / name / entry, ignore_errors=True)
-        compose(FIXTURES / name, functions)
+            shutil.rmtree(SYSFS / name / entry, ignore_errors=True)
+        compose(SYSFS / name, functions)

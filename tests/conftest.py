@@ -21,13 +21,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="write the golden files anew; read them in the diff")
 
 
+Machine = Callable[[str], Path]
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+
 @pytest.fixture(scope="session")
 def pci_ids() -> PCIIDs:
     return read_pci_ids(FIXTURES / "pci.ids")
 
 
 @pytest.fixture
-def machine() -> Callable[[str], Path]:
+def machine() -> Machine:
     """The recorded or composed machine of that name: a directory that stands for /sys."""
 
     def find(name: str) -> Path:
@@ -39,7 +43,7 @@ def machine() -> Callable[[str], Path]:
 
 
 @pytest.fixture
-def copied_machine(machine: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+def copied_machine(machine: Machine, tmp_path: Path) -> Machine:
     """A copy of a machine, to break one thing in it."""
 
     def copy(name: str) -> Path:
@@ -66,9 +70,6 @@ def embedded_uri() -> Iterator[str]:
     """Libvirt's QEMU driver in this process; one root for the session, since its first look at QEMU takes seconds."""
     with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root:
         yield f"qemu:///embed?root={root}"
-
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session")

@@ -31,7 +31,6 @@ class Journey:
     nodes: tuple[str, ...]
     xml: str
     hostdevs: tuple[str, ...]
-    older_value: str
     older_hostdevs: tuple[str, ...]
 
 
@@ -53,7 +52,7 @@ def journey(say: Callable[[str, str], None]) -> Journey:
     older_value = "0000:01:00.0,0000:01:00.1,0000:41:00.0,0000:41:00.1"
     older = {VARIABLE: older_value}
     older_hostdevs = _run(older, say, f"The same VM from the older dialect, {VARIABLE}={older_value}")
-    return Journey(inventory, env, nodes, xml, hostdevs, older_value, older_hostdevs)
+    return Journey(inventory, env, nodes, xml, hostdevs, older_hostdevs)
 
 
 def _allocation(say: Callable[[str, str], None]) -> tuple[dict[str, str], tuple[str, ...]]:

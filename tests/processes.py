@@ -8,24 +8,27 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 FIXTURES = ROOT / "tests" / "fixtures"
 BIN = Path(sys.executable).parent
 
 
+def _call(name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str] | None) -> dict[str, Any]:
+    """What subprocess needs to call a program of ours from the checkout, with that whole environment."""
+    # Only what it is given: the tester's own PCI_RESOURCE_* must not leak in.
+    whole = {"PATH": os.environ["PATH"], **(environ or {})}
+    return {"args": [BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole, "text": True}
+
+
 class Program:
     """A running program of ours, and what it has written to stderr so far."""
 
-    def __init__(self, name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str]) -> None:
+    def __init__(self, name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str] | None) -> None:
         self.log: list[str] = []
-        self.process = subprocess.Popen(
-            [BIN / name, *map(str, arguments)],
-            cwd=ROOT,
-            # Only what it is given: the tester's own PCI_RESOURCE_* must not leak in.
-            env={"PATH": os.environ["PATH"], **environ},
-            stderr=subprocess.PIPE,
-            text=True,
+        self.process: subprocess.Popen[str] = subprocess.Popen(
+            **_call(name, arguments, environ), stderr=subprocess.PIPE
         )
         self._logged = threading.Condition()
         self._reader = threading.Thread(target=self._read)
@@ -61,7 +64,7 @@ class Program:
 @contextmanager
 def running(name: str, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Iterator[Program]:
     """`gpu-plugin` or `gpu-launcher` with these arguments and this whole environment; killed at the end."""
-    program = Program(name, arguments, env or {})
+    program = Program(name, arguments, env)
     try:
         yield program
     finally:
@@ -72,12 +75,4 @@ def finished(
     name: str, *arguments: str | Path, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The same, run to its end."""
-    return subprocess.run(
-        [BIN / name, *map(str, arguments)],
-        cwd=ROOT,
-        env={"PATH": os.environ["PATH"], **(env or {})},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return subprocess.run(**_call(name, arguments, env), capture_output=True, timeout=60, check=False)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.launcher.test_domain import CASES
+from tests.launcher.test_domain import RTX_2060_CASE
 from tests.launcher.vms import RTX_2060_VARIABLE
 from tests.processes import FIXTURES, ROOT
 
@@ -56,10 +56,9 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 
 
 def test_it_renders_outside_the_checkout_without_libvirt(installed: Installation) -> None:
-    case = next(case for case in CASES if case.name == "rtx-2060")
     arguments = ("--env", f"{RTX_2060_VARIABLE}=0000:01:00.0", "--sysfs", FIXTURES / "sysfs" / "rtx-2060")
     result = installed.run("gpu-launcher", "render", FIXTURES / "vms" / "one-gpu.yaml", *arguments)
-    assert (result.stdout, result.stderr, result.returncode) == (case.xml(), "", 0)
+    assert (result.stdout, result.stderr, result.returncode) == (RTX_2060_CASE.xml(), "", 0)
 
 
 def test_run_says_what_to_install_and_the_extra_adds_it(installed: Installation) -> None:

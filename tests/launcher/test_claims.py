@@ -1,5 +1,3 @@
-from collections.abc import Callable
-from pathlib import Path
 from uuid import UUID
 
 import pytest
@@ -8,9 +6,8 @@ from launcher.claims import claim
 from launcher.errors import UserError
 from launcher.manifest import Devices
 from pci.sysfs import read_host
+from tests.conftest import Machine
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, devices
-
-Machine = Callable[[str], Path]
 
 TWO_GPUS = devices(gpus=[("gpu1", RTX_3090), ("gpu2", RTX_3090)])
 

@@ -1,16 +1,13 @@
 """gpu-launcher as people call it: a process, its arguments, its environment, what it prints and its exit code."""
 
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import Command, Machine
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090_VARIABLE, write_vmi
 from tests.processes import BIN, FIXTURES
-
-Machine = Callable[[str], Path]
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
 TWO_GPUS = FIXTURES / "vms" / "two-gpus.yaml"

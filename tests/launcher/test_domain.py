@@ -3,7 +3,7 @@
 `make test ARGS=--regenerate` writes them anew; read them in the diff.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,8 +20,6 @@ from launcher.manifest import read_manifest
 from pci.sysfs import read_host
 from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE, devices, seats, write_vmi
 from tests.processes import FIXTURES, ROOT
-
-Machine = Callable[[str], Path]
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 A100_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA100_A100_SXM4_40GB"
@@ -67,6 +65,7 @@ CASES = (
     ),
     Case("no-devices", "no-devices"),
 )
+RTX_2060_CASE = next(case for case in CASES if case.name == "rtx-2060")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
@@ -122,8 +121,7 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
 
 
 def test_libvirts_qemu_driver_would_have_refused_two_devices_on_one_address(qemu_driver: Any) -> None:
-    case = next(case for case in CASES if case.name == "rtx-2060")
-    xml = case.xml(emulation=True).replace(
+    xml = RTX_2060_CASE.xml(emulation=True).replace(
         'type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x1"',
         'type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x2"',
     )
@@ -132,7 +130,7 @@ def test_libvirts_qemu_driver_would_have_refused_two_devices_on_one_address(qemu
 
 
 def test_an_rtx_2060_is_one_slot_of_four_functions_behind_a_port_of_its_own() -> None:
-    domain = etree.fromstring(next(case for case in CASES if case.name == "rtx-2060").xml())
+    domain = etree.fromstring(RTX_2060_CASE.xml())
     (port,) = domain.iterfind("devices/controller[@model='pcie-root-port']")
     hostdevs = list(domain.iterfind("devices/hostdev"))
     guest_addresses = [hostdev.find("address") for hostdev in hostdevs]

@@ -2,14 +2,11 @@
 
 import signal
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from tests.conftest import Command
+from tests.conftest import Command, Machine
 from tests.launcher.vms import RTX_2060_VARIABLE, write_vmi
 from tests.processes import FIXTURES, ROOT, running
-
-Machine = Callable[[str], Path]
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
 

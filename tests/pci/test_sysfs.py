@@ -1,5 +1,4 @@
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -8,8 +7,8 @@ from hypothesis import strategies as st
 
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.sysfs import FILES, NotSysfs, read_host
+from tests.conftest import Machine
 
-Machine = Callable[[str], Path]
 GPU = PCIAddress.parse("0000:01:00.0")
 AUDIO = PCIAddress.parse("0000:01:00.1")
 

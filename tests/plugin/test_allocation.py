@@ -9,8 +9,8 @@ from plugin.config import Config
 from plugin.errors import Refusal
 from plugin.inventory import take_inventory
 from plugin.naming import PCIIDs
+from tests.conftest import Machine
 
-Machine = Callable[[str], Path]
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 
 

@@ -1,14 +1,12 @@
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import Command
+from tests.conftest import Command, Machine
 from tests.processes import FIXTURES
 
-Machine = Callable[[str], Path]
 PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
 
 

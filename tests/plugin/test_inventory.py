@@ -10,8 +10,7 @@ from plugin.errors import Refusal
 from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
 from tests.compose import RTX_2060, Function, card, compose, desktop
-
-Machine = Callable[[str], Path]
+from tests.conftest import Machine
 
 GPU = PCIAddress.parse("0000:01:00.0")
 RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"

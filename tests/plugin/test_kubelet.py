@@ -3,17 +3,15 @@
 import re
 import signal
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 import grpc
 import pytest
 
+from tests.conftest import Machine
 from tests.kubelet import Kubelet, running_kubelet
 from tests.processes import FIXTURES, Program, running
-
-Machine = Callable[[str], Path]
 
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 BOTH = ("0000:01:00.0", "0000:e1:00.0")

@@ -1,4 +1,3 @@
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -6,9 +5,8 @@ import pytest
 from pci.sysfs import FILES, LINKS, read_host
 from plugin.errors import Refusal, UserError
 from plugin.record import record
-from tests.compose import FIXTURES, MACHINES, compose
-
-Machine = Callable[[str], Path]
+from tests.compose import MACHINES, SYSFS, compose
+from tests.conftest import Machine
 
 
 def contents(tree: Path) -> dict[str, str]:
@@ -20,7 +18,7 @@ def contents(tree: Path) -> dict[str, str]:
     }
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
 def test_a_recorded_machine_recorded_again_is_the_same(machine: Machine, tmp_path: Path, name: str) -> None:
     record(machine(name), tmp_path / "again")
     assert contents(tmp_path / "again") == contents(machine(name))
@@ -33,7 +31,7 @@ def test_a_composed_machine_is_what_its_description_says(machine: Machine, tmp_p
     assert contents(tmp_path / "sys") == contents(machine(name)), "run python -m tests.compose, and read the diff"
 
 
-@pytest.mark.parametrize("name", sorted(path.name for path in FIXTURES.iterdir()))
+@pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
 def test_every_machine_says_whether_it_was_recorded_or_composed(machine: Machine, name: str) -> None:
     first = (machine(name) / "README.md").read_text().splitlines()[0]
     assert first.startswith("Composed by hand" if name in MACHINES else "Recorded with plugin/record.py")
