@@ -2,7 +2,7 @@
 
 A guest remembers its devices by address (Windows, udev, CUDA's order), so the addresses are ours and not libvirt's.
 Every card has a seat: a root port of its own, at an address that depends on the card's place in the manifest and on
-nothing else. The ports come first on bus 0, eight functions to a slot from 00:02.0 on, because firmware numbers the
+nothing else. The ports come first on bus 0, eight functions to a slot from 00:01.0 on, because firmware numbers the
 buses behind them depth first in slot order: whatever else the VM has comes after them and moves no card.
 
 On a seat the card's functions keep their numbers on slot 0. Where host function 0 is not passed on, the lowest that is
@@ -17,7 +17,7 @@ from launcher.hostdevs import Card
 from pci.address import PCIAddress
 
 SEATS = 32
-_FIRST_SLOT = 2  # 00:00.0 is the host bridge, 00:01.0 libvirt's place for the primary video device
+_FIRST_SLOT = 1  # the first after the host bridge: libvirt puts its own ports into the first slot that is free
 _PORTS_PER_SLOT = 8
 
 

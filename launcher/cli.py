@@ -15,10 +15,13 @@ import typer
 from launcher.addresses import seat
 from launcher.claims import claim
 from launcher.domain import domain_xml
-from launcher.embedded import DEFAULT_URI
+from launcher.elements.memory import guest_memory
+from launcher.embedded import DEFAULT_URI, is_embedded
 from launcher.errors import Refusal, UserError, one_line
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest import VirtualMachineInstance, read_manifest
+from launcher.preflight import locked_memory, locked_memory_shortfall
+from launcher.supervise import supervise
 from pci.sysfs import Host, NotSysfs, read_host
 
 app = typer.Typer(
@@ -68,6 +71,7 @@ def run(
     emulation: Emulation = False,
 ) -> None:
     """Define and start a VM, and stay with it until it ends."""
+    supervise()
     gc.enable()
     logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
     try:
@@ -83,6 +87,10 @@ def run(
                 f"{card.claim.entry}: {card.missing}; expected all functions of its card in {sysfs}: "
                 "the device is gone, or the variable is another node's"
             )
+    if cards and is_embedded(connect):
+        shortfall = locked_memory_shortfall(guest_memory(vmi.spec.domain), locked_memory())
+        if shortfall is not None:
+            raise Refusal(shortfall)
     xml = domain_xml(vmi, seat(cards), emulation=emulation)
     run_domain(xml, uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 

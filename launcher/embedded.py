@@ -4,14 +4,15 @@ https://libvirt.org/drvqemu.html#embedded-driver
 """
 
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher.errors import Refusal, UserError
 
 #: A pod has one VM, so it has one root; short, since sockets below it may have 107 bytes in all.
 DEFAULT_URI = "qemu:///embed?root=/run/gpu-launcher"
 
-# What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own.
+# What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
+# trusted extended attributes, in which libvirt would remember the owners of files.
 _QEMU_CONF = """\
 stdio_handler = "file"
 user = "root"
@@ -19,18 +20,21 @@ group = "root"
 security_driver = "none"
 namespaces = []
 cgroup_controllers = []
+remember_owner = 0
 """
+
+
+def is_embedded(uri: str) -> bool:
+    """Whether QEMU would be this process's own, and not another libvirt's."""
+    parts = _split(uri)
+    return (parts.scheme, parts.path) == ("qemu", "/embed")
 
 
 def prepare(uri: str) -> None:
     """Make the root of an embedded driver's URI ready; does nothing for any other URI. What is there stays."""
-    try:
-        parts = urlsplit(uri)
-    except ValueError as error:
-        raise UserError(f"--connect {uri}: {error}; expected a URI like {DEFAULT_URI}") from error
-    if (parts.scheme, parts.path) != ("qemu", "/embed"):
+    if not is_embedded(uri):
         return
-    for root in parse_qs(parts.query).get("root", []):
+    for root in parse_qs(_split(uri).query).get("root", []):
         conf = Path(root) / "etc" / "qemu.conf"
         if not conf.is_absolute() or "\0" in root:
             raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
@@ -43,3 +47,10 @@ def prepare(uri: str) -> None:
                 f"{root}: cannot make the root of libvirt's embedded driver: {error.strerror}; "
                 "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'"
             ) from error
+
+
+def _split(uri: str) -> SplitResult:
+    try:
+        return urlsplit(uri)
+    except ValueError as error:
+        raise UserError(f"--connect {uri}: {error}; expected a URI like {DEFAULT_URI}") from error

@@ -20,6 +20,7 @@ from pci.address import PCIAddress
 _log = logging.getLogger(__name__)
 
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
+_USER_ALIAS = "ua-"  # what every name begins with that libvirt has not made up
 _ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
 
 
@@ -179,7 +180,9 @@ def _run_event_loop() -> None:
 def _hostdev_line(element: etree._Element) -> str:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
-    name = alias.get("name") if alias is not None else "companion"
+    # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
+    ours = alias is not None and alias.get("name", "").startswith(_USER_ALIAS)
+    name = alias.get("name") if alias is not None and ours else "companion"
     host = source.get("uuid") or _address(source)
     return f"{name}: host {host} -> guest {_address(address) if address is not None else 'nowhere'}"
 

@@ -56,6 +56,12 @@ def _q35(value: str) -> str:
     return value
 
 
+def _path_in_image(value: str) -> str:
+    if not value.startswith("/") or ".." in value.split("/"):
+        raise ValueError(f"{value!r}; expected an absolute path in the image, without ..")
+    return value
+
+
 def _dns_name(value: str) -> str:
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", value):
         raise ValueError(f"{value!r} is no Kubernetes name; expected lower-case letters, digits, - and .")
@@ -150,10 +156,28 @@ class Bootloader:
 
 
 @model
+class KernelBootContainer:
+    """An image with a kernel in it. The pod mounts it; where the image comes from is between the pod and its node."""
+
+    image: str
+    kernelPath: Annotated[str, Checks(_path_in_image)]
+    initrdPath: Annotated[str, Checks(_path_in_image)] | None = None
+    imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] | None = None
+    imagePullSecret: str | None = None
+
+
+@model
+class KernelBoot:
+    kernelArgs: str | None = None
+    container: KernelBootContainer
+
+
+@model
 class Firmware:
     uuid: Annotated[UUID, Reads(_uuid)] | None = None
     serial: str | None = None
     bootloader: Bootloader = Bootloader()
+    kernelBoot: KernelBoot | None = None
 
 
 @model

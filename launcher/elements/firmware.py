@@ -1,9 +1,13 @@
-"""<os> and <sysinfo>: BIOS or EFI, and the serial number that the guest reads from SMBIOS."""
+"""<os> and <sysinfo>: BIOS or EFI, a kernel of its own, and the serial number that the guest reads from SMBIOS."""
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest import Firmware
+from launcher.manifest import Firmware, KernelBoot
+
+#: Where the pod mounts the image of `kernelBoot.container`, whole: an image volume. The directory is KubeVirt's
+#: (pkg/container-disk, KernelBootName); it copies the two files there, so that only their base names are below it.
+KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
 
 
 def boot(firmware: Firmware, os: Element) -> None:
@@ -22,6 +26,8 @@ def boot(firmware: Firmware, os: Element) -> None:
         os.append(E.bios(useserial="yes"))
     if firmware.serial is not None:
         os.append(E.smbios(mode="sysinfo"))
+    if firmware.kernelBoot is not None:
+        os.extend(_kernel(firmware.kernelBoot))
 
 
 def sysinfo(firmware: Firmware) -> list[Element]:
@@ -29,3 +35,11 @@ def sysinfo(firmware: Firmware) -> list[Element]:
     if firmware.serial is None:
         return []
     return [E.sysinfo(E.system(E.entry(firmware.serial, name="serial")), type="smbios")]
+
+
+def _kernel(boot: KernelBoot) -> list[Element]:
+    paths = {"kernel": boot.container.kernelPath, "initrd": boot.container.initrdPath}
+    elements = [E(name, KERNEL_BOOT + path) for name, path in paths.items() if path is not None]
+    if boot.kernelArgs is not None:
+        elements.append(E.cmdline(boot.kernelArgs))
+    return elements

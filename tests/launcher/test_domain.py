@@ -64,6 +64,7 @@ CASES = (
         "two-cards-nested-vfio",
     ),
     Case("no-devices", "no-devices"),
+    Case("kernel-boot", "kernel-boot"),
 )
 RTX_2060_CASE = next(case for case in CASES if case.name == "rtx-2060")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

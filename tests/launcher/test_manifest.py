@@ -76,6 +76,18 @@ def test_json_is_yaml_too(path: Path) -> None:
             ("memory:", "firmware: {bootloader: {bios: {}, efi: {}}}\n    memory:"),
             "spec.domain.firmware.bootloader: has both bios and efi",
         ),
+        (
+            ("memory:", "firmware: {kernelBoot: {container: {image: x}}}\n    memory:"),
+            "spec.domain.firmware.kernelBoot.container.kernelPath: is missing",
+        ),
+        (
+            ("memory:", "firmware: {kernelBoot: {kernelArgs: quiet}}\n    memory:"),
+            "spec.domain.firmware.kernelBoot.container: is missing",
+        ),
+        (
+            ("memory:", "firmware: {kernelBoot: {container: {image: x, kernelPath: /../etc/shadow}}}\n    memory:"),
+            "spec.domain.firmware.kernelBoot.container.kernelPath: '/../etc/shadow'; expected an absolute path in the",
+        ),
         (("{name: vm}", "{name: VM/1}"), "metadata.name: 'VM/1' is no Kubernetes name"),
         # Not ours at all.
         (("VirtualMachineInstance", "Pod"), "kind: expected VirtualMachine or VirtualMachineInstance"),
