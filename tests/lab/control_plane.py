@@ -1,0 +1,130 @@
+"""Kubernetes' control plane in the box, and kubectl to talk to it."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tests.lab import build
+from tests.lab.box import CONTROL_PLANE, Box
+
+T = TypeVar("T")
+
+_HOME = "/run/lab/kubernetes"
+#: Every node there is by its own name, so that the Node authorizer is in force.
+_NODES = ("modern", "legacy", "bare")
+
+
+class KubectlFailed(Exception):
+    """kubectl's own words."""
+
+
+class Cluster:
+    """kubectl as the cluster's admin."""
+
+    def __init__(self, box: Box) -> None:
+        self._box = box
+
+    def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
+        """Its standard output. KubectlFailed where it fails."""
+        done = self._box.run(*self.argv(*arguments), stdin=stdin, seconds=seconds)
+        if done.returncode != 0:
+            raise KubectlFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+        return done.stdout
+
+    @staticmethod
+    def argv(*arguments: str) -> tuple[str, ...]:
+        """A kubectl's command line in the box."""
+        return (f"{_HOME}/kubectl", "--kubeconfig", f"{_HOME}/admin.conf", "--cache-dir", f"{_HOME}/cache", *arguments)
+
+    def apply(self, *objects: dict[str, Any]) -> None:
+        self.kubectl("apply", "-f", "-", stdin="\n---\n".join(map(json.dumps, objects)))
+
+    def get(self, kind: str, name: str, *arguments: str) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.kubectl("get", kind, name, "-o", "json", *arguments))
+        return found
+
+    def delete(self, kind: str, name: str) -> None:
+        """And wait until it is gone, which it may be already."""
+        self.kubectl("delete", kind, name, "--ignore-not-found", "--timeout=300s", seconds=320)
+
+
+def until(what: str, look: Callable[[], T | None], seconds: float) -> T:
+    """What `look` returns once it is neither None nor False; a look that fails is one that has seen nothing yet."""
+    deadline = time.monotonic() + seconds
+    last: object = "nothing"
+    while time.monotonic() < deadline:
+        try:
+            found = look()
+        except (KubectlFailed, LookupError) as error:
+            last = error
+        else:
+            if found is not None and found is not False:
+                return found
+            last = found
+        time.sleep(0.2)
+    raise AssertionError(f"not within {seconds:.0f} s: {what}; last seen: {last}")
+
+
+@contextmanager
+def running_control_plane(box: Box) -> Iterator[Cluster]:
+    """etcd, API server, controllers and scheduler, until the box ends; ready when a pod could be made."""
+    home = box.path(_HOME)
+    home.mkdir()
+    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"):
+        (home / name).symlink_to(build.kubernetes() / "kubernetes")
+    _write_credentials(box, home)
+    box.spawn("etcd", f"{_HOME}/etcd", "--data-dir", f"{_HOME}/data", "--unsafe-no-fsync", "--log-level", "warn")
+    box.spawn(
+        "kube-apiserver", f"{_HOME}/kube-apiserver",
+        "--etcd-servers", "http://127.0.0.1:2379",
+        "--advertise-address", CONTROL_PLANE,
+        "--cert-dir", f"{_HOME}/pki",
+        "--token-auth-file", f"{_HOME}/tokens.csv",
+        "--authorization-mode", "Node,RBAC",
+        "--service-cluster-ip-range", "10.96.0.0/24",
+        "--service-account-issuer", "https://kubernetes.default.svc",
+        "--service-account-key-file", f"{_HOME}/sa.key",
+        "--service-account-signing-key-file", f"{_HOME}/sa.key",
+        "--allow-privileged",
+        "--kubelet-preferred-address-types", "InternalIP",
+    )  # fmt: skip
+    cluster = Cluster(box)
+    until("the API server is ready", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok", 120)
+    credentials = [
+        f"--{what}={_HOME}/admin.conf"
+        for what in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
+    ]
+    box.spawn("kube-scheduler", f"{_HOME}/kube-scheduler", *credentials, "--leader-elect=false")
+    box.spawn(
+        "kube-controller-manager", f"{_HOME}/kube-controller-manager", *credentials, "--leader-elect=false",
+        "--service-account-private-key-file", f"{_HOME}/sa.key",
+        "--flex-volume-plugin-dir", f"{_HOME}/volumes",
+    )  # fmt: skip
+    until("the default service account is there", lambda: cluster.get("serviceaccount", "default"), 120)
+    yield cluster
+
+
+def _write_credentials(box: Box, home: Path) -> None:
+    box.run(
+        "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{_HOME}/sa.key"
+    ).check_returncode()
+    tokens = [
+        'admin,admin,admin,"system:masters"',
+        *(f'{node},system:node:{node},{node},"system:nodes"' for node in _NODES),
+    ]
+    (home / "tokens.csv").write_text("\n".join(tokens))
+    (home / "admin.conf").write_text(
+        json.dumps({
+            "apiVersion": "v1",
+            "kind": "Config",
+            "clusters": [
+                {"name": "lab", "cluster": {"server": "https://127.0.0.1:6443", "insecure-skip-tls-verify": True}}
+            ],
+            "users": [{"name": "admin", "user": {"token": "admin"}}],
+            "contexts": [{"name": "lab", "context": {"cluster": "lab", "user": "admin"}}],
+            "current-context": "lab",
+        })
+    )  # fmt: skip

@@ -1,0 +1,92 @@
+"""Container images without a registry: OCI image layouts as one archive, for `ctr images import`.
+
+https://github.com/opencontainers/image-spec/blob/main/image-layout.md
+"""
+
+import hashlib
+import io
+import json
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_OCI = "application/vnd.oci.image"
+_PLATFORM = {"architecture": "amd64", "os": "linux"}
+
+
+def write_layer(layer: Path, root: Path) -> None:
+    """A directory's content as a layer: everything belongs to root, and the same tree gives the same bytes."""
+    with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as archive:
+        for path in sorted(root.rglob("*")):
+            entry = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
+            entry.uid = entry.gid = entry.mtime = 0
+            entry.uname = entry.gname = ""
+            with path.open("rb") if entry.isreg() else io.BytesIO() as content:
+                archive.addfile(entry, content)
+
+
+def write_image(
+    archive: Path, names: Mapping[str, Sequence[str]], *, layers: Sequence[Path], known: Sequence[Path] = ()
+) -> None:
+    """Images, by name with their entrypoints, of the same layers.
+
+    `known` are the lower ones, which the importing store has already; `layers` come with the archive.
+    """
+    index = []
+    with tarfile.open(archive, "w") as out:
+        for layer in layers:
+            out.add(layer, _place(_digest(layer)))
+        for name, argv in names.items():
+            config = _descriptor(out, "config", _config([*known, *layers], argv))
+            manifest = _descriptor(out, "manifest", _manifest([*known, *layers], config))
+            index.append({**manifest, "platform": _PLATFORM, "annotations": {"io.containerd.image.name": name}})
+        _add(out, "index.json", {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": index})
+        _add(out, "oci-layout", {"imageLayoutVersion": "1.0.0"})
+
+
+def _config(layers: Sequence[Path], argv: Sequence[str]) -> dict[str, Any]:
+    return {
+        **_PLATFORM,
+        "config": {
+            "Entrypoint": list(argv),
+            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
+        },
+        "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
+    }
+
+
+def _manifest(layers: Sequence[Path], config: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "schemaVersion": 2,
+        "mediaType": f"{_OCI}.manifest.v1+json",
+        "config": config,
+        "layers": [
+            {"mediaType": f"{_OCI}.layer.v1.tar", "digest": _digest(layer), "size": layer.stat().st_size}
+            for layer in layers
+        ],
+    }
+
+
+def _descriptor(archive: tarfile.TarFile, kind: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Add a blob to the archive; what others know it by."""
+    data = json.dumps(content).encode()
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    _add(archive, _place(digest), content)
+    return {"mediaType": f"{_OCI}.{kind}.v1+json", "digest": digest, "size": len(data)}
+
+
+def _digest(layer: Path) -> str:
+    with layer.open("rb") as content:
+        return f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
+
+
+def _place(digest: str) -> str:
+    return "blobs/" + digest.replace(":", "/")
+
+
+def _add(archive: tarfile.TarFile, name: str, content: dict[str, Any]) -> None:
+    data = json.dumps(content).encode()
+    entry = tarfile.TarInfo(name)
+    entry.size = len(data)
+    archive.addfile(entry, io.BytesIO(data))

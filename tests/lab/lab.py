@@ -1,0 +1,157 @@
+"""The whole lab: a cluster in its box, and a machine that is its node."""
+
+import io
+import json
+import shutil
+import subprocess
+import tarfile
+from base64 import b64decode
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.lab import pods
+from tests.lab.box import Box, opened_box
+from tests.lab.control_plane import Cluster, KubectlFailed, running_control_plane, until
+from tests.lab.machine import Machine
+from tests.lab.node import Node, booted
+
+
+@dataclass(frozen=True)
+class Lab:
+    box: Box
+    cluster: Cluster
+    node: Node
+
+    def start_plugin(self) -> str:
+        """Apply the DaemonSet; its pod, once it runs."""
+        self.cluster.apply(*pods.plugin())
+        return self.plugin()
+
+    def plugin(self) -> str:
+        """The plugin's pod, once it runs and is not about to go."""
+
+        def running() -> str | None:
+            for pod in json.loads(self.cluster.kubectl("get", "pods", "-l", "app=gpu-plugin", "-o", "json"))["items"]:
+                statuses = pod["status"].get("containerStatuses", [])
+                if "deletionTimestamp" not in pod["metadata"] and any(
+                    "running" in status["state"] for status in statuses
+                ):
+                    return str(pod["metadata"]["name"])
+            return None
+
+        return until("the plugin's pod runs", running, 120)
+
+    def allocatable(self) -> int:
+        """How many cards the node has, by what it tells the cluster."""
+        return int(self.cluster.get("node", self.node.name)["status"]["allocatable"].get(pods.RESOURCE, 0))
+
+    def wait_for_cards(self, number: int) -> None:
+        until(f"{self.node.name} has {number} cards", lambda: self.allocatable() == number, 150)
+
+    def phase(self, pod: str) -> str:
+        return str(self.cluster.get("pod", pod)["status"]["phase"])
+
+    def wait_for_end(self, pod: str) -> None:
+        until(f"{pod} has ended", lambda: self.phase(pod) in ("Succeeded", "Failed"), 150)
+
+    def wait_for_log(self, pod: str, text: str, seconds: float = 150) -> str:
+        """The pod's log, once the text is in it."""
+
+        def log() -> str | None:
+            found = self.cluster.kubectl("logs", pod)
+            assert text in found or self.phase(pod) in ("Pending", "Running"), (
+                f"{pod} has ended without {text!r}: {found}"
+            )
+            return found if text in found else None
+
+        return until(f"{text!r} in the log of {pod}", log, seconds)
+
+    @contextmanager
+    def pod(self, name: str, cards: int, **how: Any) -> Iterator[str]:
+        """The pod of a VM, by its name; deleted afterwards, if it is still there."""
+        self.cluster.apply(*pods.vm(name, cards, **how))
+        try:
+            yield name
+        finally:
+            self.cluster.delete("pod", name)
+
+    @contextmanager
+    def vm(self, name: str, cards: int, **how: Any) -> Iterator[str]:
+        """The same, once libvirt says that the VM runs: the launcher's log."""
+        with self.pod(name, cards, **how):
+            self.wait_for_log(name, "is running")
+            # The devices are listed right after.
+            yield self.wait_for_log(name, "-> guest")
+
+    def console(self, pod: str) -> "Console":
+        """The guest's serial console, from the first time that somebody asked for it on."""
+        # A pty has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec.
+        reader = "[ -e /tmp/console ] || { setsid cat /dev/pts/0 > /tmp/console 2>&1 & }"
+        self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
+        name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
+        self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "tail", "-n", "+1", "-f", "/tmp/console"))
+        return Console(self.box.logs / f"{name}.log")
+
+    def record(self, plugin: str, directory: Path) -> None:
+        """The node's sysfs, as `gpu-plugin record` in its pod has it."""
+        recording = "gpu-plugin record /tmp/recorded >&2 && tar -C /tmp/recorded -c . | base64; rm -r /tmp/recorded"
+        archive = b64decode(self.cluster.kubectl("exec", plugin, "--", "sh", "-c", recording))
+        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
+            tar.extractall(directory, filter="tar")
+
+    def collect_logs(self, directory: Path) -> None:
+        """What every part has to say, for somebody who was not there."""
+        shutil.rmtree(directory, ignore_errors=True)
+        shutil.copytree(self.box.logs, directory)
+        views: Mapping[str, tuple[str, ...]] = {
+            "objects.yaml": ("get", "nodes,pods,events", "--all-namespaces", "-o", "yaml"),
+            "pods.txt": ("describe", "pods", "--all-namespaces"),
+        }
+        for name, arguments in views.items():
+            (directory / name).write_text(_told(self.cluster.kubectl, *arguments))
+        for log in ("containerd", "kubelet"):
+            (directory / f"{log}.log").write_text(_told(self.node.sh, f"cat /var/log/{log}.log"))
+        (directory / "pods.log").write_text(_told(self.node.sh, "tail -n +1 /var/log/pods/*/*/*.log"))
+
+
+class Console:
+    """What a guest has printed so far."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def text(self) -> str:
+        return self._path.read_text(errors="replace")
+
+    def wait_for(self, text: str, seconds: float = 400, *, times: int = 1) -> str:
+        """All of it, once the text is in it that many times."""
+
+        def look() -> str | None:
+            found = self.text()
+            return found if found.count(text) >= times else None
+
+        return until(f"{text!r} on the guest's console", look, seconds)
+
+    def functions(self) -> dict[str, str]:
+        """The guest's PCI functions as it lists them, once it has done so: vendor and device by address."""
+        tree = self.wait_for("GUEST end").rpartition("GUEST end")[0].rpartition("GUEST tree")[2]
+        rows = [line.split() for line in tree.splitlines() if line.startswith("GUEST function")]
+        return {row[2]: row[3] for row in rows}
+
+
+@contextmanager
+def running_lab(machine: Machine, images: Path) -> Iterator[Lab]:
+    """A box, a control plane in it and a node; nothing is left of them afterwards."""
+    with opened_box() as box, running_control_plane(box) as cluster, booted(box, cluster, machine, images) as node:
+        yield Lab(box, cluster, node)
+
+
+def _told(ask: Callable[..., str], *arguments: str) -> str:
+    """The answer, or why there is none: a lab whose test has failed may have lost any of its parts."""
+    try:
+        return ask(*arguments)
+    except (KubectlFailed, AssertionError, subprocess.TimeoutExpired) as error:
+        return str(error)

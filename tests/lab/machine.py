@@ -1,0 +1,103 @@
+"""The node's hardware: a QEMU with an emulated IOMMU, and PCI devices laid out as a GPU server has them.
+
+A "card" is bochs-display with intel-hda beside it on one slot: a display function and its sound, which real drivers
+for VFIO take like any GPU. Addresses are what the firmware gives them.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.lab import build
+
+CARD = ("1234:1111", "8086:2668")  # a display, and the sound beside it
+_XHCI = "1b36:000d"
+_TWO_VFS = "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs=10,msix_qsize=20"
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A node by that name: what it boots, and whether it has an IOMMU."""
+
+    name: str
+    debian_kernel: bool = False
+    iommu: bool = True
+
+    @property
+    def kernel(self) -> Path:
+        return build.debian_kernel() / "vmlinuz" if self.debian_kernel else build.kernels() / "node"
+
+    @property
+    def initrd(self) -> Path | None:
+        return build.debian_kernel() / "initrd" if self.debian_kernel else None
+
+
+#: IOMMUFD and a device node per function, as well as groups.
+MODERN = Machine("modern")
+#: Groups alone, as on every Debian.
+LEGACY = Machine("legacy", debian_kernel=True)
+#: What must be refused.
+BARE = Machine("bare", iommu=False)
+
+#: Where the firmware puts the cards.
+ALONE = "0000:01:00"  # a slot of its own
+SHARED = ("0000:04:00", "0000:05:00")  # below one switch without ACS: one IOMMU group
+FAR = "0000:41:00"  # on NUMA node 1
+
+
+def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
+    """The command line: 2 processors and 4 GiB on two NUMA nodes; writes to the disk are lost."""
+    return [
+        "qemu-system-x86_64",
+        *("-machine", f"q35,kernel-irqchip={'split' if machine.iommu else 'on'}", "-accel", "tcg,thread=multi"),
+        *("-cpu", "max", "-smp", "2", "-m", "4096", "-nodefaults", "-no-reboot", "-display", "none"),
+        *("-serial", f"file:{console}"),
+        *("-object", "memory-backend-ram,id=m0,size=2G", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
+        *("-object", "memory-backend-ram,id=m1,size=2G", "-numa", "node,nodeid=1,memdev=m1,cpus=1"),
+        *(("-device", "intel-iommu,intremap=on,caching-mode=on") if machine.iommu else ()),
+        *("-kernel", str(machine.kernel)),
+        *(("-initrd", str(machine.initrd)) if machine.initrd else ()),
+        *("-append", _kernel_arguments(machine)),
+        *("-drive", f"file={disk},format=raw,if=none,id=d0,snapshot=on,cache=unsafe"),
+        *("-device", "virtio-blk-pci,drive=d0,bus=pcie.0,addr=0x10"),
+        *("-drive", f"file={images},format=raw,if=none,id=d1,readonly=on"),
+        *("-device", "virtio-blk-pci,drive=d1,bus=pcie.0,addr=0x11"),
+        *("-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no"),
+        *("-device", "virtio-net-pci,netdev=n0,bus=pcie.0,addr=0x12,romfile="),
+        *("-device", "virtio-rng-pci,bus=pcie.0,addr=0x13"),
+        # A card on a port of its own.
+        *("-device", "pcie-root-port,id=rp1,bus=pcie.0,chassis=1,slot=1,addr=0x4"),
+        *_card("rp1"),
+        # Two below a switch, whose ports are functions of one slot without ACS: nothing keeps the two cards apart.
+        *("-device", "pcie-root-port,id=rp2,bus=pcie.0,chassis=2,slot=2,addr=0x5"),
+        *("-device", "x3130-upstream,id=up,bus=rp2"),
+        *("-device", "xio3130-downstream,id=down1,bus=up,addr=0x0.0,multifunction=on,chassis=3,slot=3"),
+        *("-device", "xio3130-downstream,id=down2,bus=up,addr=0x0.1,chassis=4,slot=4"),
+        *_card("down1"),
+        *_card("down2"),
+        # An SR-IOV device, and one that is no GPU.
+        *("-device", "pcie-root-port,id=rp3,bus=pcie.0,chassis=5,slot=5,addr=0x6"),
+        *("-device", "nvme-subsys,id=ss0"),
+        *("-device", f"nvme,serial=lab,subsys=ss0,bus=rp3,{_TWO_VFS}"),
+        *("-device", "pcie-root-port,id=rp4,bus=pcie.0,chassis=6,slot=6,addr=0x7"),
+        *("-device", "qemu-xhci,bus=rp4"),
+        # A card on the other NUMA node.
+        *("-device", "pxb-pcie,id=pxb1,bus=pcie.0,bus_nr=64,numa_node=1,addr=0x8"),
+        *("-device", "pcie-root-port,id=rp5,bus=pxb1,chassis=7,slot=7"),
+        *_card("rp5"),
+    ]  # fmt: skip
+
+
+def _kernel_arguments(machine: Machine) -> str:
+    return " ".join([
+        "console=ttyS0 quiet panic=-1 mitigations=off root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
+        *(["intel_iommu=on", "iommu=nopt"] if machine.iommu else []),
+        f"vfio-pci.ids={','.join((*CARD, _XHCI))}",
+        f"lab.node={machine.name}",
+    ])  # fmt: skip
+
+
+def _card(port: str) -> tuple[str, ...]:
+    return (
+        *("-device", f"bochs-display,bus={port},addr=0x0.0,multifunction=on"),
+        *("-device", f"intel-hda,bus={port},addr=0x0.1"),
+    )

@@ -1,0 +1,66 @@
+"""A booted machine that has joined the cluster."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.lab import build
+from tests.lab.box import NODE, Box
+from tests.lab.control_plane import Cluster, until
+from tests.lab.machine import Machine, qemu
+
+_BOOT = 120  # seconds; 20 measured
+_DONE = "lab-exit-code"
+
+
+class Node:
+    """The machine, to run commands on as root."""
+
+    def __init__(self, box: Box, machine: Machine) -> None:
+        self._box = box
+        self.name = machine.name
+        #: Why the machine was booted twice, if it was.
+        self.first_boot: str | None = None
+
+    def sh(self, script: str, seconds: float = 60) -> str:
+        """What the script prints. Works without kubelet and cluster; AssertionError where the script fails."""
+        netcat = (build.node_root() / "root/usr/bin/busybox", "nc", NODE, "2323")
+        done = self._box.run(*netcat, stdin=f"{{ {script}\n}} 2>&1; echo {_DONE} $?; exit\n", seconds=seconds)
+        output, _, code = done.stdout.rpartition(_DONE)
+        assert code.strip() == "0", f"on {self.name}, {script!r}: {done.stdout or done.stderr}"
+        return output
+
+
+@contextmanager
+def booted(box: Box, cluster: Cluster, machine: Machine, images: Path) -> Iterator[Node]:
+    """The machine, from power on until the end of the block; tried once more where it does not come up."""
+    node = Node(box, machine)
+    try:
+        try:
+            _boot(box, cluster, machine, images)
+        except AssertionError as error:
+            node.first_boot = str(error)
+            box.kill(machine.name)
+            _boot(box, cluster, machine, images)
+        yield node
+    finally:
+        box.kill(machine.name)
+
+
+def _boot(box: Box, cluster: Cluster, machine: Machine, images: Path) -> None:
+    """Power on, and wait until the node is ready; AssertionError, with the end of its console, if it never is."""
+    console = f"/run/lab/log/{machine.name}-console.log"
+    box.spawn(machine.name, *qemu(machine, build.disk() / "disk.img", images, console))
+    try:
+        until(f"{machine.name} is ready", lambda: _ready(box, cluster, machine), _BOOT)
+    except AssertionError as error:
+        last = box.path(console).read_text(errors="replace").splitlines()[-20:]
+        raise AssertionError("\n".join([str(error), *last])) from None
+
+
+def _ready(box: Box, cluster: Cluster, machine: Machine) -> bool:
+    assert box.runs(machine.name), f"{machine.name} has gone off"
+    conditions = {
+        condition["type"]: condition for condition in cluster.get("node", machine.name)["status"]["conditions"]
+    }
+    return bool(conditions["Ready"]["status"] == "True")

@@ -1,0 +1,43 @@
+"""A node without an IOMMU: nothing is offered, and everything says why."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab.lab import Lab
+from tests.lab.machine import ALONE, BARE, FAR, SHARED
+from tests.lab.recorded import check_recorded
+
+MACHINE = BARE
+
+
+def test_without_an_iommu_no_card_is_offered_and_each_says_why(lab: Lab, plugin: str) -> None:
+    reasons = _reasons(lab, plugin)
+    assert set(reasons) == {f"{slot}.0" for slot in (ALONE, *SHARED, FAR)}
+    assert all("IOMMU" in reason for reason in reasons.values()), reasons
+    assert lab.allocatable() == 0
+
+
+def test_the_recorded_machine_is_this_one(lab: Lab, plugin: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    check_recorded(lab, plugin, tmp_path, pytestconfig)
+
+
+def test_vfio_without_an_iommu_is_not_offered_either(lab: Lab, plugin: str) -> None:
+    """The kernel makes groups for it, which protect nobody from what the device writes into memory."""
+    lab.node.sh(
+        "echo Y > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode\n"
+        f"for f in 0 1; do echo {ALONE}.$f > /sys/bus/pci/drivers/vfio-pci/bind; done"
+    )
+    assert lab.node.sh("cat /sys/kernel/iommu_groups/*/name").split() == ["vfio-noiommu"] * 2
+    reason = _reasons(lab, plugin)[f"{ALONE}.0"]
+    assert "no-IOMMU" in reason
+    lab.wait_for_log(plugin, reason)
+    assert lab.allocatable() == 0
+
+
+def _reasons(lab: Lab, plugin: str) -> dict[str, str]:
+    command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml")
+    found: dict[str, Any] = json.loads(lab.cluster.kubectl("exec", plugin, "--", *command))
+    return {device["address"]: device["reason"] for device in found["devices"] if not device["onOffer"]}

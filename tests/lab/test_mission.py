@@ -1,0 +1,173 @@
+"""The mission, on real VFIO and with a real kubelet: from a node with cards to a Linux that has them, and back.
+
+The tests stand in the order of a VM's life, and share the VMs: a guest in the guest takes a minute to boot.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import pods
+from tests.lab.control_plane import until
+from tests.lab.lab import Console, Lab
+from tests.lab.machine import ALONE, CARD, FAR, MODERN, SHARED
+from tests.lab.recorded import check_recorded
+
+MACHINE = MODERN
+
+#: The two cards that are free to go, and where the guest has them.
+HOSTDEVS = [
+    (f"{ALONE}.0", "0000:01:00.0"),
+    (f"{ALONE}.1", "0000:01:00.1"),
+    (f"{FAR}.0", "0000:02:00.0"),
+    (f"{FAR}.1", "0000:02:00.1"),
+]
+GUEST = {"0000:01:00.0": CARD[0], "0000:01:00.1": CARD[1], "0000:02:00.0": CARD[0], "0000:02:00.1": CARD[1]}
+
+
+@pytest.fixture(scope="module")
+def vm(lab: Lab, plugin: str) -> Iterator[Console]:
+    """A VM with two cards, whose launcher is process 1 of its pod."""
+    lab.wait_for_cards(2)
+    with lab.vm("first", 2):
+        yield lab.console("first")
+
+
+def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin: str) -> None:
+    lab.wait_for_cards(2)
+    assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][pods.RESOURCE] == "2"
+
+
+def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab, plugin: str) -> None:
+    devices = _inventory(lab, plugin)
+    assert {address: device["onOffer"] for address, device in devices.items()} == {
+        f"{ALONE}.0": True,
+        **{f"{shared}.0": False for shared in SHARED},
+        f"{FAR}.0": True,
+    }
+    for slot in (ALONE, *SHARED, FAR):
+        functions = devices[f"{slot}.0"]["functions"]
+        assert [(f["address"], f["id"], f["driver"]) for f in functions] == [
+            (f"{slot}.0", CARD[0], "vfio-pci"),
+            (f"{slot}.1", CARD[1], "vfio-pci"),
+        ]
+    for one, other in (SHARED, SHARED[::-1]):
+        assert f"with {other}.0" in devices[f"{one}.0"]["reason"]
+    assert {slot: devices[f"{slot}.0"]["numaNode"] for slot in (ALONE, *SHARED, FAR)} == {
+        ALONE: None, SHARED[0]: None, SHARED[1]: None, FAR: 1,
+    }  # fmt: skip
+    groups = lab.node.sh("for card in 01 04 05 41; do readlink /sys/bus/pci/devices/0000:$card:00.0/iommu_group; done")
+    found = [devices[f"{slot}.0"]["iommuGroup"] for slot in (ALONE, *SHARED, FAR)]
+    assert found == [int(link.rpartition("/")[2]) for link in groups.split()]
+    assert found[1] == found[2]
+    assert len({*found}) == 3
+
+
+def test_the_recorded_machine_is_this_one(lab: Lab, plugin: str, tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    check_recorded(lab, plugin, tmp_path, pytestconfig)
+
+
+def test_the_variable_names_one_address_a_card(lab: Lab, vm: Console) -> None:
+    value = lab.cluster.kubectl("exec", "first", "--", "printenv", pods.VARIABLE).strip()
+    assert value == f"{ALONE}.0,{FAR}.0"
+
+
+def test_two_cards_are_two_slots_of_the_guest_with_all_their_functions(lab: Lab, vm: Console) -> None:
+    assert _cards(vm) == GUEST
+    assert _hostdevs(lab.cluster.kubectl("logs", "first")) == HOSTDEVS
+
+
+def test_a_vm_that_asks_for_more_than_is_left_stays_pending(lab: Lab, vm: Console) -> None:
+    def unschedulable() -> str | None:
+        conditions = lab.cluster.get("pod", "third")["status"].get("conditions", [])
+        return next((c["message"] for c in conditions if c.get("reason") == "Unschedulable"), None)
+
+    with lab.pod("third", 1):
+        assert f"Insufficient {pods.RESOURCE}" in until("the scheduler says why", unschedulable, 60)
+        assert lab.phase("third") == "Pending"
+
+
+def test_nothing_is_left_unreaped_in_the_pod(lab: Lab, vm: Console) -> None:
+    states = lab.cluster.kubectl("exec", "first", "--", "sh", "-c", "grep -h ^State: /proc/[0-9]*/status")
+    assert "(sleeping)" in states
+    assert "(zombie)" not in states
+
+
+def test_a_vm_lives_on_while_the_kubelet_dies_and_the_plugin_registers_again(
+    lab: Lab, vm: Console, plugin: str
+) -> None:
+    before = lab.node.sh("pidof kubelet")
+    lab.node.sh("kill -KILL $(pidof kubelet)")
+    until("another kubelet runs", lambda: lab.node.sh("pidof kubelet || true") not in ("", before), 60)
+    registered = "registered, and watched by the kubelet"
+    until("the plugin registers again", lambda: lab.cluster.kubectl("logs", plugin).count(registered) == 2, 150)
+    lab.wait_for_cards(2)
+    assert "GUEST end" in lab.console("first").wait_for("GUEST end")
+    assert _restarts(lab, "first") == _restarts(lab, plugin) == 0
+
+
+def test_a_vm_lives_on_while_the_plugin_is_replaced_and_the_cards_stay(lab: Lab, vm: Console, plugin: str) -> None:
+    lab.cluster.delete("pod", plugin)
+    replaced = lab.plugin()
+    assert replaced != plugin
+    lab.wait_for_log(replaced, "registered, and watched by the kubelet")
+    lab.wait_for_cards(2)
+    assert _restarts(lab, "first") == 0
+
+
+def test_a_deleted_pod_shuts_its_guest_down_within_its_grace(lab: Lab, vm: Console) -> None:
+    console = lab.console("first")
+    console.wait_for("GUEST end")
+    lab.box.spawn("first-log", *lab.cluster.argv("logs", "--follow", "first"))
+    lab.cluster.delete("pod", "first")
+    assert "GUEST power button" in console.text()
+    assert "default_first has ended: shutdown" in (lab.box.logs / "first-log.log").read_text()
+    assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
+
+
+def test_the_next_vm_gets_the_cards_from_the_older_dialect_and_not_as_process_1(lab: Lab, plugin: str) -> None:
+    """The variable lists every function, as older plugins do; the first process of the pod is somebody else's."""
+    older = ",".join(f"{slot}.{function}" for slot in (ALONE, FAR) for function in (0, 1))
+    with lab.vm("second", 2, env={pods.VARIABLE: older}, share_processes=True) as log:
+        assert _hostdevs(log) == HOSTDEVS
+        assert _cards(lab.console("second")) == GUEST
+
+
+def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab, plugin: str) -> None:
+    """As its pod's first process, which the supervisor is, and as another."""
+    alone, shared = (
+        lab.pod(name, 1, capabilities=(), share_processes=share_processes)
+        for name, share_processes in (("unable", False), ("unable-shared", True))
+    )
+    with alone as one, shared as other:
+        for name in (one, other):
+            lab.wait_for_end(name)
+            log = lab.cluster.kubectl("logs", name)
+            assert "gpu-launcher: VFIO locks the guest's memory: 1280 MiB with libvirt's reserve" in log
+            assert "give it the capability SYS_RESOURCE" in log
+            (container,) = lab.cluster.get("pod", name)["status"]["containerStatuses"]
+            assert container["state"]["terminated"]["exitCode"] == 1
+
+
+def _restarts(lab: Lab, pod: str) -> int:
+    (container,) = lab.cluster.get("pod", pod)["status"]["containerStatuses"]
+    return int(container["restartCount"])
+
+
+def _hostdevs(log: str) -> list[tuple[str, str]]:
+    """Each device's host and guest address, as the launcher's log has them."""
+    return re.findall(r"host (\S+) -> guest (\S+)", log)
+
+
+def _inventory(lab: Lab, plugin: str) -> dict[str, Any]:
+    command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml")
+    found = json.loads(lab.cluster.kubectl("exec", plugin, "--", *command))
+    return {device["address"]: device for device in found["devices"]}
+
+
+def _cards(console: Console) -> dict[str, str]:
+    return {address: identity for address, identity in console.functions().items() if identity in CARD}
