@@ -1,5 +1,6 @@
 """The rules that matter are run: linters, types, import contracts, and that what is generated or pinned is current."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -106,3 +107,22 @@ def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
     result = run(sys.executable, "-c", program)
     assert result.returncode == 0, result.stderr
     assert "<domain" in result.stdout
+
+
+@pytest.mark.parametrize(
+    ("as_whom", "path", "needs"),
+    [
+        (("unshare", "--user"), os.environ["PATH"], "the lab needs root: "),
+        ((), "/nowhere", "the lab needs unshare, nsenter, setpriv, ip, qemu-system-x86_64 on the PATH; "),
+    ],
+)
+def test_a_lab_that_the_host_cannot_have_says_what_is_missing_and_fails(
+    as_whom: tuple[str, ...], path: str, needs: str
+) -> None:
+    for module, code in (("pytest", 1), ("tests.lab.build", 1), ("tests.lab.shell", 1)):
+        arguments = ("tests/lab", "-p", "no:cacheprovider") if module == "pytest" else ()
+        done = subprocess.run(
+            [*as_whom, sys.executable, "-m", module, *arguments],
+            cwd=ROOT, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert (needs in done.stdout + done.stderr, done.returncode) == (True, code), done.stdout + done.stderr

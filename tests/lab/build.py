@@ -22,8 +22,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.lab.box import opened_box
-from tests.lab.cache import cached, command
+from tests.lab.box import LabNeeds, opened_box, require_host
+from tests.lab.cache import BuildFailed, cached, command
 from tests.lab.images import write_image, write_layer
 from tests.processes import ROOT
 
@@ -342,7 +342,11 @@ def _scratch(out: Path) -> Iterator[Path]:
 def main() -> None:
     """Make whatever is not there."""
     started = time.monotonic()
-    disk()
+    try:
+        require_host()
+        disk()
+    except (LabNeeds, BuildFailed) as error:
+        sys.exit(f"the lab needs {error}" if isinstance(error, LabNeeds) else str(error))
     print(f"lab: everything is built, after {time.monotonic() - started:.0f} s", flush=True)
 
 

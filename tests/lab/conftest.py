@@ -1,5 +1,6 @@
 """The lab's fixtures: a machine in a cluster of its own, once for the tests of a module, which names it MACHINE."""
 
+import tempfile
 from collections.abc import Generator, Iterator
 from pathlib import Path
 
@@ -30,9 +31,10 @@ def pytest_sessionstart() -> None:
 
 
 @pytest.fixture(scope="session")
-def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def images() -> Iterator[Path]:
     """The images of the working tree."""
-    return build.tree_images(tmp_path_factory.mktemp("images"))
+    with tempfile.TemporaryDirectory() as scratch:
+        yield build.tree_images(Path(scratch))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,10 @@ class KubectlFailed(Exception):
     """kubectl's own words."""
 
 
+class NotYet(Exception):
+    """What there is while something else is waited for."""
+
+
 class Cluster:
     """kubectl as the cluster's admin."""
 
@@ -58,7 +62,7 @@ def until(what: str, look: Callable[[], T | None], seconds: float) -> T:
     while time.monotonic() < deadline:
         try:
             found = look()
-        except (KubectlFailed, LookupError) as error:
+        except (KubectlFailed, NotYet, LookupError) as error:
             last = error
         else:
             if found is not None and found is not False:

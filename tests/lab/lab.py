@@ -14,7 +14,7 @@ from typing import Any
 
 from tests.lab import pods
 from tests.lab.box import Box, opened_box
-from tests.lab.control_plane import Cluster, KubectlFailed, running_control_plane, until
+from tests.lab.control_plane import Cluster, KubectlFailed, NotYet, running_control_plane, until
 from tests.lab.machine import Machine
 from tests.lab.node import Node, booted
 
@@ -49,7 +49,13 @@ class Lab:
         return int(self.cluster.get("node", self.node.name)["status"]["allocatable"].get(pods.RESOURCE, 0))
 
     def wait_for_cards(self, number: int) -> None:
-        until(f"{self.node.name} has {number} cards", lambda: self.allocatable() == number, 150)
+        def look() -> bool:
+            found = self.allocatable()
+            if found != number:
+                raise NotYet(f"{found} cards")
+            return True
+
+        until(f"{self.node.name} has {number} cards", look, 150)
 
     def phase(self, pod: str) -> str:
         return str(self.cluster.get("pod", pod)["status"]["phase"])
