@@ -1,6 +1,6 @@
 #!/bin/sh
-# What `make demo` and `make test` do first: the Debian packages that are missing, and .venv. Called by make when
-# .venv/ready is missing or older than what it was made from. One more package|why may be given.
+# What `make` does first: the Debian packages that are missing, and .venv. Called by make when
+# .venv/ready is missing or older than what it was made from. More lines of package|why may be given.
 set -eu
 
 # package|why

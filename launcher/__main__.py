@@ -6,6 +6,10 @@ import gc
 # at the end, takes a third of the time of `render`. `run`, which stays, turns collection on again.
 gc.disable()
 
+from launcher.supervise import hold_signals  # noqa: E402
+
+hold_signals()
+
 import os  # noqa: E402
 import sys  # noqa: E402
 

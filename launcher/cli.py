@@ -20,7 +20,7 @@ from launcher.embedded import DEFAULT_URI, is_embedded
 from launcher.errors import Refusal, UserError, one_line
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest import VirtualMachineInstance, read_manifest
-from launcher.preflight import locked_memory, locked_memory_shortfall
+from launcher.preflight import let_vfio_lock
 from launcher.supervise import supervise
 from pci.sysfs import Host, NotSysfs, read_host
 
@@ -88,9 +88,7 @@ def run(
                 "the device is gone, or the variable is another node's"
             )
     if cards and is_embedded(connect):
-        shortfall = locked_memory_shortfall(guest_memory(vmi.spec.domain), locked_memory())
-        if shortfall is not None:
-            raise Refusal(shortfall)
+        let_vfio_lock(guest_memory(vmi.spec.domain))
     xml = domain_xml(vmi, seat(cards), emulation=emulation)
     run_domain(xml, uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 

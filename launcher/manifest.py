@@ -57,8 +57,8 @@ def _q35(value: str) -> str:
 
 
 def _path_in_image(value: str) -> str:
-    if not value.startswith("/") or ".." in value.split("/"):
-        raise ValueError(f"{value!r}; expected an absolute path in the image, without ..")
+    if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", value) or ".." in value.split("/"):
+        raise ValueError(f"{value!r}; expected an absolute path of a file in the image, like /boot/vmlinuz")
     return value
 
 

@@ -8,6 +8,17 @@ import os
 import signal
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
+_AWAITED = {*_PASSED_ON, signal.SIGCHLD}
+
+
+def hold_signals() -> None:
+    """As process 1: signals wait from now on until supervise() asks for them; the sooner the better.
+
+    The kernel drops what process 1 of a namespace has no handler for (signal(7)); a SIGTERM that came while modules
+    are still being imported would be lost, and the pod would start what it was told to end.
+    """
+    if os.getpid() == 1:
+        signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
 
 
 def supervise() -> None:
@@ -18,15 +29,13 @@ def supervise() -> None:
     """
     if os.getpid() != 1:
         return
-    # Blocked signals wait to be asked for, so that none comes too early or twice.
-    awaited = {*_PASSED_ON, signal.SIGCHLD}
-    signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
+    hold_signals()
     worker = os.fork()
     if worker == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, awaited)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
         return
     while True:
-        signum = signal.sigwait(awaited)
+        signum = signal.sigwait(_AWAITED)
         if signum != signal.SIGCHLD:
             os.kill(worker, signum)
             continue

@@ -6,7 +6,7 @@ from lxml.etree import _Element as Element
 from launcher.manifest import Firmware, KernelBoot
 
 #: Where the pod mounts the image of `kernelBoot.container`, whole: an image volume. The directory is KubeVirt's
-#: (pkg/container-disk, KernelBootName); it copies the two files there, so that only their base names are below it.
+#: (pkg/container-disk, GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
 KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
 
 

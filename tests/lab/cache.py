@@ -2,6 +2,7 @@
 
 import fcntl
 import hashlib
+import inspect
 import os
 import shutil
 import subprocess
@@ -19,9 +20,10 @@ class BuildFailed(Exception):
 def cached(name: str, inputs: Iterable[str | Path], make: Callable[[Path], None]) -> Path:
     """The directory that `make` fills, made anew when an input changes: a text, a file's content, or a built directory.
 
-    It is there whole or not at all. Two labs that want the same wait for each other.
+    It is there whole or not at all. Two labs that want the same wait for each other. The one made before is kept, for
+    another checkout that may be using it; older ones go.
     """
-    directory = CACHE / f"{name}-{_key(inputs)}"
+    directory = CACHE / f"{name}-{_key([*inputs, inspect.getsource(make)])}"
     if directory.exists():
         return directory
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -29,9 +31,13 @@ def cached(name: str, inputs: Iterable[str | Path], make: Callable[[Path], None]
         fcntl.flock(lock, fcntl.LOCK_EX)
         if directory.exists():
             return directory
-        for older in CACHE.glob(f"{name}-*"):
-            shutil.rmtree(older)
         part = CACHE / f"{name}-part"
+        shutil.rmtree(part, ignore_errors=True)
+        made = sorted(CACHE.glob(f"{name}-*"), key=lambda path: path.stat().st_mtime)
+        for older in made[:-1]:
+            # What is half removed must not be found under its name.
+            older.rename(part)
+            shutil.rmtree(part)
         part.mkdir()
         started = time.monotonic()
         print(f"lab: making {name} ...", flush=True)
@@ -55,9 +61,13 @@ def _key(inputs: Iterable[str | Path]) -> str:
 
 
 def command(*argv: str | Path, cwd: Path | None = None, env: Mapping[str, str] | None = None) -> str:
-    """Run a build's command to its end; its standard output. BuildFailed with its last words where it fails."""
+    """Run a build's command to its end; its standard output. BuildFailed with its last words where it fails.
+
+    In a process namespace, so that nothing of it goes on building when the builder is gone.
+    """
+    namespace = ("setpriv", "--pdeathsig", "KILL", "unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
     done = subprocess.run(
-        list(map(str, argv)),
+        [*namespace, *map(str, argv)],
         cwd=cwd,
         env={**os.environ, **(env or {})},
         stdin=subprocess.DEVNULL,

@@ -1,12 +1,9 @@
 """The lab's fixtures: a machine in a cluster of its own, once for the tests of a module, which names it MACHINE."""
 
-import tempfile
 from collections.abc import Generator, Iterator
-from pathlib import Path
 
 import pytest
 
-from tests.lab import build
 from tests.lab.box import LabNeeds, require_host
 from tests.lab.lab import Lab, running_lab
 from tests.processes import ROOT
@@ -30,25 +27,16 @@ def pytest_sessionstart() -> None:
         pytest.exit(f"the lab needs {error}", returncode=1)
 
 
-@pytest.fixture(scope="session")
-def images() -> Iterator[Path]:
-    """The images of the working tree."""
-    with tempfile.TemporaryDirectory() as scratch:
-        yield build.tree_images(Path(scratch))
-
-
 @pytest.fixture(scope="module")
-def lab(request: pytest.FixtureRequest, images: Path) -> Iterator[Lab]:
-    with running_lab(request.module.MACHINE, images) as lab:
+def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
+    stash, module = request.config.stash, str(request.path.stem)
+    logs = LOGS / module
+    with running_lab(request.module.MACHINE, logs) as lab:
         if lab.node.first_boot is not None:
-            request.config.stash[_notes].append(
-                f"{lab.node.name} was booted twice; the first time: {lab.node.first_boot}"
-            )
+            stash[_notes].append(f"{lab.node.name} was booted twice; the first time: {lab.node.first_boot}")
         yield lab
-        module = request.path.stem
-        if module in request.config.stash[_failed]:
-            lab.collect_logs(LOGS / module)
-            request.config.stash[_notes].append(f"the logs of {module} are in {LOGS / module}")
+        if module in stash[_failed]:
+            lab.collect_logs(logs)
 
 
 @pytest.fixture(scope="module")
@@ -68,3 +56,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for note in config.stash[_notes]:
         terminalreporter.write_line(f"lab: {note}")
+    failed = config.stash[_failed]
+    for module in sorted(failed):
+        if (LOGS / module).exists():
+            terminalreporter.write_line(f"lab: the logs of {module} are in {LOGS / module}")

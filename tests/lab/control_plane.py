@@ -1,6 +1,7 @@
 """Kubernetes' control plane in the box, and kubectl to talk to it."""
 
 import json
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -62,7 +63,7 @@ def until(what: str, look: Callable[[], T | None], seconds: float) -> T:
     while time.monotonic() < deadline:
         try:
             found = look()
-        except (KubectlFailed, NotYet, LookupError) as error:
+        except (KubectlFailed, NotYet, LookupError, subprocess.TimeoutExpired) as error:
             last = error
         else:
             if found is not None and found is not False:

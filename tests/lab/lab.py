@@ -1,22 +1,21 @@
 """The whole lab: a cluster in its box, and a machine that is its node."""
 
-import io
 import json
 import shutil
 import subprocess
-import tarfile
+import tempfile
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.lab import pods
+from tests.lab import build, pods
 from tests.lab.box import Box, opened_box
 from tests.lab.control_plane import Cluster, KubectlFailed, NotYet, running_control_plane, until
 from tests.lab.machine import Machine
-from tests.lab.node import Node, booted
+from tests.lab.node import IMAGES, Node, booted
 
 
 @dataclass(frozen=True)
@@ -63,15 +62,14 @@ class Lab:
     def wait_for_end(self, pod: str) -> None:
         until(f"{pod} has ended", lambda: self.phase(pod) in ("Succeeded", "Failed"), 150)
 
-    def wait_for_log(self, pod: str, text: str, seconds: float = 150) -> str:
-        """The pod's log, once the text is in it."""
+    def wait_for_log(self, pod: str, text: str, seconds: float = 150, *, times: int = 1) -> str:
+        """The pod's log, once the text is in it that many times."""
 
         def log() -> str | None:
             found = self.cluster.kubectl("logs", pod)
-            assert text in found or self.phase(pod) in ("Pending", "Running"), (
-                f"{pod} has ended without {text!r}: {found}"
-            )
-            return found if text in found else None
+            there = found.count(text) >= times
+            assert there or self.phase(pod) in ("Pending", "Running"), f"{pod} has ended without {text!r}: {found}"
+            return found if there else None
 
         return until(f"{text!r} in the log of {pod}", log, seconds)
 
@@ -82,15 +80,21 @@ class Lab:
         try:
             yield name
         finally:
+            # They go with the pod.
+            (self.box.logs / f"pod-{name}.log").write_text(
+                _told(self.cluster.kubectl, "logs", name)
+                + _told(self.cluster.kubectl, "describe", "pod", name)
+                + _told(self.cluster.kubectl, "exec", name, "--", "sh", "-c", "cat /run/gpu-launcher/log/qemu/*")
+            )
             self.cluster.delete("pod", name)
 
     @contextmanager
     def vm(self, name: str, cards: int, **how: Any) -> Iterator[str]:
         """The same, once libvirt says that the VM runs: the launcher's log."""
         with self.pod(name, cards, **how):
+            # Right after, it lists the devices: a card of ours has two functions.
             self.wait_for_log(name, "is running")
-            # The devices are listed right after.
-            yield self.wait_for_log(name, "-> guest")
+            yield self.wait_for_log(name, "-> guest", times=2 * cards)
 
     def console(self, pod: str) -> "Console":
         """The guest's serial console, from the first time that somebody asked for it on."""
@@ -105,8 +109,8 @@ class Lab:
         """The node's sysfs, as `gpu-plugin record` in its pod has it."""
         recording = "gpu-plugin record /tmp/recorded >&2 && tar -C /tmp/recorded -c . | base64; rm -r /tmp/recorded"
         archive = b64decode(self.cluster.kubectl("exec", plugin, "--", "sh", "-c", recording))
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(directory, filter="tar")
+        directory.mkdir()
+        subprocess.run(["tar", "-C", directory, "-x"], input=archive, check=True)
 
     def collect_logs(self, directory: Path) -> None:
         """What every part has to say, for somebody who was not there."""
@@ -149,9 +153,22 @@ class Console:
 
 
 @contextmanager
-def running_lab(machine: Machine, images: Path) -> Iterator[Lab]:
-    """A box, a control plane in it and a node; nothing is left of them afterwards."""
-    with opened_box() as box, running_control_plane(box) as cluster, booted(box, cluster, machine, images) as node:
+def running_lab(machine: Machine, logs: Path | None = None) -> Iterator[Lab]:
+    """A box, a control plane in it and a node with the working tree's images; nothing is left of them afterwards.
+
+    What a lab that does not come up has to say goes to `logs`.
+    """
+    with opened_box() as box, ExitStack() as stack:
+        try:
+            with tempfile.TemporaryDirectory() as scratch:
+                shutil.move(build.tree_images(Path(scratch)), box.path(IMAGES))
+            cluster = stack.enter_context(running_control_plane(box))
+            node = stack.enter_context(booted(box, cluster, machine))
+        except BaseException:
+            if logs is not None:
+                shutil.rmtree(logs, ignore_errors=True)
+                shutil.copytree(box.logs, logs)
+            raise
         yield Lab(box, cluster, node)
 
 

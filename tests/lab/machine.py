@@ -48,7 +48,7 @@ def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
     """The command line: 2 processors and 4 GiB on two NUMA nodes; writes to the disk are lost."""
     return [
         "qemu-system-x86_64",
-        *("-machine", f"q35,kernel-irqchip={'split' if machine.iommu else 'on'}", "-accel", "tcg,thread=multi"),
+        *("-machine", "q35", "-accel", "tcg,thread=multi"),
         *("-cpu", "max", "-smp", "2", "-m", "4096", "-nodefaults", "-no-reboot", "-display", "none"),
         *("-serial", f"file:{console}"),
         *("-object", "memory-backend-ram,id=m0,size=2G", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),

@@ -11,6 +11,8 @@ from tests.lab.machine import Machine, qemu
 
 _BOOT = 120  # seconds; 20 measured
 _DONE = "lab-exit-code"
+#: Where in the box the images of the working tree are, for the node's second disk.
+IMAGES = "/run/lab/images.tar"
 
 
 class Node:
@@ -32,30 +34,32 @@ class Node:
 
 
 @contextmanager
-def booted(box: Box, cluster: Cluster, machine: Machine, images: Path) -> Iterator[Node]:
+def booted(box: Box, cluster: Cluster, machine: Machine) -> Iterator[Node]:
     """The machine, from power on until the end of the block; tried once more where it does not come up."""
     node = Node(box, machine)
     try:
         try:
-            _boot(box, cluster, machine, images)
+            _boot(box, cluster, machine, "console")
         except AssertionError as error:
             node.first_boot = str(error)
             box.kill(machine.name)
-            _boot(box, cluster, machine, images)
+            _boot(box, cluster, machine, "second-console")
         yield node
     finally:
         box.kill(machine.name)
 
 
-def _boot(box: Box, cluster: Cluster, machine: Machine, images: Path) -> None:
+def _boot(box: Box, cluster: Cluster, machine: Machine, log: str) -> None:
     """Power on, and wait until the node is ready; AssertionError, with the end of its console, if it never is."""
-    console = f"/run/lab/log/{machine.name}-console.log"
-    box.spawn(machine.name, *qemu(machine, build.disk() / "disk.img", images, console))
+    console = box.logs / f"{machine.name}-{log}.log"
+    console.touch()
+    disk = build.disk() / "disk.img"
+    box.spawn(machine.name, *qemu(machine, disk, Path(IMAGES), f"/run/lab/log/{console.name}"))
     try:
         until(f"{machine.name} is ready", lambda: _ready(box, cluster, machine), _BOOT)
     except AssertionError as error:
-        last = box.path(console).read_text(errors="replace").splitlines()[-20:]
-        raise AssertionError("\n".join([str(error), *last])) from None
+        said = (console.read_text(errors="replace") + (box.logs / f"{machine.name}.log").read_text()).splitlines()
+        raise AssertionError("\n".join([str(error), *said[-20:]])) from None
 
 
 def _ready(box: Box, cluster: Cluster, machine: Machine) -> bool:

@@ -2,11 +2,9 @@
 
 import subprocess
 import sys
-import tempfile
-from pathlib import Path
 
 from tests.lab import build
-from tests.lab.box import NODE, LabNeeds, require_host
+from tests.lab.box import NODE
 from tests.lab.lab import Lab, running_lab
 from tests.lab.machine import BARE, LEGACY, MODERN
 
@@ -25,15 +23,8 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else MODERN.name
     if name not in _MACHINES:
         sys.exit(f"lab-shell: there is no machine {name}; expected one of {', '.join(_MACHINES)}")
-    try:
-        require_host()
-    except LabNeeds as error:
-        sys.exit(f"the lab needs {error}")
-    build.disk()
-    with (
-        tempfile.TemporaryDirectory() as scratch,
-        running_lab(_MACHINES[name], build.tree_images(Path(scratch))) as lab,
-    ):
+    build.main()
+    with running_lab(_MACHINES[name]) as lab:
         lab.start_plugin()
         _write_node_command(lab)
         print(_GREETING.format(logs="/run/lab/log"), flush=True)

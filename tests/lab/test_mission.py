@@ -76,7 +76,7 @@ def test_the_variable_names_one_address_a_card(lab: Lab, vm: Console) -> None:
     assert value == f"{ALONE}.0,{FAR}.0"
 
 
-def test_two_cards_are_two_slots_of_the_guest_with_all_their_functions(lab: Lab, vm: Console) -> None:
+def test_two_cards_are_two_slots_of_the_guest_companions_included(lab: Lab, vm: Console) -> None:
     assert _cards(vm) == GUEST
     assert _hostdevs(lab.cluster.kubectl("logs", "first")) == HOSTDEVS
 
@@ -104,7 +104,7 @@ def test_a_vm_lives_on_while_the_kubelet_dies_and_the_plugin_registers_again(
     lab.node.sh("kill -KILL $(pidof kubelet)")
     until("another kubelet runs", lambda: lab.node.sh("pidof kubelet || true") not in ("", before), 60)
     registered = "registered, and watched by the kubelet"
-    until("the plugin registers again", lambda: lab.cluster.kubectl("logs", plugin).count(registered) == 2, 150)
+    until("the plugin registers again", lambda: lab.cluster.kubectl("logs", plugin).count(registered) >= 2, 150)
     lab.wait_for_cards(2)
     assert "GUEST end" in lab.console("first").wait_for("GUEST end")
     assert _restarts(lab, "first") == _restarts(lab, plugin) == 0
@@ -124,8 +124,9 @@ def test_a_deleted_pod_shuts_its_guest_down_within_its_grace(lab: Lab, vm: Conso
     console.wait_for("GUEST end")
     lab.box.spawn("first-log", *lab.cluster.argv("logs", "--follow", "first"))
     lab.cluster.delete("pod", "first")
-    assert "GUEST power button" in console.text()
-    assert "default_first has ended: shutdown" in (lab.box.logs / "first-log.log").read_text()
+    log = lab.box.logs / "first-log.log"
+    until("the launcher's last words", lambda: "default_first has ended: shutdown" in log.read_text(), 30)
+    console.wait_for("GUEST power button", 30)
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
 
 

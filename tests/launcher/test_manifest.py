@@ -86,7 +86,7 @@ def test_json_is_yaml_too(path: Path) -> None:
         ),
         (
             ("memory:", "firmware: {kernelBoot: {container: {image: x, kernelPath: /../etc/shadow}}}\n    memory:"),
-            "spec.domain.firmware.kernelBoot.container.kernelPath: '/../etc/shadow'; expected an absolute path in the",
+            "spec.domain.firmware.kernelBoot.container.kernelPath: '/../etc/shadow'; expected an absolute path of",
         ),
         (("{name: vm}", "{name: VM/1}"), "metadata.name: 'VM/1' is no Kubernetes name"),
         # Not ours at all.

@@ -1,6 +1,7 @@
 """The first process of a container, as one: in a process namespace of its own."""
 
 import os
+import signal
 import subprocess
 import sys
 
@@ -18,10 +19,14 @@ supervise()
 
 
 def run(body: str) -> subprocess.CompletedProcess[str]:
+    return as_process_1(_AS_PROCESS_1.format(body=body))
+
+
+def as_process_1(program: str) -> subprocess.CompletedProcess[str]:
     as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
     namespace = ("unshare", *as_root, "--pid", "--fork", "--kill-child", "--mount-proc")
     return subprocess.run(
-        [*namespace, sys.executable, "-c", _AS_PROCESS_1.format(body=body)],
+        [*namespace, sys.executable, "-c", program],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -51,6 +56,12 @@ time.sleep(0.2)
 print(heard == [signal.{signum}])
 """)
     assert (done.stdout, done.returncode) == ("True\n", 0)
+
+
+def test_a_signal_that_comes_before_there_is_a_worker_ends_it() -> None:
+    program = "import os, signal\nfrom launcher.supervise import hold_signals, supervise\nhold_signals()\n"
+    program += "os.kill(os.getpid(), signal.SIGTERM)\nsupervise()\nsignal.pause()"
+    assert as_process_1(program).returncode == 128 + signal.SIGTERM
 
 
 def test_what_becomes_its_child_is_reaped() -> None:
