@@ -113,9 +113,8 @@ def debian_kernel() -> Path:
             modules = Path(shutil.move(next(scratch.glob("usr/lib/modules/*")), out / "modules"))
             initrd = scratch / "initrd"
             initrd.mkdir()
-            for name in ("virtio_blk",):
-                (module,) = modules.rglob(f"{name}.ko.xz")
-                (initrd / f"{name}.ko").write_bytes(subprocess.check_output(["xz", "-dc", module]))
+            (disk_driver,) = modules.rglob("virtio_blk.ko.xz")
+            (initrd / "virtio_blk.ko").write_bytes(subprocess.check_output(["xz", "-dc", disk_driver]))
             _busybox(initrd)
             shutil.copy(_LAB / "node" / "initrd-init", initrd / "init")
             _write_initrd(initrd, out / "initrd")

@@ -33,38 +33,42 @@ def write_image(
 
     `known` are the lower ones, which the importing store has already; `layers` come with the archive.
     """
+    # Once a layer: the lower ones have hundreds of megabytes.
+    above = [_layer(layer) for layer in layers]
+    described = [*(_layer(layer) for layer in known), *above]
     index = []
     with tarfile.open(archive, "w") as out:
-        for layer in layers:
-            out.add(layer, _place(_digest(layer)))
+        for layer, descriptor in zip(layers, above, strict=True):
+            out.add(layer, _place(descriptor["digest"]))
         for name, argv in names.items():
-            config = _descriptor(out, "config", _config([*known, *layers], argv))
-            manifest = _descriptor(out, "manifest", _manifest([*known, *layers], config))
+            config = _descriptor(out, "config", _config(described, argv))
+            manifest = _descriptor(out, "manifest", _manifest(described, config))
             index.append({**manifest, "platform": _PLATFORM, "annotations": {"io.containerd.image.name": name}})
         _add(out, "index.json", {"schemaVersion": 2, "mediaType": f"{_OCI}.index.v1+json", "manifests": index})
         _add(out, "oci-layout", {"imageLayoutVersion": "1.0.0"})
 
 
-def _config(layers: Sequence[Path], argv: Sequence[str]) -> dict[str, Any]:
+def _layer(layer: Path) -> dict[str, Any]:
+    with layer.open("rb") as content:
+        digest = f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
+    return {"mediaType": f"{_OCI}.layer.v1.tar", "digest": digest, "size": layer.stat().st_size}
+
+
+def _config(layers: Sequence[dict[str, Any]], argv: Sequence[str]) -> dict[str, Any]:
+    path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
     return {
         **_PLATFORM,
-        "config": {
-            "Entrypoint": list(argv),
-            "Env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
-        },
-        "rootfs": {"type": "layers", "diff_ids": [_digest(layer) for layer in layers]},
+        "config": {"Entrypoint": list(argv), "Env": [path]},
+        "rootfs": {"type": "layers", "diff_ids": [layer["digest"] for layer in layers]},
     }
 
 
-def _manifest(layers: Sequence[Path], config: dict[str, Any]) -> dict[str, Any]:
+def _manifest(layers: Sequence[dict[str, Any]], config: dict[str, Any]) -> dict[str, Any]:
     return {
         "schemaVersion": 2,
         "mediaType": f"{_OCI}.manifest.v1+json",
         "config": config,
-        "layers": [
-            {"mediaType": f"{_OCI}.layer.v1.tar", "digest": _digest(layer), "size": layer.stat().st_size}
-            for layer in layers
-        ],
+        "layers": list(layers),
     }
 
 
@@ -74,11 +78,6 @@ def _descriptor(archive: tarfile.TarFile, kind: str, content: dict[str, Any]) ->
     digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
     _add(archive, _place(digest), content)
     return {"mediaType": f"{_OCI}.{kind}.v1+json", "digest": digest, "size": len(data)}
-
-
-def _digest(layer: Path) -> str:
-    with layer.open("rb") as content:
-        return f"sha256:{hashlib.file_digest(content, 'sha256').hexdigest()}"
 
 
 def _place(digest: str) -> str:

@@ -105,6 +105,12 @@ class Lab:
         self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "tail", "-n", "+1", "-f", "/tmp/console"))
         return Console(self.box.logs / f"{name}.log")
 
+    def inventory(self, plugin: str) -> dict[str, Any]:
+        """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
+        command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml")
+        found = json.loads(self.cluster.kubectl("exec", plugin, "--", *command))
+        return {device["address"]: device for device in found["devices"]}
+
     def record(self, plugin: str, directory: Path) -> None:
         """The node's sysfs, as `gpu-plugin record` in its pod has it."""
         recording = "gpu-plugin record /tmp/recorded >&2 && tar -C /tmp/recorded -c . | base64; rm -r /tmp/recorded"
@@ -114,8 +120,7 @@ class Lab:
 
     def collect_logs(self, directory: Path) -> None:
         """What every part has to say, for somebody who was not there."""
-        shutil.rmtree(directory, ignore_errors=True)
-        shutil.copytree(self.box.logs, directory)
+        _copy_logs(self.box, directory)
         views: Mapping[str, tuple[str, ...]] = {
             "objects.yaml": ("get", "nodes,pods,events", "--all-namespaces", "-o", "yaml"),
             "pods.txt": ("describe", "pods", "--all-namespaces"),
@@ -166,10 +171,15 @@ def running_lab(machine: Machine, logs: Path | None = None) -> Iterator[Lab]:
             node = stack.enter_context(booted(box, cluster, machine))
         except BaseException:
             if logs is not None:
-                shutil.rmtree(logs, ignore_errors=True)
-                shutil.copytree(box.logs, logs)
+                _copy_logs(box, logs)
             raise
         yield Lab(box, cluster, node)
+
+
+def _copy_logs(box: Box, directory: Path) -> None:
+    """In place of what an earlier run has left there."""
+    shutil.rmtree(directory, ignore_errors=True)
+    shutil.copytree(box.logs, directory)
 
 
 def _told(ask: Callable[..., str], *arguments: str) -> str:

@@ -26,11 +26,15 @@ class Node:
 
     def sh(self, script: str, seconds: float = 60) -> str:
         """What the script prints. Works without kubelet and cluster; AssertionError where the script fails."""
-        netcat = (build.node_root() / "root/usr/bin/busybox", "nc", NODE, "2323")
-        done = self._box.run(*netcat, stdin=f"{{ {script}\n}} 2>&1; echo {_DONE} $?; exit\n", seconds=seconds)
+        done = self._box.run(*way_in(), stdin=f"{{ {script}\n}} 2>&1; echo {_DONE} $?; exit\n", seconds=seconds)
         output, _, code = done.stdout.rpartition(_DONE)
         assert code.strip() == "0", f"on {self.name}, {script!r}: {done.stdout or done.stderr}"
         return output
+
+
+def way_in() -> tuple[str, ...]:
+    """The command that, in the box, connects to a root shell on the node: node/init listens."""
+    return (f"{build.node_root()}/root/usr/bin/busybox", "nc", NODE, "2323")
 
 
 @contextmanager

@@ -4,13 +4,13 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from launcher.elements.firmware import KERNEL_BOOT
 from tests.lab import build
 from tests.lab.machine import CARD
 
 RESOURCE = "example.com/card"
 VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 _PLUGINS = "/var/lib/kubelet/device-plugins"
-_KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
 
 
 def plugin() -> tuple[dict[str, Any], ...]:
@@ -93,7 +93,7 @@ def vm(
         "securityContext": {"capabilities": {"add": list(capabilities)}},
         "volumeMounts": [
             {"name": "vm", "mountPath": "/etc/vm"},
-            {"name": "kernel-boot", "mountPath": _KERNEL_BOOT},
+            {"name": "kernel-boot", "mountPath": KERNEL_BOOT},
         ],
     }
     return (

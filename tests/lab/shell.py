@@ -4,9 +4,9 @@ import subprocess
 import sys
 
 from tests.lab import build
-from tests.lab.box import NODE
 from tests.lab.lab import Lab, running_lab
 from tests.lab.machine import BARE, LEGACY, MODERN
+from tests.lab.node import way_in
 
 _MACHINES = {machine.name: machine for machine in (MODERN, LEGACY, BARE)}
 
@@ -42,7 +42,7 @@ def _environ(lab: Lab) -> tuple[str, ...]:
 def _write_node_command(lab: Lab) -> None:
     command = lab.box.path("/run/lab/bin/node")
     command.parent.mkdir()
-    netcat = f"{build.node_root()}/root/usr/bin/busybox nc {NODE} 2323"
+    netcat = " ".join(way_in())
     command.write_text(
         f'#!/bin/sh\n[ $# -gt 0 ] || exec {netcat}\n{{ echo "$* 2>&1"; echo exit; }} | {netcat}\n',
     )

@@ -1,8 +1,6 @@
 """A node without an IOMMU: nothing is offered, and everything says why."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,6 +36,5 @@ def test_vfio_without_an_iommu_is_not_offered_either(lab: Lab, plugin: str) -> N
 
 
 def _reasons(lab: Lab, plugin: str) -> dict[str, str]:
-    command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml")
-    found: dict[str, Any] = json.loads(lab.cluster.kubectl("exec", plugin, "--", *command))
-    return {device["address"]: device["reason"] for device in found["devices"] if not device["onOffer"]}
+    found = lab.inventory(plugin)
+    return {address: device["reason"] for address, device in found.items() if not device["onOffer"]}

@@ -3,11 +3,9 @@
 The tests stand in the order of a VM's life, and share the VMs: a guest in the guest takes a minute to boot.
 """
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -43,7 +41,7 @@ def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin
 
 
 def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab, plugin: str) -> None:
-    devices = _inventory(lab, plugin)
+    devices = lab.inventory(plugin)
     assert {address: device["onOffer"] for address, device in devices.items()} == {
         f"{ALONE}.0": True,
         **{f"{shared}.0": False for shared in SHARED},
@@ -162,12 +160,6 @@ def _restarts(lab: Lab, pod: str) -> int:
 def _hostdevs(log: str) -> list[tuple[str, str]]:
     """Each device's host and guest address, as the launcher's log has them."""
     return re.findall(r"host (\S+) -> guest (\S+)", log)
-
-
-def _inventory(lab: Lab, plugin: str) -> dict[str, Any]:
-    command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml")
-    found = json.loads(lab.cluster.kubectl("exec", plugin, "--", *command))
-    return {device["address"]: device for device in found["devices"]}
 
 
 def _cards(console: Console) -> dict[str, str]:
