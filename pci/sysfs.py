@@ -1,31 +1,48 @@
 """What sysfs says about a node's PCI functions. The one place that reads it.
 
 `read_host` takes the directory that stands for /sys and returns a Host: every function that could be read, every
-IOMMU group, and a Fault for each entry that could not be read. Nothing is decided here.
+IOMMU group, every mediated device, and a Fault for each entry that could not be read. Nothing is decided here.
 
-The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci and sysfs-kernel-iommu_groups.
+The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci, sysfs-kernel-iommu_groups and
+sysfs-bus-vfio-mdev. `uevent` holds driver, class and IDs in one read (pci_uevent in drivers/pci/pci-driver.c), which
+is what makes a node with a thousand functions readable in some ten milliseconds.
 """
 
-import errno
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from uuid import UUID
 
 from pci.address import InvalidPCIAddress, PCIAddress
+from pci.attribute import Fault, Unreadable, address_or_none, link, link_name, names, number, text
 
-#: All that is read of a function, and so all that `gpu-plugin record` copies. None of it identifies a single
-#: device: serial numbers stand in `config` and `vpd`, which are not here.
-FILES = ("vendor", "device", "class", "subsystem_vendor", "subsystem_device", "numa_node")
-LINKS = ("driver", "iommu_group", "physfn")
+#: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.details. None of
+#: it identifies a single device: serial numbers stand in `config` and `vpd`, which are not recorded.
+FILES = ("uevent", "numa_node", "nvidia/current_vgpu_type", "nvidia/creatable_vgpu_types")
+LINKS = ("iommu_group", "physfn", "driver")
+VFIO_DEV = "vfio-dev"  # below a function: a directory with the name of its node in /dev/vfio/devices
 GROUP_NAME = "name"  # of a group; most have none
 
 DEVICES = "bus/pci/devices"
 IOMMU_GROUPS = "kernel/iommu_groups"
+MDEVS = "bus/mdev/devices"
+MDEV_TYPE = "mdev_type"
+MDEV_TYPE_NAME = "mdev_type/name"
+EGMS = "class/egm"
+EGM_GPUS = "gpu_devices"
 
 _PCI_BRIDGE = 0x0604
+_NVIDIA = 0x10DE
+
+_UEVENT = re.compile(
+    r"(?:DRIVER=(?P<driver>\S+)\n)?PCI_CLASS=(?P<class>[0-9A-F]{1,6})\n"
+    r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<device>[0-9A-F]{4})\n"
+    r"PCI_SUBSYS_ID=(?P<subsystem_vendor>[0-9A-F]{4}):(?P<subsystem_device>[0-9A-F]{4})(?:\n|$)",
+    re.ASCII,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +51,23 @@ class Function:
 
     `pci_class` has 24 bits: base class, subclass, programming interface. `numa_node` is None where the firmware did
     not say (the kernel's -1). `root` is the host bridge (`pci0000:40`), `bridges` the chain of bridges below it, from
-    the root port down. `physical_function` is set for an SR-IOV virtual function.
+    the root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's
+    driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type.
     """
 
     address: PCIAddress
     vendor_id: int
     device_id: int
     pci_class: int
-    subsystem_vendor_id: int | None
-    subsystem_device_id: int | None
+    subsystem_vendor_id: int
+    subsystem_device_id: int
     driver: str | None
     iommu_group: int | None
     numa_node: int | None
     root: str
     bridges: tuple[PCIAddress, ...]
     physical_function: PCIAddress | None
+    vgpu_type: int | None
 
     @property
     def is_virtual(self) -> bool:
@@ -63,16 +82,20 @@ class Function:
         """Vendor and device as lspci -n prints them: `10de:1f08`."""
         return f"{self.vendor_id:04x}:{self.device_id:04x}"
 
+    @property
+    def subsystem_id(self) -> str:
+        """Vendor and device of the board: `1462:3756`; `0000:0000` where it has none."""
+        return f"{self.subsystem_vendor_id:04x}:{self.subsystem_device_id:04x}"
+
 
 @dataclass(frozen=True, slots=True)
-class Fault:
-    """An entry of sysfs that could not be read: its path below the sysfs root, and what is wrong with it."""
+class MediatedDevice:
+    """A device that a driver made of a part of another: its type by name (`GRID T4-1Q`), its parent, its group."""
 
-    path: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem}"
+    uuid: UUID
+    type_name: str
+    parent: PCIAddress
+    iommu_group: int | None
 
 
 @dataclass(frozen=True)
@@ -80,13 +103,18 @@ class Host:
     """A node's PCI functions by address, ascending; its IOMMU groups by number; and what could not be read.
 
     A group's members are all that the kernel lists for it, also those that are missing from `functions`. `noiommu`
-    are the groups that vfio made up where there is no IOMMU (its enable_unsafe_noiommu_mode).
+    are the groups that vfio made up where there is no IOMMU (its enable_unsafe_noiommu_mode). `mdevs` are ascending by
+    UUID. `vgpu_types` are the names of NVIDIA's vGPU types by number, as far as any virtual function can still become
+    one. `egms` are Grace's extended GPU memories (`egm4`) and the GPUs they belong to.
     """
 
     functions: Mapping[PCIAddress, Function]
     groups: Mapping[int, tuple[PCIAddress, ...]]
     noiommu: frozenset[int]
     faults: tuple[Fault, ...]
+    mdevs: tuple[MediatedDevice, ...] = ()
+    vgpu_types: Mapping[int, str] = field(default_factory=dict)
+    egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
 
     @cached_property
     def _slots(self) -> Mapping[tuple[int, int, int], tuple[Function, ...]]:
@@ -126,14 +154,6 @@ class NotSysfs(Exception):
         super().__init__(f"{sys}: expected a sysfs tree, with {DEVICES} below it; name one with --sysfs")
 
 
-class _Unreadable(Exception):
-    """One attribute could not be read; carries its path below the sysfs root."""
-
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(path, problem)
-        self.fault = Fault(path, problem)
-
-
 def require_sysfs(sys: Path) -> None:
     """NotSysfs where that directory stands for no /sys."""
     if not os.path.isdir(sys / DEVICES):
@@ -143,36 +163,23 @@ def require_sysfs(sys: Path) -> None:
 def read_host(sys: Path) -> Host:
     """Read the node whose /sys is `sys`; NotSysfs where that directory is none."""
     require_sysfs(sys)
-    functions: dict[PCIAddress, Function] = {}
-    groups: dict[int, set[PCIAddress]] = {}
-    noiommu: set[int] = set()
     faults: list[Fault] = []
+    functions: dict[PCIAddress, Function] = {}
     for name in _names(sys, DEVICES, faults):
         try:
             function = _read_function(sys, name)
-        except _Unreadable as unreadable:
+        except Unreadable as unreadable:
             faults.append(unreadable.fault)
         else:
             functions[function.address] = function
-            if function.iommu_group is not None:
-                groups.setdefault(function.iommu_group, set()).add(function.address)
-    for name in _names(sys, IOMMU_GROUPS, faults):
-        path = f"{IOMMU_GROUPS}/{name}"
-        try:
-            number = _group_number(path, name)
-            if _text(sys, f"{path}/{GROUP_NAME}") == "vfio-noiommu":
-                noiommu.add(number)
-        except _Unreadable as unreadable:
-            faults.append(unreadable.fault)
-            continue
-        for member in _names(sys, f"{path}/devices", faults):
-            # What is not a PCI function (a mediated device, a platform device) has a group of its own.
-            if (address := _address_or_none(member)) is not None:
-                groups.setdefault(number, set()).add(address)
+    groups, noiommu = _read_groups(sys, functions, faults)
     return Host(
         functions=dict(sorted(functions.items())),
-        groups={number: tuple(sorted(groups[number])) for number in sorted(groups)},
-        noiommu=frozenset(noiommu),
+        groups=groups,
+        noiommu=noiommu,
+        mdevs=_read_mdevs(sys, faults),
+        vgpu_types=_read_vgpu_types(sys, functions, faults),
+        egms=_read_egms(sys, faults),
         faults=tuple(faults),
     )
 
@@ -182,22 +189,40 @@ def _read_function(sys: Path, name: str) -> Function:
     try:
         address = PCIAddress.parse(name)
     except InvalidPCIAddress as error:
-        raise _Unreadable(entry, str(error)) from None
+        raise Unreadable(entry, str(error)) from None
     root, bridges = _place(sys, entry)
+    uevent = _uevent(sys, f"{entry}/uevent")
+    vendor_id = int(uevent["vendor"], 16)
+    physical_function = _physical_function(sys, f"{entry}/physfn")
+    vgpu_type = None
+    if vendor_id == _NVIDIA and physical_function is not None:
+        # 0 is a virtual function that is no vGPU yet.
+        vgpu_type = number(sys, f"{entry}/nvidia/current_vgpu_type", "[0-9]{1,9}", "the number of a vGPU type") or None
     return Function(
         address=address,
-        vendor_id=_required(sys, f"{entry}/vendor", bits=16),
-        device_id=_required(sys, f"{entry}/device", bits=16),
-        pci_class=_required(sys, f"{entry}/class", bits=24),
-        subsystem_vendor_id=_number(sys, f"{entry}/subsystem_vendor", bits=16),
-        subsystem_device_id=_number(sys, f"{entry}/subsystem_device", bits=16),
-        driver=_link_name(sys, f"{entry}/driver"),
+        vendor_id=vendor_id,
+        device_id=int(uevent["device"], 16),
+        pci_class=int(uevent["class"], 16),
+        subsystem_vendor_id=int(uevent["subsystem_vendor"], 16),
+        subsystem_device_id=int(uevent["subsystem_device"], 16),
+        driver=uevent["driver"],
         iommu_group=_group(sys, f"{entry}/iommu_group"),
         numa_node=_numa_node(sys, f"{entry}/numa_node"),
         root=root,
         bridges=bridges,
-        physical_function=_physical_function(sys, f"{entry}/physfn"),
+        physical_function=physical_function,
+        vgpu_type=vgpu_type,
     )
+
+
+def _uevent(sys: Path, path: str) -> re.Match[str]:
+    found = text(sys, path)
+    if found is None:
+        raise Unreadable(path, "missing: the function is being removed, or the tree is incomplete")
+    match = _UEVENT.match(found)
+    if match is None:
+        raise Unreadable(path, f"holds {found[:80]!r}; expected lines with DRIVER, PCI_CLASS, PCI_ID, PCI_SUBSYS_ID")
+    return match
 
 
 def _place(sys: Path, entry: str) -> tuple[str, tuple[PCIAddress, ...]]:
@@ -205,113 +230,137 @@ def _place(sys: Path, entry: str) -> tuple[str, tuple[PCIAddress, ...]]:
 
     bus/pci/devices/0000:41:00.0 -> ../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0
     """
-    target = _link(sys, entry)
+    target = link(sys, entry)
     if target is None:
-        raise _Unreadable(entry, "was removed while it was read")
+        raise Unreadable(entry, "was removed while it was read")
     root = ""
     bridges: list[PCIAddress] = []
     for part in target.split("/")[:-1]:
         if part.startswith("pci"):
             # A host bridge may sit below another (Intel VMD: pci0000:00/0000:00:0e.0/pci10000:e0): the last counts.
             root, bridges = part, []
-        elif root and (bridge := _address_or_none(part)) is not None:
+        elif root and (bridge := address_or_none(part)) is not None:
             bridges.append(bridge)
     if not root:
-        raise _Unreadable(entry, f"links to {target!r}; expected a path below a host bridge, pciDDDD:BB")
+        raise Unreadable(entry, f"links to {target!r}; expected a path below a host bridge, pciDDDD:BB")
     return root, tuple(bridges)
 
 
+def _read_groups(
+    sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]
+) -> tuple[Mapping[int, tuple[PCIAddress, ...]], frozenset[int]]:
+    groups: dict[int, set[PCIAddress]] = {}
+    noiommu: set[int] = set()
+    for function in functions.values():
+        if function.iommu_group is not None:
+            groups.setdefault(function.iommu_group, set()).add(function.address)
+    for name in _names(sys, IOMMU_GROUPS, faults):
+        path = f"{IOMMU_GROUPS}/{name}"
+        try:
+            group = _group_number(path, name)
+            if text(sys, f"{path}/{GROUP_NAME}") == "vfio-noiommu":
+                noiommu.add(group)
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+            continue
+        for member in _names(sys, f"{path}/devices", faults):
+            # What is not a PCI function (a mediated device, a platform device) has a group of its own.
+            if (address := address_or_none(member)) is not None:
+                groups.setdefault(group, set()).add(address)
+    return {group: tuple(sorted(groups[group])) for group in sorted(groups)}, frozenset(noiommu)
+
+
+def _read_mdevs(sys: Path, faults: list[Fault]) -> tuple[MediatedDevice, ...]:
+    found: list[MediatedDevice] = []
+    for name in _names(sys, MDEVS, faults):
+        try:
+            found.append(_read_mdev(sys, name))
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+    return tuple(sorted(found, key=lambda mdev: mdev.uuid))
+
+
+def _read_mdev(sys: Path, name: str) -> MediatedDevice:
+    entry = f"{MDEVS}/{name}"
+    try:
+        uuid = UUID(name)
+    except ValueError:
+        raise Unreadable(entry, f"{name!r} is not the UUID of a mediated device") from None
+    # bus/mdev/devices/UUID -> ../../../devices/pci0000:00/0000:00:02.0/UUID
+    parent = address_or_none((link(sys, entry) or "").rpartition("/")[0].rpartition("/")[2])
+    if parent is None:
+        raise Unreadable(entry, "expected a link to a directory below its parent, a PCI function")
+    # Intel's types have no name of their own; the directory's is i915-GVTg_V5_4.
+    type_name = text(sys, f"{entry}/{MDEV_TYPE_NAME}") or link_name(sys, f"{entry}/{MDEV_TYPE}")
+    if not type_name:
+        raise Unreadable(f"{entry}/{MDEV_TYPE}", "missing: the device is being removed, or the tree is incomplete")
+    return MediatedDevice(uuid, type_name, parent, _group(sys, f"{entry}/iommu_group"))
+
+
+def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]) -> Mapping[int, str]:
+    """The lists of all virtual functions taken together: each one names only what it can become now.
+
+    ID    : vGPU Name
+    1145  : NVIDIA L40S-1B
+    """
+    found: dict[int, str] = {}
+    for function in functions.values():
+        if function.vendor_id == _NVIDIA and function.is_virtual:
+            try:
+                listed = text(sys, f"{DEVICES}/{function.address}/nvidia/creatable_vgpu_types")
+            except Unreadable as unreadable:
+                faults.append(unreadable.fault)
+                continue
+            for line in (listed or "").splitlines():
+                identity, _, name = line.partition(":")
+                if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
+                    found[int(identity)] = name.strip()
+    return dict(sorted(found.items()))
+
+
+def _read_egms(sys: Path, faults: list[Fault]) -> Mapping[str, tuple[PCIAddress, ...]]:
+    found: dict[str, tuple[PCIAddress, ...]] = {}
+    for name in _names(sys, EGMS, faults):
+        path = f"{EGMS}/{name}/{EGM_GPUS}"
+        try:
+            found[name] = tuple(sorted(map(PCIAddress.parse, (text(sys, path) or "").split())))
+        except InvalidPCIAddress as error:
+            faults.append(Fault(path, str(error)))
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+    return found
+
+
 def _group(sys: Path, path: str) -> int | None:
-    name = _link_name(sys, path)
+    name = link_name(sys, path)
     return None if name is None else _group_number(path, name)
 
 
 def _group_number(path: str, name: str) -> int:
     if not (name.isascii() and name.isdecimal()):
-        raise _Unreadable(path, f"{name!r} is not the number of an IOMMU group")
+        raise Unreadable(path, f"{name!r} is not the number of an IOMMU group")
     return int(name)
 
 
 def _physical_function(sys: Path, path: str) -> PCIAddress | None:
-    name = _link_name(sys, path)
+    name = link_name(sys, path)
     if name is None:
         return None
     try:
         return PCIAddress.parse(name)
     except InvalidPCIAddress as error:
-        raise _Unreadable(path, str(error)) from None
+        raise Unreadable(path, str(error)) from None
 
 
 def _numa_node(sys: Path, path: str) -> int | None:
-    text = _text(sys, path)
-    if text is None:
-        return None  # a kernel built without CONFIG_NUMA has no such file
-    if not re.fullmatch(r"-1|[0-9]{1,9}", text, re.ASCII):
-        raise _Unreadable(path, f"holds {text!r}; expected the number of a NUMA node, or -1")
-    node = int(text)
-    return node if node >= 0 else None
-
-
-def _required(sys: Path, path: str, *, bits: int) -> int:
-    number = _number(sys, path, bits=bits)
-    if number is None:
-        raise _Unreadable(path, "missing: the function is being removed, or the tree is incomplete")
-    return number
-
-
-def _number(sys: Path, path: str, *, bits: int) -> int | None:
-    text = _text(sys, path)
-    if text is None:
-        return None
-    digits = bits // 4
-    if not re.fullmatch(f"0x[0-9a-fA-F]{{{digits}}}", text):
-        raise _Unreadable(path, f"holds {text!r}; expected 0x and {digits} hexadecimal digits")
-    return int(text, 16)
-
-
-def _text(sys: Path, path: str) -> str | None:
-    """A file's one line; None where there is no such file."""
-    try:
-        with open(f"{sys}/{path}", "rb", buffering=0) as file:
-            # What we read fits in a few bytes. The limit keeps a broken tree from filling memory.
-            return file.read(64).decode("ascii").strip()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except UnicodeDecodeError:
-        raise _Unreadable(path, "holds binary data; expected one line of text") from None
-    except OSError as error:
-        raise _Unreadable(path, f"cannot be read: {error.strerror}") from None
-
-
-def _link(sys: Path, path: str) -> str | None:
-    """Where a link points; None where there is no such entry."""
-    try:
-        return os.readlink(f"{sys}/{path}")
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        problem = "expected a link" if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
-        raise _Unreadable(path, problem) from None
-
-
-def _link_name(sys: Path, path: str) -> str | None:
-    target = _link(sys, path)
-    return None if target is None else target.rpartition("/")[2]
-
-
-def _address_or_none(name: str) -> PCIAddress | None:
-    try:
-        return PCIAddress.parse(name)
-    except InvalidPCIAddress:
-        return None
+    # A kernel built without CONFIG_NUMA has no such file.
+    node = number(sys, path, r"-1|[0-9]{1,9}", "the number of a NUMA node, or -1")
+    return None if node is None or node < 0 else node
 
 
 def _names(sys: Path, directory: str, faults: list[Fault]) -> list[str]:
-    """The names in a directory, sorted, since directory order is not an order; empty where it does not exist."""
     try:
-        return sorted(os.listdir(f"{sys}/{directory}"))
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        faults.append(Fault(directory, f"cannot be read: {error.strerror}"))
+        return names(sys, directory)
+    except Unreadable as unreadable:
+        faults.append(unreadable.fault)
         return []

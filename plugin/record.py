@@ -1,12 +1,28 @@
-"""Record a node's sysfs, so that a bug report can become a test: exactly what pci.sysfs reads, links kept.
+"""Record a node's sysfs, so that a bug report can become a test: exactly what the floor pci/ reads, links kept.
 
 None of the copied files identifies a single device (serial numbers stand in `config` and `vpd`, which are left out),
 so there is nothing to blank.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
-from pci.sysfs import DEVICES, FILES, GROUP_NAME, IOMMU_GROUPS, LINKS, NotSysfs, require_sysfs
+from pci import details
+from pci.sysfs import (
+    DEVICES,
+    EGM_GPUS,
+    EGMS,
+    FILES,
+    GROUP_NAME,
+    IOMMU_GROUPS,
+    LINKS,
+    MDEV_TYPE,
+    MDEV_TYPE_NAME,
+    MDEVS,
+    VFIO_DEV,
+    NotSysfs,
+    require_sysfs,
+)
 from plugin.errors import Refusal, UserError
 
 
@@ -27,26 +43,40 @@ def record(sys: Path, out: Path) -> int:
     except OSError as error:
         raise UserError(f"{out}: cannot record into it: {error.strerror}; expected a new or empty directory") from error
     functions = sorted((sys / DEVICES).iterdir())
-    for function in functions:
-        _record_function(sys, out, function)
     for group in sorted((sys / IOMMU_GROUPS).glob("*")):
         _copy_file(sys, out, group / GROUP_NAME)
         for member in sorted((group / "devices").glob("*")):
             _copy_link(sys, out, member)
+    for function in functions:
+        place = _copy_device(sys, out, function, files=(*FILES, *details.FILES), links=LINKS)
+        if place is not None:
+            for node in sorted((place / VFIO_DEV).glob("*")):
+                _place(sys, out, node).mkdir()
+    for mdev in sorted((sys / MDEVS).glob("*")):
+        _copy_device(sys, out, mdev, files=(MDEV_TYPE_NAME,), links=(MDEV_TYPE, "iommu_group"))
+    for egm in sorted((sys / EGMS).glob("*")):
+        _copy_device(sys, out, egm, files=(EGM_GPUS,), links=())
     return len(functions)
 
 
-def _record_function(sys: Path, out: Path, function: Path) -> None:
-    _copy_link(sys, out, function)
+def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], links: Iterable[str]) -> Path | None:
+    """Copy an entry of a bus or a class, and what is read of the device behind it; where that really is."""
+    _copy_link(sys, out, entry)
     try:
         # Through the link: files are kept where the device really is, below devices/pciDDDD:BB.
-        place = sys / function.resolve().relative_to(sys.resolve())
+        place = sys / entry.resolve().relative_to(sys.resolve())
     except (OSError, RuntimeError, ValueError):
-        return  # a link in a circle, or out of the tree
-    for name in FILES:
-        _copy_file(sys, out, place / name)
-    for name in LINKS:
+        return None  # a link in a circle, or out of the tree
+    for name in links:
         _copy_link(sys, out, place / name)
+    for name in files:
+        # A file behind a link (a type's name) is kept where it really is, too.
+        directory = (place / name).parent
+        try:
+            _copy_file(sys, out, sys / directory.resolve().relative_to(sys.resolve()) / (place / name).name)
+        except (OSError, RuntimeError, ValueError):
+            continue
+    return place
 
 
 def _copy_file(sys: Path, out: Path, source: Path) -> None:

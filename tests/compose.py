@@ -35,17 +35,8 @@ def compose(sys: Path, functions: Iterable[Function]) -> None:
     for function in functions:
         place = sys / "devices" / function.path / function.address
         place.mkdir(parents=True, exist_ok=True)
-        vendor, device = function.id.split(":")
-        subsystem_vendor, subsystem_device = function.subsystem.split(":")
-        for name, text in {
-            "vendor": f"0x{vendor}",
-            "device": f"0x{device}",
-            "class": f"0x{function.pci_class:06x}",
-            "subsystem_vendor": f"0x{subsystem_vendor}",
-            "subsystem_device": f"0x{subsystem_device}",
-            "numa_node": str(function.numa),
-        }.items():
-            (place / name).write_text(text + "\n")
+        (place / "uevent").write_text(uevent(function))
+        (place / "numa_node").write_text(f"{function.numa}\n")
         _link(sys / "bus/pci/devices" / function.address, place)
         if function.driver is not None:
             _link(place / "driver", sys / "bus/pci/drivers" / function.driver)
@@ -55,6 +46,15 @@ def compose(sys: Path, functions: Iterable[Function]) -> None:
             _link(group / "devices" / function.address, place)
         if function.physfn is not None:
             _link(place / "physfn", place.parent / function.physfn)
+
+
+def uevent(function: Function) -> str:
+    """The file as the kernel writes it (pci_uevent in drivers/pci/pci-driver.c), as far as it is read."""
+    driver = "" if function.driver is None else f"DRIVER={function.driver}\n"
+    return (
+        f"{driver}PCI_CLASS={function.pci_class:X}\nPCI_ID={function.id.upper()}\n"
+        f"PCI_SUBSYS_ID={function.subsystem.upper()}\nPCI_SLOT_NAME={function.address}\n"
+    )
 
 
 def _link(link: Path, target: Path) -> None:

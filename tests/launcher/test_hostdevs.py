@@ -70,6 +70,6 @@ def test_without_sysfs_a_claim_is_its_function_alone(machine: Machine) -> None:
 
 def test_a_companion_that_cannot_be_read_is_missed_by_name(copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    (sys / "bus/pci/devices/0000:01:00.1/vendor").unlink()
+    (sys / "bus/pci/devices/0000:01:00.1/uevent").unlink()
     (card,) = cards_of(devices(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, read_host(sys))
     assert card.missing == "0000:01:00.1, on its slot and in its group, cannot be read in sysfs"

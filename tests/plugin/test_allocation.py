@@ -10,6 +10,7 @@ from plugin.errors import Refusal
 from plugin.inventory import take_inventory
 from plugin.naming import PCIIDs
 from tests.conftest import Machine
+from tests.kernel import bind
 
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 
@@ -53,8 +54,6 @@ def test_a_device_of_another_resource_is_refused(give: Give, machine: Machine) -
 
 def test_a_card_whose_sibling_was_rebound_meanwhile_is_refused(give: Give, copied_machine: Machine) -> None:
     sys = copied_machine("two-rtx-3090")
-    driver = sys / "bus/pci/devices/0000:01:00.1/driver"
-    driver.unlink()
-    driver.symlink_to("../../../../bus/pci/drivers/snd_hda_intel")
+    bind(sys, "0000:01:00.1", "snd_hda_intel")
     with pytest.raises(Refusal, match=r"cannot be handed out: it is in group 11, which is not viable: 0000:01:00.1"):
         give(sys, RTX_3090, "0000:01:00.0")

@@ -34,9 +34,9 @@ def test_inventory_has_a_form_for_programs(gpu_plugin: Command, machine: Machine
 
 def test_inventory_reports_what_it_could_not_read(gpu_plugin: Command, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    (sys / "bus/pci/devices/0000:00:14.0/class").write_text("?\n")
+    (sys / "bus/pci/devices/0000:00:14.0/uevent").write_text("?\n")
     result = gpu_plugin("inventory", "--sysfs", sys, *PCI_IDS)
-    assert "not read: bus/pci/devices/0000:00:14.0/class: holds '?'" in result.stdout
+    assert "not read: bus/pci/devices/0000:00:14.0/uevent: holds '?'" in result.stdout
     assert result.returncode == 0
 
 

@@ -11,6 +11,7 @@ from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
+from tests.kernel import bind
 
 GPU = PCIAddress.parse("0000:01:00.0")
 RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -154,9 +155,7 @@ def test_a_group_without_an_iommu_is_not_offered(take: Take, copied_machine: Mac
 def test_a_virtual_function_of_a_physical_one_on_vfio_is_not_offered(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("two-cards-nested-vfio")
     for number in (0, 1):
-        driver = sys / f"bus/pci/devices/0000:02:00.{number}/driver"
-        driver.unlink(missing_ok=True)
-        driver.symlink_to("../../../../bus/pci/drivers/vfio-pci")
+        bind(sys, f"0000:02:00.{number}", "vfio-pci")
     address = PCIAddress.parse("0000:02:00.1")
     inventory = take(sys, Rule(address=address, resource="example.com/vf"))
     assert "is a virtual function of 0000:02:00.0, which is on vfio-pci itself" in str(reason(inventory, address))
@@ -164,11 +163,12 @@ def test_a_virtual_function_of_a_physical_one_on_vfio_is_not_offered(take: Take,
 
 def test_a_group_with_a_member_that_cannot_be_read_is_not_viable(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    (sys / "bus/pci/devices/0000:01:00.1/class").write_text("garbage\n")
+    (sys / "bus/pci/devices/0000:01:00.1/uevent").write_text("garbage\n")
     inventory = take(sys)
     assert reason(inventory) == "is in group 1, which is not viable: 0000:01:00.1 cannot be read"
     assert inventory.faults == (
-        "bus/pci/devices/0000:01:00.1/class: holds 'garbage'; expected 0x and 6 hexadecimal digits",
+        ("bus/pci/devices/0000:01:00.1/uevent: holds 'garbage'; expected lines with DRIVER, PCI_CLASS, PCI_ID, "
+        "PCI_SUBSYS_ID"),
     )
 
 
@@ -193,8 +193,7 @@ def test_the_first_rule_that_fits_names_the_resource(take: Take, machine: Machin
 
 def test_a_virtual_function_is_a_device_of_its_own(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("two-cards-nested-vfio")
-    virtual = sys / "bus/pci/devices/0000:02:00.1"
-    (virtual / "driver").symlink_to("../../../../bus/pci/drivers/vfio-pci")
+    bind(sys, "0000:02:00.1", "vfio-pci")
     rule = Rule(address=PCIAddress.parse("0000:02:00.1"), resource="example.com/vf")
     (device,) = take(sys, rule).on_offer["example.com/vf"]
     assert [str(function.address) for function in device.functions] == ["0000:02:00.1"]

@@ -10,6 +10,7 @@ import grpc
 import pytest
 
 from tests.conftest import Machine
+from tests.kernel import bind
 from tests.kubelet import Kubelet, running_kubelet
 from tests.processes import FIXTURES, Program, running
 
@@ -21,12 +22,6 @@ def serve(sys_dir: Path, kubelet_dir: Path) -> AbstractContextManager[Program]:
     """`gpu-plugin serve` on a machine beside a kubelet's directory."""
     arguments = ("--sysfs", sys_dir, "--kubelet-dir", kubelet_dir, "--pci-ids", FIXTURES / "pci.ids")
     return running("gpu-plugin", "serve", *arguments)
-
-
-def bind(sys_dir: Path, address: str, driver: str) -> None:
-    link = sys_dir / "bus/pci/devices" / address / "driver"
-    link.unlink()
-    link.symlink_to(f"../../../../bus/pci/drivers/{driver}")
 
 
 def test_every_card_is_registered_with_its_numa_node(machine: Machine, kubelet: Kubelet) -> None:
