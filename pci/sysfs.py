@@ -52,7 +52,8 @@ class Function:
     `pci_class` has 24 bits: base class, subclass, programming interface. `numa_node` is None where the firmware did
     not say (the kernel's -1). `root` is the host bridge (`pci0000:40`), `bridges` the chain of bridges below it, from
     the root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's
-    driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type.
+    driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
+    in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1.
     """
 
     address: PCIAddress
@@ -68,6 +69,7 @@ class Function:
     bridges: tuple[PCIAddress, ...]
     physical_function: PCIAddress | None
     vgpu_type: int | None
+    vfio_device: str | None
 
     @property
     def is_virtual(self) -> bool:
@@ -90,12 +92,14 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class MediatedDevice:
-    """A device that a driver made of a part of another: its type by name (`GRID T4-1Q`), its parent, its group."""
+    """A device that a driver made of a part of another: its type by name (`GRID T4-1Q`), its parent, its group, and
+    the name of its node in /dev/vfio/devices."""
 
     uuid: UUID
     type_name: str
     parent: PCIAddress
     iommu_group: int | None
+    vfio_device: str | None
 
 
 @dataclass(frozen=True)
@@ -212,6 +216,7 @@ def _read_function(sys: Path, name: str) -> Function:
         bridges=bridges,
         physical_function=physical_function,
         vgpu_type=vgpu_type,
+        vfio_device=None if uevent["driver"] is None else _vfio_device(sys, entry),
     )
 
 
@@ -294,7 +299,9 @@ def _read_mdev(sys: Path, name: str) -> MediatedDevice:
     type_name = text(sys, f"{entry}/{MDEV_TYPE_NAME}") or link_name(sys, f"{entry}/{MDEV_TYPE}")
     if not type_name:
         raise Unreadable(f"{entry}/{MDEV_TYPE}", "missing: the device is being removed, or the tree is incomplete")
-    return MediatedDevice(uuid, type_name, parent, _group(sys, f"{entry}/iommu_group"))
+    return MediatedDevice(
+        uuid, type_name, parent, _group(sys, f"{entry}/iommu_group"), vfio_device=_vfio_device(sys, entry)
+    )
 
 
 def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]) -> Mapping[int, str]:
@@ -329,6 +336,11 @@ def _read_egms(sys: Path, faults: list[Fault]) -> Mapping[str, tuple[PCIAddress,
         except Unreadable as unreadable:
             faults.append(unreadable.fault)
     return found
+
+
+def _vfio_device(sys: Path, entry: str) -> str | None:
+    found = [name for name in names(sys, f"{entry}/{VFIO_DEV}") if name.startswith("vfio")]
+    return found[0] if found else None
 
 
 def _group(sys: Path, path: str) -> int | None:

@@ -1,107 +1,177 @@
-"""The plugin's config file: which functions are offered beyond the GPUs that are offered anyway.
+"""What the admin asks for: which functions and mediated devices are offered, and under which names.
 
-    offer:
-    - device: "1234:1111"             # every function with this vendor:device ...
-      resource: example.com/bochs     # ... and the card it sits on
-    - address: "0000:41:00.0"         # or one function
-      resource: example.com/the-good-one
+    offer:                             # in order: the first rule that fits a function of a card counts for the card
+    - device: "10de:1f08"              # selectors; all that a rule has must fit one function
+      driver: vfio-pci
+      resource: nvidia.com/pgpu        # a name of the admin's,
+    - vendor: "15b3"
+      pci_class: "0200"                # 2, 4 or 6 digits
+      prefix: example.com              # or the name from pci.ids below another prefix,
+    - address: ["0000:41:00.0", "0000:61:00.0"]
+      withhold: true                   # or not at all
+    groups: together                   # an IOMMU group of several cards: `withhold` (the default) or one unit
+    prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
+    node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
 
-The first rule that fits any function of a card names the card's resource. A GPU that no rule fits keeps its name from
-pci.ids.
+A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
 
-from pathlib import Path
-from typing import Annotated, Any, Self
-
-import yaml
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, ValidationError, model_validator
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
 
 from pci.address import PCIAddress
-from pci.sysfs import Function
-from plugin.errors import UserError
-from plugin.naming import is_resource_name
+from pci.sysfs import Function, MediatedDevice
+from plugin.naming import is_prefix, is_resource_name
+from plugin.preference import Policy
+
+Selection = str | tuple[str, ...]
 
 
-def _address(value: Any) -> Any:
-    if value is None or isinstance(value, PCIAddress):
-        return value
-    if not isinstance(value, str):
-        # YAML 1.1 reads 0000:41:00.0 as a number to base 60.
-        raise ValueError(f"found {value!r}; expected an address in quotes, like '0000:41:00.0'")  # noqa: TRY004
-    return PCIAddress.parse(value)
+class Groups(StrEnum):
+    """What becomes of an IOMMU group with several cards that could be offered: nothing, or one unit of them all."""
+
+    WITHHOLD = "withhold"
+    TOGETHER = "together"
 
 
-def _resource(value: str) -> str:
-    if not is_resource_name(value):
-        raise ValueError(f"{value!r} is not an extended resource name; expected prefix/name, like example.com/my-card")
-    return value
+class NodeDevice(StrEnum):
+    """A device node that any number of containers may share; the resource is called
+    `devices.gpu-launcher.dev/<value>`."""
+
+    KVM = "kvm"
+    TUN = "tun"
+    VHOST_NET = "vhost-net"
+    VHOST_VSOCK = "vhost-vsock"
+
+    @property
+    def node(self) -> str:
+        """Its path below /dev."""
+        return "net/tun" if self is NodeDevice.TUN else self.value
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What is offered, and as what. A selector with several values fits any of them; every selector that is set must
+    fit. Exactly one of `resource`, `prefix` and `withhold` is set. ValueError, in words, for what makes no sense."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
+
+    vendor: Selection = ()
+    device: Selection = ()
+    subsystem: Selection = ()
+    pci_class: Selection = ()
+    address: Selection = ()
+    driver: Selection = ()
+    mdev_type: Selection = ()
+    vgpu_type: Selection = ()
+    resource: str | None = None
+    prefix: str | None = None
+    withhold: bool = False
+
+    def __post_init__(self) -> None:
+        for name, selector in _SELECTORS.items():
+            values: Selection = getattr(self, name)
+            values = (values,) if isinstance(values, str) else tuple(values)
+            for value in values:
+                if not selector.takes(value):
+                    raise ValueError(f"{name} {value!r}; expected {selector.expected}")
+            if selector.is_hexadecimal:
+                values = tuple(value.lower() for value in values)
+            object.__setattr__(self, name, values)
+        if not any(getattr(self, name) for name in _SELECTORS):
+            raise ValueError(f"expected a selector, to say what is offered: one of {', '.join(_SELECTORS)}")
+        if (self.resource is not None) + (self.prefix is not None) + self.withhold != 1:
+            raise ValueError("expected one of resource (a name), prefix (a name from pci.ids) and withhold: true")
+        if self.mdev_type and (self.address or self.vgpu_type):
+            raise ValueError("mdev_type goes with vendor, device, subsystem, pci_class and driver of the parent only")
+        if self.resource is not None and not is_resource_name(self.resource):
+            raise ValueError(
+                f"{self.resource!r} is not an extended resource name; expected prefix/name, like example.com/my-card"
+            )
+        if self.prefix is not None and not is_prefix(self.prefix):
+            raise ValueError(f"{self.prefix!r} is not a prefix of resources; expected a domain, like example.com")
+
+    def fits(self, function: Function, vgpu_types: Mapping[int, str] = MappingProxyType({})) -> bool:
+        """Whether the rule is about this function. `vgpu_types` are the names of NVIDIA's vGPU types."""
+        if self.mdev_type:
+            return False
+        if self.vgpu_type:
+            number = function.vgpu_type
+            if number is None or not {str(number), vgpu_types.get(number)} & set(self.vgpu_type):
+                return False
+        return self._fits_function(function)
+
+    def fits_mdev(self, mdev: MediatedDevice, parent: Function) -> bool:
+        """Whether the rule is about this mediated device: its type, and its parent."""
+        return mdev.type_name in self.mdev_type and self._fits_function(parent)
+
+    def _fits_function(self, function: Function) -> bool:
+        return (
+            (not self.vendor or f"{function.vendor_id:04x}" in self.vendor)
+            and (not self.device or function.pci_id in self.device)
+            and (not self.subsystem or function.subsystem_id in self.subsystem)
+            and (not self.pci_class or f"{function.pci_class:06x}".startswith(tuple(self.pci_class)))
+            and (not self.address or str(function.address) in self.address)
+            and (not self.driver or function.driver in self.driver)
+        )
 
 
-class Rule(_Model):
-    """Offer every card with a fitting function under `resource`. Exactly one of `device` and `address` is set."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
 
-    resource: Annotated[str, AfterValidator(_resource)]
-    device: str | None = None
-    address: Annotated[PCIAddress | None, BeforeValidator(_address)] = None
-
-    @model_validator(mode="after")
-    def _one_selector(self) -> Self:
-        if (self.device is None) == (self.address is None):
-            raise ValueError("expected either device (vendor:device) or address, to say what is offered")
-        if self.device is not None and not _is_pci_id(self.device):
-            raise ValueError(f"device {self.device!r}; expected vendor:device in hexadecimal, like '10de:1f08'")
-        return self
-
-    def fits(self, function: Function) -> bool:
-        if self.address is not None:
-            return function.address == self.address
-        return self.device is not None and function.pci_id == self.device.lower()
-
-
-class Config(_Model):
-    """What the admin asks for. An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
     offer: tuple[Rule, ...] = ()
+    groups: Groups = Groups.WITHHOLD
+    prefer: Mapping[str, Policy] = field(default_factory=dict)
+    node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
+    noiommu: bool = False
 
-    def fitting(self, card: tuple[Function, ...]) -> tuple[Rule, Function] | None:
-        """The first rule that fits a function of the card, and that function; None where no rule fits."""
-        return next(((rule, function) for rule in self.offer for function in card if rule.fits(function)), None)
+    def __post_init__(self) -> None:
+        for resource in self.prefer:
+            if not is_resource_name(resource):
+                raise ValueError(f"prefer: {resource!r} is not an extended resource name; expected prefix/name")
+        for device, count in self.node_devices.items():
+            if not 0 < count <= 10_000:
+                raise ValueError(
+                    f"node_devices: {device}: {count}; expected how many containers may share it, 1 to 10000"
+                )
 
 
-class _Loader(yaml.SafeLoader):
-    """Refuses a key that is there twice: a second `offer:` would take the place of the first, and of its rules."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [key.value for key, _ in node.value if isinstance(key, yaml.ScalarNode)]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"the key {key!r} is there twice", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def read_config(path: Path) -> Config:
-    """Read a config file. UserError, in one line, for a file that is missing, is not YAML or asks for nonsense."""
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the config: {error}") from error
-    try:
-        document = yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
-    except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        # All but the first are PyYAML's for values that are not of their tag, and for absurd nesting.
-        raise UserError(f"{path}: is not YAML: {' '.join(str(error).split())}") from error
-    try:
-        return Config.model_validate({} if document is None else document)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"]) or "the file"
-        raise UserError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+def _is_hex(text: str, *lengths: int) -> bool:
+    return len(text) in lengths and all(digit in "0123456789abcdefABCDEF" for digit in text)
 
 
 def _is_pci_id(text: str) -> bool:
     vendor, _, device = text.partition(":")
-    return len(vendor) == len(device) == 4 and all(digit in "0123456789abcdefABCDEF" for digit in vendor + device)
+    return _is_hex(vendor, 4) and _is_hex(device, 4)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        PCIAddress.parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Selector:
+    takes: Callable[[str], bool]
+    expected: str
+    is_hexadecimal: bool = False
+
+
+_SELECTORS: Mapping[str, _Selector] = {
+    "vendor": _Selector(lambda text: _is_hex(text, 4), "four hexadecimal digits, like '10de'", True),
+    "device": _Selector(_is_pci_id, "vendor:device in hexadecimal, like '10de:1f08'", True),
+    "subsystem": _Selector(_is_pci_id, "vendor:device of the board in hexadecimal, like '1462:3756'", True),
+    "pci_class": _Selector(lambda text: _is_hex(text, 2, 4, 6), "2, 4 or 6 hexadecimal digits, like '0302'", True),
+    "address": _Selector(_is_address, "a PCI address, like '0000:41:00.0'", True),
+    "driver": _Selector(bool, "a driver, like 'vfio-pci'"),
+    "mdev_type": _Selector(bool, "a type of mediated devices, like 'GRID T4-1Q'"),
+    "vgpu_type": _Selector(bool, "a type of vGPUs by name or number, like 'NVIDIA L40S-1B' or '1145'"),
+}

@@ -1,204 +1,251 @@
-"""What a node has to give: every device on offer, and for every GPU that is not, the reason.
+"""What a node has to give: every device on offer, and for everything that could be one and is not, the reason.
 
-A pure function of what sysfs said, the config and pci.ids. Allocate asks it anew, so that the rules for offering a
-device and for handing it out are one.
+A pure function of what sysfs said, the config and pci.ids.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from pci.address import PCIAddress
-from pci.resource import variable
-from pci.sysfs import Function, Host
-from plugin.config import Config
+from pci.resource import Kind, variable
+from pci.sysfs import Function, Host, MediatedDevice
+from plugin.config import Config, Groups, NodeDevice, Rule
 from plugin.errors import Refusal
-from plugin.naming import PREFIXES, PCIIDs, resource_name
+from plugin.naming import PREFIXES, PCIIDs, resource_name, type_resource_name
+from plugin.viability import is_gpu, is_nvswitch, not_for_guests, not_viable
 
-_DISPLAY = 0x03
-_PROCESSING_ACCELERATOR = 0x1200
-_AMD = 0x1002
-
-#: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
-_PLACEHOLDERS = ("pci-stub",)
+Card = tuple[Function, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """The unit of a request: a card, or one virtual function.
+    """The unit of a request: a card, the cards of one IOMMU group together, a virtual function or a mediated device.
 
     `functions` are ascending; the first one's address is the device's ID. `lead` is the one it is wanted for: the GPU,
-    or what the config's rule fits. `resource` is None for a GPU that no rule and no vendor prefix gives a name.
-    `reason` says why it is not on offer; None when it is.
+    or what the config's rule fits. A mediated device has no functions and its UUID for an ID; `lead` is its parent.
+    `members` are all of its IOMMU group, or the mediated device's none. `resource` is None for what no rule and no
+    vendor's prefix gives a name. `withheld` says why the kubelet never hears of it, `unhealthy` why it hears and may
+    not hand it out; at most one of them is set.
     """
 
-    functions: tuple[Function, ...]
+    functions: Card
     lead: Function
+    mdev: MediatedDevice | None
+    members: tuple[Function, ...]
     model: str
     resource: str | None
-    reason: str | None
+    withheld: str | None
+    unhealthy: str | None
 
     @property
-    def address(self) -> PCIAddress:
-        return self.functions[0].address
+    def id(self) -> str:
+        return str(self.functions[0].address if self.mdev is None else self.mdev.uuid)
+
+    @property
+    def kind(self) -> Kind:
+        return Kind.PCI if self.mdev is None else Kind.MDEV
 
     @property
     def iommu_group(self) -> int | None:
-        return self.functions[0].iommu_group
+        return self.lead.iommu_group if self.mdev is None else self.mdev.iommu_group
 
     @property
     def numa_node(self) -> int | None:
-        return self.functions[0].numa_node
+        return self.lead.numa_node
+
+    @property
+    def reason(self) -> str | None:
+        return self.withheld or self.unhealthy
 
 
 @dataclass(frozen=True)
 class Inventory:
-    """The devices of a node, by address; and what of sysfs could not be read, one line each."""
+    """The devices of a node, cards by address and then mediated devices by UUID; what of sysfs could not be read, one
+    line each; Grace's extended GPU memories with the GPUs each belongs to; and the groups of vfio's no-IOMMU mode."""
 
     devices: tuple[Device, ...]
     faults: tuple[str, ...]
+    egms: Mapping[str, tuple[PCIAddress, ...]]
+    noiommu: frozenset[int]
 
-    @property
-    def on_offer(self) -> Mapping[str, tuple[Device, ...]]:
-        """The devices that can be handed out, by resource, both ascending."""
-        offered: dict[str, list[Device]] = defaultdict(list)
+    @cached_property
+    def listed(self) -> Mapping[str, tuple[Device, ...]]:
+        """What the kubelet hears of, healthy or not, by resource, both ascending."""
+        found: dict[str, list[Device]] = defaultdict(list)
         for device in self.devices:
-            if device.resource is not None and device.reason is None:
-                offered[device.resource].append(device)
-        return {resource: tuple(offered[resource]) for resource in sorted(offered)}
+            if device.resource is not None and device.withheld is None:
+                found[device.resource].append(device)
+        return {resource: tuple(found[resource]) for resource in sorted(found)}
 
-    def device(self, address: PCIAddress) -> Device | None:
-        return next((device for device in self.devices if device.address == address), None)
+    @cached_property
+    def by_id(self) -> Mapping[str, Device]:
+        return {device.id: device for device in self.devices}
+
+
+def node_device_resource(device: NodeDevice) -> str:
+    return f"devices.gpu-launcher.dev/{device}"
 
 
 def take_inventory(host: Host, config: Config, pci_ids: PCIIDs) -> Inventory:
-    """Every GPU of the host and every device the config asks for, each with its resource or the reason why not.
+    """Every GPU and NVSwitch of the host and what the config asks for, each with its resource or the reason why not.
 
     Refusal where two resources share one environment variable: a pod could not tell them apart.
     """
-    cards = (host.card(address) for address in host.functions)
     # By its first function each card once, and ascending, as the host's functions are.
-    wanted = {
-        card[0].address: card for card in cards if card and (config.fitting(card) is not None or any(map(is_gpu, card)))
-    }
-    units = tuple(wanted.values())
-    devices = tuple(_device(host, card, units, config, pci_ids) for card in units)
-    _refuse_colliding_variables(device.resource for device in devices if device.resource is not None)
-    return Inventory(devices=devices, faults=tuple(map(str, host.faults)))
+    cards = {card[0].address: card for card in map(host.card, host.functions) if card}
+    wanted = [unit for card in cards.values() if (unit := _unit(host, card, config, pci_ids)) is not None]
+    devices = (*_as_offered(host, wanted, config), *_mdevs(host, config, pci_ids))
+    _refuse_colliding_variables(devices, config)
+    return Inventory(devices=devices, faults=tuple(map(str, host.faults)), egms=host.egms, noiommu=host.noiommu)
 
 
-def is_gpu(function: Function) -> bool:
-    """Display controllers (class 03xx); AMD's accelerators are processing accelerators (1200)."""
-    return function.pci_class >> 16 == _DISPLAY or (
-        function.vendor_id == _AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """A card that is a GPU or that a rule is about, before it is asked what the kernel makes of it."""
+
+    card: Card
+    lead: Function
+    model: str
+    resource: str | None
+    withheld: str | None  # by the config or for want of a name
+
+
+def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | None:
+    """The card as the config has it; None where nobody asks for it."""
+    fitting = next(
+        ((rule, function) for rule in config.offer for function in card if rule.fits(function, host.vgpu_types)), None
     )
+    rule, fits = fitting or (None, None)
+    lead = next(filter(is_gpu, card), None) or fits or next(filter(is_nvswitch, card), None)
+    if lead is None:
+        return None
+    model = pci_ids.device(lead.vendor_id, lead.device_id) or lead.pci_id
+    resource: str | None = None
+    withheld: str | None = None
+    if rule is not None and rule.withhold:
+        withheld = "is withheld by the config"
+    elif rule is not None and rule.resource is not None:
+        resource = rule.resource
+    else:
+        resource, withheld = _automatic(host, lead, rule, pci_ids)
+    if lead.vgpu_type is not None:
+        model = host.vgpu_types.get(lead.vgpu_type, f"vGPU type {lead.vgpu_type}")
+    return _Unit(card=card, lead=lead, model=model, resource=resource, withheld=withheld)
 
 
-def is_vfio_driver(driver: str) -> bool:
-    """vfio-pci and its variants for single devices: nvgrace_gpu_vfio_pci, mlx5_vfio_pci, hisi-acc-vfio-pci."""
-    return driver.replace("-", "_").endswith("vfio_pci")
-
-
-def _device(
-    host: Host,
-    card: tuple[Function, ...],
-    units: tuple[tuple[Function, ...], ...],
-    config: Config,
-    pci_ids: PCIIDs,
-) -> Device:
-    fitting = config.fitting(card)
-    lead = next(filter(is_gpu, card), None) or (fitting[1] if fitting else card[0])
-    resource = fitting[0].resource if fitting else None
-    if resource is None and lead.vendor_id in PREFIXES:
-        resource = resource_name(pci_ids, lead.vendor_id, lead.device_id)
-    return Device(
-        functions=card,
-        lead=lead,
-        model=pci_ids.device(lead.vendor_id, lead.device_id) or lead.pci_id,
-        resource=resource,
-        reason=_reason(host, card, units, lead, resource),
-    )
-
-
-def _reason(
-    host: Host,
-    card: tuple[Function, ...],
-    units: tuple[tuple[Function, ...], ...],
-    lead: Function,
-    resource: str | None,
-) -> str | None:
-    """Why the card cannot be handed out, in words that say what would help; None when it can."""
-    if lead.is_bridge:
-        return "is a PCI bridge, which no guest can be given; offer the devices behind it"
-    if resource is None:
-        return f"has vendor {lead.vendor_id:04x}, offered only by a config: add a rule with device: {lead.pci_id!r}"
-    group = lead.iommu_group
-    if group is None:
-        return (
-            "is in no IOMMU group: the IOMMU is off; turn on VT-d or AMD-Vi in the firmware, "
-            "and boot with intel_iommu=on (Intel)"
+def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> tuple[str | None, str | None]:
+    """A name from pci.ids or of the vGPU's type; or None, and why there is none."""
+    prefix = rule.prefix if rule is not None else PREFIXES.get(lead.vendor_id) if is_gpu(lead) else None
+    if prefix is None:
+        what = "is an NVSwitch" if is_nvswitch(lead) else f"has vendor {lead.vendor_id:04x}"
+        return None, f"{what}, offered only by a config: add a rule with device: {lead.pci_id!r}"
+    if lead.vgpu_type is None:
+        return resource_name(pci_ids, prefix, lead.vendor_id, lead.device_id), None
+    # The kernel names only the types that something could still become.
+    name = type_resource_name(prefix, host.vgpu_types.get(lead.vgpu_type, ""))
+    if name is None:
+        return None, (
+            f"is a vGPU of type {lead.vgpu_type}, which no creatable_vgpu_types names now; "
+            f"give it a name in the config: add a rule with vgpu_type: '{lead.vgpu_type}'"
         )
-    if lead.driver is None:
-        return "is bound to no driver; bind the whole card to vfio-pci"
-    if not is_vfio_driver(lead.driver):
-        return f"is bound to {lead.driver}; bind the whole card to vfio-pci"
-    if group in host.noiommu:
-        return (
-            f"is in group {group} of vfio's no-IOMMU mode, in which no guest can be given a device; turn the IOMMU on"
+    return name, None
+
+
+def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Device]:
+    """The units as devices: one each, or one for all that share a group."""
+    sharing: dict[int, list[_Unit]] = defaultdict(list)
+    for unit in wanted:
+        if unit.withheld is None and unit.lead.iommu_group is not None and not unit.lead.is_bridge:
+            sharing[unit.lead.iommu_group].append(unit)
+    for unit in wanted:
+        group = sharing.get(unit.lead.iommu_group, []) if unit.lead.iommu_group is not None else []
+        functions = unit.card
+        shares = None
+        if unit in group and len(group) > 1:
+            if config.groups is Groups.WITHHOLD:
+                shares = _shares(unit, group, "a slot whose root port or switch has ACS gives each a group of its own")
+            elif len({other.resource for other in group}) > 1:
+                shares = _shares(unit, group, "a rule that gives them one resource makes them one unit")
+            elif unit is not group[0]:
+                continue  # part of the unit that the first one stands for
+            else:
+                functions = tuple(function for other in group for function in other.card)
+        withheld = unit.withheld or not_for_guests(host, unit.lead, noiommu=config.noiommu) or shares
+        yield Device(
+            functions=functions,
+            lead=unit.lead,
+            mdev=None,
+            members=_members(host, unit.lead.iommu_group),
+            model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
+            resource=unit.resource,
+            withheld=withheld,
+            unhealthy=None if withheld else not_viable(host, functions),
         )
-    if lead.physical_function is not None:
-        physical = host.functions.get(lead.physical_function)
-        if physical is not None and physical.driver is not None and is_vfio_driver(physical.driver):
-            # The kernel then asks for a token that no domain of ours has (vfio_pci_validate_vf_token).
-            return (
-                f"is a virtual function of {physical.address}, which is on {physical.driver} itself; "
-                f"bind {physical.address} to its own driver"
-            )
-    for address in host.groups[group]:
-        member = host.functions.get(address)
-        if member is None:
-            return f"is in group {group}, which is not viable: {address} cannot be read"
-        if member.is_bridge:
+
+
+def _members(host: Host, group: int | None) -> tuple[Function, ...]:
+    """The functions of a group that can be read."""
+    addresses = () if group is None else host.groups[group]
+    return tuple(host.functions[address] for address in addresses if address in host.functions)
+
+
+def _shares(unit: _Unit, group: list[_Unit], cure: str) -> str:
+    others = ", ".join(str(other.card[0].address) for other in group if other is not unit)
+    return f"shares group {unit.lead.iommu_group} with {others}, and a guest gets a group whole or not at all; {cure}"
+
+
+def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
+    """The mediated devices: those of the vendors' GPUs by the name of their type, others by config."""
+    for mdev in host.mdevs:
+        parent = host.functions.get(mdev.parent)
+        if parent is None:
+            continue  # it cannot be read, and the fault says so
+        rule = next((rule for rule in config.offer if rule.fits_mdev(mdev, parent)), None)
+        if rule is None and not is_gpu(parent):
             continue
-        what = f"{address} ({_CLASS_WORDS.get(member.pci_class >> 8, f'class {member.pci_class >> 8:04x}')})"
-        if member.driver is None or member.driver in _PLACEHOLDERS:
-            # The kernel would let the group be opened; but the guest gets the card whole, this function included.
-            if member in card:
-                return f"is not whole: {what} is bound to {member.driver or 'no driver'}; bind it to vfio-pci"
-        elif not is_vfio_driver(member.driver):
-            cure = "bind it to vfio-pci" if member in card else "bind it to vfio-pci or to no driver"
-            return f"is in group {group}, which is not viable: {what} is bound to {member.driver}; {cure}"
-    others = [
-        other[0].address
-        for other in units
-        if other is not card and other[0].iommu_group == group and not other[0].is_bridge
-    ]
-    if others:
-        return (
-            f"shares group {group} with {', '.join(map(str, others))}, and a guest gets a group whole or not at all; "
-            "a slot whose root port or switch has ACS gives each a group of its own"
+        resource: str | None = None
+        withheld: str | None = None
+        if rule is not None and rule.withhold:
+            withheld = "is withheld by the config"
+        elif rule is not None and rule.resource is not None:
+            resource = rule.resource
+        else:
+            prefix = rule.prefix if rule is not None else PREFIXES.get(parent.vendor_id)
+            resource = None if prefix is None else type_resource_name(prefix, mdev.type_name)
+            if resource is None:
+                withheld = f"has no name to be offered under; add a rule with mdev_type: {mdev.type_name!r}"
+        if withheld is None and mdev.iommu_group is None:
+            withheld = "is in no IOMMU group; its driver has not given it to vfio_mdev"
+        yield Device(
+            functions=(),
+            lead=parent,
+            mdev=mdev,
+            members=(),
+            model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
+            resource=resource,
+            withheld=withheld,
+            unhealthy=None,
         )
-    return None
 
 
-_CLASS_WORDS = {
-    0x0300: "VGA",
-    0x0302: "3D controller",
-    0x0380: "display",
-    0x0403: "audio",
-    0x0C03: "USB",
-    0x0C80: "UCSI",
-    0x0200: "network",
-    0x0108: "NVMe",
-}
-
-
-def _refuse_colliding_variables(resources: Iterable[str]) -> None:
+def _refuse_colliding_variables(devices: Iterable[Device], config: Config) -> None:
+    kinds: dict[str, Kind] = {}
+    for device in devices:
+        if device.resource is not None and kinds.setdefault(device.resource, device.kind) is not device.kind:
+            raise Refusal(
+                f"{device.resource} would be both PCI and mediated devices, and a pod could not tell them apart; "
+                "give one of them another name in the config"
+            )
     by_variable: dict[str, str] = {}
-    for resource in sorted(set(resources)):
+    for resource in sorted({*kinds, *map(node_device_resource, config.node_devices)}):
         other = by_variable.setdefault(variable(resource), resource)
         if other != resource:
             raise Refusal(
                 f"resources {other} and {resource} would share the variable {variable(resource)}; "
                 "give one of them another name in the config"
             )
+    for node_device in config.node_devices:
+        if (resource := node_device_resource(node_device)) in kinds:
+            raise Refusal(f"{resource} is the name of the node's /dev/{node_device.node}; give the card another one")

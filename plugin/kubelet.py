@@ -6,24 +6,34 @@ was opened; otherwise it starts over with a socket of a new name (kubelets tell 
 """
 
 import asyncio
+import contextlib
 import hashlib
 import logging
 import os
+import random
 import secrets
 import socket
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeAlias
 from urllib.parse import quote
 
 import grpc
 
 from plugin.errors import Refusal
-from plugin.server import DevicePluginServicer
+from plugin.offer import CardOffer, NodeDeviceOffer, Offer
+from plugin.pluginregistration_v1 import registration_pb2 as registration
+from plugin.pluginregistration_v1 import registration_pb2_grpc
+from plugin.server import Context, DevicePluginServicer
 from plugin.v1beta1 import deviceplugin_pb2 as api
 from plugin.v1beta1 import deviceplugin_pb2_grpc
 from plugin.watch import Watch
 
 _log = logging.getLogger(__name__)
+
+#: Which file a socket is: device, inode, time of making.
+Identity: TypeAlias = tuple[int, int, int]
 
 #: Where the kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
@@ -32,10 +42,11 @@ _VERSION = "v1beta1"
 _SOCKET_PREFIX = "gpu-plugin-"
 _LONGEST_SOCKET_PATH = 107  # sun_path has 108 bytes, one of them the final zero
 
-_RESCAN = 5.0  # seconds between two looks at sysfs
-_LOOK_AT_SOCKETS = 1.0  # seconds
+_LOOK_AT_SOCKETS = 5.0  # seconds; what inotify missed
 _KUBELET_WATCHES_WITHIN = 10.0  # seconds from Register to ListAndWatch; the kubelet dials at once
-_BACKOFF = (1.0, 2.0, 5.0, 10.0)  # seconds, the last one repeated
+_STREAMS_END_WITHIN = 0.5  # seconds from a plugin's last message to the kubelet having taken note
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
+_WORTH_A_WARNING = 5  # failures in a row
 
 
 def kubelet_directory(path: Path) -> Path:
@@ -49,83 +60,230 @@ def kubelet_directory(path: Path) -> Path:
     return path
 
 
-async def serve(watch: Watch, kubelet_dir: Path) -> None:
+class Kubelet:
+    """The kubelet's directories, and a bell that rings when an entry of theirs comes or goes.
+
+    `directory` is where it listens on kubelet.sock and where our sockets stand; or, with `registry`, ours stand in its
+    plugins_registry, and it comes for them.
+    """
+
+    def __init__(self, directory: Path, registry: Path | None) -> None:
+        self.directory = directory
+        self.registry = registry
+        self._moved = asyncio.Event()
+
+    @property
+    def sockets(self) -> Path:
+        """Where our sockets stand."""
+        return self.registry or self.directory
+
+    @property
+    def socket(self) -> Path:
+        return self.directory / "kubelet.sock"
+
+    def moved(self) -> None:
+        """Something came or went."""
+        self._moved.set()
+        self._moved = asyncio.Event()
+
+    async def next_move(self, at_most: float) -> None:
+        """Wait until something comes or goes, or so many seconds."""
+        # Not wait_for, which in Python 3.11 swallows a cancellation that comes with the event.
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(at_most):
+                await self._moved.wait()
+
+
+class Registrations:
+    """Which resources the kubelet is watching now, and how often each was registered; for metrics and health."""
+
+    def __init__(self) -> None:
+        self.watched: dict[str, bool] = {}
+        self.count: dict[str, int] = {}
+
+
+async def serve(watch: Watch, kubelet: Kubelet, registrations: Registrations) -> None:
     """Serve every resource that the node has, now or later, until the watch is stopped."""
-    _remove_dead_sockets(kubelet_dir)
-    served: set[str] = set()
+    remove_dead_sockets(kubelet.sockets)
+    serving: dict[str, _Serving] = {}
     async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(watch.keep_looking(_RESCAN))]
         while not watch.stopped:
             change = watch.next_change
-            for resource in sorted(watch.inventory.on_offer.keys() - served):
-                served.add(resource)
-                tasks.append(group.create_task(_keep_serving(resource, watch, kubelet_dir)))
+            offers = _offers(watch)
+            for resource in sorted(offers.keys() - serving.keys()):
+                one = _Serving(offers[resource], watch, kubelet, registrations)
+                serving[resource] = one
+                one.task = group.create_task(one.keep())
+            for resource in sorted(serving.keys() - offers.keys()):
+                # A resource whose last device went stays, at 0; one that the config no longer has goes.
+                if serving[resource].config is not watch.config:
+                    serving.pop(resource).end()
             await change.wait()
-        for task in tasks:
-            task.cancel()
+        for one in serving.values():
+            one.end()
 
 
-async def _keep_serving(resource: str, watch: Watch, kubelet_dir: Path) -> None:
-    failures = 0
-    while not watch.stopped:
-        try:
-            await _serve_until_lost(resource, watch, kubelet_dir)
-            failures = 0
-        except (grpc.aio.AioRpcError, OSError, RuntimeError) as error:
-            # RuntimeError is what grpc raises when it cannot bind the socket.
-            reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
-            pause = _BACKOFF[min(failures, len(_BACKOFF) - 1)]
-            failures += 1
-            _log.warning("%s: not registered, trying again in %g s: %s", resource, pause, reason)
-            await asyncio.sleep(pause)
+def _offers(watch: Watch) -> Mapping[str, Offer]:
+    offers: list[Offer] = [CardOffer(resource, watch) for resource in watch.snapshot.inventory.listed]
+    offers += [NodeDeviceOffer(device, watch) for device in watch.config.node_devices]
+    return {offer.resource: offer for offer in offers}
 
 
-async def _serve_until_lost(resource: str, watch: Watch, kubelet_dir: Path) -> None:
-    """Serve and register once; return when the kubelet no longer has this registration."""
-    ours, theirs = kubelet_dir / _socket_name(resource), kubelet_dir / "kubelet.sock"
-    # Which kubelet.sock it is must be known before Register: the kubelet may restart right after it.
-    kubelet = await _kubelet_there(theirs)
-    servicer = DevicePluginServicer(resource, watch)
-    server = grpc.aio.server()
-    deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
-    try:
-        server.add_insecure_port(_target(ours))
-        await server.start()
-        await _register(resource, ours.name, theirs)
-        try:
-            # Not wait_for, which in Python 3.11 swallows a cancellation that comes with the event.
-            async with asyncio.timeout(_KUBELET_WATCHES_WITHIN):
-                await servicer.watched.wait()
-        except TimeoutError:
-            _log.warning("%s: registered, but the kubelet does not watch; registering again", resource)
-            return
-        _log.info("%s: registered, and watched by the kubelet", resource)
-        unwatched_since = time.monotonic()
-        while not watch.stopped:
-            if not ours.exists() or _identity(theirs) != kubelet:
-                _log.info("%s: the kubelet's socket or ours is another one; registering again", resource)
+class _Serving:
+    """One resource, served and registered for as long as it is offered."""
+
+    def __init__(self, offer: Offer, watch: Watch, kubelet: Kubelet, registrations: Registrations) -> None:
+        self.config = watch.config
+        self.task: asyncio.Task[None] | None = None
+        self._offer = offer
+        self._resource = offer.resource
+        self._watch = watch
+        self._kubelet = kubelet
+        self._registrations = registrations
+        self._servicer: DevicePluginServicer | None = None
+        self._ended = False
+
+    def end(self) -> None:
+        """Stop serving: an empty list, the end of the streams, no socket."""
+        self._ended = True
+        if self._servicer is not None:
+            self._servicer.close()
+        self._kubelet.moved()
+
+    async def keep(self) -> None:
+        failures = 0
+        while not self._ended:
+            try:
+                await self._serve_until_lost()
+                failures = 0
+            except (grpc.aio.AioRpcError, OSError, RuntimeError) as error:
+                # RuntimeError is what grpc raises when it cannot bind the socket.
+                reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
+                pause = _pause(failures)
+                failures += 1
+                # A kubelet that starts has its socket for a moment before it listens on it.
+                level = logging.DEBUG if failures < _WORTH_A_WARNING else logging.WARNING
+                _log.log(level, "%s: not registered, trying again in %.2g s: %s", self._resource, pause, reason)
+                await asyncio.sleep(pause)
+
+    async def _serve_until_lost(self) -> None:
+        """Serve and register once; return when the kubelet no longer has this registration."""
+        kubelet, resource = self._kubelet, self._resource
+        ours = kubelet.sockets / _socket_name(resource)
+        identity = None
+        if kubelet.registry is None:
+            # Which kubelet.sock it is must be known before Register: the kubelet may restart right after it.
+            identity = await self._kubelet_there()
+            if identity is None:
                 return
+        servicer = self._servicer = DevicePluginServicer(self._offer, self._watch)
+        server = grpc.aio.server()
+        deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
+        refused = asyncio.Event()
+        if kubelet.registry is not None:
+            registration = RegistrationServicer(resource, ours, refused)
+            registration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
+        siblings = _siblings(ours, resource)
+        try:
+            server.add_insecure_port(_target(ours))
+            await server.start()
+            if kubelet.registry is None:
+                await _register(resource, ours.name, kubelet.socket)
+            self._registrations.count[resource] = self._registrations.count.get(resource, 0) + 1
+            if not await self._is_watched(servicer, refused):
+                return
+            self._registrations.watched[resource] = True
+            _log.info("%s: registered, and watched by the kubelet", resource, extra={"resource": resource})
+            await self._until_lost(servicer, ours, identity, siblings)
+        finally:
+            self._registrations.watched[resource] = False
+            servicer.close()
+            self._watch.wake()
+            # Streams end by themselves; the grace lets their last message through.
+            await server.stop(grace=1.0 if self._ended else None)
+            _remove(ours)
+
+    async def _kubelet_there(self) -> Identity | None:
+        """Wait for the kubelet's socket; which file it is. None when the resource is ended meanwhile."""
+        waiting = False
+        while not self._ended:
+            if (identity := _identity(self._kubelet.socket)) is not None:
+                return identity
+            if not waiting:
+                _log.info("waiting for the kubelet: %s does not exist", self._kubelet.socket)
+                waiting = True
+            await self._kubelet.next_move(_LOOK_AT_SOCKETS)
+        return None
+
+    async def _is_watched(self, servicer: DevicePluginServicer, refused: asyncio.Event) -> bool:
+        """Wait for ListAndWatch: Register returning OK does not mean that the kubelet watches. In its plugins_registry
+        it may come at any time."""
+        at_most = _KUBELET_WATCHES_WITHIN if self._kubelet.registry is None else None
+        waits = [asyncio.create_task(event.wait()) for event in (servicer.watched, refused, self._watch.ending)]
+        try:
+            await asyncio.wait(waits, timeout=at_most, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+        if refused.is_set():
+            raise ConnectionRefusedError("the kubelet refused the registration")
+        if not servicer.watched.is_set() and not self._ended:
+            _log.warning("%s: registered, but the kubelet does not watch; registering again", self._resource)
+        return servicer.watched.is_set()
+
+    async def _until_lost(
+        self, servicer: DevicePluginServicer, ours: Path, identity: Identity | None, siblings: frozenset[str]
+    ) -> None:
+        unwatched_since = time.monotonic()
+        while not self._ended:
+            await self._kubelet.next_move(_LOOK_AT_SOCKETS)
+            if not ours.exists() or (identity is not None and _identity(self._kubelet.socket) != identity):
+                _log.info("%s: the kubelet's socket or ours is another one; registering again", self._resource)
+                return
+            if siblings:
+                remove_dead_sockets(self._kubelet.sockets)  # a plugin that was killed leaves them
+            now = _siblings(ours, self._resource)
+            if siblings and not now:
+                # Kubelets before 1.37 hold one registration per resource, and count it as gone when the stream of any
+                # plugin that had it ends (kubernetes issue 121994). Theirs has to be over before ours begins.
+                _log.info("%s: the other plugin of this node has gone; registering again", self._resource)
+                await asyncio.sleep(_STREAMS_END_WITHIN)
+                return
+            siblings = now
             if servicer.streams:
                 unwatched_since = time.monotonic()
             # The delay keeps two plugin pods from taking the resource from each other for ever on kubelets that hold
             # one registration only.
             elif time.monotonic() - unwatched_since > _KUBELET_WATCHES_WITHIN:
-                _log.warning("%s: the kubelet watches no more; registering again", resource)
+                _log.warning("%s: the kubelet watches no more; registering again", self._resource)
                 return
-            await asyncio.sleep(_LOOK_AT_SOCKETS)
-    finally:
-        # Streams end by themselves when the watch is stopped; the grace lets their last message through.
-        await server.stop(grace=1.0 if watch.stopped else None)
-        _remove(ours)
 
 
-async def _kubelet_there(path: Path) -> tuple[int, int, int]:
-    """Wait for the kubelet's socket; which file it is."""
-    if _identity(path) is None:
-        _log.info("waiting for the kubelet: %s does not exist", path)
-    while (identity := _identity(path)) is None:
-        await asyncio.sleep(_LOOK_AT_SOCKETS)
-    return identity
+class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
+    """Answers the kubelet that found our socket in its plugins_registry. `refused` is set when it says no."""
+
+    def __init__(self, resource: str, socket_path: Path, refused: asyncio.Event) -> None:
+        self._resource = resource
+        self._path = socket_path
+        self._refused = refused
+
+    async def GetInfo(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
+        return registration.PluginInfo(
+            type="DevicePlugin", name=self._resource, endpoint=str(self._path), supported_versions=[_VERSION]
+        )
+
+    async def NotifyRegistrationStatus(
+        self, request: registration.RegistrationStatus, context: Context
+    ) -> registration.RegistrationStatusResponse:
+        if not request.plugin_registered:
+            _log.warning("%s: the kubelet refused the registration: %s", self._resource, request.error)
+            self._refused.set()
+        return registration.RegistrationStatusResponse()
+
+
+def _pause(failures: int) -> float:
+    """Seconds to wait after so many failures in a row: longer each time, and never in step with other plugins."""
+    return min(_FIRST_PAUSE * 2.0**failures, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
 
 
 async def _register(resource: str, endpoint: str, kubelet: Path) -> None:
@@ -138,10 +296,20 @@ async def _register(resource: str, endpoint: str, kubelet: Path) -> None:
 
 def _socket_name(resource: str) -> str:
     """A name of its own for every start, and short whatever the resource is called."""
-    return f"{_SOCKET_PREFIX}{hashlib.sha256(resource.encode()).hexdigest()[:8]}-{secrets.token_hex(4)}.sock"
+    return f"{_sockets_of(resource)}{secrets.token_hex(4)}.sock"
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
+def _sockets_of(resource: str) -> str:
+    """What the names of a resource's sockets begin with, in every plugin of ours."""
+    return f"{_SOCKET_PREFIX}{hashlib.sha256(resource.encode()).hexdigest()[:8]}-"
+
+
+def _siblings(ours: Path, resource: str) -> frozenset[str]:
+    """The sockets of other plugins of ours that serve the resource too: a rolling update has two pods for a while."""
+    return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}
+
+
+def _identity(path: Path) -> Identity | None:
     """Which file this is; None while there is none. Inode numbers are used again, so the time of making counts."""
     try:
         status = path.stat()
@@ -155,13 +323,13 @@ def _target(path: Path) -> str:
     return f"unix:{quote(str(path))}"
 
 
-def _remove_dead_sockets(kubelet_dir: Path) -> None:
+def remove_dead_sockets(kubelet_dir: Path) -> None:
     """Remove the sockets of ours that nobody answers on: a plugin that was killed leaves them behind."""
     for path in kubelet_dir.glob(f"{_SOCKET_PREFIX}*.sock"):
         if not path.is_socket():
             continue
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(_LOOK_AT_SOCKETS)
+            probe.settimeout(1.0)
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:

@@ -67,10 +67,18 @@ def read_pci_ids(path: Path) -> PCIIDs:
     return PCIIDs(path=path, date=date[1] if date else "unknown date", text=text)
 
 
-def resource_name(pci_ids: PCIIDs, vendor_id: int, device_id: int) -> str:
-    """The resource of a GPU of one of the vendors in PREFIXES."""
-    name = sanitised(pci_ids.device(vendor_id, device_id) or "") or f"{device_id:04x}"
-    return f"{PREFIXES[vendor_id]}/{name}"
+def resource_name(pci_ids: PCIIDs, prefix: str, vendor_id: int, device_id: int) -> str:
+    """The resource of a device, by its name in pci.ids: `nvidia.com/GH100_H100_PCIE`."""
+    return f"{prefix}/{sanitised(pci_ids.device(vendor_id, device_id) or '') or f'{device_id:04x}'}"
+
+
+def type_resource_name(prefix: str, type_name: str) -> str | None:
+    """The resource of a type of mediated devices or vGPUs, as NVIDIA's plugin calls it: blanks to `_`, the rest kept.
+
+    `GRID T4-1Q` -> `nvidia.com/GRID_T4-1Q`. None where that is no valid name (`8 GB / 2`): a rule has to give one.
+    """
+    resource = f"{prefix}/{'_'.join(type_name.split())}"
+    return resource if is_resource_name(resource) else None
 
 
 def sanitised(name: str) -> str:
@@ -85,11 +93,14 @@ def is_resource_name(resource: str) -> bool:
     """Whether the kubelet would take it: an extended resource, `prefix/name` (IsExtendedResourceName, apimachinery's
     IsQualifiedName)."""
     prefix, _, name = resource.partition("/")
+    return len(name) <= _LONGEST and re.fullmatch(_NAME, name) is not None and is_prefix(prefix)
+
+
+def is_prefix(prefix: str) -> bool:
+    """Whether names below it are extended resources: a domain, and none of Kubernetes' own."""
     return (
-        len(name) <= _LONGEST
-        and len(prefix) <= _LONGEST_PREFIX
+        len(prefix) <= _LONGEST_PREFIX
         and re.fullmatch(_PREFIX, prefix) is not None
-        and re.fullmatch(_NAME, name) is not None
         and not prefix.endswith("kubernetes.io")
         and not prefix.startswith("requests.")
     )

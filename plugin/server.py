@@ -1,4 +1,4 @@
-"""The device plugin API for one resource: the kubelet's messages on one side, our inventory and allocation behind."""
+"""The device plugin API for one resource: the kubelet's messages on one side, an offer behind."""
 
 import asyncio
 import logging
@@ -7,9 +7,9 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from plugin.allocation import Allocation, allocate
+from plugin.allocation import Allocation
 from plugin.errors import PluginError
-from plugin.inventory import Device
+from plugin.offer import Listing, Offer
 from plugin.v1beta1 import deviceplugin_pb2 as api
 from plugin.v1beta1 import deviceplugin_pb2_grpc
 from plugin.watch import Watch
@@ -23,60 +23,85 @@ _PERMISSIONS = "rw"
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `watched` is set once the kubelet opened ListAndWatch; `streams` counts the open ones."""
+    """Serves one resource. `watched` is set once the kubelet opened ListAndWatch; `streams` counts the open ones.
 
-    def __init__(self, resource: str, watch: Watch) -> None:
-        self._resource = resource
+    `close` ends the streams, each with an empty list, so that capacity goes down at once.
+    """
+
+    def __init__(self, offer: Offer, watch: Watch) -> None:
+        self._offer = offer
         self._watch = watch
         self.watched = asyncio.Event()
         self.streams = 0
+        self._closed = False
+
+    def close(self) -> None:
+        self._closed = True
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
-        return api.DevicePluginOptions()
+        return api.DevicePluginOptions(get_preferred_allocation_available=True)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
-        """The whole list at first and at every change; at the end an empty one, so that capacity goes down at once."""
+        """The whole list at first and at every change; at the end an empty one."""
         self.streams += 1
         try:
             self.watched.set()
-            sent: tuple[Device, ...] | None = None
-            while not self._watch.stopped:
+            sent: Listing | None = None
+            while not (self._watch.stopped or self._closed):
                 change = self._watch.next_change
-                devices = self._watch.inventory.on_offer.get(self._resource, ())
-                if devices != sent:
-                    yield api.ListAndWatchResponse(devices=map(_device, devices))
-                    sent = devices
+                listing = self._offer.listing()
+                if listing != sent:
+                    yield api.ListAndWatchResponse(devices=[_device(*device) for device in listing])
+                    sent = listing
                 await change.wait()
             yield api.ListAndWatchResponse()
         finally:
             self.streams -= 1
 
+    async def GetPreferredAllocation(
+        self, request: api.PreferredAllocationRequest, context: Context
+    ) -> api.PreferredAllocationResponse:
+        """The best of the free devices, one answer per container."""
+        try:
+            answers = [
+                self._offer.preferred(
+                    container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size
+                )
+                for container in request.container_requests
+            ]
+        except PluginError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return api.PreferredAllocationResponse(
+            container_responses=[api.ContainerPreferredAllocationResponse(deviceIDs=answer) for answer in answers]
+        )
+
     async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:
         """One answer per container, from the node as it is at this moment."""
         try:
-            inventory = self._watch.look_again()
-            allocations = [
-                allocate(inventory, self._resource, container.devices_ids) for container in request.container_requests
-            ]
+            allocations = self._offer.allocate([container.devices_ids for container in request.container_requests])
         except PluginError as error:
-            _log.error("refused to allocate: %s", error)
+            self._watch.allocations[self._offer.resource, "refused"] += 1
+            _log.error("refused to allocate: %s", error, extra={"resource": self._offer.resource})
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         for allocation in allocations:
-            _log.info("allocated %s", ", ".join(f"{name}={value}" for name, value in allocation.env.items()))
+            self._watch.allocations[self._offer.resource, "given"] += 1
+            given = ", ".join(f"{name}={value}" for name, value in allocation.env.items())
+            _log.info("allocated %s", given or self._offer.resource, extra={"resource": self._offer.resource})
         return api.AllocateResponse(container_responses=map(_container, allocations))
 
 
-def _device(device: Device) -> api.Device:
+def _device(device_id: str, healthy: bool, numa_node: int | None) -> api.Device:
     topology = None
-    if device.numa_node is not None:  # no hint at all where the node is unknown: "node 0" would be a lie
-        topology = api.TopologyInfo(nodes=[api.NUMANode(ID=device.numa_node)])
-    return api.Device(ID=str(device.address), health="Healthy", topology=topology)
+    if numa_node is not None:  # no hint at all where the node is unknown: "node 0" would be a lie
+        topology = api.TopologyInfo(nodes=[api.NUMANode(ID=numa_node)])
+    return api.Device(ID=device_id, health="Healthy" if healthy else "Unhealthy", topology=topology)
 
 
 def _container(allocation: Allocation) -> api.ContainerAllocateResponse:
     return api.ContainerAllocateResponse(
         envs=dict(allocation.env),
         devices=[
-            api.DeviceSpec(container_path=node, host_path=node, permissions=_PERMISSIONS) for node in allocation.nodes
+            api.DeviceSpec(container_path=node.container, host_path=node.host, permissions=_PERMISSIONS)
+            for node in allocation.nodes
         ],
     )

@@ -1,11 +1,19 @@
-"""The node's inventory as it was last seen, and a way to wait until it differs."""
+"""The node as it was last seen, and a way to wait until it differs."""
 
 import asyncio
+import dataclasses
 import logging
+from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 
+from pci.address import PCIAddress
+from plugin.config import Config
 from plugin.errors import PluginError
+from plugin.holders import Use
 from plugin.inventory import Inventory
+from plugin.nodes import read_nodes
+from plugin.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
@@ -13,57 +21,100 @@ _log = logging.getLogger(__name__)
 class Watch:
     """What the node has on offer, for everybody who serves it; lives in one event loop.
 
-    `look` reads the node. A look that fails leaves the last inventory standing. `next_change` is set when
-    the inventory changes or the watch is stopped: take it before reading the inventory, then wait for it.
+    `look` reads sysfs, by a config. A look that fails leaves the last snapshot standing. `next_change` is set when what
+    the kubelet is told changes or the watch is stopped: take it before reading the snapshot, then wait for it.
     """
 
-    def __init__(self, look: Callable[[], Inventory]) -> None:
+    def __init__(self, look: Callable[[Config], Inventory], config: Config, *, sys: Path, dev: Path) -> None:
         self._look = look
+        self.config = config
+        self.sys = sys
+        self.dev = dev
         self.next_change = asyncio.Event()
-        self.inventory = look()
-        self.stopped = False
-        _report(self.inventory, before=None)
+        self.nodes = read_nodes(dev)
+        self.snapshot = Snapshot(look(config), self.nodes)
+        self.ending = asyncio.Event()
+        #: How many containers asked for each resource, by outcome (`given`, `refused`).
+        self.allocations: Counter[tuple[str, str]] = Counter()
+        _report(self.snapshot, before=None)
 
-    def look_again(self) -> Inventory:
-        """Read the node now; wake whoever waits if it differs. PluginError where it cannot be read."""
-        found = self._look()
-        if found != self.inventory:
-            _report(found, before=self.inventory)
-            self.inventory = found
-            self._wake()
-        return self.inventory
+    def look_again(self) -> Snapshot:
+        """Read the whole node now; wake whoever waits if it differs. PluginError where it cannot be read."""
+        inventory = self._look(self.config)
+        self.nodes = read_nodes(self.dev)
+        return self._see(inventory=inventory, nodes=self.nodes)
 
-    async def keep_looking(self, every: float) -> None:
-        """Look again every so many seconds, until cancelled."""
-        while True:
-            await asyncio.sleep(every)
-            try:
-                self.look_again()
-            except PluginError as error:
-                _log.error("the node's inventory stays as it was: %s", error)
+    def look_at_nodes(self) -> Snapshot:
+        """Read /dev alone."""
+        self.nodes = read_nodes(self.dev)
+        return self._see(nodes=self.nodes)
+
+    def hear(self, uses: frozenset[Use] | None) -> Snapshot:
+        """Take the kubelet's list of who has what."""
+        return self._see(uses=uses)
+
+    def find_fallen(self, fallen: frozenset[PCIAddress]) -> Snapshot:
+        """Take the functions that fell off the bus."""
+        return self._see(fallen=fallen)
+
+    def reconfigure(self, config: Config) -> None:
+        """Go by another config from now on. PluginError, and everything stays as it was, where it makes no sense on
+        this node."""
+        inventory = self._look(config)
+        self.config = config
+        self._see(inventory=inventory)
+        self.wake()
+
+    @property
+    def stopped(self) -> bool:
+        return self.ending.is_set()
 
     def stop(self) -> None:
         """End the watch: whoever waits for a change is woken, and finds it stopped."""
-        self.stopped = True
-        self.next_change.set()
+        self.ending.set()
+        self.wake()
 
-    def _wake(self) -> None:
+    def wake(self) -> None:
+        """Let whoever waits look."""
         # Whoever waits holds the old event; who waits from now on waits for the change after this one.
         self.next_change.set()
         self.next_change = asyncio.Event()
 
+    def _see(self, **seen: object) -> Snapshot:
+        before = self.snapshot
+        found = dataclasses.replace(before, **seen)  # type: ignore[arg-type]
+        if found == before:
+            return before
+        self.snapshot = found
+        _report(found, before=before)
+        self.wake()
+        return found
 
-def _report(inventory: Inventory, *, before: Inventory | None) -> None:
+
+def look_again_or_say_why(watch: Watch) -> None:
+    """Read the whole node; where that fails, the log says why and the last snapshot stands."""
+    try:
+        watch.look_again()
+    except PluginError as error:
+        _log.error("the node's inventory stays as it was: %s", error)
+
+
+def _report(snapshot: Snapshot, *, before: Snapshot | None) -> None:
     """Log what is new: each device on offer, each that is not and why, each entry that could not be read."""
-    known = set(before.devices) if before else set()
-    for device in inventory.devices:
-        if device in known:
+    known = {device.id: before.reason(device) for device in before.inventory.devices} if before else {}
+    resources = {device.id: device.resource for device in before.inventory.devices} if before else {}
+    for device in snapshot.inventory.devices:
+        reason = snapshot.reason(device)
+        if device.id in known and known[device.id] == reason and resources[device.id] == device.resource:
             continue
-        if device.reason is None:
-            _log.info("%s (%s) is on offer as %s", device.address, device.model, device.resource)
+        details = {"device": device.id, "resource": device.resource, "reason": reason}
+        if reason is None:
+            _log.info("%s (%s) is on offer as %s", device.id, device.model, device.resource, extra=details)
+        elif device.withheld is None:
+            _log.warning("%s (%s) is unhealthy: it %s", device.id, device.model, reason, extra=details)
         else:
-            _log.warning("%s (%s) is not on offer: it %s", device.address, device.model, device.reason)
-    for address in sorted({device.address for device in known} - {device.address for device in inventory.devices}):
-        _log.warning("%s is gone", address)
-    for fault in sorted(set(inventory.faults) - set(before.faults if before else ())):
+            _log.warning("%s (%s) is not on offer: it %s", device.id, device.model, reason, extra=details)
+    for gone in sorted(known.keys() - snapshot.inventory.by_id.keys()):
+        _log.warning("%s is gone", gone, extra={"device": gone})
+    for fault in sorted(set(snapshot.inventory.faults) - set(before.inventory.faults if before else ())):
         _log.warning("sysfs: %s", fault)

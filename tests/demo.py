@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.kernel import make_nodes
 from tests.kubelet import running_kubelet
 from tests.processes import FIXTURES, finished, running
 
@@ -59,7 +60,10 @@ def _allocation(say: Callable[[str, str], None]) -> tuple[dict[str, str], tuple[
     with (
         tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as directory,
         running_kubelet(Path(directory)) as kubelet,
-        running("gpu-plugin", "serve", *PLUGIN, "--kubelet-dir", directory) as plugin,
+        running(
+            *("gpu-plugin", "serve", *PLUGIN, "--kubelet-dir", directory),
+            *("--dev", make_nodes(SYSFS, Path(directory) / "dev")),
+        ) as plugin,
     ):
         kubelet.wait_until(lambda: len(kubelet.healthy(RESOURCE)) == 2)
         plugin.wait_for_line("watched by the kubelet")

@@ -109,7 +109,7 @@ class Lab:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
         command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml")
         found = json.loads(self.cluster.kubectl("exec", plugin, "--", *command))
-        return {device["address"]: device for device in found["devices"]}
+        return {device["id"]: device for device in found["devices"]}
 
     def record(self, plugin: str, directory: Path) -> None:
         """The node's sysfs, as `gpu-plugin record` in its pod has it."""

@@ -42,7 +42,7 @@ def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin
 
 def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab, plugin: str) -> None:
     devices = lab.inventory(plugin)
-    assert {address: device["onOffer"] for address, device in devices.items()} == {
+    assert {address: device["healthy"] for address, device in devices.items()} == {
         f"{ALONE}.0": True,
         **{f"{shared}.0": False for shared in SHARED},
         f"{FAR}.0": True,

@@ -17,7 +17,10 @@ def test_inventory_is_a_table_that_people_can_read(gpu_plugin: Command, machine:
     address, model, driver, group, node, reason = re.split("  +", card)
     assert (address, model) == ("0000:01:00.0", "TU106 [GeForce RTX 2060 Rev. A]")
     assert (driver, group, node) == ("vfio-pci", "1", "-")
-    assert reason.startswith("no: is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel")
+    assert reason.startswith(
+        "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A, unhealthy: "
+        "is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel"
+    )
     assert names.endswith("pci.ids of 2023-04-10.")
     assert (result.returncode, result.stderr) == (0, "")
 
@@ -26,7 +29,7 @@ def test_inventory_has_a_form_for_programs(gpu_plugin: Command, machine: Machine
     result = gpu_plugin("inventory", "--json", "--sysfs", machine("two-rtx-3090"), *PCI_IDS)
     found = json.loads(result.stdout)
     assert found["pciIDs"]["date"] == "2023-04-10"
-    assert [(device["address"], device["onOffer"], device["iommuGroup"]) for device in found["devices"]] == [
+    assert [(device["id"], device["healthy"], device["iommuGroup"]) for device in found["devices"]] == [
         ("0000:01:00.0", True, 11),
         ("0000:e1:00.0", True, 71),
     ]

@@ -2,23 +2,48 @@ from pathlib import Path
 
 import pytest
 
-from pci.address import PCIAddress
-from plugin.config import Config, Rule, read_config
+from plugin.config import Config, Groups, NodeDevice, Rule
+from plugin.config_file import read_config, schema
 from plugin.errors import UserError
+from plugin.preference import Policy
 
 
-def test_a_rule_names_a_device_or_an_address(tmp_path: Path) -> None:
+def test_every_key_of_the_file_is_a_value_of_the_config(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text(
-        "offer:\n"
-        '- {device: "1234:1111", resource: example.com/bochs}\n'
-        '- {address: "0000:41:00.0", resource: example.com/the-good-one}\n'
+        """
+offer:
+- {device: "10DE:1f08", driver: vfio-pci, resource: nvidia.com/pgpu}
+- {vendor: "15b3", pci_class: "0200", prefix: example.com}
+- {address: ["0000:41:00.0", "0000:61:00.0"], withhold: true}
+- {subsystem: "1462:3756", mdev_type: GRID T4-1Q, resource: example.com/quarter}
+groups: together
+prefer: {nvidia.com/pgpu: spread}
+node_devices: {kvm: 110, vhost-net: 10}
+noiommu: true
+"""
     )
     assert read_config(path) == Config(
         offer=(
-            Rule(device="1234:1111", resource="example.com/bochs"),
-            Rule(address=PCIAddress(0, 0x41, 0, 0), resource="example.com/the-good-one"),
-        )
+            Rule(device="10de:1f08", driver="vfio-pci", resource="nvidia.com/pgpu"),
+            Rule(vendor="15b3", pci_class="0200", prefix="example.com"),
+            Rule(address=("0000:41:00.0", "0000:61:00.0"), withhold=True),
+            Rule(subsystem="1462:3756", mdev_type="GRID T4-1Q", resource="example.com/quarter"),
+        ),
+        groups=Groups.TOGETHER,
+        prefer={"nvidia.com/pgpu": Policy.SPREAD},
+        node_devices={NodeDevice.KVM: 110, NodeDevice.VHOST_NET: 10},
+        noiommu=True,
+    )
+
+
+def test_the_schema_has_every_key_and_takes_no_other() -> None:
+    found = schema()
+    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu"}
+    assert found["additionalProperties"] is False
+    assert found["$defs"]["Rule"]["additionalProperties"] is False
+    assert {"vendor", "device", "subsystem", "pci_class", "address", "driver"} <= set(
+        found["$defs"]["Rule"]["properties"]
     )
 
 
@@ -33,26 +58,42 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
     [
         ("offer: [", "is not YAML"),
         ("[]", "the file: "),
-        ("ofer: []", "ofer: Extra inputs are not permitted"),
-        ("offer: [{device: '1234:1111'}]", "offer.0.resource: Field required"),
-        ("offer: [{resource: a/b}]", "offer.0: expected either device (vendor:device) or address"),
-        ("offer: [{resource: a/b, device: '1234:1111', address: '0000:41:00.0'}]", "offer.0: expected either device"),
+        ("ofer: []", "ofer: Unexpected keyword argument"),
+        ("offer: [{pool: a/b, address: '0000:41:00.0'}]", "offer.0.pool: Unexpected keyword argument"),
+        ("offer: [{device: '1234:1111'}]", "offer.0: expected one of resource (a name), prefix"),
+        ("offer: [{device: '1234:1111', resource: a/b, withhold: true}]", "offer.0: expected one of resource"),
+        ("offer: [{resource: a/b}]", "offer.0: expected a selector, to say what is offered: one of vendor, device"),
         ("offer: [{resource: a/b, device: 'bochs'}]", "offer.0: device 'bochs'; expected vendor:device in hexadecimal"),
-        ("offer: [{resource: a/b, address: '41:00.0'}]", "offer.0.address: '41:00.0' is not a PCI address"),
+        ("offer: [{resource: a/b, vendor: nvidia}]", "offer.0: vendor 'nvidia'; expected four hexadecimal digits"),
+        ("offer: [{resource: a/b, pci_class: '3'}]", "offer.0: pci_class '3'; expected 2, 4 or 6 hexadecimal digits"),
+        ("offer: [{resource: a/b, address: '41:00.0'}]", "offer.0: address '41:00.0'; expected a PCI address"),
+        (
+            "offer: [{resource: a/b, mdev_type: T4, address: '0000:41:00.0'}]",
+            "offer.0: mdev_type goes with vendor",
+        ),
         (
             "offer: [{resource: bochs, device: '1234:1111'}]",
-            "offer.0.resource: 'bochs' is not an extended resource name",
+            "offer.0: 'bochs' is not an extended resource name",
         ),
+        ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),
         (
             "offer: [{resource: a/b, address: 0000:41:00.0}]",
-            "offer.0.address: found 2460.0; expected an address",
+            "offer.0.address: found 2460.0; expected text, in quotes",
         ),
-        ("offer: [{resource: a/b, address: {domain: 0}}]", "offer.0.address: found {'domain': 0}; expected an address"),
+        (
+            "offer: [{resource: a/b, address: {domain: 0}}]",
+            "offer.0.address: found {'domain': 0}; expected text, in quotes",
+        ),
         ("offer: []\noffer: []", "is not YAML: the key 'offer' is there twice"),
         ("offer: 2001-99-99", "is not YAML: "),
         ("offer: !!bool maybe", "is not YAML: "),
         ("offer: " + "[" * 3000, "is not YAML: "),
-        ("offer: [{resource: a/b, device: 1234}]", "offer.0.device: Input should be a valid string"),
+        ("offer: [{resource: a/b, device: 1234}]", "offer.0.device: found 1234; expected text, in quotes"),
+        ("groups: split", "groups: Input should be 'withhold' or 'together'"),
+        ("prefer: {pgpu: pack}", "the file: prefer: 'pgpu' is not an extended resource name"),
+        ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: Input should be 'pack' or 'spread'"),
+        ("node_devices: {kvm: 0}", "the file: node_devices: kvm: 0; expected how many containers may share it"),
+        ("node_devices: {nvidia: 1}", "node_devices.nvidia.[key]: Input should be 'kvm', 'tun', 'vhost-net' or"),
     ],
 )
 def test_nonsense_is_refused_by_its_path(tmp_path: Path, text: str, problem: str) -> None:

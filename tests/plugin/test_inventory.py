@@ -29,19 +29,19 @@ Take = Callable[..., Inventory]
 
 
 def reason(inventory: Inventory, address: PCIAddress = GPU) -> str | None:
-    device = inventory.device(address)
+    device = inventory.by_id.get(str(address))
     assert device is not None
     return device.reason
 
 
 def test_a_card_is_one_device_with_all_its_functions(take: Take, machine: Machine) -> None:
-    (device,) = take(machine("rtx-2060")).on_offer[RTX]
-    assert device.address == GPU
+    (device,) = take(machine("rtx-2060")).listed[RTX]
+    assert device.id == str(GPU)
     assert [function.address.function for function in device.functions] == [0, 1, 2, 3]
 
 
 def test_equal_cards_are_one_resource(take: Take, machine: Machine) -> None:
-    offered = take(machine("hgx-a100-8-gpu")).on_offer
+    offered = take(machine("hgx-a100-8-gpu")).listed
     assert {resource: len(devices) for resource, devices in offered.items()} == {"nvidia.com/GA100_A100_SXM4_40GB": 8}
 
 
@@ -53,13 +53,14 @@ def test_two_device_ids_with_one_name_are_one_resource(take: Take, tmp_path: Pat
             *card("0000:02:00", ["10de:20f1"], path="pci0000:00/0000:00:02.0", group=2),
         ],
     )
-    (devices,) = take(tmp_path / "sys").on_offer.values()
-    assert [str(device.address) for device in devices] == ["0000:01:00.0", "0000:02:00.0"]
+    (devices,) = take(tmp_path / "sys").listed.values()
+    assert [str(device.id) for device in devices] == ["0000:01:00.0", "0000:02:00.0"]
 
 
-def test_a_gpu_whose_audio_function_is_on_snd_hda_intel_is_not_offered(take: Take, machine: Machine) -> None:
+def test_a_gpu_whose_audio_function_is_on_snd_hda_intel_is_listed_as_unhealthy(take: Take, machine: Machine) -> None:
     inventory = take(machine("rtx-2060-audio-on-snd-hda-intel"))
-    assert inventory.on_offer == {}
+    (device,) = inventory.listed[RTX]
+    assert (device.withheld, device.unhealthy) == (None, reason(inventory))
     assert reason(inventory) == (
         "is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel; bind it to vfio-pci"
     )
@@ -70,7 +71,7 @@ def test_cards_below_one_switch_without_acs_are_withheld_and_the_others_offered(
     take: Take, machine: Machine, name: str
 ) -> None:
     inventory = take(machine(name), Rule(device="1234:1111", resource="example.com/card"))
-    assert [str(device.address) for device in inventory.on_offer["example.com/card"]] == [
+    assert [str(device.id) for device in inventory.listed["example.com/card"]] == [
         "0000:01:00.0",
         "0000:41:00.0",
     ]
@@ -80,14 +81,14 @@ def test_cards_below_one_switch_without_acs_are_withheld_and_the_others_offered(
 
 def test_two_gpus_in_one_group_are_not_offered_singly_and_name_each_other(take: Take, machine: Machine) -> None:
     inventory = take(machine("two-gpus-one-group"))
-    assert inventory.on_offer == {}
+    assert inventory.listed == {}
     for one, other in (("0000:01:00.0", "0000:02:00.0"), ("0000:02:00.0", "0000:01:00.0")):
         assert f"shares group 1 with {other}, " in str(reason(inventory, PCIAddress.parse(one)))
 
 
 def test_without_iommu_no_gpu_is_offered_and_the_reason_says_how_to_turn_it_on(take: Take, machine: Machine) -> None:
     inventory = take(machine("rtx-2060-without-iommu"))
-    assert inventory.on_offer == {}
+    assert inventory.listed == {}
     assert "intel_iommu=on" in str(reason(inventory))
 
 
@@ -157,7 +158,7 @@ def test_a_virtual_function_of_a_physical_one_on_vfio_is_not_offered(take: Take,
     for number in (0, 1):
         bind(sys, f"0000:02:00.{number}", "vfio-pci")
     address = PCIAddress.parse("0000:02:00.1")
-    inventory = take(sys, Rule(address=address, resource="example.com/vf"))
+    inventory = take(sys, Rule(address=str(address), resource="example.com/vf"))
     assert "is a virtual function of 0000:02:00.0, which is on vfio-pci itself" in str(reason(inventory, address))
 
 
@@ -167,40 +168,43 @@ def test_a_group_with_a_member_that_cannot_be_read_is_not_viable(take: Take, cop
     inventory = take(sys)
     assert reason(inventory) == "is in group 1, which is not viable: 0000:01:00.1 cannot be read"
     assert inventory.faults == (
-        ("bus/pci/devices/0000:01:00.1/uevent: holds 'garbage'; expected lines with DRIVER, PCI_CLASS, PCI_ID, "
-        "PCI_SUBSYS_ID"),
+        (
+            "bus/pci/devices/0000:01:00.1/uevent: holds 'garbage'; expected lines with DRIVER, PCI_CLASS, PCI_ID, "
+            "PCI_SUBSYS_ID"
+        ),
     )
 
 
 def test_any_function_can_be_offered_by_config(take: Take, machine: Machine) -> None:
     sys = machine("two-cards-nested-vfio")
-    assert take(sys).on_offer == {}
-    by_id = take(sys, Rule(device="1234:1111", resource="example.com/bochs")).on_offer
-    assert [str(device.address) for device in by_id["example.com/bochs"]] == ["0000:01:00.0", "0000:41:00.0"]
-    by_address = take(sys, Rule(address=PCIAddress.parse("0000:41:00.0"), resource="example.com/one")).on_offer
-    assert [str(device.address) for device in by_address["example.com/one"]] == ["0000:41:00.0"]
+    assert take(sys).listed == {}
+    by_id = take(sys, Rule(device="1234:1111", resource="example.com/bochs")).listed
+    assert [str(device.id) for device in by_id["example.com/bochs"]] == ["0000:01:00.0", "0000:41:00.0"]
+    by_address = take(sys, Rule(address="0000:41:00.0", resource="example.com/one")).listed
+    assert [str(device.id) for device in by_address["example.com/one"]] == ["0000:41:00.0"]
 
 
 def test_a_rule_that_fits_a_companion_offers_the_card(take: Take, machine: Machine) -> None:
-    (device,) = take(machine("rtx-2060"), Rule(device="10de:10f9", resource="example.com/a")).on_offer["example.com/a"]
-    assert device.address == GPU
+    (device,) = take(machine("rtx-2060"), Rule(device="10de:10f9", resource="example.com/a")).listed["example.com/a"]
+    assert device.id == str(GPU)
 
 
 def test_the_first_rule_that_fits_names_the_resource(take: Take, machine: Machine) -> None:
-    rules = (Rule(address=GPU, resource="example.com/first"), Rule(device="10de:1f08", resource="example.com/second"))
-    assert list(take(machine("rtx-2060"), *rules).on_offer) == ["example.com/first"]
+    first = Rule(address=str(GPU), resource="example.com/first")
+    rules = (first, Rule(device="10de:1f08", resource="example.com/second"))
+    assert list(take(machine("rtx-2060"), *rules).listed) == ["example.com/first"]
 
 
 def test_a_virtual_function_is_a_device_of_its_own(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("two-cards-nested-vfio")
     bind(sys, "0000:02:00.1", "vfio-pci")
-    rule = Rule(address=PCIAddress.parse("0000:02:00.1"), resource="example.com/vf")
-    (device,) = take(sys, rule).on_offer["example.com/vf"]
+    rule = Rule(address="0000:02:00.1", resource="example.com/vf")
+    (device,) = take(sys, rule).listed["example.com/vf"]
     assert [str(function.address) for function in device.functions] == ["0000:02:00.1"]
 
 
 def test_a_bridge_is_never_offered(take: Take, machine: Machine) -> None:
-    rule = Rule(address=PCIAddress.parse("0000:00:01.0"), resource="example.com/bridge")
+    rule = Rule(address="0000:00:01.0", resource="example.com/bridge")
     inventory = take(machine("rtx-2060"), rule)
     assert "is a PCI bridge" in str(reason(inventory, PCIAddress.parse("0000:00:01.0")))
     assert reason(inventory) is None, "and it takes no offer from the card behind it"
@@ -208,7 +212,7 @@ def test_a_bridge_is_never_offered(take: Take, machine: Machine) -> None:
 
 def test_what_a_rule_fits_is_what_a_card_without_a_gpu_is_wanted_for(take: Take, machine: Machine) -> None:
     rule = Rule(device="8086:a348", resource="example.com/audio")
-    device = take(machine("rtx-2060"), rule).device(PCIAddress.parse("0000:00:1f.0"))
+    device = take(machine("rtx-2060"), rule).by_id.get("0000:00:1f.0")
     assert device is not None
     assert (device.lead.pci_id, device.reason) == (
         "8086:a348",
@@ -231,8 +235,8 @@ def test_amds_accelerators_count_as_gpus(take: Take, tmp_path: Path, pci_class: 
 
 def test_resources_that_share_a_variable_are_refused(take: Take, machine: Machine) -> None:
     rules = (
-        Rule(address=PCIAddress.parse("0000:01:00.0"), resource="a.b/c"),
-        Rule(address=PCIAddress.parse("0000:41:00.0"), resource="a/b.c"),
+        Rule(address="0000:01:00.0", resource="a.b/c"),
+        Rule(address="0000:41:00.0", resource="a/b.c"),
     )
     with pytest.raises(Refusal, match=r"a\.b/c and a/b\.c would share the variable PCI_RESOURCE_A_B_C"):
         take(machine("two-cards-nested-vfio"), *rules)

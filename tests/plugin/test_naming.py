@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.errors import UserError
-from plugin.naming import PCIIDs, is_resource_name, read_pci_ids, resource_name, sanitised
+from plugin.naming import PREFIXES, PCIIDs, is_resource_name, read_pci_ids, resource_name, sanitised
 
 
 @pytest.mark.parametrize(
@@ -29,7 +29,7 @@ from plugin.naming import PCIIDs, is_resource_name, read_pci_ids, resource_name,
     ],
 )
 def test_a_gpu_is_called_what_pci_ids_calls_it(pci_ids: PCIIDs, vendor_id: int, device_id: int, expected: str) -> None:
-    assert resource_name(pci_ids, vendor_id, device_id) == expected
+    assert resource_name(pci_ids, PREFIXES[vendor_id], vendor_id, device_id) == expected
     assert is_resource_name(expected)
 
 
@@ -67,7 +67,7 @@ def test_another_file_gives_other_names(tmp_path: Path) -> None:
     path = tmp_path / "pci.ids"
     path.write_text("#\tDate:    2030-01-01 00:00:00\n10de  NVIDIA\n\t1f08  Renamed [Card]\nffff  Last\n")
     newer = read_pci_ids(path)
-    assert (newer.date, resource_name(newer, 0x10DE, 0x1F08)) == ("2030-01-01", "nvidia.com/RENAMED_CARD")
+    assert (newer.date, resource_name(newer, "nvidia.com", 0x10DE, 0x1F08)) == ("2030-01-01", "nvidia.com/RENAMED_CARD")
 
 
 def test_a_missing_file_is_named_with_the_package_that_has_it(tmp_path: Path) -> None:

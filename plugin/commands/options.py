@@ -1,0 +1,42 @@
+"""The flags that several commands have, and what is read by them."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pci.sysfs import Host, NotSysfs, read_host
+from plugin.config import Config
+from plugin.errors import Refusal
+from plugin.inventory import Inventory, take_inventory
+from plugin.naming import PCIIDs
+
+Sysfs = Annotated[Path, typer.Option(help="The directory that stands for /sys.")]
+Dev = Annotated[Path, typer.Option(help="The directory that stands for /dev.")]
+ConfigFile = Annotated[
+    Path | None, typer.Option(help="What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
+]
+PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
+AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def config_of(path: Path | None) -> Config:
+    """The config of a file, or the one without a file."""
+    if path is None:
+        return Config()
+    # pydantic takes a quarter of the daemon's memory, and most nodes have no file.
+    from plugin.config_file import read_config
+
+    return read_config(path)
+
+
+def host_of(sysfs: Path) -> Host:
+    """What that /sys says; Refusal where it is none."""
+    try:
+        return read_host(sysfs)
+    except NotSysfs as error:
+        raise Refusal(str(error)) from error
+
+
+def inventory_of(sysfs: Path, config: Config, pci_ids: PCIIDs) -> Inventory:
+    return take_inventory(host_of(sysfs), config, pci_ids)

@@ -1,0 +1,59 @@
+"""`gpu-plugin serve`: the daemon."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from plugin.commands.options import ConfigFile, Dev, PCIIDsFile, Sysfs, config_of, inventory_of
+from plugin.logs import start_logging
+from plugin.naming import PCI_IDS, read_pci_ids
+
+
+def serve(
+    sysfs: Sysfs = Path("/sys"),
+    dev: Dev = Path("/dev"),
+    config: ConfigFile = None,
+    pci_ids: PCIIDsFile = PCI_IDS,
+    kubelet_dir: Annotated[Path, typer.Option(help="The kubelet's device plugin directory.")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    ),
+    plugins_registry: Annotated[
+        Path | None, typer.Option(help="Let the kubelet find the sockets here, instead of registering with it.")
+    ] = None,
+    pod_resources: Annotated[
+        Path, typer.Option(help="The kubelet's pod resources socket, which tells what other plugins gave out.")
+    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    rescan: Annotated[
+        float, typer.Option(min=0.1, help="Look at everything every so many seconds, for what no event told.")
+    ] = 60.0,
+    metrics: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port.")
+    ] = None,
+    health: Annotated[
+        int | None, typer.Option(min=1, max=65535, help="Serve the gRPC health service on this port.")
+    ] = None,
+) -> None:
+    """Offer the node's devices to the kubelet until SIGTERM. A changed config, or SIGHUP, takes effect at once."""
+    # grpc takes as long to import as everything else together, and only this command needs it.
+    from plugin.daemon import World, run
+
+    start_logging()
+    os.umask(0o177)  # the sockets are for root's kubelet alone
+    names = read_pci_ids(pci_ids)
+    world = World(
+        sys=sysfs,
+        dev=dev,
+        kubelet_dir=kubelet_dir,
+        plugins_registry=plugins_registry,
+        pod_resources=pod_resources,
+        config=config,
+        look=lambda rules: inventory_of(sysfs, rules, names),
+        read_config=lambda: config_of(config),
+        rescan=rescan,
+        metrics=metrics,
+        health=health,
+    )
+    asyncio.run(run(world))

@@ -1,0 +1,174 @@
+"""`gpu-plugin serve`: the watch over the node, what tells it to look, and the kubelet, in one event loop."""
+
+import asyncio
+import contextlib
+import logging
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pci.address import PCIAddress
+from plugin import podresources
+from plugin.bus import is_off_the_bus
+from plugin.config import Config
+from plugin.errors import PluginError
+from plugin.events import Directories, Gathered, Uevents
+from plugin.inventory import Inventory
+from plugin.kubelet import Kubelet, Registrations, kubelet_directory, serve
+from plugin.monitoring import monitoring
+from plugin.nodes import CDEVS, VFIO
+from plugin.watch import Watch, look_again_or_say_why
+
+_log = logging.getLogger(__name__)
+
+#: The kubelet lists a pod a moment after it allocated for it, and a pod that ended without telling anybody. Seconds.
+_PODS_APPEAR_WITHIN = 2.0
+
+#: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
+_RESETS_END_WITHIN = 2.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """Where the daemon finds things: the directories that stand for /sys and /dev, the kubelet's, and the config file.
+
+    `look` reads sysfs by a config, `read_config` the config anew. `rescan` is the seconds between two looks at
+    everything, for what no event told. `metrics` and `health` are ports, None for none.
+    """
+
+    sys: Path
+    dev: Path
+    kubelet_dir: Path
+    plugins_registry: Path | None
+    pod_resources: Path
+    config: Path | None
+    look: Callable[[Config], Inventory]
+    read_config: Callable[[], Config]
+    rescan: float
+    metrics: int | None
+    health: int | None
+
+
+async def run(world: World) -> None:
+    """Serve until SIGTERM or SIGINT. PluginError for what is wrong from the start."""
+    directory = kubelet_directory(world.kubelet_dir)
+    registry = None if world.plugins_registry is None else kubelet_directory(world.plugins_registry)
+    watch = Watch(world.look, world.read_config(), sys=world.sys, dev=world.dev)
+    kubelet = Kubelet(directory, registry)
+    registrations = Registrations()
+    pods = _Pods(watch, world.pod_resources)
+    loop = asyncio.get_running_loop()
+    async with contextlib.AsyncExitStack() as stack:
+        for signum in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(signum, watch.stop)
+        reload = Gathered(lambda: _reload(watch, world.read_config))
+        loop.add_signal_handler(signal.SIGHUP, reload.happened)
+
+        def listen(paths: list[Path], changed: Callable[[], None]) -> None:
+            stack.callback(Directories(paths, changed).close)
+
+        listen(
+            [world.dev / VFIO, world.dev / CDEVS, world.dev, world.dev / "net"], Gathered(watch.look_at_nodes).happened
+        )
+        # The kubelet writes its checkpoint there at every allocation.
+        asking = Gathered(pods.ask_soon)
+
+        def kubelet_moved() -> None:
+            kubelet.moved()
+            asking.happened()
+
+        listen([directory, kubelet.sockets], kubelet_moved)
+        if world.config is not None:
+            # A changed ConfigMap is another link in the file's directory.
+            listen([world.config.absolute().parent], reload.happened)
+        try:
+            stack.callback(Uevents(Gathered(lambda: look_again_or_say_why(watch)).happened).close)
+        except OSError as error:
+            _log.warning("no events from the kernel, changes are seen every %g s: %s", world.rescan, error.strerror)
+        await stack.enter_async_context(monitoring(watch, registrations, metrics=world.metrics, health=world.health))
+        net = asyncio.create_task(_look_from_time_to_time(watch, pods, world.rescan))
+        stack.callback(net.cancel)
+        await serve(watch, kubelet, registrations)
+
+
+def _reload(watch: Watch, read_config: Callable[[], Config]) -> None:
+    try:
+        config = read_config()
+        if config != watch.config:
+            watch.reconfigure(config)
+            _log.info("the config has changed and is in force")
+    except PluginError as error:
+        _log.error("the config stays as it was: %s", error)
+
+
+async def _look_from_time_to_time(watch: Watch, pods: "_Pods", rescan: float) -> None:
+    """The net under the kernel's and the kubelet's word."""
+    await pods.ask()
+    while True:
+        await asyncio.sleep(rescan)
+        look_again_or_say_why(watch)
+        await _look_for_fallen(watch, pods)
+
+
+async def _look_for_fallen(watch: Watch, pods: "_Pods") -> None:
+    """Look for functions that fell off the bus, among the devices that nobody has: two reads that agree, each right
+    after the kubelet's word. Where the kubelet does not say who has what, nothing is read."""
+    first = await _fallen(watch, pods)
+    if first:
+        await asyncio.sleep(_RESETS_END_WITHIN)
+        first &= await _fallen(watch, pods)
+    watch.find_fallen(first)
+
+
+async def _fallen(watch: Watch, pods: "_Pods") -> frozenset[PCIAddress]:
+    allocations = watch.allocations.copy()
+    # Whoever was given a device meanwhile may not be on the list.
+    if not await pods.ask() or watch.allocations != allocations:
+        return frozenset()
+    free = (
+        device
+        for devices in watch.snapshot.inventory.listed.values()
+        for device in devices
+        if device.id not in watch.snapshot.holders
+    )
+    return frozenset(
+        function.address
+        for device in free
+        for function in device.functions
+        if is_off_the_bus(watch.sys, function.address)
+    )
+
+
+class _Pods:
+    """Asks the kubelet who has what, and tells the watch."""
+
+    def __init__(self, watch: Watch, socket: Path) -> None:
+        self._watch = watch
+        self._socket = socket
+        self._asking: set[asyncio.Task[None]] = set()
+        self._said: str | None = None
+
+    async def ask(self) -> bool:
+        """Whether the kubelet said who has what."""
+        try:
+            self._watch.hear(await podresources.uses(self._socket))
+        except podresources.CannotAsk as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                _log.warning("what other plugins gave out is not seen: %s", error)
+            return False
+        self._said = None
+        return True
+
+    def ask_soon(self) -> None:
+        """Ask now and, for a pod that was about to appear, a moment later."""
+        if not self._asking:
+            task = asyncio.create_task(self._ask_twice())
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _ask_twice(self) -> None:
+        await self.ask()
+        await asyncio.sleep(_PODS_APPEAR_WITHIN)
+        await self.ask()

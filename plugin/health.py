@@ -1,0 +1,57 @@
+"""What keeps a listed device from being handed out just now, beyond what sysfs says of its group: a node that is gone,
+a function that fell off the bus, another plugin's pod that has it.
+
+Pure: from what was seen to a reason for each device that has one.
+"""
+
+from collections.abc import Mapping
+
+from pci.address import PCIAddress
+from plugin.holders import Holder
+from plugin.inventory import Device, Inventory
+from plugin.nodes import MissingNode, Nodes, device_nodes
+
+
+def troubles(
+    inventory: Inventory,
+    nodes: Nodes | None,
+    *,
+    holders: Mapping[str, Holder],
+    fallen: frozenset[PCIAddress],
+) -> Mapping[str, str]:
+    """The reason of each listed device that is unhealthy, by ID, in words that go after "it".
+
+    `holders` are the pods that have a device, by its ID; `fallen` the functions whose config space reads as ones.
+    """
+    found: dict[str, str] = {}
+    for resource, devices in inventory.listed.items():
+        for device in devices:
+            reason = device.unhealthy or _trouble(device, resource, nodes, inventory.noiommu, holders, fallen)
+            if reason is not None:
+                found[device.id] = reason
+    return found
+
+
+def _trouble(
+    device: Device,
+    resource: str,
+    nodes: Nodes | None,
+    noiommu: frozenset[int],
+    holders: Mapping[str, Holder],
+    fallen: frozenset[PCIAddress],
+) -> str | None:
+    if nodes is not None:
+        try:
+            device_nodes(device, nodes, noiommu)
+        except MissingNode as missing:
+            return str(missing)
+    for function in device.functions:
+        if function.address in fallen:
+            return (
+                f"fell off the bus: the config space of {function.address} reads as ones; "
+                "reset the slot or the node, and look for AER errors in the kernel's log"
+            )
+    holder = holders.get(device.id)
+    if holder is not None and holder.resource != resource:
+        return f"is in use by pod {holder.pod}, which has it as {holder.resource}"
+    return None

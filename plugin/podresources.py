@@ -1,0 +1,38 @@
+"""Asks the kubelet which pod has which device (kubernetes.io, "Monitoring device plugin resources")."""
+
+from pathlib import Path
+
+import grpc
+
+from plugin.holders import Use
+from plugin.podresources_v1 import podresources_pb2 as api
+from plugin.podresources_v1 import podresources_pb2_grpc
+
+#: Where the kubelet serves it, whatever its --root-dir ... as long as the pod mounts it.
+SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
+
+class CannotAsk(Exception):
+    """The kubelet does not answer; carries why."""
+
+
+async def uses(socket: Path) -> frozenset[Use]:
+    """Every device that a pod of this node has, of every plugin; CannotAsk where the kubelet does not say."""
+    if not socket.exists():
+        raise CannotAsk(f"{socket} does not exist")
+    # Go's gRPC servers refuse the encoded path that a unix: target would make the authority.
+    options = (("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0))
+    async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
+        try:
+            listed = await podresources_pb2_grpc.PodResourcesListerStub(channel).List(
+                api.ListPodResourcesRequest(), timeout=10.0
+            )
+        except grpc.aio.AioRpcError as error:
+            raise CannotAsk(f"{socket}: {error.details()}") from error
+    return frozenset(
+        Use(f"{pod.namespace}/{pod.name}", devices.resource_name, device_id)
+        for pod in listed.pod_resources
+        for container in pod.containers
+        for devices in container.devices
+        for device_id in devices.device_ids
+    )

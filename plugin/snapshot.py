@@ -1,0 +1,43 @@
+"""All that was seen of the node at one moment, and what follows from it for each device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from pci.address import PCIAddress
+from plugin.health import troubles
+from plugin.holders import Holder, Use, holders
+from plugin.inventory import Device, Inventory
+from plugin.nodes import Nodes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The inventory, the device nodes (None where only sysfs was looked at), the kubelet's list of who has what (None
+    where it cannot be asked), and the functions that fell off the bus."""
+
+    inventory: Inventory
+    nodes: Nodes | None
+    uses: frozenset[Use] | None = None
+    fallen: frozenset[PCIAddress] = frozenset()
+
+    @cached_property
+    def holders(self) -> Mapping[str, Holder]:
+        """The pod that has a device, by its ID."""
+        return holders(self.inventory, self.uses or ())
+
+    @cached_property
+    def troubles(self) -> Mapping[str, str]:
+        """Why a listed device is unhealthy, by its ID; a healthy one is absent."""
+        return troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen)
+
+    def reason(self, device: Device) -> str | None:
+        """Why the device cannot be handed out now; None where it can."""
+        return device.withheld or self.troubles.get(device.id)
+
+    def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
+        """What the kubelet is told of a resource: ID, whether healthy, NUMA node."""
+        return tuple(
+            (device.id, device.id not in self.troubles, device.numa_node)
+            for device in self.inventory.listed.get(resource, ())
+        )

@@ -1,0 +1,109 @@
+"""Whether a guest could start with a device: what the kernel's VFIO asks of its IOMMU group and drivers, in words.
+
+Two kinds of no. What is not meant for guests as it stands (on another driver, without an IOMMU, in one group with
+another card) is withheld: the kubelet never hears of it. What was given to VFIO and is broken (a companion on another
+driver) is unhealthy: the kubelet counts it, and hands it out to nobody.
+"""
+
+from pci.sysfs import Function, Host
+
+_DISPLAY = 0x03
+_PROCESSING_ACCELERATOR = 0x1200
+_OTHER_BRIDGE = 0x0680
+_AMD = 0x1002
+_NVIDIA = 0x10DE
+
+#: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
+_PLACEHOLDERS = ("pci-stub",)
+
+_CLASS_WORDS = {
+    0x0108: "NVMe",
+    0x0200: "network",
+    0x0207: "InfiniBand",
+    0x0300: "VGA",
+    0x0302: "3D controller",
+    0x0380: "display",
+    0x0403: "audio",
+    0x0680: "NVSwitch or other bridge",
+    0x0C03: "USB",
+    0x0C80: "UCSI",
+    0x1200: "accelerator",
+}
+
+
+def is_gpu(function: Function) -> bool:
+    """Display controllers (class 03xx); AMD's accelerators are processing accelerators (1200)."""
+    return function.pci_class >> 16 == _DISPLAY or (
+        function.vendor_id == _AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
+    )
+
+
+def is_nvswitch(function: Function) -> bool:
+    """What connects NVIDIA's GPUs with each other; a bridge to lspci, and an endpoint to PCI."""
+    return function.vendor_id == _NVIDIA and function.pci_class >> 8 == _OTHER_BRIDGE
+
+
+def is_vfio_driver(driver: str) -> bool:
+    """vfio-pci and its variants for single devices: nvgrace_gpu_vfio_pci, mlx5_vfio_pci, hisi-acc-vfio-pci."""
+    return driver.replace("-", "_").endswith("vfio_pci")
+
+
+def is_on_vfio(function: Function) -> bool:
+    """Whether VFIO has it. A virtual function that NVIDIA's driver made a vGPU of is VFIO's through that driver."""
+    if function.driver is None:
+        return False
+    return is_vfio_driver(function.driver) or (function.vgpu_type is not None and function.driver == "nvidia")
+
+
+def what(function: Function) -> str:
+    """`0000:01:00.1 (audio)`."""
+    return f"{function.address} ({_CLASS_WORDS.get(function.pci_class >> 8, f'class {function.pci_class >> 8:04x}')})"
+
+
+def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> str | None:
+    """Why the kernel gives this function to no guest as it stands, with what would help; None where it does."""
+    if lead.is_bridge:
+        return "is a PCI bridge, which no guest can be given; offer the devices behind it"
+    if lead.iommu_group is None:
+        return (
+            "is in no IOMMU group: the IOMMU is off; turn on VT-d or AMD-Vi in the firmware, "
+            "and boot with intel_iommu=on (Intel)"
+        )
+    if not is_on_vfio(lead):
+        return f"is bound to {lead.driver or 'no driver'}; bind the whole card to vfio-pci"
+    if lead.iommu_group in host.noiommu and not noiommu:
+        return (
+            f"is in group {lead.iommu_group} of vfio's no-IOMMU mode, in which no guest can be given a device; "
+            "turn the IOMMU on"
+        )
+    if lead.physical_function is not None and lead.vgpu_type is None:
+        physical = host.functions.get(lead.physical_function)
+        if physical is not None and physical.driver is not None and is_vfio_driver(physical.driver):
+            # The kernel then asks for a token that no domain of ours has (vfio_pci_validate_vf_token).
+            return (
+                f"is a virtual function of {physical.address}, which is on {physical.driver} itself; "
+                f"bind {physical.address} to its own driver"
+            )
+    return None
+
+
+def not_viable(host: Host, functions: tuple[Function, ...]) -> str | None:
+    """Why the group of these functions cannot be opened, or they would not all come, naming the offender; None where
+    it can. `functions` go to the guest together; of the group's others it is enough that nobody else has them."""
+    group = functions[0].iommu_group
+    if group is None:
+        return None
+    for address in host.groups[group]:
+        member = host.functions.get(address)
+        if member is None:
+            return f"is in group {group}, which is not viable: {address} cannot be read"
+        if member.is_bridge or is_on_vfio(member):
+            continue
+        if member.driver is None or member.driver in _PLACEHOLDERS:
+            # The kernel would let the group be opened; but the guest gets the card whole, this function included.
+            if member in functions:
+                return f"is not whole: {what(member)} is bound to {member.driver or 'no driver'}; bind it to vfio-pci"
+            continue
+        cure = "bind it to vfio-pci" if member in functions else "bind it to vfio-pci or to no driver"
+        return f"is in group {group}, which is not viable: {what(member)} is bound to {member.driver}; {cure}"
+    return None
