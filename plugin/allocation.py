@@ -5,11 +5,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pci.resource import encode, variable
-from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS
+from pci.resource import Kind, encode, variable
+from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV
 from plugin.errors import Refusal
 from plugin.inventory import Device
-from plugin.nodes import MissingNode, Node, Nodes, device_nodes, egm_nodes
+from plugin.nodes import Node, egm_nodes
 from plugin.snapshot import Snapshot
 from plugin.viability import is_vfio_driver
 
@@ -28,68 +28,84 @@ def pick(snapshot: Snapshot, resource: str, device_ids: Iterable[str]) -> tuple[
     return tuple(_device(snapshot, resource, device_id) for device_id in device_ids)
 
 
-def allocate(snapshot: Snapshot, present: Nodes, resource: str, devices: Sequence[Device]) -> Allocation:
-    """Hand out these devices of a resource, by what is below /dev.
+def allocate(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> Allocation:
+    """Hand out these devices of a resource.
 
     Nodes are those of the whole group, so a card's companions come with it; each once, whatever shares it.
     """
-    nodes: dict[Node, None] = {}
-    for device in devices:
-        try:
-            nodes.update(dict.fromkeys(device_nodes(device, present, snapshot.inventory.noiommu)))
-        except MissingNode as missing:
-            raise Refusal(f"{device.id} of {resource} cannot be handed out: it {missing}") from missing
-    addresses = [function.address for device in devices for function in device.functions]
-    egms = egm_nodes(snapshot.inventory.egms, addresses, present)
+    nodes = dict.fromkeys(node for device in devices for node in snapshot.nodes_of(device))
+    egms: tuple[Node, ...] = ()
+    if snapshot.inventory.egms and snapshot.nodes is not None:
+        addresses = [function.address for device in devices for function in device.functions]
+        egms = egm_nodes(snapshot.inventory.egms, addresses, snapshot.nodes)
     mdevs = [device.mdev.uuid for device in devices if device.mdev is not None]
     if mdevs:
-        env = {variable(resource, devices[0].kind): encode(mdevs)}
+        env = {variable(resource, Kind.MDEV): encode(mdevs)}
     else:
         env = {variable(resource): encode(device.functions[0].address for device in devices)}
     return Allocation(env=env, nodes=(*nodes, *egms))
 
 
-def is_as_seen(sys: Path, dev: Path, devices: Iterable[Device], nodes: Iterable[Node]) -> bool:
-    """Whether what the devices' verdicts rest on still holds: the members of their groups, the drivers those are on,
-    their place in VFIO, the nodes. Reads nothing else, since it stands between the kubelet and every pod."""
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the verdict on a device rests on, as paths: what a directory's number of entries was, where links led (the
+    end of their targets), what was there and what was not."""
+
+    entries: tuple[str, int] | None
+    links: tuple[tuple[str, str], ...]
+    present: tuple[str, ...]
+    absent: tuple[str, ...]
+    device: Device
+
+
+def evidence(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Evidence:
+    """The members of its group, the drivers those are on, their place in VFIO, and the nodes. Every path leads through
+    the group, so that a function that changed its group is noticed too."""
+    present = [f"{dev}{node.host.removeprefix('/dev')}" for node in nodes]
+    if device.mdev is not None:
+        link = f"{sys}/{MDEVS}/{device.id}/iommu_group"
+        return Evidence(None, ((link, f"/{device.iommu_group}"),), tuple(present), (), device)
+    group = f"{sys}/{IOMMU_GROUPS}/{device.iommu_group}/devices"
+    endpoints = [(member, f"{group}/{member.address}") for member in device.members if not member.is_bridge]
+    present += [f"{path}/{VFIO_DEV}/{member.vfio_device}" for member, path in endpoints if member.vfio_device]
+    return Evidence(
+        entries=(group, len(device.members)),
+        links=tuple((f"{path}/driver", f"/{member.driver}") for member, path in endpoints if member.driver),
+        present=tuple(present),
+        absent=tuple(f"{path}/driver" for member, path in endpoints if not member.driver),
+        device=device,
+    )
+
+
+def holds(sys: Path, evidence: Evidence) -> bool:
+    """Whether it is still so. Reads nothing else, since it stands between the kubelet and every pod."""
     try:
-        for node in nodes:
-            os.stat(f"{dev}{node.host.removeprefix('/dev')}")
-        return all(_group_is_as_seen(sys, device) and _origin_is_as_seen(sys, device) for device in devices)
+        if evidence.entries is not None and len(os.listdir(evidence.entries[0])) != evidence.entries[1]:
+            return False
+        for path, end in evidence.links:
+            if not os.readlink(path).endswith(end):
+                return False
     except OSError:
         return False
-
-
-def _group_is_as_seen(sys: Path, device: Device) -> bool:
-    """Every path leads through the group, so that a function that changed its group is noticed too."""
-    if device.mdev is not None:
-        return os.readlink(f"{sys}/{MDEVS}/{device.id}/iommu_group").endswith(f"/{device.iommu_group}")
-    group = f"{sys}/{IOMMU_GROUPS}/{device.iommu_group}/devices"
-    if len(os.listdir(group)) != len(device.members):
-        return False
-    for member in device.members:
-        if member.is_bridge:
-            continue
-        entry = f"{group}/{member.address}"
-        if member.driver is None:
-            if os.path.lexists(f"{entry}/driver"):
-                return False
-        elif not os.readlink(f"{entry}/driver").endswith(f"/{member.driver}"):
+    # access() asks less than stat(), and eight cards are a hundred questions.
+    for path in evidence.present:
+        if not os.access(path, os.F_OK):
             return False
-        if member.vfio_device is not None:
-            os.stat(f"{entry}/vfio-dev/{member.vfio_device}")
-    return True
+    return not any(map(os.path.lexists, evidence.absent)) and _origin_is_as_seen(sys, evidence.device)
 
 
 def _origin_is_as_seen(sys: Path, device: Device) -> bool:
-    """What a virtual function depends on besides: the driver of its physical one."""
+    """What a virtual function depends on besides: the driver of its physical one, or still being a vGPU."""
     lead = device.lead
     if device.mdev is not None or lead.physical_function is None:
         return True
-    if lead.vgpu_type is not None:
-        current = Path(f"{sys}/{DEVICES}/{lead.address}/nvidia/current_vgpu_type").read_text()
-        return current.strip() == str(lead.vgpu_type)
-    return not is_vfio_driver(os.path.basename(os.readlink(f"{sys}/{DEVICES}/{lead.physical_function}/driver")))
+    try:
+        if lead.vgpu_type is not None:
+            current = Path(f"{sys}/{DEVICES}/{lead.address}/nvidia/current_vgpu_type").read_text()
+            return current.strip() == str(lead.vgpu_type)
+        return not is_vfio_driver(os.path.basename(os.readlink(f"{sys}/{DEVICES}/{lead.physical_function}/driver")))
+    except OSError:
+        return False
 
 
 def _device(snapshot: Snapshot, resource: str, device_id: str) -> Device:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pci.address import PCIAddress
 from plugin.holders import Holder
 from plugin.inventory import Device, Inventory
-from plugin.nodes import MissingNode, Nodes, device_nodes
+from plugin.nodes import Nodes, missing_node
 
 
 def troubles(
@@ -40,11 +40,8 @@ def _trouble(
     holders: Mapping[str, Holder],
     fallen: frozenset[PCIAddress],
 ) -> str | None:
-    if nodes is not None:
-        try:
-            device_nodes(device, nodes, noiommu)
-        except MissingNode as missing:
-            return str(missing)
+    if nodes is not None and (missing := missing_node(device, nodes, noiommu)) is not None:
+        return missing
     for function in device.functions:
         if function.address in fallen:
             return (

@@ -28,6 +28,10 @@ class Node:
     container: str
 
 
+_VFIO = Node("/dev/vfio/vfio", "/dev/vfio/vfio")
+_IOMMU = Node("/dev/iommu", "/dev/iommu")
+
+
 @dataclass(frozen=True, slots=True)
 class Nodes:
     """What is below /dev: the names in /dev/vfio; those in /dev/vfio/devices, None without the directory; and what else
@@ -46,10 +50,6 @@ class Nodes:
         return self.cdevs is not None and "iommu" in self.others
 
 
-class MissingNode(Exception):
-    """A device has no node; carries the words that go after "it"."""
-
-
 def read_nodes(dev: Path) -> Nodes:
     """What is below the directory that stands for /dev."""
     vfio = _names(dev / VFIO)
@@ -63,35 +63,33 @@ def read_nodes(dev: Path) -> Nodes:
     )
 
 
-def device_nodes(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> tuple[Node, ...]:
-    """The nodes of a device and of its whole group; MissingNode where one that ought to be there is not."""
+def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> str | None:
+    """The node that a device ought to have and has not, in words that go after "it"; None where all are there."""
     if not nodes.has_groups and not nodes.has_cdevs:
-        raise MissingNode(
+        return (
             "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists; "
             "load the modules vfio_iommu_type1 and vfio_pci, and mount /dev/vfio into the plugin's pod"
         )
+    if nodes.has_groups and (name := _group_node(device, noiommu)) not in nodes.vfio:
+        return f"has lost its node: /dev/vfio/{name} does not exist; bind the whole card to vfio-pci again"
+    if nodes.has_cdevs and nodes.cdevs is not None:
+        for holder, cdev in _cdevs(device):
+            if cdev not in nodes.cdevs:
+                missing = f"/dev/vfio/devices/{cdev}" if cdev else "its node in /dev/vfio/devices"
+                return f"has lost a node: {missing} of {holder} does not exist; bind the whole card to vfio-pci again"
+    return None
+
+
+def device_nodes(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> tuple[Node, ...]:
+    """The nodes of a device and of its whole group, by the ways that the host has."""
     found: list[Node] = []
     if nodes.has_groups:
-        if device.iommu_group in noiommu:
-            # Containers find it where it would be with an IOMMU, as sriov-network-device-plugin has it.
-            name, container = f"noiommu-{device.iommu_group}", f"/dev/vfio/{device.iommu_group}"
-        else:
-            name = str(device.iommu_group)
-            container = f"/dev/vfio/{name}"
-        if name not in nodes.vfio:
-            raise MissingNode(
-                f"has lost its node: /dev/vfio/{name} does not exist; bind the whole card to vfio-pci again"
-            )
-        found += [Node("/dev/vfio/vfio", "/dev/vfio/vfio"), Node(f"/dev/vfio/{name}", container)]
+        # Containers find a node of the no-IOMMU mode where it would be with one, as sriov-network-device-plugin has it.
+        name = _group_node(device, noiommu)
+        found += [_VFIO, Node(f"/dev/vfio/{name}", f"/dev/vfio/{device.iommu_group}")]
     if nodes.has_cdevs:
-        for holder, cdev in _cdevs(device):
-            if nodes.cdevs is None or cdev not in nodes.cdevs:
-                missing = f"/dev/vfio/devices/{cdev}" if cdev else "its node in /dev/vfio/devices"
-                raise MissingNode(
-                    f"has lost a node: {missing} of {holder} does not exist; bind the whole card to vfio-pci again"
-                )
-            found.append(Node(f"/dev/vfio/devices/{cdev}", f"/dev/vfio/devices/{cdev}"))
-        found.append(Node("/dev/iommu", "/dev/iommu"))
+        found += [Node(path, path) for _, cdev in _cdevs(device) for path in [f"/dev/vfio/devices/{cdev}"]]
+        found.append(_IOMMU)
     return tuple(found)
 
 
@@ -105,6 +103,10 @@ def egm_nodes(
         for name, gpus in sorted(egms.items())
         if gpus and given.issuperset(gpus) and name in nodes.others
     )
+
+
+def _group_node(device: Device, noiommu: frozenset[int]) -> str:
+    return f"noiommu-{device.iommu_group}" if device.iommu_group in noiommu else str(device.iommu_group)
 
 
 def _cdevs(device: Device) -> Iterable[tuple[str, str | None]]:

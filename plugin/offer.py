@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from plugin.allocation import Allocation, allocate, is_as_seen, pick
+from plugin.allocation import Allocation, Evidence, allocate, evidence, holds, pick
 from plugin.config import NodeDevice
 from plugin.errors import Refusal
-from plugin.inventory import node_device_resource
+from plugin.inventory import Device, node_device_resource
 from plugin.nodes import Node
 from plugin.preference import Place, preferred
 from plugin.watch import Watch
@@ -33,6 +33,9 @@ class CardOffer:
     def __init__(self, resource: str, watch: Watch) -> None:
         self.resource = resource
         self._watch = watch
+        # By device ID, of one snapshot: made once, the kubelet asks again and again.
+        self._evidence: dict[str, Evidence] = {}
+        self._snapshot = watch.snapshot
 
     def listing(self) -> Listing:
         return self._watch.snapshot.listing(self.resource)
@@ -60,11 +63,23 @@ class CardOffer:
         allocations = []
         for device_ids in containers:
             devices = pick(watch.snapshot, self.resource, device_ids)
-            allocation = allocate(watch.snapshot, watch.nodes, self.resource, devices)
-            if not is_as_seen(watch.sys, watch.dev, devices, allocation.nodes):
-                raise Refusal(f"{', '.join(device_ids)} of {self.resource}: changed while it was handed out; try again")
+            allocation = allocate(watch.snapshot, self.resource, devices)
+            for device in devices:
+                if not holds(watch.sys, self._evidence_of(device)):
+                    raise Refusal(f"{device.id} of {self.resource} changed while it was handed out; try again")
             allocations.append(allocation)
         return tuple(allocations)
+
+    def _evidence_of(self, device: Device) -> Evidence:
+        watch = self._watch
+        if self._snapshot is not watch.snapshot:
+            self._evidence.clear()
+            self._snapshot = watch.snapshot
+        found = self._evidence.get(device.id)
+        if found is None:
+            nodes = watch.snapshot.nodes_of(device)
+            found = self._evidence[device.id] = evidence(watch.sys, watch.dev, device, nodes)
+        return found
 
 
 class NodeDeviceOffer:

@@ -21,6 +21,8 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stub
 #: Opening a VFIO group reads and writes its node; nothing in a container has to make one (m).
 _PERMISSIONS = "rw"
 
+_AFTER_THE_ANSWER = 0.01  # seconds
+
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     """Serves one resource. `watched` is set once the kubelet opened ListAndWatch; `streams` counts the open ones.
@@ -83,11 +85,15 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
             self._watch.allocations[self._offer.resource, "refused"] += 1
             _log.error("refused to allocate: %s", error, extra={"resource": self._offer.resource})
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
+        self._watch.allocations[self._offer.resource, "given"] += len(allocations)
+        # Writing a log line takes as long as the rest together; the pod does not wait for it.
+        asyncio.get_running_loop().call_later(_AFTER_THE_ANSWER, self._report, allocations)
+        return api.AllocateResponse(container_responses=map(_container, allocations))
+
+    def _report(self, allocations: tuple[Allocation, ...]) -> None:
         for allocation in allocations:
-            self._watch.allocations[self._offer.resource, "given"] += 1
             given = ", ".join(f"{name}={value}" for name, value in allocation.env.items())
             _log.info("allocated %s", given or self._offer.resource, extra={"resource": self._offer.resource})
-        return api.AllocateResponse(container_responses=map(_container, allocations))
 
 
 def _device(device_id: str, healthy: bool, numa_node: int | None) -> api.Device:

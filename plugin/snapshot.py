@@ -1,14 +1,14 @@
 """All that was seen of the node at one moment, and what follows from it for each device."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 from pci.address import PCIAddress
 from plugin.health import troubles
 from plugin.holders import Holder, Use, holders
 from plugin.inventory import Device, Inventory
-from plugin.nodes import Nodes
+from plugin.nodes import Node, Nodes, device_nodes
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,7 @@ class Snapshot:
     nodes: Nodes | None
     uses: frozenset[Use] | None = None
     fallen: frozenset[PCIAddress] = frozenset()
+    _nodes_of: dict[str, tuple[Node, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def holders(self) -> Mapping[str, Holder]:
@@ -34,6 +35,13 @@ class Snapshot:
     def reason(self, device: Device) -> str | None:
         """Why the device cannot be handed out now; None where it can."""
         return device.withheld or self.troubles.get(device.id)
+
+    def nodes_of(self, device: Device) -> tuple[Node, ...]:
+        """The nodes of a device and its group, made once: the kubelet asks again and again."""
+        found = self._nodes_of.get(device.id)
+        if found is None and self.nodes is not None:
+            found = self._nodes_of[device.id] = device_nodes(device, self.nodes, self.inventory.noiommu)
+        return found or ()
 
     def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
         """What the kubelet is told of a resource: ID, whether healthy, NUMA node."""

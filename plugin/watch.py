@@ -82,7 +82,7 @@ class Watch:
 
     def _see(self, **seen: object) -> Snapshot:
         before = self.snapshot
-        found = dataclasses.replace(before, **seen)  # type: ignore[arg-type]
+        found = dataclasses.replace(before, _nodes_of={}, **seen)  # type: ignore[arg-type]
         if found == before:
             return before
         self.snapshot = found

@@ -1,14 +1,14 @@
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pci.sysfs import read_host
-from plugin.allocation import Allocation, allocate, is_as_seen, pick
+from plugin.allocation import Allocation, allocate, evidence, holds, pick
 from plugin.config import Config, Rule
 from plugin.errors import Refusal
-from plugin.inventory import take_inventory
+from plugin.inventory import Device, take_inventory
 from plugin.naming import PCIIDs
 from plugin.nodes import read_nodes
 from plugin.snapshot import Snapshot
@@ -26,14 +26,18 @@ def give(pci_ids: PCIIDs) -> Callable[..., Allocation]:
         nodes = read_nodes(dev)
         snapshot = Snapshot(take_inventory(read_host(sys), config or Config(), pci_ids), nodes)
         devices = pick(snapshot, resource, device_ids)
-        allocation = allocate(snapshot, nodes, resource, devices)
-        assert is_as_seen(sys, dev, devices, allocation.nodes)
+        allocation = allocate(snapshot, resource, devices)
+        assert is_as_seen(sys, dev, snapshot, devices)
         return allocation
 
     return give
 
 
 Give = Callable[..., Allocation]
+
+
+def is_as_seen(sys: Path, dev: Path, snapshot: Snapshot, devices: Iterable[Device]) -> bool:
+    return all(holds(sys, evidence(sys, dev, device, snapshot.nodes_of(device))) for device in devices)
 
 
 def paths(allocation: Allocation) -> list[str]:
@@ -161,10 +165,10 @@ def test_whatever_changes_after_the_look_is_noticed(
     nodes = read_nodes(dev)
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
     devices = pick(snapshot, RTX_3090, ["0000:01:00.0"])
-    allocation = allocate(snapshot, nodes, RTX_3090, devices)
-    assert is_as_seen(sys, dev, devices, allocation.nodes)
+    seen = [evidence(sys, dev, device, snapshot.nodes_of(device)) for device in devices]
+    assert all(holds(sys, each) for each in seen)
     CHANGES[change](sys, dev)
-    assert not is_as_seen(sys, dev, devices, allocation.nodes)
+    assert not all(holds(sys, each) for each in seen)
 
 
 def test_a_virtual_function_whose_physical_one_was_given_to_vfio_is_noticed(
@@ -175,9 +179,9 @@ def test_a_virtual_function_whose_physical_one_was_given_to_vfio_is_noticed(
     config = Config(offer=(Rule(address="0000:02:00.1", resource="example.com/vf"),))
     snapshot = Snapshot(take_inventory(read_host(sys), config, pci_ids), None)
     devices = pick(snapshot, "example.com/vf", ["0000:02:00.1"])
-    assert is_as_seen(sys, tmp_path, devices, ())
+    assert is_as_seen(sys, tmp_path, snapshot, devices)
     bind(sys, "0000:02:00.0", "vfio-pci")
-    assert not is_as_seen(sys, tmp_path, devices, ())
+    assert not is_as_seen(sys, tmp_path, snapshot, devices)
 
 
 def test_noiommu_mode_is_for_who_asks_and_has_its_node_where_it_would_be_with_an_iommu(
@@ -244,6 +248,6 @@ def test_each_containers_answer_is_its_own(machine: Machine, tmp_path: Path, pci
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
     before = replace(snapshot)
     for device_id in ("0000:01:00.0", "0000:e1:00.0"):
-        answer = allocate(snapshot, nodes, RTX_3090, pick(snapshot, RTX_3090, [device_id]))
+        answer = allocate(snapshot, RTX_3090, pick(snapshot, RTX_3090, [device_id]))
         assert list(answer.env.values()) == [device_id]
     assert snapshot == before
