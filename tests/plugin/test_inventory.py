@@ -1,11 +1,13 @@
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pci.address import PCIAddress
+from pci.resource import Kind
 from pci.sysfs import read_host
-from plugin.config import Config, Rule
+from plugin.config import Config, Groups, NodeDevice, Rule
 from plugin.errors import Refusal
 from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
@@ -240,3 +242,185 @@ def test_resources_that_share_a_variable_are_refused(take: Take, machine: Machin
     )
     with pytest.raises(Refusal, match=r"a\.b/c and a/b\.c would share the variable PCI_RESOURCE_A_B_C"):
         take(machine("two-cards-nested-vfio"), *rules)
+
+
+def together(sys: Path, pci_ids: PCIIDs, *rules: Rule) -> Inventory:
+    return take_inventory(read_host(sys), Config(offer=rules, groups=Groups.TOGETHER), pci_ids)
+
+
+def test_together_a_group_is_one_unit_named_by_its_first_function(machine: Machine, pci_ids: PCIIDs) -> None:
+    rule = Rule(device="1234:1111", resource="example.com/card")
+    inventory = together(machine("lab-modern"), pci_ids, rule)
+    units = {device.id: [str(f.address) for f in device.functions] for device in inventory.listed["example.com/card"]}
+    assert units == {
+        "0000:01:00.0": ["0000:01:00.0", "0000:01:00.1"],
+        "0000:04:00.0": ["0000:04:00.0", "0000:04:00.1", "0000:05:00.0", "0000:05:00.1"],
+        "0000:41:00.0": ["0000:41:00.0", "0000:41:00.1"],
+    }
+    assert inventory.by_id["0000:04:00.0"].model.startswith("2 x ")
+    assert "0000:05:00.0" not in inventory.by_id
+
+
+def test_together_cards_of_different_resources_are_no_unit(machine: Machine, pci_ids: PCIIDs) -> None:
+    inventory = together(machine("two-gpus-one-group"), pci_ids)
+    assert inventory.listed == {}
+    assert str(reason(inventory)).endswith("a rule that gives them one resource makes them one unit")
+    pool = together(machine("two-gpus-one-group"), pci_ids, Rule(vendor="10de", resource="nvidia.com/pair"))
+    assert [device.id for device in pool.listed["nvidia.com/pair"]] == ["0000:01:00.0"]
+
+
+def test_a_card_that_the_config_withholds_leaves_its_group_to_the_other(take: Take, machine: Machine) -> None:
+    inventory = take(machine("two-gpus-one-group"), Rule(address="0000:02:00.0", withhold=True))
+    assert reason(inventory, PCIAddress.parse("0000:02:00.0")) == "is withheld by the config"
+    assert [device.id for device in inventory.listed[RTX]] == ["0000:01:00.0"]
+
+
+def test_a_prefix_keeps_the_name_of_pci_ids(take: Take, machine: Machine) -> None:
+    inventory = take(machine("rtx-2060"), Rule(vendor="10de", pci_class="03", prefix="example.com"))
+    assert list(inventory.listed) == ["example.com/TU106_GEFORCE_RTX_2060_REV__A"]
+
+
+@pytest.mark.parametrize(
+    ("rule", "fits"),
+    [
+        (Rule(vendor="10DE", resource="a.b/c"), True),
+        (Rule(vendor="1002", resource="a.b/c"), False),
+        (Rule(subsystem="1462:3756", resource="a.b/c"), True),
+        (Rule(pci_class="0300", resource="a.b/c"), True),
+        (Rule(pci_class="0302", resource="a.b/c"), False),
+        (Rule(driver=("nvidia", "vfio-pci"), resource="a.b/c"), True),
+        (Rule(driver="nvidia", resource="a.b/c"), False),
+        (Rule(vendor="10de", pci_class="0403", resource="a.b/c"), True),
+        # All selectors of a rule are about one function: none is a sound card with the GPU's ID.
+        (Rule(device="10de:1f08", pci_class="0403", resource="a.b/c"), False),
+    ],
+)
+def test_a_rule_fits_a_card_by_all_its_selectors_in_one_function(
+    take: Take, machine: Machine, rule: Rule, fits: bool
+) -> None:
+    assert ("a.b/c" in take(machine("rtx-2060"), rule).listed) is fits
+
+
+def test_an_nvswitch_is_no_gpu_and_offered_by_config_alone(take: Take, machine: Machine) -> None:
+    address = PCIAddress.parse("0000:c4:00.0")
+    assert reason(take(machine("hgx-a100-8-gpu")), address) == (
+        "is an NVSwitch, offered only by a config: add a rule with device: '10de:1af1'"
+    )
+    inventory = take(machine("hgx-a100-8-gpu"), Rule(device="10de:1af1", prefix="nvidia.com"))
+    device = inventory.by_id[str(address)]
+    assert (device.resource, device.withheld) == (
+        "nvidia.com/GA100_A100_NVSWITCH",
+        "is bound to nvidia-nvswitch; bind the whole card to vfio-pci",
+    )
+
+
+def l40s(sys: Path, *, vgpu_type: str | None, creatable: str) -> None:
+    """A GPU of which NVIDIA's driver for vGPUs (Linux 6.8) made a virtual function."""
+    path = "pci0000:40/0000:40:01.0"
+    physical = Function(address="0000:41:00.0", id="10de:26b9", pci_class=0x030200, path=path, driver="nvidia", group=5)
+    compose(
+        sys,
+        [
+            physical,
+            replace(physical, address="0000:41:00.4", group=6, physfn="0000:41:00.0"),
+        ],
+    )
+    nvidia = sys / "bus/pci/devices/0000:41:00.4/nvidia"
+    nvidia.mkdir()
+    (nvidia / "creatable_vgpu_types").write_text(creatable)
+    if vgpu_type is not None:
+        (nvidia / "current_vgpu_type").write_text(vgpu_type)
+
+
+TYPES = "ID    : vGPU Name\n1145  : NVIDIA L40S-1B\n1146  : NVIDIA L40S-2B\n"
+VF = PCIAddress.parse("0000:41:00.4")
+
+
+def test_a_vgpu_is_offered_by_the_name_of_its_profile(take: Take, tmp_path: Path) -> None:
+    l40s(tmp_path / "sys", vgpu_type="1145\n", creatable=TYPES)
+    inventory = take(tmp_path / "sys")
+    assert {resource: [d.id for d in devices] for resource, devices in inventory.listed.items()} == {
+        "nvidia.com/NVIDIA_L40S-1B": ["0000:41:00.4"]
+    }
+    (device,) = inventory.listed["nvidia.com/NVIDIA_L40S-1B"]
+    assert (device.model, device.kind) == ("NVIDIA L40S-1B", Kind.PCI)
+
+
+@pytest.mark.parametrize("vgpu_type", ["0\n", None])
+def test_a_virtual_function_that_is_no_vgpu_is_nvidias(take: Take, tmp_path: Path, vgpu_type: str | None) -> None:
+    l40s(tmp_path / "sys", vgpu_type=vgpu_type, creatable=TYPES)
+    assert reason(take(tmp_path / "sys"), VF) == "is bound to nvidia; bind the whole card to vfio-pci"
+
+
+def test_a_vgpu_whose_type_nothing_names_any_more_asks_for_a_rule(take: Take, tmp_path: Path) -> None:
+    l40s(tmp_path / "sys", vgpu_type="1145\n", creatable="ID    : vGPU Name\n")
+    assert str(reason(take(tmp_path / "sys"), VF)).endswith("add a rule with vgpu_type: '1145'")
+    named = take(tmp_path / "sys", Rule(vgpu_type="1145", resource="nvidia.com/NVIDIA_L40S-1B"))
+    assert [device.id for device in named.listed["nvidia.com/NVIDIA_L40S-1B"]] == ["0000:41:00.4"]
+
+
+MDEV = "b0c9d7f4-8d30-4d0f-9d6c-0a4d1c2f9f10"
+
+
+def with_mdev(sys: Path, *, type_name: str | None, directory: str = "nvidia-231", group: int | None = 40) -> None:
+    """A mediated device of the GPU, as the kernel shows it."""
+    gpu = (sys / "bus/pci/devices/0000:01:00.0").resolve()
+    place = gpu / MDEV
+    place.mkdir()
+    supported = gpu / "mdev_supported_types" / directory
+    supported.mkdir(parents=True)
+    if type_name is not None:
+        (supported / "name").write_text(f"{type_name}\n")
+    (place / "mdev_type").symlink_to(f"../mdev_supported_types/{directory}")
+    if group is not None:
+        (place / "iommu_group").symlink_to(f"../../../../kernel/iommu_groups/{group}")
+    link = sys / "bus/mdev/devices" / MDEV
+    link.parent.mkdir(parents=True)
+    link.symlink_to(Path("../../..") / place.relative_to(sys))
+
+
+@pytest.mark.parametrize(
+    ("type_name", "directory", "resource"),
+    [
+        ("GRID T4-1Q", "nvidia-231", "nvidia.com/GRID_T4-1Q"),
+        ("GRID P100X-1B", "nvidia-86", "nvidia.com/GRID_P100X-1B"),
+        # Intel's types have no name.
+        (None, "i915-GVTg_V5_4", "nvidia.com/i915-GVTg_V5_4"),
+    ],
+)
+def test_a_mediated_device_is_offered_by_its_type(
+    take: Take, copied_machine: Machine, type_name: str | None, directory: str, resource: str
+) -> None:
+    sys = copied_machine("rtx-2060")
+    with_mdev(sys, type_name=type_name, directory=directory)
+    (device,) = take(sys).listed[resource]
+    assert (device.id, device.kind, device.iommu_group, device.lead.address) == (MDEV, Kind.MDEV, 40, GPU)
+
+
+def test_a_mediated_device_without_a_group_is_withheld(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    with_mdev(sys, type_name="GRID T4-1Q", group=None)
+    assert str(take(sys).by_id[MDEV].withheld).startswith("is in no IOMMU group")
+
+
+def test_a_rule_names_mediated_devices_by_type(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    with_mdev(sys, type_name="GRID T4-1Q")
+    assert MDEV in {d.id for d in take(sys, Rule(mdev_type="GRID T4-1Q", resource="a.b/c")).listed["a.b/c"]}
+    withheld = take(sys, Rule(mdev_type="GRID T4-1Q", vendor="10de", withhold=True)).by_id[MDEV]
+    assert withheld.withheld == "is withheld by the config"
+
+
+def test_one_resource_is_never_both_cards_and_mediated_devices(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    with_mdev(sys, type_name="GRID T4-1Q")
+    with pytest.raises(Refusal, match="would be both PCI and mediated devices"):
+        take(sys, Rule(mdev_type="GRID T4-1Q", resource=RTX))
+
+
+def test_a_card_may_not_be_called_like_a_node_device(machine: Machine, pci_ids: PCIIDs) -> None:
+    config = Config(
+        offer=(Rule(vendor="10de", resource="devices.gpu-launcher.dev/kvm"),), node_devices={NodeDevice.KVM: 1}
+    )
+    with pytest.raises(Refusal, match=r"devices\.gpu-launcher\.dev/kvm is the name of the node's /dev/kvm"):
+        take_inventory(read_host(machine("rtx-2060")), config, pci_ids)
