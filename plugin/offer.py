@@ -42,11 +42,7 @@ class CardOffer:
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         by_id = self._watch.snapshot.inventory.by_id
-        places = [
-            Place(ID, by_id[ID].lead.numa_node, by_id[ID].lead.root, by_id[ID].lead.bridges)
-            for ID in available
-            if ID in by_id
-        ]
+        places = [_place(by_id[device_id]) for device_id in available if device_id in by_id]
         return preferred(places, must_include, size, self._watch.config.prefer.get(self.resource))
 
     def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
@@ -80,6 +76,13 @@ class CardOffer:
             nodes = watch.snapshot.nodes_of(device)
             found = self._evidence[device.id] = evidence(watch.sys, watch.dev, device, nodes)
         return found
+
+
+def _place(device: Device) -> Place:
+    lead = device.lead
+    # The mediated devices of one card are the nearest to each other.
+    bridges = lead.bridges if device.mdev is None else (*lead.bridges, lead.address)
+    return Place(device.id, lead.numa_node, lead.root, bridges)
 
 
 class NodeDeviceOffer:
