@@ -74,10 +74,13 @@ def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
         *("-device", "xio3130-downstream,id=down2,bus=up,addr=0x0.1,chassis=4,slot=4"),
         *_card("down1"),
         *_card("down2"),
-        # An SR-IOV device, and one that is no GPU.
+        # The firmware's screen, which is nobody's to give away.
+        *("-device", "VGA,bus=pcie.0,addr=0x3"),
+        # An SR-IOV device with a disk, and one that is no GPU.
         *("-device", "pcie-root-port,id=rp3,bus=pcie.0,chassis=5,slot=5,addr=0x6"),
         *("-device", "nvme-subsys,id=ss0"),
         *("-device", f"nvme,serial=lab,subsys=ss0,bus=rp3,{_TWO_VFS}"),
+        *("-drive", "driver=null-co,size=64M,read-zeroes=on,if=none,id=d2", "-device", "nvme-ns,drive=d2"),
         *("-device", "pcie-root-port,id=rp4,bus=pcie.0,chassis=6,slot=6,addr=0x7"),
         *("-device", "qemu-xhci,bus=rp4"),
         # A card on the other NUMA node.

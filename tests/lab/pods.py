@@ -11,6 +11,7 @@ from tests.lab.machine import CARD
 RESOURCE = "example.com/card"
 VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 _PLUGINS = "/var/lib/kubelet/device-plugins"
+_PODS = "/var/lib/kubelet/pod-resources"
 
 
 def plugin() -> tuple[dict[str, Any], ...]:
@@ -27,16 +28,20 @@ def plugin() -> tuple[dict[str, Any], ...]:
                     "name": "gpu-plugin",
                     "image": build.PLUGIN,
                     "imagePullPolicy": "Never",
-                    "args": ["serve", "--config", "/etc/gpu-plugin/config.yaml"],
+                    "args": ["serve", "--config", "/etc/gpu-plugin/config.yaml", "--dev", "/host/dev"],
                     "volumeMounts": [
                         {"name": "config", "mountPath": "/etc/gpu-plugin"},
                         {"name": "kubelet", "mountPath": _PLUGINS},
+                        {"name": "pods", "mountPath": _PODS, "readOnly": True},
+                        {"name": "dev", "mountPath": "/host/dev", "readOnly": True},
                     ],
                 }
             ],
             "volumes": [
                 {"name": "config", "configMap": {"name": "gpu-plugin"}},
                 {"name": "kubelet", "hostPath": {"path": _PLUGINS, "type": "Directory"}},
+                {"name": "pods", "hostPath": {"path": _PODS, "type": "Directory"}},
+                {"name": "dev", "hostPath": {"path": "/dev", "type": "Directory"}},
             ],
         },
     }

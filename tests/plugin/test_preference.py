@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pci.address import PCIAddress
 from pci.sysfs import read_host
 from plugin.errors import Refusal
-from plugin.inventory import is_gpu
 from plugin.preference import Place, Policy, preferred
+from plugin.viability import is_gpu
 from tests.conftest import Machine
 
 POLICIES = (None, Policy.PACK, Policy.SPREAD)
