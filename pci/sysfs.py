@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, lru_cache
 from pathlib import Path
 from uuid import UUID
 
@@ -238,16 +238,22 @@ def _place(sys: Path, entry: str) -> tuple[str, tuple[PCIAddress, ...]]:
     target = link(sys, entry)
     if target is None:
         raise Unreadable(entry, "was removed while it was read")
+    root, bridges = _way(target.rpartition("/")[0])
+    if not root:
+        raise Unreadable(entry, f"links to {target!r}; expected a path below a host bridge, pciDDDD:BB")
+    return root, bridges
+
+
+@lru_cache(maxsize=1024)  # all functions of a card have one way, and every look asks again
+def _way(directory: str) -> tuple[str, tuple[PCIAddress, ...]]:
     root = ""
     bridges: list[PCIAddress] = []
-    for part in target.split("/")[:-1]:
+    for part in directory.split("/"):
         if part.startswith("pci"):
             # A host bridge may sit below another (Intel VMD: pci0000:00/0000:00:0e.0/pci10000:e0): the last counts.
             root, bridges = part, []
         elif root and (bridge := address_or_none(part)) is not None:
             bridges.append(bridge)
-    if not root:
-        raise Unreadable(entry, f"links to {target!r}; expected a path below a host bridge, pciDDDD:BB")
     return root, tuple(bridges)
 
 

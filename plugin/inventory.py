@@ -14,7 +14,7 @@ from pci.sysfs import Function, Host, MediatedDevice
 from plugin.config import Config, Groups, NodeDevice, Rule
 from plugin.errors import Refusal
 from plugin.naming import PREFIXES, PCIIDs, resource_name, type_resource_name
-from plugin.viability import is_gpu, is_nvswitch, not_for_guests, not_viable
+from plugin.viability import is_gpu, is_nvswitch, is_on_vfio, not_for_guests, not_viable
 
 Card = tuple[Function, ...]
 
@@ -25,7 +25,8 @@ class Device:
 
     `functions` are ascending; the first one's address is the device's ID. `lead` is the one it is wanted for: the GPU,
     or what the config's rule fits. A mediated device has no functions and its UUID for an ID; `lead` is its parent.
-    `members` are all of its IOMMU group, or the mediated device's none. `resource` is None for what no rule and no
+    `members` are all of its IOMMU group, or the mediated device's none. `cdevs` are the names of the nodes that it and
+    they have in /dev/vfio/devices, None among them for one that has none. `resource` is None for what no rule and no
     vendor's prefix gives a name. `withheld` says why the kubelet never hears of it, `unhealthy` why it hears and may
     not hand it out; at most one of them is set.
     """
@@ -34,6 +35,7 @@ class Device:
     lead: Function
     mdev: MediatedDevice | None
     members: tuple[Function, ...]
+    cdevs: frozenset[str | None]
     model: str
     resource: str | None
     withheld: str | None
@@ -172,12 +174,14 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
                 continue  # part of the unit that the first one stands for
             else:
                 functions = tuple(function for other in group for function in other.card)
+        members = _members(host, unit.lead.iommu_group)
         withheld = unit.withheld or not_for_guests(host, unit.lead, noiommu=config.noiommu) or shares
         yield Device(
             functions=functions,
             lead=unit.lead,
             mdev=None,
-            members=_members(host, unit.lead.iommu_group),
+            members=members,
+            cdevs=frozenset(member.vfio_device for member in members if is_on_vfio(member)),
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
             withheld=withheld,
@@ -223,6 +227,7 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             lead=parent,
             mdev=mdev,
             members=(),
+            cdevs=frozenset([mdev.vfio_device]),
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
             withheld=withheld,

@@ -106,7 +106,7 @@ class _Collector:
         yield GaugeMetricFamily(
             "gpu_plugin_sees_pods",
             "1 while the kubelet says which pods have which devices: what other plugins gave out is seen.",
-            snapshot.uses is not None,
+            snapshot.sees_pods,
         )
 
 

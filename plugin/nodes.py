@@ -72,7 +72,7 @@ def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> str |
         )
     if nodes.has_groups and (name := _group_node(device, noiommu)) not in nodes.vfio:
         return f"has lost its node: /dev/vfio/{name} does not exist; bind the whole card to vfio-pci again"
-    if nodes.has_cdevs and nodes.cdevs is not None:
+    if nodes.has_cdevs and nodes.cdevs is not None and not device.cdevs <= nodes.cdevs:
         for holder, cdev in _cdevs(device):
             if cdev not in nodes.cdevs:
                 missing = f"/dev/vfio/devices/{cdev}" if cdev else "its node in /dev/vfio/devices"

@@ -2,7 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable, Mapping
+from functools import lru_cache
 from typing import Any, TypeAlias
 
 import grpc
@@ -21,7 +22,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stub
 #: Opening a VFIO group reads and writes its node; nothing in a container has to make one (m).
 _PERMISSIONS = "rw"
 
-_AFTER_THE_ANSWER = 0.01  # seconds
+_AFTER_THE_ANSWER = 0.1  # seconds
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
@@ -36,6 +37,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         self.watched = asyncio.Event()
         self.streams = 0
         self._closed = False
+        self._given: list[Mapping[str, str]] = []
 
     def close(self) -> None:
         self._closed = True
@@ -86,16 +88,25 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
             _log.error("refused to allocate: %s", error, extra={"resource": self._offer.resource})
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
         self._watch.allocations[self._offer.resource, "given"] += len(allocations)
-        # Writing a log line takes as long as the rest together; the pod does not wait for it.
-        asyncio.get_running_loop().call_later(_AFTER_THE_ANSWER, self._report, allocations)
+        self._report_soon(allocations)
         return api.AllocateResponse(container_responses=map(_container, allocations))
 
-    def _report(self, allocations: tuple[Allocation, ...]) -> None:
-        for allocation in allocations:
-            given = ", ".join(f"{name}={value}" for name, value in allocation.env.items())
-            _log.info("allocated %s", given or self._offer.resource, extra={"resource": self._offer.resource})
+    def _report_soon(self, allocations: Iterable[Allocation]) -> None:
+        """Log what was given, after the answer and all of a moment in one line: writing one takes as long as the
+        allocation, and pods wait for that."""
+        if not self._given:
+            asyncio.get_running_loop().call_later(_AFTER_THE_ANSWER, self._report)
+        self._given += [allocation.env for allocation in allocations]
+
+    def _report(self) -> None:
+        given = [f"{name}={value}" for env in self._given for name, value in env.items()]
+        resource = self._offer.resource
+        _log.info("allocated %s", " ".join(given) or f"{len(self._given)} x {resource}", extra={"resource": resource})
+        self._given = []
 
 
+# A list of 512 cards differs from the last one in a card or two.
+@lru_cache(maxsize=4096)
 def _device(device_id: str, healthy: bool, numa_node: int | None) -> api.Device:
     topology = None
     if numa_node is not None:  # no hint at all where the node is unknown: "node 0" would be a lie

@@ -6,26 +6,22 @@ from functools import cached_property
 
 from pci.address import PCIAddress
 from plugin.health import troubles
-from plugin.holders import Holder, Use, holders
+from plugin.holders import Holder
 from plugin.inventory import Device, Inventory
 from plugin.nodes import Node, Nodes, device_nodes
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The inventory, the device nodes (None where only sysfs was looked at), the kubelet's list of who has what (None
-    where it cannot be asked), and the functions that fell off the bus."""
+    """The inventory; the device nodes, None where only sysfs was looked at; the pod that has a device, by its ID, and
+    whether the kubelet says so at all; and the functions that fell off the bus."""
 
     inventory: Inventory
     nodes: Nodes | None
-    uses: frozenset[Use] | None = None
+    holders: Mapping[str, Holder] = field(default_factory=dict)
+    sees_pods: bool = False
     fallen: frozenset[PCIAddress] = frozenset()
     _nodes_of: dict[str, tuple[Node, ...]] = field(default_factory=dict, repr=False, compare=False)
-
-    @cached_property
-    def holders(self) -> Mapping[str, Holder]:
-        """The pod that has a device, by its ID."""
-        return holders(self.inventory, self.uses or ())
 
     @cached_property
     def troubles(self) -> Mapping[str, str]:

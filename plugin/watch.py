@@ -10,7 +10,7 @@ from pathlib import Path
 from pci.address import PCIAddress
 from plugin.config import Config
 from plugin.errors import PluginError
-from plugin.holders import Use
+from plugin.holders import Use, holders
 from plugin.inventory import Inventory
 from plugin.nodes import read_nodes
 from plugin.snapshot import Snapshot
@@ -32,6 +32,7 @@ class Watch:
         self.dev = dev
         self.next_change = asyncio.Event()
         self.nodes = read_nodes(dev)
+        self._uses: frozenset[Use] = frozenset()
         self.snapshot = Snapshot(look(config), self.nodes)
         self.ending = asyncio.Event()
         #: How many containers asked for each resource, by outcome (`given`, `refused`).
@@ -42,7 +43,7 @@ class Watch:
         """Read the whole node now; wake whoever waits if it differs. PluginError where it cannot be read."""
         inventory = self._look(self.config)
         self.nodes = read_nodes(self.dev)
-        return self._see(inventory=inventory, nodes=self.nodes)
+        return self._see(inventory=inventory, nodes=self.nodes, holders=holders(inventory, self._uses))
 
     def look_at_nodes(self) -> Snapshot:
         """Read /dev alone."""
@@ -50,8 +51,9 @@ class Watch:
         return self._see(nodes=self.nodes)
 
     def hear(self, uses: frozenset[Use] | None) -> Snapshot:
-        """Take the kubelet's list of who has what."""
-        return self._see(uses=uses)
+        """Take the kubelet's list of who has what; None where it does not say."""
+        self._uses = uses or frozenset()
+        return self._see(holders=holders(self.snapshot.inventory, self._uses), sees_pods=uses is not None)
 
     def find_fallen(self, fallen: frozenset[PCIAddress]) -> Snapshot:
         """Take the functions that fell off the bus."""
@@ -62,7 +64,7 @@ class Watch:
         this node."""
         inventory = self._look(config)
         self.config = config
-        self._see(inventory=inventory)
+        self._see(inventory=inventory, holders=holders(inventory, self._uses))
         self.wake()
 
     @property

@@ -107,7 +107,7 @@ class Lab:
 
     def inventory(self, plugin: str) -> dict[str, Any]:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
-        command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml")
+        command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml", "--dev", "/host/dev")
         found = json.loads(self.cluster.kubectl("exec", plugin, "--", *command))
         return {device["id"]: device for device in found["devices"]}
 

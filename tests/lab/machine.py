@@ -42,6 +42,7 @@ BARE = Machine("bare", iommu=False)
 ALONE = "0000:01:00"  # a slot of its own
 SHARED = ("0000:04:00", "0000:05:00")  # below one switch without ACS: one IOMMU group
 FAR = "0000:41:00"  # on NUMA node 1
+SCREEN = "0000:00:03.0"  # the firmware's
 
 
 def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
@@ -75,7 +76,7 @@ def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
         *_card("down1"),
         *_card("down2"),
         # The firmware's screen, which is nobody's to give away.
-        *("-device", "VGA,bus=pcie.0,addr=0x3"),
+        *("-device", "cirrus-vga,bus=pcie.0,addr=0x3"),
         # An SR-IOV device with a disk, and one that is no GPU.
         *("-device", "pcie-root-port,id=rp3,bus=pcie.0,chassis=5,slot=5,addr=0x6"),
         *("-device", "nvme-subsys,id=ss0"),

@@ -12,7 +12,7 @@ import pytest
 from tests.lab import pods
 from tests.lab.control_plane import until
 from tests.lab.lab import Console, Lab
-from tests.lab.machine import ALONE, CARD, FAR, MODERN, SHARED
+from tests.lab.machine import ALONE, CARD, FAR, MODERN, SCREEN, SHARED
 from tests.lab.recorded import check_recorded
 
 MACHINE = MODERN
@@ -43,6 +43,7 @@ def test_the_plugins_pod_registers_and_the_node_shows_its_cards(lab: Lab, plugin
 def test_inventory_agrees_with_what_was_built_also_on_what_is_withheld(lab: Lab, plugin: str) -> None:
     devices = lab.inventory(plugin)
     assert {address: device["healthy"] for address, device in devices.items()} == {
+        SCREEN: False,
         f"{ALONE}.0": True,
         **{f"{shared}.0": False for shared in SHARED},
         f"{FAR}.0": True,

@@ -31,12 +31,12 @@ def inventory(machine: Machine, pci_ids: PCIIDs) -> Inventory:
 def test_what_another_plugin_gave_out_is_unhealthy_and_names_the_pod(
     inventory: Inventory, resource: str, device_id: str
 ) -> None:
-    snapshot = Snapshot(inventory, None, uses=frozenset([Use("vms/virt-launcher-a", resource, device_id)]))
+    snapshot = Snapshot(inventory, None, holders(inventory, [Use("vms/virt-launcher-a", resource, device_id)]))
     assert snapshot.troubles == {GPU: f"is in use by pod vms/virt-launcher-a, which has it as {resource}"}
 
 
 def test_what_we_gave_out_ourselves_stays_healthy_since_the_kubelet_counts_it(inventory: Inventory) -> None:
-    snapshot = Snapshot(inventory, None, uses=frozenset([Use("vms/a", OURS, GPU)]))
+    snapshot = Snapshot(inventory, None, holders(inventory, [Use("vms/a", OURS, GPU)]))
     assert (snapshot.troubles, snapshot.holders) == ({}, {GPU: Holder("vms/a", OURS)})
 
 
@@ -53,7 +53,7 @@ def test_devices_that_are_none_of_ours_are_of_no_concern(inventory: Inventory, d
 def test_after_a_rename_the_pod_that_has_it_by_the_old_name_is_seen(machine: Machine, pci_ids: PCIIDs) -> None:
     config = Config(offer=(Rule(vendor="10de", resource="nvidia.com/pgpu"),))
     renamed = take_inventory(read_host(machine("rtx-2060")), config, pci_ids)
-    snapshot = Snapshot(renamed, None, uses=frozenset([Use("vms/a", OURS, GPU)]))
+    snapshot = Snapshot(renamed, None, holders(renamed, [Use("vms/a", OURS, GPU)]))
     assert "which has it as nvidia.com/TU106" in snapshot.troubles[GPU]
 
 
