@@ -216,7 +216,8 @@ def _read_function(sys: Path, name: str) -> Function:
         bridges=bridges,
         physical_function=physical_function,
         vgpu_type=vgpu_type,
-        vfio_device=None if uevent["driver"] is None else _vfio_device(sys, entry),
+        # Other drivers have no such directory, and looking for it costs as much as all the rest.
+        vfio_device=_vfio_device(sys, entry) if vgpu_type or "vfio" in (uevent["driver"] or "") else None,
     )
 
 

@@ -3,7 +3,7 @@
 import asyncio
 import dataclasses
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +16,8 @@ from plugin.nodes import read_nodes
 from plugin.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
+
+_AFTER_THE_NEWS = 0.02  # seconds
 
 
 class Watch:
@@ -37,7 +39,7 @@ class Watch:
         self.ending = asyncio.Event()
         #: How many containers asked for each resource, by outcome (`given`, `refused`).
         self.allocations: Counter[tuple[str, str]] = Counter()
-        _report(self.snapshot, before=None)
+        _report_soon(self.snapshot, None)
 
     def look_again(self) -> Snapshot:
         """Read the whole node now; wake whoever waits if it differs. PluginError where it cannot be read."""
@@ -88,8 +90,8 @@ class Watch:
         if found == before:
             return before
         self.snapshot = found
-        _report(found, before=before)
         self.wake()
+        _report_soon(found, before)
         return found
 
 
@@ -101,21 +103,32 @@ def look_again_or_say_why(watch: Watch) -> None:
         _log.error("the node's inventory stays as it was: %s", error)
 
 
-def _report(snapshot: Snapshot, *, before: Snapshot | None) -> None:
-    """Log what is new: each device on offer, each that is not and why, each entry that could not be read."""
+def _report_soon(snapshot: Snapshot, before: Snapshot | None) -> None:
+    # Whoever waits for the change goes first: writing a line takes longer than telling the kubelet.
+    asyncio.get_running_loop().call_later(_AFTER_THE_NEWS, _report, snapshot, before)
+
+
+def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
+    """Log what is new: what is on offer, a line per resource; each device that is not, and why; each entry of sysfs
+    that could not be read."""
     known = {device.id: before.reason(device) for device in before.inventory.devices} if before else {}
     resources = {device.id: device.resource for device in before.inventory.devices} if before else {}
+    offered: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for device in snapshot.inventory.devices:
         reason = snapshot.reason(device)
         if device.id in known and known[device.id] == reason and resources[device.id] == device.resource:
             continue
         details = {"device": device.id, "resource": device.resource, "reason": reason}
         if reason is None:
-            _log.info("%s (%s) is on offer as %s", device.id, device.model, device.resource, extra=details)
+            offered[device.model, device.resource].append(device.id)
         elif device.withheld is None:
             _log.warning("%s (%s) is unhealthy: it %s", device.id, device.model, reason, extra=details)
         else:
             _log.warning("%s (%s) is not on offer: it %s", device.id, device.model, reason, extra=details)
+    for (model, resource), devices in offered.items():
+        verb = "is" if len(devices) == 1 else "are"
+        fields = {"devices": devices, "resource": resource}
+        _log.info("%s (%s) %s on offer as %s", ", ".join(devices), model, verb, resource, extra=fields)
     for gone in sorted(known.keys() - snapshot.inventory.by_id.keys()):
         _log.warning("%s is gone", gone, extra={"device": gone})
     for fault in sorted(set(snapshot.inventory.faults) - set(before.inventory.faults if before else ())):

@@ -162,8 +162,8 @@ def test_the_log_says_what_is_offered_and_why_not(machine: Machine, kubelet: Kub
     with serve(machine("rtx-2060"), kubelet.directory) as plugin:
         kubelet.wait_until(lambda: bool(kubelet.healthy(resource)))
     lines = [json.loads(line) for line in plugin.log]
-    offered = next(line for line in lines if line.get("device") == "0000:01:00.0")
-    assert (offered["level"], offered["resource"], offered["reason"]) == ("INFO", resource, None)
+    offered = next(line for line in lines if line.get("devices") == ["0000:01:00.0"])
+    assert (offered["level"], offered["resource"]) == ("INFO", resource)
     assert f"0000:01:00.0 (TU106 [GeForce RTX 2060 Rev. A]) is on offer as {resource}" == offered["message"]
     withheld = next(line for line in lines if line.get("device") == "0000:00:02.0")
     assert (withheld["level"], withheld["reason"]) == ("WARNING", "is bound to i915; bind the whole card to vfio-pci")
