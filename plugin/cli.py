@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from pci.sysfs import NotSysfs, read_host
+from plugin.commands.bind import bind, unbind
 from plugin.config import Config, read_config
 from plugin.errors import Refusal
 from plugin.inventory import Device, Inventory, take_inventory
@@ -28,6 +29,9 @@ ConfigFile = Annotated[
     Path | None, typer.Option(help="What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
 ]
 PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
+
+app.command()(bind)
+app.command()(unbind)
 
 
 @app.command()

@@ -167,8 +167,10 @@ def test_a_group_with_a_member_that_cannot_be_read_is_not_viable(take: Take, cop
     inventory = take(sys)
     assert reason(inventory) == "is in group 1, which is not viable: 0000:01:00.1 cannot be read"
     assert inventory.faults == (
-        ("bus/pci/devices/0000:01:00.1/uevent: holds 'garbage'; expected lines with DRIVER, PCI_CLASS, PCI_ID, "
-        "PCI_SUBSYS_ID"),
+        (
+            "bus/pci/devices/0000:01:00.1/uevent: holds 'garbage'; expected lines with DRIVER, PCI_CLASS, PCI_ID, "
+            "PCI_SUBSYS_ID"
+        ),
     )
 
 
