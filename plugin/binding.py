@@ -209,7 +209,7 @@ def _refusal(verb: str, refused: Mapping[PCIAddress, str]) -> Refusal:
 
 
 def _in_order(card: Iterable[Function]) -> list[Function]:
-    """The highest function first and the GPU last: its driver is the one most likely to refuse, or to be needed."""
+    """The highest function first and the GPU last: the longer it stays as it is, the more can fail before it goes."""
     return sorted(card, key=lambda function: (is_gpu(function), -function.address.function))
 
 
@@ -313,7 +313,7 @@ def _in_use(seen: Seen, card: Card, functions: Iterable[Function], *, passing: b
         f"{_it(address, card)} is in use: {', '.join(what for what in said if said[what] == address)}"
         for address in dict.fromkeys(said.values())
     )
-    return f"{'; '.join(users)}; stop that first"
+    return f"{'; '.join(users)}; end that first"
 
 
 def _driver_gone(seen: Seen, card: Card, functions: Iterable[Function]) -> str | None:

@@ -29,7 +29,11 @@ _LOOK_EVERY = 0.05
 
 
 class StillWriting(TimeoutError):
-    """The kernel has not come back from a write, and nobody can call it back."""
+    """The kernel has not let the process that writes go, and nobody can call it back."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} is still writing")
+        self.pid = pid
 
 
 #: Does one write; OSError where the kernel refuses it, StillWriting where it does not come back.
@@ -116,7 +120,7 @@ def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:
             poll = select.poll()
             poll.register(descriptor, select.POLLIN)
             if not poll.poll(seconds * 1000):
-                raise StillWriting
+                raise StillWriting(child)
         finally:
             os.close(descriptor)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
@@ -148,9 +152,9 @@ def _do(steps: Iterable[Write], write: Writer) -> None:
     for step in steps:
         try:
             write(step)
-        except StillWriting:
-            problem = "the kernel has not come back; it waits until nobody has the device open any more"
-            raise _Failed(f"{step}: {problem}", hangs=True) from None
+        except StillWriting as still:
+            problem = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
+            raise _Failed(f"{step}: {problem}", hangs=True) from still
         except OSError as error:
             raise _Failed(f"{step}: {error.strerror}") from error
 
@@ -185,7 +189,8 @@ def _undo(
     stuck: dict[PCIAddress, str] = {}
     for move in reversed(tuple(touched)):
         if move.address == hanging:
-            stuck[move.address] = "the kernel is still at it"  # and would keep whoever asks for its driver_override
+            # Whoever read its driver_override would hang as well: the kernel holds the device's lock.
+            stuck[move.address] = "the kernel is still at it"
             continue
         try:
             driver = link_name(sys, f"{DEVICES}/{move.address}/driver")

@@ -67,7 +67,7 @@ def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: No
     result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.places.state)
     assert result.stderr == (
         "gpu-plugin: cannot unbind 0000:01:00.0: it is in use: /dev/vfio/1 is open in qemu\\nkvm (pid 4711); "
-        "stop that first\n"
+        "end that first\n"
     )
     assert (result.stdout, result.returncode) == ("", 1)
 

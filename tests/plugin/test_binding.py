@@ -144,7 +144,7 @@ PASSING: dict[Callable[[Node], None], str] = {
     unreadable: "its IOMMU group 1 has 0000:01:00.1, which cannot be read",
     noiommu: "it is in no IOMMU group: the IOMMU is off; turn on VT-d or AMD-Vi in the firmware",
     no_vfio: "its driver vfio-pci is not loaded; modprobe vfio-pci",
-    a_sound_server: "0000:01:00.1 is in use: /dev/snd/controlC1 is open in pipewire (pid 812); stop that first",
+    a_sound_server: "0000:01:00.1 is in use: /dev/snd/controlC1 is open in pipewire (pid 812); end that first",
 }
 
 
@@ -176,7 +176,7 @@ def test_a_mounted_nvme_is_refused(tmp_path: Path) -> None:
     part(node.sys, GPU, "nvme/nvme0/nvme0n1/nvme0n1p1", "block", "nvme0n1p1", dev="259:1")
     process(node.proc, 1, "systemd", mounts=["1 0 259:1 / /var rw - ext4 /dev/nvme0n1p1 rw"])
     with pytest.raises(
-        Refusal, match=r"0000:01:00\.0: it is in use: /dev/nvme0n1p1 is mounted on /var; stop that first"
+        Refusal, match=r"0000:01:00\.0: it is in use: /dev/nvme0n1p1 is mounted on /var; end that first"
     ):
         node.to_bind(GPU)
 
