@@ -2,6 +2,7 @@
 
 import typer
 
+from plugin.commands.bind import bind, unbind
 from plugin.commands.config import config
 from plugin.commands.inventory import inventory
 from plugin.commands.record import record
@@ -16,4 +17,6 @@ app = typer.Typer(
 app.command()(inventory)
 app.command()(serve)
 app.command()(record)
+app.command()(bind)
+app.command()(unbind)
 app.add_typer(config, name="config")

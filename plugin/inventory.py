@@ -103,6 +103,13 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs) -> Inventory:
     return Inventory(devices=devices, faults=tuple(map(str, host.faults)), egms=host.egms, noiommu=host.noiommu)
 
 
+def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | None:
+    """The first rule of the config that fits a function of the card, and that function; None where no rule fits."""
+    return next(
+        ((rule, function) for rule in config.offer for function in card if rule.fits(function, host.vgpu_types)), None
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
     """A card that is a GPU or that a rule is about, before it is asked what the kernel makes of it."""
@@ -116,10 +123,7 @@ class _Unit:
 
 def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | None:
     """The card as the config has it; None where nobody asks for it."""
-    fitting = next(
-        ((rule, function) for rule in config.offer for function in card if rule.fits(function, host.vgpu_types)), None
-    )
-    rule, fits = fitting or (None, None)
+    rule, fits = fitting(host, card, config) or (None, None)
     lead = next(filter(is_gpu, card), None) or fits or next(filter(is_nvswitch, card), None)
     if lead is None:
         return None

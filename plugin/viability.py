@@ -14,7 +14,7 @@ _AMD = 0x1002
 _NVIDIA = 0x10DE
 
 #: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
-_PLACEHOLDERS = ("pci-stub",)
+PLACEHOLDERS = ("pci-stub",)
 
 _CLASS_WORDS = {
     0x0108: "NVMe",
@@ -99,7 +99,7 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> str | None:
             return f"is in group {group}, which is not viable: {address} cannot be read"
         if member.is_bridge or is_on_vfio(member):
             continue
-        if member.driver is None or member.driver in _PLACEHOLDERS:
+        if member.driver is None or member.driver in PLACEHOLDERS:
             # The kernel would let the group be opened; but the guest gets the card whole, this function included.
             if member in functions:
                 return f"is not whole: {what(member)} is bound to {member.driver or 'no driver'}; bind it to vfio-pci"

@@ -1,21 +1,29 @@
-"""What the kernel does to its trees when a driver is bound or VFIO takes a group, done to copies of machines."""
+"""What the kernel does to its trees, done to a copy of a recorded machine."""
 
+import errno
+import os
 import re
+from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from pci.sysfs import VFIO_DEV, read_host
+from plugin.binding.plan import Write
 from plugin.viability import is_on_vfio
+
+_DRIVERS = "bus/pci/drivers"
+_NO_OVERRIDE = "(null)"
 
 
 def bind(sys: Path, address: str, driver: str | None) -> None:
     """Let a driver have the function, or none; `driver` and `uevent` change together, as in sysfs."""
-    function = sys / "bus/pci/devices" / address
+    function = (sys / "bus/pci/devices" / address).resolve()
     link = function / "driver"
     link.unlink(missing_ok=True)
     uevent = function / "uevent"
     lines = re.sub(r"^DRIVER=.*\n", "", uevent.read_text())
     if driver is not None:
-        link.symlink_to(f"../../../../bus/pci/drivers/{driver}")
+        link.symlink_to(os.path.relpath(sys.resolve() / _DRIVERS / driver, function))
         lines = f"DRIVER={driver}\n{lines}"
     uevent.write_text(lines)
 
@@ -36,3 +44,93 @@ def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:
             (sys / "bus/pci/devices" / str(function.address) / VFIO_DEV / name).mkdir(parents=True, exist_ok=True)
             (dev / "vfio/devices" / name).touch()
     return dev
+
+
+def load(sys: Path, *drivers: str) -> None:
+    """Load these drivers; none takes a function."""
+    for driver in drivers:
+        (sys / _DRIVERS / driver).mkdir(parents=True, exist_ok=True)
+
+
+def part(sys: Path, address: str, path: str, subsystem: str, node: str | None = None, **files: str) -> None:
+    """Let the function's driver make a part of it: `drm/card0`, whose device file is /dev/`node`."""
+    device(sys, f"bus/pci/devices/{address}/{path}", subsystem, node, **files)
+
+
+def device(sys: Path, path: str, subsystem: str, node: str | None = None, **files: str) -> None:
+    """The same anywhere in sysfs."""
+    place = sys / path
+    place.mkdir(parents=True)
+    (place / "uevent").write_text("" if node is None else f"MAJOR=1\nMINOR=2\nDEVNAME={node}\n")
+    (place / "subsystem").symlink_to(f"/class/{subsystem}")
+    for name, content in files.items():
+        (place / name).write_text(f"{content}\n")
+
+
+def process(proc: Path, number: int, name: str, *opened: str, mounts: Iterable[str] = ()) -> None:
+    """Let a process run that has these files open, and these lines in its mountinfo."""
+    place = proc / str(number)
+    (place / "fd").mkdir(parents=True)
+    (place / "comm").write_text(f"{name}\n")
+    (place / "mountinfo").write_text("".join(f"{line}\n" for line in mounts))
+    for descriptor, path in enumerate(opened, start=3):
+        (place / "fd" / str(descriptor)).symlink_to(path)
+
+
+class Killed(BaseException):
+    """The process that writes was killed."""
+
+
+class Sysfs:
+    """The kernel's side of writes to `driver_override`, `unbind` and `drivers_probe`.
+
+    Without an override a function is for the driver that `chooses` has for its address. `turned_down` are functions
+    with drivers that do not take them. Instead of write number n, from 1, what `instead` has for n is raised. What was
+    written is in `log`.
+    """
+
+    def __init__(
+        self,
+        sys: Path,
+        chooses: Mapping[str, str] = MappingProxyType({}),
+        turned_down: Container[tuple[str, str]] = (),
+        instead: Callable[[int], BaseException | None] = lambda number: None,
+    ) -> None:
+        self.log: list[str] = []
+        self._sys = sys
+        self._chooses = chooses
+        self._turned_down = turned_down
+        self._instead = instead
+        self._number = 0
+
+    def __call__(self, write: Write) -> None:
+        self._number += 1
+        if (error := self._instead(self._number)) is not None:
+            raise error
+        path = self._sys / write.path
+        if not path.parent.exists():
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        self.log.append(str(write))
+        if path.name == "driver_override":
+            path.write_text(f"{write.text or _NO_OVERRIDE}\n")
+        elif path.name == "unbind":
+            bind(self._sys, write.text, None)
+        else:
+            self._probe(write.text)
+
+    def _probe(self, address: str) -> None:
+        function = self._sys / "bus/pci/devices" / address
+        override = (function / "driver_override").read_text().strip()
+        driver = self._chooses.get(address) if override == _NO_OVERRIDE else override
+        if (
+            driver is not None
+            and not (function / "driver").is_symlink()
+            and (self._sys / _DRIVERS / driver).is_dir()
+            and (address, driver) not in self._turned_down
+        ):
+            bind(self._sys, address, driver)
+
+
+def refuses(*numbers: int) -> Callable[[int], OSError | None]:
+    """These writes fail."""
+    return lambda number: OSError(errno.EIO, os.strerror(errno.EIO)) if number in numbers else None

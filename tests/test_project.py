@@ -34,6 +34,7 @@ BREACHES = {
     "floor-stdlib": ("pci/sysfs.py", "import yaml"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.addresses"),
     "plugin-storeys": ("plugin/naming.py", "import plugin.inventory"),
+    "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
     "render": ("launcher/addresses.py", "import launcher.guest"),
     "grpc": ("plugin/allocation.py", "import grpc"),
@@ -63,14 +64,13 @@ def test_a_breach_of_a_contract_fails(contract: str, tmp_path: Path) -> None:
     assert "0 kept, 1 broken" in result.stdout, result.stdout
 
 
-def test_the_kubelets_messages_are_generated_from_the_proto(tmp_path: Path) -> None:
-    proto = "plugin/v1beta1/deviceplugin.proto"
+@pytest.mark.parametrize("proto", sorted(str(path.relative_to(ROOT)) for path in (ROOT / "plugin").rglob("*.proto")))
+def test_the_kubelets_messages_are_generated_from_the_proto(tmp_path: Path, proto: str) -> None:
     outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
     result = run(sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, proto)
     assert result.returncode == 0, result.stderr
-    for generated in sorted((tmp_path / "plugin/v1beta1").iterdir()):
-        checked_in = ROOT / "plugin" / "v1beta1" / generated.name
-        assert generated.read_text() == checked_in.read_text(), "run make protos"
+    for generated in sorted((tmp_path / proto).parent.iterdir()):
+        assert generated.read_text() == (ROOT / proto).with_name(generated.name).read_text(), "run make protos"
 
 
 def test_the_lock_pins_every_dependency_and_names_no_host() -> None:

@@ -1,0 +1,208 @@
+"""The plans of plugin.binding on the node: what they are made from is read; their writes are done, watched, undone."""
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from pci.address import PCIAddress
+from pci.attribute import Unreadable, link_name, names
+from pci.details import read_details
+from pci.sysfs import DEVICES, Host
+from plugin.binding.former import boot_id, read_former, write_former
+from plugin.binding.modalias import best_module, read_aliases
+from plugin.binding.plan import Binding, Card, Move, Plan, Seen, Write, writes
+from plugin.binding.processes import read_processes
+from plugin.binding.uses import uses
+from plugin.errors import Refusal
+from plugin.viability import is_vfio_driver
+
+_DRIVERS = "bus/pci/drivers"
+
+#: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
+_WRITE_SECONDS = 30.0
+_DRIVER_SECONDS = 5.0  # until the driver shows that the write was to lead to
+_LOOK_EVERY = 0.05
+
+
+class StillWriting(TimeoutError):
+    """The kernel has not let the process that writes go, and nobody can call it back."""
+
+    def __init__(self, pid: int) -> None:
+        super().__init__(f"process {pid} is still writing")
+        self.pid = pid
+
+
+#: Does one write; OSError where the kernel refuses it, StillWriting where it does not come back.
+Writer = Callable[[Write], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The directories that stand for /sys, /proc, /dev and /lib/modules/RELEASE, and where former drivers are kept."""
+
+    sys: Path
+    proc: Path
+    dev: Path
+    modules: Path
+    state: Path
+
+
+class _Failed(Exception):
+    """One line: which write or move failed, and how. `hangs`: the kernel is still at it."""
+
+    def __init__(self, problem: str, *, hangs: bool = False) -> None:
+        super().__init__(problem)
+        self.hangs = hangs
+
+
+def look(places: Places, host: Host, cards: Iterable[Card]) -> Seen:
+    """All that a plan for these cards is made from; Refusal where some of it cannot be read."""
+    functions = [function for card in cards for function in card]
+    processes = read_processes(places.proc)
+    aliases = read_aliases(places.modules)
+    try:
+        return Seen(
+            host=host,
+            details={function.address: read_details(places.sys, function.address) for function in functions},
+            uses={function.address: uses(places.sys, places.dev, processes, function) for function in functions},
+            modules={function.address: best_module(function, aliases) for function in functions},
+            drivers=frozenset(names(places.sys, _DRIVERS))
+            | {function.driver for function in host.functions.values() if function.driver is not None},
+            former=read_former(places.state, boot_id(places.proc)),
+            unseen=processes.unseen,
+        )
+    except Unreadable as unreadable:
+        raise Refusal(f"{places.sys}/{unreadable}") from unreadable
+
+
+def carry_out(places: Places, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:
+    """Do the plan's writes, and see each function get its driver within `driver_seconds`.
+
+    The former drivers are remembered before the first write and forgotten after the last. Where a write or a driver
+    fails, what was done is undone, the last first, from what is there then; Refusal says what failed, and what could
+    not be undone: that is remembered on, so that unbind can give it back.
+    """
+    if not plan.moves:
+        return
+    boot = boot_id(places.proc)
+    before = read_former(places.state, boot)
+    during = {**before, **{move.address: move.former for move in plan.moves if move.former is not None}}
+    write_former(places.state, boot, during)
+    for number, move in enumerate(plan.moves):
+        try:
+            _do(move.writes, write)
+            _await_driver(places.sys, move.address, move.wanted, driver_seconds)
+        except _Failed as failed:
+            touched = plan.moves[: number + 1]
+            stuck = _undo(places.sys, touched, write, driver_seconds, hanging=move.address if failed.hangs else None)
+            write_former(
+                places.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
+            )
+            raise Refusal(f"{failed}; {_outcome(stuck)}") from failed
+    ended = {move.address for move in plan.moves if move.former is None}
+    write_former(places.state, boot, {address: one for address, one in during.items() if address not in ended})
+
+
+def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:
+    """Writes below `sys`, each in a child process: a driver whose device somebody has open may keep the writer in the
+    kernel until that is closed, beyond the reach of any signal. After `seconds` the child is left to itself."""
+
+    def write(one: Write) -> None:
+        child = os.fork()
+        if child == 0:
+            _write_and_exit(sys / one.path, one.text)
+        descriptor = os.pidfd_open(child)
+        try:
+            poll = select.poll()
+            poll.register(descriptor, select.POLLIN)
+            if not poll.poll(seconds * 1000):
+                raise StillWriting(child)
+        finally:
+            os.close(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        if code != 0:
+            raise OSError(code, os.strerror(code) if 0 < code < _NO_ERRNO else "the process that writes it was killed")
+
+    return write
+
+
+_NO_ERRNO = 255
+
+
+def _write_and_exit(path: Path, text: str) -> NoReturn:
+    code = _NO_ERRNO
+    try:
+        # Whoever reads this program's output must not wait for a child that hangs.
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        for standard in range(3):
+            os.dup2(nowhere, standard)
+        os.write(os.open(path, os.O_WRONLY), f"{text}\n".encode("ascii"))
+        code = 0
+    except OSError as error:
+        code = error.errno or _NO_ERRNO
+    finally:
+        os._exit(code)
+
+
+def _do(steps: Iterable[Write], write: Writer) -> None:
+    for step in steps:
+        try:
+            write(step)
+        except StillWriting as still:
+            problem = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
+            raise _Failed(f"{step}: {problem}", hangs=True) from still
+        except OSError as error:
+            raise _Failed(f"{step}: {error.strerror}") from error
+
+
+def _await_driver(sys: Path, address: PCIAddress, wanted: Binding | None, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            driver = link_name(sys, f"{DEVICES}/{address}/driver")
+        except Unreadable as unreadable:
+            raise _Failed(str(unreadable)) from unreadable
+        if wanted is None:
+            if driver is None or not is_vfio_driver(driver):
+                return
+        elif driver == wanted.driver:
+            return
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK_EVERY)
+    if wanted is None:
+        raise _Failed(f"{address} was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id")
+    raise _Failed(
+        f"{address} is on {driver or 'no driver'}, expected {wanted.driver or 'no driver'}; "
+        "the kernel's log says why (dmesg)"
+    )
+
+
+def _undo(
+    sys: Path, touched: Iterable[Move], write: Writer, seconds: float, *, hanging: PCIAddress | None
+) -> dict[PCIAddress, str]:
+    """Bring back what these moves started from; why not, by address, where that fails."""
+    stuck: dict[PCIAddress, str] = {}
+    for move in reversed(tuple(touched)):
+        if move.address == hanging:
+            # Whoever read its driver_override would hang as well: the kernel holds the device's lock.
+            stuck[move.address] = "the kernel is still at it"
+            continue
+        try:
+            driver = link_name(sys, f"{DEVICES}/{move.address}/driver")
+            now = Binding(driver, read_details(sys, move.address).driver_override)
+            _do(writes(move.address, now, move.now), write)
+            _await_driver(sys, move.address, move.now, seconds)
+        except (_Failed, Unreadable) as error:
+            stuck[move.address] = str(error)
+    return stuck
+
+
+def _outcome(stuck: dict[PCIAddress, str]) -> str:
+    if not stuck:
+        return "everything is as it was before"
+    return "not undone: " + ", ".join(f"{address} ({why})" for address, why in sorted(stuck.items()))

@@ -1,0 +1,132 @@
+"""Who is using a function: what hangs on it in sysfs, and what of that is open, mounted, up or in a guest."""
+
+import errno
+import os
+import re
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from pci.attribute import Unreadable, address_or_none, link_name, names, text
+from pci.sysfs import DEVICES, Function
+from plugin.binding.processes import Processes
+from plugin.viability import is_vfio_driver
+
+_NVME_SUBSYSTEMS = "class/nvme-subsystem"
+_IFF_UP = 0x1  # include/uapi/linux/if.h
+_NAMED = 3  # of the processes that have one file open, as many are named
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What somebody does with a function, in words. `passing`: a process does it, which can be stopped. What is not
+    makes the function the node's own: its console, its disk, its network."""
+
+    what: str
+    passing: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A directory that a driver made below a function: a sound card, a disk, a partition, a framebuffer. `node` is the
+    path of its device file below /dev."""
+
+    path: str
+    name: str
+    subsystem: str | None
+    node: str | None
+
+
+def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tuple[Use, ...]:
+    """Every use of a function that can be seen, in a fixed order; Unreadable where its sysfs cannot be read.
+
+    `sys` and `dev` stand for /sys and /dev. A disk is opened for a moment, for reading and exclusively: the kernel
+    refuses that for one that a file system, RAID or ZFS has, whatever mount namespace or pool it is in.
+    """
+    parts = tuple(_parts(sys, function))
+    own = [what for part in parts for what in _own_uses(sys, processes, part)]
+    if not own:
+        own = [f"/dev/{part.node} is claimed by the kernel" for part in parts if _is_claimed(sys, dev, part)]
+    nodes = [f"/dev/{part.node}" for part in parts if part.node is not None]
+    nodes += _nodes_elsewhere(processes, function)
+    opened = [f"{node} is open in {_some(processes.openers[node])}" for node in nodes if node in processes.openers]
+    return (*(Use(what, passing=False) for what in own), *(Use(what, passing=True) for what in opened))
+
+
+def _own_uses(sys: Path, processes: Processes, part: _Part) -> Iterator[str]:
+    if part.subsystem == "graphics":
+        yield f"the console may be on framebuffer {part.name} (none is made with drm_kms_helper.fbdev_emulation=0)"
+    elif part.subsystem == "net":
+        flags = text(sys, f"{part.path}/flags")
+        if flags is None:
+            yield "its network interface is in another network namespace"
+        elif not re.fullmatch("0x[0-9a-f]{1,8}", flags) or int(flags, 16) & _IFF_UP:
+            yield f"network interface {part.name} is up"
+    elif part.subsystem == "block" and part.node is not None:
+        node = f"/dev/{part.node}"
+        mount_point = processes.mounts.get(text(sys, f"{part.path}/dev") or "") or processes.mounts.get(node)
+        if mount_point is not None:
+            yield f"{node} is mounted on {mount_point}"
+        if node in processes.swaps:
+            yield f"{node} is swap"
+        for holder in names(sys, f"{part.path}/holders"):
+            yield f"{node} is part of {holder}"
+
+
+def _nodes_elsewhere(processes: Processes, function: Function) -> list[str]:
+    """Device files of a function of which its sysfs says nothing."""
+    found = [processes.nvidia_nodes[str(function.address)]] if str(function.address) in processes.nvidia_nodes else []
+    if function.driver is not None and is_vfio_driver(function.driver):
+        found += [f"/dev/vfio/{function.iommu_group}", f"/dev/vfio/noiommu-{function.iommu_group}"]
+    return found
+
+
+def _parts(sys: Path, function: Function) -> Iterator[_Part]:
+    for part in _parts_below(sys, f"{DEVICES}/{function.address}"):
+        yield part
+        if part.subsystem == "nvme":
+            # With multipath the disks are the subsystem's, which several controllers may lead to.
+            for subsystem in names(sys, _NVME_SUBSYSTEMS):
+                if part.name in names(sys, f"{_NVME_SUBSYSTEMS}/{subsystem}"):
+                    yield from _parts_below(sys, f"{_NVME_SUBSYSTEMS}/{subsystem}")
+
+
+def _parts_below(sys: Path, top: str) -> Iterator[_Part]:
+    for directory, below, files in os.walk(sys / top):
+        below[:] = sorted(name for name in below if address_or_none(name) is None)
+        path = str(Path(directory).relative_to(sys))
+        name = path.rpartition("/")[2]
+        if name == "net" and not below:
+            yield _Part(path, name, subsystem="net", node=None)  # others' network namespaces are left out here
+        if path != top and "uevent" in files:
+            yield _Part(path, name, link_name(sys, f"{path}/subsystem"), _node(sys, f"{path}/uevent"))
+
+
+def _node(sys: Path, path: str) -> str | None:
+    try:
+        # A device's own name for itself may stand there too, in any encoding.
+        uevent = (sys / path).read_text(encoding="utf-8", errors="replace")
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise Unreadable(path, f"cannot be read: {error.strerror}") from None
+    match = re.search(r"^DEVNAME=(\S+)$", uevent, re.MULTILINE)
+    return None if match is None else match[1]
+
+
+def _is_claimed(sys: Path, dev: Path, part: _Part) -> bool:
+    if part.subsystem != "block" or part.node is None or text(sys, f"{part.path}/partition") is not None:
+        return False  # the whole disk answers for its partitions
+    try:
+        node = dev / part.node
+        if stat.S_ISBLK(node.stat().st_mode):
+            os.close(os.open(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
+    except OSError as error:
+        return error.errno == errno.EBUSY
+    return False
+
+
+def _some(processes: tuple[str, ...]) -> str:
+    rest = len(processes) - _NAMED
+    return ", ".join(processes[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,113 @@
+"""`gpu-plugin bind` and `gpu-plugin unbind`."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from pci.address import InvalidPCIAddress, PCIAddress
+from plugin.binding.former import locked
+from plugin.binding.plan import Binding, Card, Plan, Seen, named_cards, offered_cards, plan_bind, plan_unbind
+from plugin.binding.rebinding import Places, carry_out, look, sysfs_writer
+from plugin.commands.options import config_of, host_of
+from plugin.errors import Refusal, UserError, one_line
+
+Addresses = Annotated[
+    list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
+]
+All = Annotated[bool, typer.Option("--all", help="Every NVIDIA, AMD and Intel GPU, and what --config offers.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the writes, and do none.")]
+ConfigFile = Annotated[Path | None, typer.Option(help="What --all means beyond NVIDIA, AMD and Intel GPUs (YAML).")]
+Sysfs = Annotated[
+    Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules.")
+]
+State = Annotated[Path, typer.Option(help="Where the former drivers are kept.")]
+
+_STATE = Path("/var/lib/gpu-plugin")
+
+
+def bind(
+    addresses: Addresses = None,
+    every: All = False,
+    dry_run: DryRun = False,
+    config: ConfigFile = None,
+    sysfs: Sysfs = Path("/sys"),
+    state: State = _STATE,
+) -> None:
+    """Give whole cards to vfio, so that guests can have them."""
+
+    def plan(seen: Seen, cards: tuple[Card, ...]) -> Plan:
+        return plan_bind(seen, cards, skip=every)
+
+    _rebind(addresses or [], every, dry_run, config, sysfs, state, plan)
+
+
+def unbind(
+    addresses: Addresses = None,
+    every: All = False,
+    dry_run: DryRun = False,
+    config: ConfigFile = None,
+    sysfs: Sysfs = Path("/sys"),
+    state: State = _STATE,
+) -> None:
+    """Give cards back to the drivers that they had before."""
+    _rebind(addresses or [], every, dry_run, config, sysfs, state, plan_unbind)
+
+
+def _rebind(
+    addresses: list[str],
+    every: bool,
+    dry_run: bool,
+    config: Path | None,
+    sysfs: Path,
+    state: Path,
+    plan: Callable[[Seen, tuple[Card, ...]], Plan],
+) -> None:
+    if every == bool(addresses):
+        raise UserError("expected either ADDRESS..., any function of each card, or --all")
+    try:
+        named = [PCIAddress.parse(address) for address in addresses]
+    except InvalidPCIAddress as error:
+        raise UserError(str(error)) from error
+    rules = config_of(config)
+    root = sysfs.absolute().parent
+    modules = root / "lib/modules" / os.uname().release
+    places = Places(sys=sysfs, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
+
+    def planned() -> tuple[Plan, str | None]:
+        host = host_of(sysfs)
+        cards = offered_cards(host, rules) if every else named_cards(host, named)
+        seen = look(places, host, cards)
+        made = plan(seen, cards)
+        for line in made.skipped:
+            _warn(f"skipped {line}")
+        return made, seen.unseen
+
+    if dry_run:
+        made, unseen = planned()
+        if unseen is not None:
+            _warn(f"who uses the cards was not wholly seen: {unseen}")
+        for move in made.moves:
+            for write in move.writes:
+                print(write)
+        return
+    with locked(state):
+        made, unseen = planned()
+        if made.moves and unseen is not None:
+            raise Refusal(f"who uses the cards cannot be seen: {unseen}")
+        carry_out(places, made, sysfs_writer(sysfs))
+    for move in made.moves:
+        print(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.wanted)}")
+    if not made.moves:
+        print("nothing to do")
+
+
+def _name(wanted: Binding | None) -> str:
+    return "as the kernel chose" if wanted is None else wanted.driver or "no driver"
+
+
+def _warn(line: str) -> None:
+    print(f"gpu-plugin: {one_line(line)}", file=sys.stderr)
