@@ -15,7 +15,7 @@ lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy or bare
 
 bench: .venv/ready  ## the figures that README.md quotes
 	@command -v virt-install >/dev/null || ./setup.sh 'virtinst|make bench times virt-install beside render'
-	.venv/bin/python -m tests.bench
+	GRPC_VERBOSITY=NONE .venv/bin/python -m tests.bench
 
 .venv/ready: setup.sh pyproject.toml requirements.txt
 	./setup.sh

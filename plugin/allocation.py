@@ -68,30 +68,35 @@ def evidence(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Evi
     group = f"{sys}/{IOMMU_GROUPS}/{device.iommu_group}/devices"
     endpoints = [(member, f"{group}/{member.address}") for member in device.members if not member.is_bridge]
     present += [f"{path}/{VFIO_DEV}/{member.vfio_device}" for member, path in endpoints if member.vfio_device]
+    # What has its place in VFIO is on the driver it was on; what has none (before Linux 6.1 all) is asked for it.
+    others = [(member, f"{path}/driver") for member, path in endpoints if not member.vfio_device]
     return Evidence(
         entries=(group, len(device.members)),
-        links=tuple((f"{path}/driver", f"/{member.driver}") for member, path in endpoints if member.driver),
+        links=tuple((path, f"/{member.driver}") for member, path in others if member.driver),
         present=tuple(present),
-        absent=tuple(f"{path}/driver" for member, path in endpoints if not member.driver),
+        absent=tuple(path for member, path in others if not member.driver),
         device=device,
     )
 
 
-def holds(sys: Path, evidence: Evidence) -> bool:
-    """Whether it is still so. Reads nothing else, since it stands between the kubelet and every pod."""
+def hold(sys: Path, evidences: Sequence[Evidence]) -> bool:
+    """Whether all of it is still so. Reads nothing else, since it stands between the kubelet and every pod."""
     try:
-        if evidence.entries is not None and len(os.listdir(evidence.entries[0])) != evidence.entries[1]:
-            return False
-        for path, end in evidence.links:
-            if not os.readlink(path).endswith(end):
+        for evidence in evidences:
+            if evidence.entries is not None and len(os.listdir(evidence.entries[0])) != evidence.entries[1]:
                 return False
+            for path, end in evidence.links:
+                if not os.readlink(path).endswith(end):
+                    return False
     except OSError:
         return False
-    # access() asks less than stat(), and eight cards are a hundred questions.
-    for path in evidence.present:
-        if not os.access(path, os.F_OK):
-            return False
-    return not any(map(os.path.lexists, evidence.absent)) and _origin_is_as_seen(sys, evidence.device)
+    # Devices share some nodes. access() asks less than stat(), and eight cards are fifty questions.
+    present = dict.fromkeys(path for evidence in evidences for path in evidence.present)
+    return (
+        all(os.access(path, os.F_OK) for path in present)
+        and not any(os.path.lexists(path) for evidence in evidences for path in evidence.absent)
+        and all(_origin_is_as_seen(sys, evidence.device) for evidence in evidences)
+    )
 
 
 def _origin_is_as_seen(sys: Path, device: Device) -> bool:

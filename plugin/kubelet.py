@@ -42,7 +42,7 @@ _VERSION = "v1beta1"
 _SOCKET_PREFIX = "gpu-plugin-"
 _LONGEST_SOCKET_PATH = 107  # sun_path has 108 bytes, one of them the final zero
 
-_LOOK_AT_SOCKETS = 5.0  # seconds; what inotify missed
+_LOOK_AT_SOCKETS = 10.0  # seconds; what inotify missed
 _KUBELET_WATCHES_WITHIN = 10.0  # seconds from Register to ListAndWatch; the kubelet dials at once
 _STREAMS_END_WITHIN = 0.5  # seconds from a plugin's last message to the kubelet having taken note
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from plugin.allocation import Allocation, Evidence, allocate, evidence, holds, pick
+from plugin.allocation import Allocation, Evidence, allocate, evidence, hold, pick
 from plugin.config import NodeDevice
 from plugin.errors import Refusal
 from plugin.inventory import Device, node_device_resource
@@ -60,9 +60,8 @@ class CardOffer:
         for device_ids in containers:
             devices = pick(watch.snapshot, self.resource, device_ids)
             allocation = allocate(watch.snapshot, self.resource, devices)
-            for device in devices:
-                if not holds(watch.sys, self._evidence_of(device)):
-                    raise Refusal(f"{device.id} of {self.resource} changed while it was handed out; try again")
+            if not hold(watch.sys, [self._evidence_of(device) for device in devices]):
+                raise Refusal(f"{', '.join(device_ids)} of {self.resource} changed while it was handed out; try again")
             allocations.append(allocation)
         return tuple(allocations)
 

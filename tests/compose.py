@@ -16,7 +16,8 @@ SYSFS = FIXTURES / "sysfs"
 
 @dataclass(frozen=True, kw_only=True)
 class Function:
-    """One PCI function as sysfs shows it; `path` is the device tree above it, from the host bridge down."""
+    """One PCI function as sysfs shows it; `path` is the device tree above it, from the host bridge down; `vfio` the
+    number of its node in /dev/vfio/devices."""
 
     address: str
     id: str
@@ -27,6 +28,7 @@ class Function:
     group: int | None = None
     numa: int = -1
     physfn: str | None = None
+    vfio: int | None = None
 
 
 def compose(sys: Path, functions: Iterable[Function]) -> None:
@@ -46,6 +48,8 @@ def compose(sys: Path, functions: Iterable[Function]) -> None:
             _link(group / "devices" / function.address, place)
         if function.physfn is not None:
             _link(place / "physfn", place.parent / function.physfn)
+        if function.vfio is not None:
+            (place / "vfio-dev" / f"vfio{function.vfio}").mkdir(parents=True)
 
 
 def uevent(function: Function) -> str:

@@ -3,20 +3,22 @@
 import errno
 import os
 import re
+import shutil
 from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
 from pci.sysfs import VFIO_DEV, read_host
 from plugin.binding.plan import Write
-from plugin.viability import is_on_vfio
+from plugin.viability import is_on_vfio, is_vfio_driver
 
 _DRIVERS = "bus/pci/drivers"
 _NO_OVERRIDE = "(null)"
 
 
 def bind(sys: Path, address: str, driver: str | None) -> None:
-    """Let a driver have the function, or none; `driver` and `uevent` change together, as in sysfs."""
+    """Let a driver have the function, or none; `driver` and `uevent` change together, and what vfio made of the
+    function goes with its driver, as in sysfs."""
     function = (sys / "bus/pci/devices" / address).resolve()
     link = function / "driver"
     link.unlink(missing_ok=True)
@@ -26,6 +28,8 @@ def bind(sys: Path, address: str, driver: str | None) -> None:
         link.symlink_to(os.path.relpath(sys.resolve() / _DRIVERS / driver, function))
         lines = f"DRIVER={driver}\n{lines}"
     uevent.write_text(lines)
+    if driver is None or not is_vfio_driver(driver):
+        shutil.rmtree(function / VFIO_DEV, ignore_errors=True)
 
 
 def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:

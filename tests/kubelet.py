@@ -44,7 +44,7 @@ class Kubelet(rpc.RegistrationServicer):
     def start(self) -> None:
         for path in self.directory.iterdir():
             if path.is_socket():
-                path.unlink()
+                path.unlink(missing_ok=True)  # its plugin may be removing it, too
         self._server = grpc.server(ThreadPoolExecutor(8))
         rpc.add_RegistrationServicer_to_server(self, self._server)
         self._server.add_insecure_port(f"unix:{self.directory}/kubelet.sock")

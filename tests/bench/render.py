@@ -1,4 +1,4 @@
-"""`make bench`: whole processes, timed in turn, so that a noisy machine is noisy for all of them alike.
+"""gpu-launcher render: whole processes, timed in turn, so that a noisy machine is noisy for all of them alike.
 
 Each command runs once to warm up, then RUNS times in turn with the others; what counts is the ratio of medians.
 `virt-install` (Debian's package virtinst) runs beside ours.

@@ -1,0 +1,80 @@
+"""The bench compares like with like: both plugins answer the same, and rightly; and what is reached is reached."""
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from plugin.v1beta1 import deviceplugin_pb2 as api
+from tests.bench import allocate
+from tests.bench.contestant import Contestant, floor, gpu_plugin, serving
+from tests.bench.machine import VARIABLE, Machine, build
+from tests.bench.process import cpu_seconds, proportional_set_size
+from tests.bench.table import Beside, percentile, within, within_more, within_times
+
+BOTH = ("0000:01:00.0", "0000:02:00.0")
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return build(tmp_path, cards=2, others=20)
+
+
+@pytest.mark.parametrize("contestant", [gpu_plugin, floor])
+def test_the_plugin_and_the_floor_answer_alike(contestant: Contestant, machine: Machine) -> None:
+    with serving(contestant, machine) as plugin:
+        assert len(allocate.block(plugin, machine, 1, calls=3)) == 3
+        assert all(allocate.in_turn([plugin], machine, 2))
+        assert proportional_set_size(plugin.pid) > 1e6
+        assert 0 < plugin.cpu < cpu_seconds(plugin.pid)
+
+
+def answer(*device_ids: str, nodes: tuple[str, ...], permissions: str = "rw") -> api.AllocateResponse:
+    devices = [api.DeviceSpec(container_path=node, host_path=node, permissions=permissions) for node in nodes]
+    container = api.ContainerAllocateResponse(envs={VARIABLE: ",".join(device_ids)}, devices=devices)
+    return api.AllocateResponse(container_responses=[container])
+
+
+def test_an_answer_with_both_cards_and_each_node_once_is_right(machine: Machine) -> None:
+    nodes = tuple({node: None for card in BOTH for node in machine.nodes[card]})
+    assert len(nodes) == 8  # /dev/vfio/vfio, /dev/iommu, two groups, four functions
+    machine.check(BOTH[::-1], answer(*BOTH, nodes=nodes))
+
+
+@pytest.mark.parametrize(
+    ("addresses", "change", "permissions"),
+    [
+        (BOTH, lambda nodes: nodes, "rw"),
+        (BOTH[:1], lambda nodes: nodes[1:], "rw"),
+        (BOTH[:1], lambda nodes: (*nodes, nodes[0]), "rw"),
+        (BOTH[:1], lambda nodes: nodes, "mrw"),
+    ],
+    ids=["one address too many", "a node too few", "a node twice", "permissions too many"],
+)
+def test_a_wrong_answer_is_no_fast_answer(
+    addresses: tuple[str, ...], change: Callable[[tuple[str, ...]], tuple[str, ...]], permissions: str, machine: Machine
+) -> None:
+    nodes = change(machine.nodes[BOTH[0]])
+    with pytest.raises(AssertionError):
+        machine.check(BOTH[:1], answer(*addresses, nodes=nodes, permissions=permissions))
+
+
+def test_a_percentile_is_one_of_the_values() -> None:
+    assert [percentile(range(1, 101), percent) for percent in (50, 99, 100)] == [50, 99, 100]
+    assert percentile([3.0], 50) == percentile([3.0], 99) == 3.0
+
+
+def test_ratios_are_of_the_runs_and_not_of_the_medians() -> None:
+    values = Beside([10, 20, 300], [10, 10, 100])
+    line = within_times("", values, "ms", 2)
+    assert (line.ours, line.floor, line.ratio, line.reached) == ("20.0 ms", "10.0 ms", "2.00x", True)
+    assert not within_times("", values, "ms", 1.9).reached
+    assert within_more("", values, "ms", 10).reached
+    assert not within_more("", values, "ms", 9).reached
+
+
+def test_what_never_comes_is_not_reached() -> None:
+    line = within("", [1, 2, math.inf], "ms", p50=5, max=50)
+    assert (line.ours, line.reached) == ("p50 2.0 ms, max never", False)
+    assert within("", [1, 2, math.inf], "ms", p50=2).reached
