@@ -13,30 +13,34 @@ from pci.sysfs import DEVICES
 #: What is read here, and so recorded.
 FILES = ("boot_vga", "power_state", "reset_method", "resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
 
-_PREFETCHABLE, _MEMORY_64 = 0x2000, 0x100000  # include/linux/ioport.h
+_MEMORY, _PREFETCHABLE, _MEMORY_64, _UNSET = 0x200, 0x2000, 0x100000, 0x20000000  # include/linux/ioport.h
 _BARS = 6  # the first lines of `resource`; the others are the ROM, the virtual functions' BARs, bridge windows
 
 
 @dataclass(frozen=True, slots=True)
 class BAR:
-    """A base address register: its number, its size in bytes, and how it may be mapped."""
+    """A base address register: its number, its size in bytes, how it may be mapped, and whether it is at all: one of
+    memory for which the kernel found no place is not `assigned`."""
 
     number: int
     size: int
     prefetchable: bool
     memory_64: bool
+    assigned: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
     """`boot_vga`: the firmware put its screen there. `power_state`: D0, D3hot, D3cold ...; None where the kernel is
-    older than 5.10. `reset_methods`: as the kernel would try them, empty where it has none, None where it is older than
-    5.15. `virtual_functions`: how many are there now, of how many possible; None where it has no SR-IOV."""
+    older than 5.10. `reset_methods`: as the kernel would try them, empty where the admin took all away; None where it
+    has none at all, or the kernel is older than 5.15 (pci_dev_reset_method_attr_is_visible in drivers/pci/pci.c).
+    `bars`: None where they were not recorded. `virtual_functions`: how many are there now, of how many possible; None
+    where it has no SR-IOV."""
 
     boot_vga: bool
     power_state: str | None
     reset_methods: tuple[str, ...] | None
-    bars: tuple[BAR, ...]
+    bars: tuple[BAR, ...] | None
     virtual_functions: int | None
     virtual_functions_possible: int | None
     driver_override: str | None
@@ -62,14 +66,26 @@ def _count(sys: Path, path: str) -> int | None:
     return number(sys, path, "[0-9]{1,5}", "a number of virtual functions")
 
 
-def _bars(sys: Path, path: str) -> tuple[BAR, ...]:
+def _bars(sys: Path, path: str) -> tuple[BAR, ...] | None:
     """0x0000004000000000 0x0000005fffffffff 0x000000000014220c, a line each: first and last byte, flags."""
+    found = text(sys, path)
+    if found is None:
+        return None
     bars: list[BAR] = []
-    for line_number, line in enumerate((text(sys, path) or "").splitlines()[:_BARS]):
+    for line_number, line in enumerate(found.splitlines()[:_BARS]):
         try:
             start, end, flags = (int(word, 16) for word in line.split())
         except ValueError:
             raise Unreadable(path, f"holds {line[:80]!r}; expected three hexadecimal numbers") from None
         if flags:
-            bars.append(BAR(line_number, end - start + 1, bool(flags & _PREFETCHABLE), bool(flags & _MEMORY_64)))
+            bars.append(
+                BAR(
+                    number=line_number,
+                    size=end - start + 1,
+                    prefetchable=bool(flags & _PREFETCHABLE),
+                    memory_64=bool(flags & _MEMORY_64),
+                    # The kernel puts what has no place yet at 0 (__pci_read_base in drivers/pci/probe.c).
+                    assigned=not flags & _MEMORY or (start != 0 and not flags & _UNSET),
+                )
+            )
     return tuple(bars)

@@ -4,6 +4,7 @@ import typer
 
 from plugin.commands.bind import bind, unbind
 from plugin.commands.config import config
+from plugin.commands.doctor import doctor
 from plugin.commands.inventory import inventory
 from plugin.commands.record import record
 from plugin.commands.serve import serve
@@ -15,6 +16,7 @@ app = typer.Typer(
     help="Offers a node's passthrough GPUs to the kubelet.",
 )
 app.command()(inventory)
+app.command()(doctor)
 app.command()(serve)
 app.command()(record)
 app.command()(bind)

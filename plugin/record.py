@@ -1,13 +1,25 @@
 """Record a node's sysfs, so that a bug report can become a test: exactly what the floor pci/ reads, links kept.
 
 None of the copied files identifies a single device (serial numbers stand in `config` and `vpd`, which are left out),
-so there is nothing to blank.
+so there is nothing to blank. Where it counts only that a file is there, an empty one stands for it.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from pci import details
+from pci.platform import (
+    ACPI_TABLES,
+    CHIP_NAME,
+    DRIVERS,
+    EVERY_MACHINES_TABLE,
+    IO_APIC,
+    IOMMU_TABLES,
+    IOMMUS,
+    IRQS,
+    NOIOMMU_MODE,
+    UNSAFE_INTERRUPTS,
+)
 from pci.sysfs import (
     DEVICES,
     EGM_GPUS,
@@ -56,7 +68,23 @@ def record(sys: Path, out: Path) -> int:
         _copy_device(sys, out, mdev, files=(MDEV_TYPE_NAME,), links=(MDEV_TYPE, "iommu_group"))
     for egm in sorted((sys / EGMS).glob("*")):
         _copy_device(sys, out, egm, files=(EGM_GPUS,), links=())
+    _record_platform(sys, out)
     return len(functions)
+
+
+def _record_platform(sys: Path, out: Path) -> None:
+    for unit in sorted((sys / IOMMUS).glob("*")):
+        _copy_link(sys, out, unit)
+    for path in (NOIOMMU_MODE, *UNSAFE_INTERRUPTS.values()):
+        _copy_file(sys, out, sys / path)
+    for interrupt in sorted((sys / IRQS).glob(f"*/{CHIP_NAME}")):
+        # A server has thousands of others.
+        _copy_file(sys, out, interrupt, only=IO_APIC.encode())
+    for driver in sorted((sys / DRIVERS).glob("*/bind")):
+        _place(sys, out, driver).touch()
+    for table in (EVERY_MACHINES_TABLE, *IOMMU_TABLES):
+        if (sys / ACPI_TABLES / table).exists():
+            _place(sys, out, sys / ACPI_TABLES / table).touch()
 
 
 def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], links: Iterable[str]) -> Path | None:
@@ -79,12 +107,14 @@ def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], lin
     return place
 
 
-def _copy_file(sys: Path, out: Path, source: Path) -> None:
+def _copy_file(sys: Path, out: Path, source: Path, *, only: bytes = b"") -> None:
+    """Copy a file that can be read, if what it says contains `only`."""
     try:
         content = source.read_bytes()
     except OSError:
         return
-    _place(sys, out, source).write_bytes(content)
+    if only in content:
+        _place(sys, out, source).write_bytes(content)
 
 
 def _copy_link(sys: Path, out: Path, link: Path) -> None:

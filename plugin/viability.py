@@ -24,7 +24,9 @@ _CLASS_WORDS = {
     0x0302: "3D controller",
     0x0380: "display",
     0x0403: "audio",
-    0x0680: "NVSwitch or other bridge",
+    0x0600: "host bridge",
+    0x0604: "PCI bridge",
+    0x0680: "other bridge",
     0x0C03: "USB",
     0x0C80: "UCSI",
     0x1200: "accelerator",
@@ -57,7 +59,9 @@ def is_on_vfio(function: Function) -> bool:
 
 def what(function: Function) -> str:
     """`0000:01:00.1 (audio)`."""
-    return f"{function.address} ({_CLASS_WORDS.get(function.pci_class >> 8, f'class {function.pci_class >> 8:04x}')})"
+    base = function.pci_class >> 8
+    word = "NVSwitch" if is_nvswitch(function) else _CLASS_WORDS.get(base, f"class {base:04x}")
+    return f"{function.address} ({word})"
 
 
 def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> str | None:

@@ -6,7 +6,7 @@ holds the trees against this file. What the machines are made of follows lspci a
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.processes import FIXTURES
@@ -50,6 +50,67 @@ def compose(sys: Path, functions: Iterable[Function]) -> None:
             _link(place / "physfn", place.parent / function.physfn)
         if function.vfio is not None:
             (place / "vfio-dev" / f"vfio{function.vfio}").mkdir(parents=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Platform:
+    """What a machine has besides its functions: units of the IOMMU, tables of ACPI, the chips of its interrupts, VFIO's
+    parameters by their path, drivers on the PCI bus; the kernel's command line and the first processor for /proc."""
+
+    iommus: tuple[str, ...] = ("dmar0", "dmar1")
+    tables: tuple[str, ...] = ("APIC", "DMAR", "FACP")
+    chips: tuple[str, ...] = ("IR-IO-APIC", "IR-PCI-MSIX-0000:01:00.0")
+    parameters: Mapping[str, str] = field(
+        default_factory=lambda: {
+            "vfio/parameters/enable_unsafe_noiommu_mode": "N",
+            "vfio_iommu_type1/parameters/allow_unsafe_interrupts": "N",
+        }
+    )
+    drivers: tuple[str, ...] = ("i915", "pcieport", "snd_hda_intel", "vfio-pci", "xhci_hcd")
+    command_line: str = "BOOT_IMAGE=/vmlinuz root=/dev/sda1 ro quiet intel_iommu=on iommu=pt"
+    cpu_vendor: str = "GenuineIntel"
+    cpu_flags: str = "fpu vme sse2 vmx"
+
+
+def compose_platform(sys: Path, proc: Path, platform: Platform) -> None:
+    """Write them into a tree that has functions, and as files of /proc."""
+    for unit in platform.iommus:
+        place = sys / "devices/virtual/iommu" / unit
+        _link(sys / "class/iommu" / unit, place)
+    contents = {
+        **{f"firmware/acpi/tables/{table}": "" for table in platform.tables},
+        **{f"kernel/irq/{irq}/chip_name": f"{chip}\n" for irq, chip in enumerate(platform.chips)},
+        **{f"module/{path}": f"{value}\n" for path, value in platform.parameters.items()},
+        **{f"bus/pci/drivers/{driver}/bind": "" for driver in platform.drivers},
+    }
+    for path, content in contents.items():
+        (sys / path).parent.mkdir(parents=True, exist_ok=True)
+        (sys / path).write_text(content)
+    proc.mkdir()
+    (proc / "cmdline").write_text(f"{platform.command_line}\n")
+    processor = "processor\t: {}\nvendor_id\t: " + platform.cpu_vendor + "\nflags\t\t: " + platform.cpu_flags + "\n\n"
+    (proc / "cpuinfo").write_text("".join(map(processor.format, range(2))))
+
+
+def look_closely(sys: Path, address: str, **files: str | None) -> None:
+    """Write files of a function that pci.details reads, by their names; None takes one away."""
+    for name, content in files.items():
+        path = sys / "bus/pci/devices" / address / name
+        if content is None:
+            path.unlink()
+        else:
+            path.write_text(f"{content}\n")
+
+
+def bars(*registers: tuple[int, int] | None) -> str:
+    """The file `resource` with these memory BARs, a start and a size each, prefetchable and of 64 bits from 4 GiB on or
+    with no place; None for what has none, as the second half of one of 64 bits."""
+    lines = []
+    for register in registers:
+        start, size = register or (0, 0)
+        flags = 0 if not size else 0x40200 if 0 < start < 2**32 else 0x14220C
+        lines.append(f"0x{start:016x} 0x{start + size - 1 if size else 0:016x} 0x{flags:016x}")
+    return "\n".join(lines)
 
 
 def uevent(function: Function) -> str:

@@ -1,0 +1,211 @@
+"""`gpu-plugin doctor`: one page for the person whose GPU does not show up."""
+
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from textwrap import wrap
+from typing import Annotated, Any
+
+import typer
+
+from pci.details import BAR, Details
+from pci.sysfs import Function
+from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
+from plugin.doctor import Finding, Severity, examine, parameters, size
+from plugin.evidence import Evidence, read_evidence
+from plugin.inventory import Device
+from plugin.naming import PCI_IDS, read_pci_ids
+from plugin.viability import what
+
+_EXIT_CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.PROBLEM: 4}
+_COLUMNS = 80
+_UNKNOWN = "unknown"
+
+
+def doctor(
+    sysfs: Sysfs = Path("/sys"),
+    proc: Annotated[
+        Path | None, typer.Option(help="The directory that stands for /proc.  [default: /proc, none with --sysfs]")
+    ] = None,
+    dev: Annotated[
+        Path | None, typer.Option(help="The directory that stands for /dev.  [default: /dev, none with --sysfs]")
+    ] = None,
+    config: ConfigFile = None,
+    pci_ids: PCIIDsFile = PCI_IDS,
+    as_json: AsJSON = False,
+) -> None:
+    """Say what stands between this node's GPUs and a guest, and what mends it.
+
+    Nothing is written, and no sleeping card is woken. The exit code is 0 where there is nothing worse than a note, 3
+    for warnings, 4 for problems.
+    """
+    if sysfs == Path("/sys"):
+        proc, dev = proc or Path("/proc"), dev or Path("/dev")
+    evidence = read_evidence(sysfs, proc, dev, host_of(sysfs), config_of(config), read_pci_ids(pci_ids))
+    findings = examine(evidence)
+    print(json.dumps(_as_json(evidence, findings), indent=2) if as_json else _as_page(evidence, findings))
+    raise typer.Exit(_EXIT_CODES[_worst(findings)])
+
+
+def _worst(findings: Iterable[Finding]) -> Severity:
+    return max(finding.severity for finding in findings)
+
+
+def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
+    """What is wrong, worst first; what is fine; what is there."""
+    lines = [_verdict(findings)]
+    for severity in sorted(Severity, reverse=True):
+        several = [*_alike(finding for finding in findings if finding.severity is severity)]
+        for number, alike in enumerate(several):
+            if number == 0 or severity > Severity.NOTE:
+                lines.append("")
+            lines += _about(alike)
+    rows = [
+        _HEADER,
+        *(_row(evidence, device, function) for device in evidence.devices for function in device.functions),
+    ]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if evidence.devices:
+        lines += ["", _aligned(_HEADER, widths)]
+    for device in evidence.devices:
+        lines += _heading(evidence, device)
+        lines += [_aligned(_row(evidence, device, function), widths) for function in device.functions]
+    return "\n".join(lines)
+
+
+def _verdict(findings: tuple[Finding, ...]) -> str:
+    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
+    return (
+        f"Problems: {counts[Severity.PROBLEM]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."
+    )
+
+
+def _alike(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
+    """What is the same of several devices, together: a node has eight cards of one kind."""
+    found: dict[tuple[bool, str], list[Finding]] = {}
+    for finding in findings:
+        found.setdefault((finding.device is None, finding.text), []).append(finding)
+    return found.values()
+
+
+def _about(alike: list[Finding]) -> Iterator[str]:
+    severity, text = alike[0].severity, alike[0].text
+    devices = ", ".join(finding.device for finding in alike if finding.device is not None)
+    label = severity.name if severity is Severity.PROBLEM else severity.name.lower()
+    yield from _wrapped(f"{label:9}", f"{devices}: {text}" if devices else text)
+    for mend in dict.fromkeys(mend for finding in alike for mend in finding.mend):
+        yield from _wrapped(" " * 9 + "-> ", mend)
+
+
+def _wrapped(label: str, text: str) -> list[str]:
+    return wrap(
+        text,
+        _COLUMNS,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def _heading(evidence: Evidence, device: Device) -> Iterator[str]:
+    """What it is and whether it is on offer; why not stands further up."""
+    offered = "not offered" if device.withheld else device.resource
+    unhealthy = ", unhealthy" if evidence.snapshot.reason(device) and not device.withheld else ""
+    yield from _wrapped("", f"{device.id}  {device.model}")
+    others = ", ".join(what(member) for member in device.members if member not in device.functions)
+    group = "no group" if device.iommu_group is None else f"group {device.iommu_group}{others and ' with '}{others}"
+    node = _UNKNOWN if device.numa_node is None else device.numa_node
+    yield from _wrapped("  ", f"{offered}{unhealthy}; NUMA node {node}; {group}")
+
+
+_HEADER = ("FUNCTION", "DRIVER", "POWER", "BAR", "RESETS")
+
+
+def _row(evidence: Evidence, device: Device, function: Function) -> tuple[str, ...]:
+    details = evidence.details.get(function.address)
+    if details is None:
+        return (what(function), function.driver or "none", _UNKNOWN, _UNKNOWN, _UNKNOWN)
+    if details.reset_methods:
+        resets = ", ".join(details.reset_methods)
+    elif not evidence.has_no_reset(details):
+        resets = _UNKNOWN
+    else:
+        resets = "its bus, by VFIO" if evidence.bus_is_reset_by_vfio(device) else "none"
+    return (what(function), function.driver or "none", details.power_state or _UNKNOWN, _largest(details.bars), resets)
+
+
+def _largest(bars: tuple[BAR, ...] | None) -> str:
+    if bars is None:
+        return _UNKNOWN
+    if not bars:
+        return "none"
+    largest = max(bars, key=lambda bar: bar.size)
+    return f"{largest.number}: {size(largest.size)}"
+
+
+def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
+    return "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _as_json(evidence: Evidence, findings: tuple[Finding, ...]) -> dict[str, Any]:
+    platform = evidence.platform
+    return {
+        "severity": _worst(findings).name.lower(),
+        "findings": [
+            {
+                "severity": finding.severity.name.lower(),
+                "check": finding.check,
+                "device": finding.device,
+                "text": finding.text,
+                "mend": list(finding.mend),
+            }
+            for finding in findings
+        ],
+        "platform": {
+            "cpuVendor": platform.cpu_vendor,
+            "virtualMachine": platform.virtual_machine,
+            "parameters": None if platform.command_line is None else list(parameters(platform)),
+            "iommus": list(platform.iommus),
+            "iommuTables": None if platform.iommu_tables is None else sorted(platform.iommu_tables),
+            "interruptRemapping": platform.interrupt_remapping,
+            "unsafeInterrupts": platform.unsafe_interrupts,
+            "noIOMMUMode": platform.noiommu_mode,
+        },
+        "devices": [_device_as_json(evidence, device) for device in evidence.devices],
+    }
+
+
+def _device_as_json(evidence: Evidence, device: Device) -> dict[str, Any]:
+    return {
+        "id": device.id,
+        "model": device.model,
+        "resource": device.resource,
+        "reason": evidence.snapshot.reason(device),
+        "iommuGroup": device.iommu_group,
+        "members": [str(member.address) for member in device.members],
+        "numaNode": device.numa_node,
+        "functions": [
+            {
+                "address": str(function.address),
+                "id": function.pci_id,
+                "class": f"{function.pci_class:06x}",
+                "driver": function.driver,
+                **_details_as_json(evidence.details.get(function.address)),
+            }
+            for function in device.functions
+        ],
+    }
+
+
+def _details_as_json(details: Details | None) -> dict[str, Any]:
+    if details is None:
+        return {"powerState": None, "bootVGA": None, "resetMethods": None, "bars": None}
+    return {
+        "powerState": details.power_state,
+        "bootVGA": details.boot_vga,
+        "resetMethods": None if details.reset_methods is None else list(details.reset_methods),
+        "bars": None
+        if details.bars is None
+        else [{"number": bar.number, "bytes": bar.size, "assigned": bar.assigned} for bar in details.bars],
+    }

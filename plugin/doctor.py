@@ -1,0 +1,450 @@
+"""What stands between a node's devices and a guest, each thing with what mends it.
+
+Pure: from what was read of the node to findings. For each device the inventory's own reason counts, in its words; what
+is added here is what makes the reason go away, and what the inventory doesn't ask: how interrupts are isolated, whether
+a card can be reset between two guests, whether the kernel found a place for its memory. Where something could not be
+seen, the finding says so.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+from pci.platform import Platform
+from plugin.config import Groups
+from plugin.evidence import Evidence
+from plugin.inventory import Device
+from plugin.viability import is_gpu, is_on_vfio, is_vfio_driver, what
+
+#: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
+_KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}
+
+#: What the firmware's setup calls it, by the processor's vendor.
+_IN_THE_FIRMWARE = {"GenuineIntel": "VT-d", "AuthenticAMD": "IOMMU (AMD-Vi)", "HygonGenuine": "IOMMU (AMD-Vi)"}
+
+#: The IOMMU's own parameter, by the processor's vendor; the kernel disregards the others'.
+_IOMMU_PARAMETERS = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu", "HygonGenuine": "amd_iommu"}
+
+#: Parameters of the kernel that have to do with passthrough: whole names, and beginnings.
+_PARAMETERS = ("amd_iommu", "intel_iommu", "intremap", "iommu", "nointremap", "pci", "pcie_acs_override")
+_PARAMETERS_OF_MODULES = ("iommu.", "iommufd.", "vfio.", "vfio_iommu_type1.", "vfio_pci.")
+
+
+class Severity(IntEnum):
+    """How bad: a problem keeps a device from guests, a warning is a danger to the node or to the next guest."""
+
+    OK = 0
+    NOTE = 1
+    WARNING = 2
+    PROBLEM = 3
+
+
+class Check(StrEnum):
+    """What a finding is about: first those of the node, then those of each device."""
+
+    OFFER = "offer"
+    SYSFS = "sysfs"
+    VIRTUAL_MACHINE = "virtual-machine"
+    IOMMU = "iommu"
+    COMMAND_LINE = "command-line"
+    ACS_OVERRIDE = "acs-override"
+    INTERRUPTS = "interrupt-remapping"
+    NO_IOMMU_MODE = "no-iommu-mode"
+    VFIO_DRIVER = "vfio-driver"
+    VFIO_IOMMU = "vfio-iommu"
+    DEVICE_NODES = "device-nodes"
+
+    VIABILITY = "viability"
+    BOOT_VGA = "boot-vga"
+    RESET = "reset"
+    BARS = "bars"
+    POWER = "power"
+    NUMA = "numa"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """`mend` are the commands and parameters that help, a step each. `device` is the ID of the one it is about, None
+    for the node; of a device, `text` is what goes after "it"."""
+
+    severity: Severity
+    check: Check
+    text: str
+    mend: tuple[str, ...] = ()
+    device: str | None = None
+
+
+def examine(evidence: Evidence) -> tuple[Finding, ...]:
+    """What is to be said of the node, be it fine or not, and what is not fine with its devices, in the inventory's
+    order."""
+    return (
+        _offer(evidence),
+        *_faults(evidence),
+        *_virtual_machine(evidence.platform),
+        _iommu(evidence),
+        *_command_line(evidence.platform),
+        *_interrupts(evidence),
+        *_noiommu_mode(evidence.platform),
+        _vfio_driver(evidence),
+        _vfio_iommu(evidence.platform),
+        _device_nodes(evidence),
+        *(finding for device in evidence.devices for finding in _device(evidence, device)),
+    )
+
+
+def parameters(platform: Platform) -> tuple[str, ...]:
+    """The parameters of the kernel's command line that have to do with passthrough, in its order."""
+
+    def concerns_passthrough(parameter: str) -> bool:
+        name = parameter.partition("=")[0].replace("-", "_")
+        return name in _PARAMETERS or name.startswith(_PARAMETERS_OF_MODULES)
+
+    return tuple(filter(concerns_passthrough, platform.command_line or ()))
+
+
+def size(number: int) -> str:
+    """A size in bytes, in the largest unit that keeps it whole: `256 MiB`, `24 GiB`."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number % 1024:
+            return f"{number} {unit}"
+        number //= 1024
+    return f"{number} GiB"
+
+
+def _offer(evidence: Evidence) -> Finding:
+    if not evidence.devices:
+        return Finding(
+            Severity.PROBLEM,
+            Check.OFFER,
+            "this node has no GPU, and no device that the config offers",
+            ("lspci -nn", "if it is not there: its seat, its power, 'Above 4G Decoding' in the firmware"),
+        )
+    ready = sum(evidence.snapshot.reason(device) is None for device in evidence.devices)
+    return Finding(
+        Severity.OK if ready else Severity.PROBLEM,
+        Check.OFFER,
+        f"devices that can be handed out: {ready} of {len(evidence.devices)}",
+    )
+
+
+def _faults(evidence: Evidence) -> Iterator[Finding]:
+    for fault in (*evidence.snapshot.inventory.faults, *map(str, evidence.platform.faults), *evidence.faults):
+        yield Finding(Severity.WARNING, Check.SYSFS, f"not read: {fault}", ("for a bug report: gpu-plugin record DIR",))
+
+
+def _virtual_machine(platform: Platform) -> Iterator[Finding]:
+    if platform.virtual_machine:
+        yield Finding(
+            Severity.NOTE,
+            Check.VIRTUAL_MACHINE,
+            "this node is a virtual machine itself, with the IOMMU and the devices that its hypervisor gives it",
+        )
+
+
+def _iommu(evidence: Evidence) -> Finding:
+    platform = evidence.platform
+    if not evidence.groups:
+        # Whoever has the config say so wants it like that.
+        severity = Severity.WARNING if evidence.config.noiommu else Severity.PROBLEM
+        return Finding(severity, Check.IOMMU, *_why_there_is_no_iommu(platform))
+    kinds = sorted({kind for unit in platform.iommus for name, kind in _KINDS.items() if unit.startswith(name)})
+    return Finding(
+        Severity.OK,
+        Check.IOMMU,
+        f"the IOMMU is on: {' and '.join(kinds) or 'of unknown kind'}, "
+        f"units: {len(platform.iommus) or 'unknown'}, groups: {evidence.groups}",
+    )
+
+
+def _why_there_is_no_iommu(platform: Platform) -> tuple[str, tuple[str, ...]]:
+    """In words, and what mends it: the first of the places that could have turned it off, from the last one on."""
+    vendor, tables = platform.cpu_vendor or "", platform.iommu_tables
+    options = [(parameter, *parameter.partition("=")[::2]) for parameter in platform.command_line or ()]
+    own = {_IOMMU_PARAMETERS[vendor]} if vendor in _IOMMU_PARAMETERS else set(_IOMMU_PARAMETERS.values())
+    off = " ".join(line for line, name, value in options if name in {"iommu", *own} and "off" in value.split(","))
+    if off:
+        return (
+            f"the IOMMU is off: the kernel's command line says {off}",
+            (f"take {off} out of the kernel's command line, and reboot",),
+        )
+    is_on = any(name == "intel_iommu" and "on" in value.split(",") for _, name, value in options)
+    turn_on = () if is_on or "intel_iommu" not in own else ("boot with intel_iommu=on (Intel)",)
+    if tables:
+        return (
+            f"the IOMMU is off, though the firmware announces it (ACPI {', '.join(sorted(tables))})",
+            turn_on if "DMAR" in tables and turn_on else ("its log says why: journalctl -k --grep 'DMAR|AMD-Vi'",),
+        )
+    if platform.virtual_machine:
+        return (
+            "there is no IOMMU: this node is a virtual machine, and its hypervisor gives it none",
+            ("to the libvirt domain of this node: <iommu model='intel'>, intremap and caching_mode on",),
+        )
+    firmware = _IN_THE_FIRMWARE.get(vendor, "the IOMMU (VT-d, AMD-Vi, SMMU)")
+    if tables is not None:
+        return (
+            "the IOMMU is off: the firmware announces none (ACPI has neither DMAR nor IVRS)",
+            (f"turn on {firmware} in the firmware, and reboot",),
+        )
+    return (
+        "the IOMMU is off: no PCI function is in an IOMMU group",
+        (f"turn on {firmware} in the firmware, and reboot", *turn_on),
+    )
+
+
+def _command_line(platform: Platform) -> Iterator[Finding]:
+    if platform.command_line is None:
+        yield Finding(
+            Severity.NOTE,
+            Check.COMMAND_LINE,
+            "the kernel's command line is unknown: /proc was not looked at",
+            ("gpu-plugin doctor --proc DIR",),
+        )
+        return
+    yield Finding(
+        Severity.OK,
+        Check.COMMAND_LINE,
+        f"the kernel's command line says {' '.join(parameters(platform)) or 'nothing about passthrough'}",
+    )
+    for parameter in platform.command_line:
+        if parameter.startswith("pcie_acs_override="):
+            yield Finding(
+                Severity.WARNING,
+                Check.ACS_OVERRIDE,
+                f"the kernel's command line says {parameter}: IOMMU groups look smaller than they are, and guests can "
+                "reach each other's devices past the IOMMU",
+                (f"take {parameter} out of the kernel's command line", "use slots whose root port or switch has ACS"),
+            )
+
+
+def _interrupts(evidence: Evidence) -> Iterator[Finding]:
+    if not evidence.groups:
+        return  # the IOMMU remaps them, and that there is none is said
+    platform = evidence.platform
+    modules = sorted(module for module, allowed in (platform.unsafe_interrupts or {}).items() if allowed)
+    unsafe = f"allow_unsafe_interrupts of {' and '.join(modules)} is on"
+    if platform.interrupt_remapping:
+        yield Finding(Severity.OK, Check.INTERRUPTS, "interrupts are remapped")
+        if modules:
+            yield Finding(
+                Severity.NOTE,
+                Check.INTERRUPTS,
+                f"{unsafe}, and is not needed: interrupts are remapped",
+                ("take allow_unsafe_interrupts out of /etc/modprobe.d and the kernel's command line",),
+            )
+    elif platform.interrupt_remapping is None and modules:
+        yield Finding(
+            Severity.WARNING,
+            Check.INTERRUPTS,
+            f"whether interrupts are remapped is unknown, and {unsafe}: a guest might raise any interrupt of the node",
+        )
+    elif platform.interrupt_remapping is None:
+        yield Finding(Severity.NOTE, Check.INTERRUPTS, "whether interrupts are remapped is unknown")
+    elif modules:
+        yield Finding(
+            Severity.WARNING,
+            Check.INTERRUPTS,
+            f"interrupts are not remapped, and {unsafe}: a guest can raise any interrupt of the node",
+            _remaps_interrupts(platform),
+        )
+    else:
+        yield Finding(
+            Severity.PROBLEM,
+            Check.INTERRUPTS,
+            "interrupts are not remapped, and VFIO gives no guest a device",
+            (
+                *_remaps_interrupts(platform),
+                "or, at the node's risk, boot with vfio_iommu_type1.allow_unsafe_interrupts=1",
+            ),
+        )
+
+
+def _remaps_interrupts(platform: Platform) -> tuple[str, ...]:
+    off = " ".join(line for line in platform.command_line or () if line in ("intremap=off", "nointremap"))
+    if off:
+        return (f"take {off} out of the kernel's command line, and reboot",)
+    if platform.virtual_machine:
+        return ("to the libvirt domain of this node: <driver intremap='on'/> in its <iommu>",)
+    return ("turn on interrupt remapping, or x2APIC, in the firmware",)
+
+
+def _noiommu_mode(platform: Platform) -> Iterator[Finding]:
+    if platform.noiommu_mode:
+        yield Finding(
+            Severity.WARNING,
+            Check.NO_IOMMU_MODE,
+            "vfio's no-IOMMU mode is on: a device that is used in it can write to all memory of the node",
+            (
+                "echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+                "take enable_unsafe_noiommu_mode out of /etc/modprobe.d and the kernel's command line",
+            ),
+        )
+
+
+def _vfio_driver(evidence: Evidence) -> Finding:
+    bound = {function.driver for function in evidence.host.functions.values() if function.driver is not None}
+    drivers = evidence.platform.drivers
+    found = sorted(filter(is_vfio_driver, bound | (drivers or frozenset())))
+    if found:
+        return Finding(Severity.OK, Check.VFIO_DRIVER, f"drivers that give devices to VFIO: {', '.join(found)}")
+    if drivers is None:
+        return Finding(Severity.NOTE, Check.VFIO_DRIVER, "whether the kernel has the driver vfio-pci is unknown")
+    return Finding(
+        Severity.PROBLEM,
+        Check.VFIO_DRIVER,
+        "the kernel has no driver that gives devices to VFIO: the module vfio-pci is not loaded",
+        ("modprobe vfio-pci", "echo vfio-pci > /etc/modules-load.d/vfio-pci.conf"),
+    )
+
+
+def _vfio_iommu(platform: Platform) -> Finding:
+    if platform.unsafe_interrupts is None:
+        return Finding(
+            Severity.NOTE, Check.VFIO_IOMMU, "whether the modules vfio_iommu_type1 and iommufd are loaded is unknown"
+        )
+    if platform.unsafe_interrupts:
+        modules = ", ".join(sorted(platform.unsafe_interrupts))
+        return Finding(Severity.OK, Check.VFIO_IOMMU, f"modules that map a guest's memory: {modules}")
+    return Finding(
+        Severity.PROBLEM,
+        Check.VFIO_IOMMU,
+        "nothing can map a guest's memory: neither vfio_iommu_type1 nor iommufd is loaded",
+        ("modprobe vfio_iommu_type1", "echo vfio_iommu_type1 > /etc/modules-load.d/vfio_iommu_type1.conf"),
+    )
+
+
+def _device_nodes(evidence: Evidence) -> Finding:
+    nodes = evidence.snapshot.nodes
+    if nodes is None:
+        return Finding(
+            Severity.NOTE,
+            Check.DEVICE_NODES,
+            "VFIO's device nodes are unknown: /dev was not looked at",
+            ("gpu-plugin doctor --dev DIR",),
+        )
+    ways = ("/dev/vfio/vfio",) * nodes.has_groups + ("/dev/iommu with /dev/vfio/devices",) * nodes.has_cdevs
+    if ways:
+        return Finding(Severity.OK, Check.DEVICE_NODES, f"ways into VFIO: {', '.join(ways)}")
+    return Finding(
+        Severity.PROBLEM,
+        Check.DEVICE_NODES,
+        "there is no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
+        ("modprobe -a vfio_iommu_type1 vfio-pci", "in a pod: mount /dev/vfio into it"),
+    )
+
+
+def _device(evidence: Evidence, device: Device) -> Iterator[Finding]:
+    details = evidence.details.get(device.lead.address)
+    yield from _viability(evidence, device, is_boot_vga=details is not None and details.boot_vga)
+    if device.mdev is not None:
+        return  # what is asked below is its parent's driver's business
+    if details is not None and evidence.has_no_reset(details) and not evidence.bus_is_reset_by_vfio(device):
+        yield _no_reset(evidence, device)
+    yield from _bars(evidence, device)
+    if details is not None and details.power_state == "D3cold":
+        yield Finding(
+            Severity.NOTE,
+            Check.POWER,
+            "is without power (D3cold), and some cards don't wake: 'Unable to change power state from D3cold'",
+            (f"echo 0 > /sys/bus/pci/devices/{device.lead.address}/d3cold_allowed",),
+            device.id,
+        )
+    if device.numa_node is None:
+        yield Finding(
+            Severity.NOTE,
+            Check.NUMA,
+            "is on no NUMA node that the firmware names: the kubelet can't choose processors close to it",
+            ("on a node of several sockets: turn on NUMA (ACPI SRAT) in the firmware",),
+            device.id,
+        )
+
+
+def _viability(evidence: Evidence, device: Device, *, is_boot_vga: bool) -> Iterator[Finding]:
+    reason = evidence.snapshot.reason(device)
+    elsewhere = "choose another card as the primary display in the firmware"
+    if is_boot_vga and is_on_vfio(device.lead):
+        yield Finding(
+            Severity.WARNING,
+            Check.BOOT_VGA,
+            f"is the boot VGA, and on {device.lead.driver}: the node has no screen of its own",
+            (elsewhere,),
+            device.id,
+        )
+    elif is_boot_vga:
+        # A node's screen is in its place there. If that leaves the node with nothing to give, the offer is a problem.
+        yield Finding(
+            Severity.NOTE,
+            Check.BOOT_VGA,
+            f"is the boot VGA, the node's own screen: {reason}",
+            (f"if a guest is to have it: {elsewhere}",),
+            device.id,
+        )
+        return
+    if reason is not None:
+        # What has no resource was asked for by nobody: the config withholds it, or would have to name it.
+        severity, mend = (
+            (Severity.NOTE, ()) if device.resource is None else (Severity.PROBLEM, _makes_viable(evidence, device))
+        )
+        yield Finding(severity, Check.VIABILITY, reason, mend, device.id)
+
+
+def _makes_viable(evidence: Evidence, device: Device) -> tuple[str, ...]:
+    """What to do about an IOMMU that is off is said of the node; a mediated device is its driver's business."""
+    if device.mdev is not None or device.iommu_group is None:
+        return ()
+    mend: tuple[str, ...] = ()
+    if any(
+        not is_on_vfio(member) and (member in device.functions or (member.driver is not None and not member.is_bridge))
+        for member in device.members
+    ):
+        mend = (f"gpu-plugin bind {device.id}",)
+    if not is_on_vfio(device.lead):
+        mend += ("if the node is to keep it: a rule with withhold: true in the config",)
+    elif evidence.config.groups is Groups.WITHHOLD and any(
+        other.id != device.id and other.resource is not None and other.iommu_group == device.iommu_group
+        for other in evidence.devices
+    ):
+        mend += ("if they may go to one guest only: groups: together in the config",)
+    return mend
+
+
+def _no_reset(evidence: Evidence, device: Device) -> Finding:
+    strangers = evidence.strangers_on_the_bus(device)
+    if device.lead.bridges:
+        where = f"it shares its bus with {', '.join(map(what, strangers))}"
+    else:
+        where = "it sits on the root complex, without a bus of its own"
+    return Finding(
+        Severity.WARNING,
+        Check.RESET,
+        f"cannot be reset between two guests: it has no reset of its own, and {where}; "
+        "a guest finds what the last one left, and a card that hangs stays so",
+        ("reboot the node between two guests of it", "put the card into another slot"),
+        device.id,
+    )
+
+
+def _bars(evidence: Evidence, device: Device) -> Iterator[Finding]:
+    mend = ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
+    for function in device.functions:
+        details = evidence.details.get(function.address)
+        if details is None or details.bars is None:
+            continue
+        for bar in details.bars:
+            if not bar.assigned:
+                yield Finding(
+                    Severity.PROBLEM,
+                    Check.BARS,
+                    f"is not all there: the kernel found no place for BAR {bar.number} of {what(function)}, "
+                    f"{size(bar.size)} of {64 if bar.memory_64 else 32}-bit addresses",
+                    mend,
+                    device.id,
+                )
+        # The kernel may also forget a BAR for which it found no place (reset_resource in drivers/pci/setup-bus.c).
+        if not details.bars and is_gpu(function):
+            yield Finding(
+                Severity.PROBLEM,
+                Check.BARS,
+                f"is not all there: {what(function)} has no BAR, and nothing of its memory can be reached",
+                mend,
+                device.id,
+            )

@@ -1,0 +1,79 @@
+"""What the doctor asks of a node: all that the inventory knows, and each function and the node itself from close by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pci.address import PCIAddress
+from pci.attribute import Unreadable
+from pci.details import Details, read_details
+from pci.platform import Platform, read_platform
+from pci.sysfs import Function, Host
+from plugin.config import Config
+from plugin.inventory import Device, take_inventory
+from plugin.naming import PCIIDs
+from plugin.nodes import read_nodes
+from plugin.snapshot import Snapshot
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that was read of the node: `details` of each function of a device as far as it could be read, `faults` of
+    those that could not."""
+
+    host: Host
+    platform: Platform
+    snapshot: Snapshot
+    details: Mapping[PCIAddress, Details]
+    faults: tuple[str, ...]
+    config: Config
+
+    @property
+    def devices(self) -> tuple[Device, ...]:
+        return self.snapshot.inventory.devices
+
+    @property
+    def groups(self) -> int:
+        """How many IOMMU groups there are, without those that vfio made up."""
+        return len(self.host.groups.keys() - self.host.noiommu)
+
+    def has_no_reset(self, details: Details) -> bool:
+        """Whether the function is known to have no reset of its own."""
+        return not details.reset_methods and (details.reset_methods is not None or self.platform.tells_resets)
+
+    def strangers_on_the_bus(self, device: Device) -> tuple[Function, ...]:
+        """The functions on the bus of a device that are not of it, and would be reset with it."""
+        at = device.lead.address
+        return tuple(
+            function
+            for address, function in self.host.functions.items()
+            if (address.domain, address.bus) == (at.domain, at.bus) and function not in device.functions
+        )
+
+    def bus_is_reset_by_vfio(self, device: Device) -> bool:
+        """VFIO resets the bus of what has no reset, if all on it is VFIO's and it is not the root's
+        (vfio_pci_dev_set_try_reset in drivers/vfio/pci/vfio_pci_core.c)."""
+        return bool(device.lead.bridges) and not self.strangers_on_the_bus(device)
+
+
+def read_evidence(
+    sys: Path, proc: Path | None, dev: Path | None, host: Host, config: Config, pci_ids: PCIIDs
+) -> Evidence:
+    """Look closely at the node of that /sys, which `host` was read of; without `proc` or `dev`, what stands there is
+    unknown. Nothing that is read wakes a card: it all comes from the kernel's memory."""
+    inventory = take_inventory(host, config, pci_ids)
+    details: dict[PCIAddress, Details] = {}
+    faults: list[str] = []
+    for function in (function for device in inventory.devices for function in device.functions):
+        try:
+            details[function.address] = read_details(sys, function.address)
+        except Unreadable as unreadable:
+            faults.append(str(unreadable.fault))
+    return Evidence(
+        host=host,
+        platform=read_platform(sys, proc),
+        snapshot=Snapshot(inventory, None if dev is None else read_nodes(dev)),
+        details=details,
+        faults=tuple(faults),
+        config=config,
+    )

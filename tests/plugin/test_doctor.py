@@ -1,0 +1,686 @@
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from pci.platform import read_platform
+from pci.sysfs import read_host
+from plugin.config import Config, Groups, Rule
+from plugin.doctor import Check, Finding, Severity, examine
+from plugin.evidence import read_evidence
+from plugin.naming import PCIIDs
+from plugin.record import record
+from tests.compose import (
+    RTX_2060,
+    SYSFS,
+    Function,
+    Platform,
+    bars,
+    card,
+    compose,
+    compose_platform,
+    desktop,
+    look_closely,
+)
+from tests.conftest import Command, Machine
+from tests.kernel import bind, make_nodes
+from tests.processes import FIXTURES
+
+GPU, SCREEN = "0000:01:00.0", "0000:00:02.0"
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Node:
+    sys: Path
+    proc: Path
+    dev: Path
+
+    @property
+    def flags(self) -> tuple[str | Path, ...]:
+        where = ("--sysfs", self.sys, "--proc", self.proc, "--dev", self.dev)
+        return ("doctor", *where, "--pci-ids", FIXTURES / "pci.ids")
+
+
+NodeOf = Callable[..., Node]
+Examine = Callable[..., tuple[Finding, ...]]
+
+
+@pytest.fixture
+def node(copied_machine: Machine, tmp_path: Path) -> NodeOf:
+    """A copy of a desktop in all its details: it has seen the processor, and its screen is on the processor's GPU."""
+
+    def node(name: str = "rtx-2060", platform: Platform | None = None) -> Node:
+        sys = copied_machine(name)
+        for address in map(str, read_host(sys).functions):
+            look_closely(sys, address, power_state="D0", resource=bars((0xA0000000, 16 * 1024)), numa_node="0")
+            look_closely(sys, address, reset_method="pm")
+        look_closely(sys, GPU, power_state="D3hot", reset_method="flr bus", boot_vga="0")
+        look_closely(sys, GPU, resource=bars((0xA3000000, 16 * MIB), (0x4000000000, 256 * MIB), None))
+        look_closely(sys, SCREEN, boot_vga="1")
+        compose_platform(sys, tmp_path / "proc", platform or Platform())
+        return Node(sys, tmp_path / "proc", make_nodes(sys, tmp_path / "dev"))
+
+    return node
+
+
+@pytest.fixture
+def findings(pci_ids: PCIIDs) -> Examine:
+    def findings(node: Node, config: Config | None = None) -> tuple[Finding, ...]:
+        return examine(read_evidence(node.sys, node.proc, node.dev, read_host(node.sys), config or Config(), pci_ids))
+
+    return findings
+
+
+def about(found: tuple[Finding, ...], check: Check, device: str | None = None) -> Finding:
+    (one,) = (finding for finding in found if (finding.check, finding.device) == (check, device))
+    return one
+
+
+def worst(found: tuple[Finding, ...]) -> Severity:
+    return max(finding.severity for finding in found)
+
+
+INTEL_WITHOUT = Platform(iommus=(), chips=("IO-APIC",), command_line="quiet")
+
+
+# The page
+
+
+def test_the_page_of_a_machine_that_is_fine(gpu_plugin: Command, node: NodeOf) -> None:
+    result = gpu_plugin(*node().flags)
+    assert result.stdout == (
+        """\
+Problems: 0, warnings: 0, notes: 1.
+
+note     0000:00:02.0: is the boot VGA, the node's own screen: is bound to i915;
+         bind the whole card to vfio-pci
+         -> if a guest is to have it: choose another card as the primary display
+            in the firmware
+
+ok       devices that can be handed out: 1 of 2
+ok       the IOMMU is on: Intel VT-d, units: 2, groups: 5
+ok       the kernel's command line says intel_iommu=on iommu=pt
+ok       interrupts are remapped
+ok       drivers that give devices to VFIO: vfio-pci
+ok       modules that map a guest's memory: vfio_iommu_type1
+ok       ways into VFIO: /dev/vfio/vfio
+
+  FUNCTION              DRIVER    POWER  BAR         RESETS
+0000:00:02.0  CoffeeLake-S GT2 [UHD Graphics 630]
+  not offered; NUMA node 0; group 2
+  0000:00:02.0 (VGA)    i915      D0     0: 16 KiB   pm
+0000:01:00.0  TU106 [GeForce RTX 2060 Rev. A]
+  nvidia.com/TU106_GEFORCE_RTX_2060_REV__A; NUMA node 0; group 1 with
+  0000:00:01.0 (PCI bridge)
+  0000:01:00.0 (VGA)    vfio-pci  D3hot  1: 256 MiB  flr, bus
+  0000:01:00.1 (audio)  vfio-pci  D0     0: 16 KiB   pm
+  0000:01:00.2 (USB)    vfio-pci  D0     0: 16 KiB   pm
+  0000:01:00.3 (UCSI)   vfio-pci  D0     0: 16 KiB   pm
+"""
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
+def test_the_page_of_a_desktop_without_iommu_begins_with_what_mends_it(gpu_plugin: Command, node: NodeOf) -> None:
+    result = gpu_plugin(*node("rtx-2060-without-iommu", replace(INTEL_WITHOUT, drivers=("i915", "nouveau"))).flags)
+    assert result.stdout.startswith(
+        """\
+Problems: 4, warnings: 0, notes: 1.
+
+PROBLEM  devices that can be handed out: 0 of 2
+
+PROBLEM  the IOMMU is off, though the firmware announces it (ACPI DMAR)
+         -> boot with intel_iommu=on (Intel)
+
+PROBLEM  the kernel has no driver that gives devices to VFIO: the module
+         vfio-pci is not loaded
+         -> modprobe vfio-pci
+         -> echo vfio-pci > /etc/modules-load.d/vfio-pci.conf
+
+PROBLEM  0000:01:00.0: is in no IOMMU group: the IOMMU is off; turn on VT-d or
+         AMD-Vi in the firmware, and boot with intel_iommu=on (Intel)
+
+note     0000:00:02.0: is the boot VGA, """
+    )
+    assert result.returncode == 4
+
+
+def test_the_page_of_a_card_whose_audio_is_on_snd_hda_intel(gpu_plugin: Command, node: NodeOf) -> None:
+    result = gpu_plugin(*node("rtx-2060-audio-on-snd-hda-intel").flags)
+    assert result.stdout.startswith(
+        """\
+Problems: 2, warnings: 0, notes: 1.
+
+PROBLEM  devices that can be handed out: 0 of 2
+
+PROBLEM  0000:01:00.0: is in group 1, which is not viable: 0000:01:00.1 (audio)
+         is bound to snd_hda_intel; bind it to vfio-pci
+         -> gpu-plugin bind 0000:01:00.0
+
+note     0000:00:02.0: is the boot VGA, """
+    )
+    assert (
+        """\
+0000:01:00.0  TU106 [GeForce RTX 2060 Rev. A]
+  nvidia.com/TU106_GEFORCE_RTX_2060_REV__A, unhealthy; NUMA node 0; group 1 with
+  0000:00:01.0 (PCI bridge)
+  0000:01:00.0 (VGA)    vfio-pci       D3hot  1: 256 MiB  flr, bus
+  0000:01:00.1 (audio)  snd_hda_intel  D0     0: 16 KiB   pm
+  0000:01:00.2 (USB)    vfio-pci       D0     0: 16 KiB   pm
+  0000:01:00.3 (UCSI)   none           D0     0: 16 KiB   pm
+"""
+        in result.stdout
+    )
+    assert result.returncode == 4
+
+
+def test_the_page_of_two_gpus_in_one_group(gpu_plugin: Command, node: NodeOf) -> None:
+    result = gpu_plugin(*node("two-gpus-one-group").flags)
+    for one, other in ((GPU, "0000:02:00.0"), ("0000:02:00.0", GPU)):
+        assert (
+            f"""\
+PROBLEM  {one}: shares group 1 with {other}, and a guest gets a
+         group whole or not at all; a slot whose root port or switch has ACS
+         gives each a group of its own
+         -> if they may go to one guest only: groups: together in the config
+"""
+            in result.stdout
+        )
+    assert result.returncode == 4
+
+
+def test_the_page_of_a_virtual_machine_without_iommu_says_unknown_and_guesses_nothing(
+    gpu_plugin: Command, machine: Machine
+) -> None:
+    sys = machine("virtual-machine-without-iommu")
+    result = gpu_plugin("doctor", "--sysfs", sys, "--pci-ids", FIXTURES / "pci.ids")
+    assert result.stdout == (
+        """\
+Problems: 2, warnings: 0, notes: 4.
+
+PROBLEM  this node has no GPU, and no device that the config offers
+         -> lspci -nn
+         -> if it is not there: its seat, its power, 'Above 4G Decoding' in the
+            firmware
+
+PROBLEM  the IOMMU is off: no PCI function is in an IOMMU group
+         -> turn on the IOMMU (VT-d, AMD-Vi, SMMU) in the firmware, and reboot
+         -> boot with intel_iommu=on (Intel)
+
+note     the kernel's command line is unknown: /proc was not looked at
+         -> gpu-plugin doctor --proc DIR
+note     whether the kernel has the driver vfio-pci is unknown
+note     whether the modules vfio_iommu_type1 and iommufd are loaded is unknown
+note     VFIO's device nodes are unknown: /dev was not looked at
+         -> gpu-plugin doctor --dev DIR
+"""
+    )
+    assert result.returncode == 4
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
+def test_the_page_fits_a_terminal_and_is_the_same_each_time(gpu_plugin: Command, machine: Machine, name: str) -> None:
+    call = ("doctor", "--sysfs", machine(name), "--pci-ids", FIXTURES / "pci.ids")
+    page = gpu_plugin(*call).stdout
+    assert max(map(len, page.splitlines())) <= 80
+    assert gpu_plugin(*call).stdout == page
+
+
+def test_what_is_the_same_of_several_cards_is_said_once(gpu_plugin: Command, machine: Machine) -> None:
+    page = gpu_plugin("doctor", "--sysfs", machine("hgx-a100-8-gpu"), "--pci-ids", FIXTURES / "pci.ids").stdout
+    assert page.count("is an NVSwitch, offered only by a config") == 1
+
+
+def test_a_warning_is_exit_code_3(gpu_plugin: Command, node: NodeOf) -> None:
+    platform = Platform(command_line="intel_iommu=on pcie_acs_override=downstream,multifunction")
+    assert gpu_plugin(*node(platform=platform).flags).returncode == 3
+
+
+def test_a_directory_that_is_no_sysfs_is_one_line_and_exit_code_1(gpu_plugin: Command) -> None:
+    result = gpu_plugin("doctor", "--sysfs", "/nowhere", "--pci-ids", FIXTURES / "pci.ids")
+    assert result.stderr.startswith("gpu-plugin: /nowhere: expected a sysfs tree")
+    assert (result.stdout, result.returncode) == ("", 1)
+
+
+def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None:
+    result = gpu_plugin(*node("rtx-2060-audio-on-snd-hda-intel").flags, "--json")
+    found = json.loads(result.stdout)
+    assert result.returncode == 4
+    assert found["severity"] == "problem"
+    assert found["findings"][0] == {
+        "severity": "problem",
+        "check": "offer",
+        "device": None,
+        "text": "devices that can be handed out: 0 of 2",
+        "mend": [],
+    }
+    assert found["platform"] == {
+        "cpuVendor": "GenuineIntel",
+        "virtualMachine": False,
+        "parameters": ["intel_iommu=on", "iommu=pt"],
+        "iommus": ["dmar0", "dmar1"],
+        "iommuTables": ["DMAR"],
+        "interruptRemapping": True,
+        "unsafeInterrupts": {"vfio_iommu_type1": False},
+        "noIOMMUMode": False,
+    }
+    device = found["devices"][1]
+    assert (device["id"], device["iommuGroup"], device["numaNode"]) == (GPU, 1, 0)
+    assert device["reason"].startswith("is in group 1, which is not viable")
+    assert device["members"] == ["0000:00:01.0", *(f"0000:01:00.{function}" for function in range(4))]
+    assert device["functions"][0] == {
+        "address": GPU,
+        "id": "10de:1f08",
+        "class": "030000",
+        "driver": "vfio-pci",
+        "powerState": "D3hot",
+        "bootVGA": False,
+        "resetMethods": ["flr", "bus"],
+        "bars": [
+            {"number": 0, "bytes": 16 * MIB, "assigned": True},
+            {"number": 1, "bytes": 256 * MIB, "assigned": True},
+        ],
+    }
+
+
+# The IOMMU
+
+
+@pytest.mark.parametrize(
+    ("platform", "text", "mend"),
+    [
+        pytest.param(
+            replace(INTEL_WITHOUT, command_line="quiet intel_iommu=off"),
+            "the IOMMU is off: the kernel's command line says intel_iommu=off",
+            ("take intel_iommu=off out of the kernel's command line, and reboot",),
+            id="the command line turns it off",
+        ),
+        pytest.param(
+            replace(INTEL_WITHOUT, cpu_vendor="AuthenticAMD", tables=("APIC", "IVRS"), command_line="amd_iommu=off"),
+            "the IOMMU is off: the kernel's command line says amd_iommu=off",
+            ("take amd_iommu=off out of the kernel's command line, and reboot",),
+            id="and AMD's",
+        ),
+        pytest.param(
+            replace(INTEL_WITHOUT, cpu_vendor="AuthenticAMD", tables=("APIC",), command_line="intel_iommu=off"),
+            "the IOMMU is off: the firmware announces none (ACPI has neither DMAR nor IVRS)",
+            ("turn on IOMMU (AMD-Vi) in the firmware, and reboot",),
+            id="the other vendor's parameter is no cause",
+        ),
+        pytest.param(
+            replace(INTEL_WITHOUT, tables=("APIC",)),
+            "the IOMMU is off: the firmware announces none (ACPI has neither DMAR nor IVRS)",
+            ("turn on VT-d in the firmware, and reboot",),
+            id="the firmware has none",
+        ),
+        pytest.param(
+            INTEL_WITHOUT,
+            "the IOMMU is off, though the firmware announces it (ACPI DMAR)",
+            ("boot with intel_iommu=on (Intel)",),
+            id="the kernel was not told",
+        ),
+        pytest.param(
+            replace(INTEL_WITHOUT, command_line="intel_iommu=on,sm_on"),
+            "the IOMMU is off, though the firmware announces it (ACPI DMAR)",
+            ("its log says why: journalctl -k --grep 'DMAR|AMD-Vi'",),
+            id="the kernel was told, and failed",
+        ),
+        pytest.param(
+            replace(INTEL_WITHOUT, cpu_vendor="AuthenticAMD", tables=("APIC", "IVRS")),
+            "the IOMMU is off, though the firmware announces it (ACPI IVRS)",
+            ("its log says why: journalctl -k --grep 'DMAR|AMD-Vi'",),
+            id="AMD's needs no parameter",
+        ),
+        pytest.param(
+            replace(INTEL_WITHOUT, tables=("APIC",), cpu_flags="fpu hypervisor"),
+            "there is no IOMMU: this node is a virtual machine, and its hypervisor gives it none",
+            ("to the libvirt domain of this node: <iommu model='intel'>, intremap and caching_mode on",),
+            id="a virtual machine",
+        ),
+        pytest.param(
+            replace(INTEL_WITHOUT, tables=()),
+            "the IOMMU is off: no PCI function is in an IOMMU group",
+            ("turn on VT-d in the firmware, and reboot", "boot with intel_iommu=on (Intel)"),
+            id="a container hides the firmware's tables",
+        ),
+    ],
+)
+def test_an_iommu_that_is_off_is_mended_where_it_was_turned_off(
+    findings: Examine, node: NodeOf, platform: Platform, text: str, mend: tuple[str, ...]
+) -> None:
+    found = about(findings(node("rtx-2060-without-iommu", platform)), Check.IOMMU)
+    assert found == Finding(Severity.PROBLEM, Check.IOMMU, text, mend)
+
+
+@pytest.mark.parametrize(
+    ("iommus", "said"),
+    [
+        (("dmar0",), "Intel VT-d, units: 1,"),
+        (("ivhd0", "ivhd1"), "AMD-Vi, units: 2,"),
+        (("smmu3.0x0000000005000000",), "ARM SMMU, units: 1,"),
+        (("0000:00:03.0",), "of unknown kind, units: 1,"),
+        ((), "of unknown kind, units: unknown,"),
+    ],
+)
+def test_an_iommu_is_called_by_its_name(findings: Examine, node: NodeOf, iommus: tuple[str, ...], said: str) -> None:
+    found = about(findings(node(platform=Platform(iommus=iommus))), Check.IOMMU)
+    assert (found.severity, found.text) == (Severity.OK, f"the IOMMU is on: {said} groups: 5")
+
+
+def test_groups_that_vfio_made_up_are_no_iommu(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    for group in (this.sys / "kernel/iommu_groups").iterdir():
+        (group / "name").write_text("vfio-noiommu\n")
+    assert about(findings(this), Check.IOMMU).severity is Severity.PROBLEM
+    assert about(findings(this, Config(noiommu=True)), Check.IOMMU).severity is Severity.WARNING
+
+
+def test_the_no_iommu_mode_is_a_danger_to_the_node(findings: Examine, node: NodeOf) -> None:
+    platform = Platform(parameters={**Platform().parameters, "vfio/parameters/enable_unsafe_noiommu_mode": "Y"})
+    found = about(findings(node(platform=platform)), Check.NO_IOMMU_MODE)
+    assert found.severity is Severity.WARNING
+    assert "echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode" in found.mend
+
+
+def test_an_acs_override_makes_groups_that_are_none(findings: Examine, node: NodeOf) -> None:
+    found = about(findings(node(platform=Platform(command_line="pcie_acs_override=downstream"))), Check.ACS_OVERRIDE)
+    assert found.severity is Severity.WARNING
+    assert found.mend[0] == "take pcie_acs_override=downstream out of the kernel's command line"
+
+
+def test_of_the_command_line_only_what_is_about_passthrough_is_shown(findings: Examine, node: NodeOf) -> None:
+    line = "root=UUID=secret intel_iommu=on vfio-pci.ids=10de:1f08 pci=realloc"
+    found = about(findings(node(platform=Platform(command_line=line))), Check.COMMAND_LINE)
+    assert found.text == "the kernel's command line says intel_iommu=on vfio-pci.ids=10de:1f08 pci=realloc"
+
+
+def test_a_node_that_is_a_virtual_machine_itself_is_called_one(findings: Examine, node: NodeOf) -> None:
+    found = about(findings(node(platform=Platform(cpu_flags="fpu hypervisor"))), Check.VIRTUAL_MACHINE)
+    assert found.severity is Severity.NOTE
+
+
+# Interrupts
+
+
+UNREMAPPED = ("IO-APIC", "PCI-MSI-0000:01:00.0")
+UNSAFE = {"vfio_iommu_type1/parameters/allow_unsafe_interrupts": "Y"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "severity", "text", "mend"),
+    [
+        pytest.param(
+            Platform(chips=UNREMAPPED),
+            Severity.PROBLEM,
+            "interrupts are not remapped, and VFIO gives no guest a device",
+            "turn on interrupt remapping, or x2APIC, in the firmware",
+            id="not remapped",
+        ),
+        pytest.param(
+            Platform(chips=UNREMAPPED, command_line="intel_iommu=on intremap=off"),
+            Severity.PROBLEM,
+            "interrupts are not remapped, and VFIO gives no guest a device",
+            "take intremap=off out of the kernel's command line, and reboot",
+            id="turned off",
+        ),
+        pytest.param(
+            Platform(chips=UNREMAPPED, cpu_flags="hypervisor"),
+            Severity.PROBLEM,
+            "interrupts are not remapped, and VFIO gives no guest a device",
+            "to the libvirt domain of this node: <driver intremap='on'/> in its <iommu>",
+            id="by the hypervisor",
+        ),
+        pytest.param(
+            Platform(chips=UNREMAPPED, parameters=UNSAFE),
+            Severity.WARNING,
+            "interrupts are not remapped, and allow_unsafe_interrupts of vfio_iommu_type1 is on: "
+            "a guest can raise any interrupt of the node",
+            "turn on interrupt remapping, or x2APIC, in the firmware",
+            id="not remapped, and allowed",
+        ),
+        pytest.param(
+            Platform(chips=("ITS-MSI",)),
+            Severity.NOTE,
+            "whether interrupts are remapped is unknown",
+            None,
+            id="ARM",
+        ),
+        pytest.param(
+            Platform(chips=(), parameters=UNSAFE),
+            Severity.WARNING,
+            "whether interrupts are remapped is unknown, and allow_unsafe_interrupts of vfio_iommu_type1 is on: "
+            "a guest might raise any interrupt of the node",
+            None,
+            id="unknown, and allowed",
+        ),
+    ],
+)
+def test_interrupts_have_to_be_remapped(
+    findings: Examine, node: NodeOf, platform: Platform, severity: Severity, text: str, mend: str | None
+) -> None:
+    found = about(findings(node(platform=platform)), Check.INTERRUPTS)
+    assert (found.severity, found.text) == (severity, text)
+    assert (found.mend[0] if found.mend else None) == mend
+
+
+def test_unsafe_interrupts_are_needless_where_they_are_remapped(findings: Examine, node: NodeOf) -> None:
+    found = [finding for finding in findings(node(platform=Platform(parameters=UNSAFE))) if "unsafe" in finding.text]
+    assert [(finding.severity, finding.check) for finding in found] == [(Severity.NOTE, Check.INTERRUPTS)]
+
+
+def test_without_iommu_nothing_is_said_of_interrupts(findings: Examine, node: NodeOf) -> None:
+    found = findings(node("rtx-2060-without-iommu", INTEL_WITHOUT))
+    assert Check.INTERRUPTS not in {finding.check for finding in found}
+
+
+# VFIO
+
+
+def test_a_kernel_without_vfio_pci_is_told_to_load_it(findings: Examine, node: NodeOf) -> None:
+    platform = replace(INTEL_WITHOUT, drivers=("i915", "nouveau"), parameters={})
+    found = findings(node("rtx-2060-without-iommu", platform))
+    assert about(found, Check.VFIO_DRIVER).mend[0] == "modprobe vfio-pci"
+    assert about(found, Check.VFIO_IOMMU).mend[0] == "modprobe vfio_iommu_type1"
+    assert {about(found, check).severity for check in (Check.VFIO_DRIVER, Check.VFIO_IOMMU)} == {Severity.PROBLEM}
+
+
+def test_a_variant_driver_or_iommufd_will_do(findings: Examine, node: NodeOf) -> None:
+    platform = replace(
+        INTEL_WITHOUT,
+        drivers=("nvgrace_gpu_vfio_pci",),
+        parameters={"iommufd/parameters/allow_unsafe_interrupts": "N"},
+    )
+    found = findings(node("rtx-2060-without-iommu", platform))
+    assert about(found, Check.VFIO_DRIVER).text.endswith(": nvgrace_gpu_vfio_pci")
+    assert about(found, Check.VFIO_IOMMU).text.endswith(": iommufd")
+
+
+def test_without_device_nodes_there_is_no_way_into_vfio(findings: Examine, node: NodeOf, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    found = findings(replace(node(), dev=tmp_path / "empty"))
+    assert about(found, Check.DEVICE_NODES).severity is Severity.PROBLEM
+    assert "has no way into VFIO" in about(found, Check.VIABILITY, GPU).text
+
+
+# Devices
+
+
+def test_a_card_on_a_driver_of_the_hosts_is_bound_or_withheld(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    bind(this.sys, GPU, "nvidia")
+    found = about(findings(this), Check.VIABILITY, GPU)
+    assert found == Finding(
+        Severity.PROBLEM,
+        Check.VIABILITY,
+        "is bound to nvidia; bind the whole card to vfio-pci",
+        (f"gpu-plugin bind {GPU}", "if the node is to keep it: a rule with withhold: true in the config"),
+        GPU,
+    )
+    withheld = about(findings(this, Config(offer=(Rule(address=GPU, withhold=True),))), Check.VIABILITY, GPU)
+    assert (withheld.severity, withheld.text, withheld.mend) == (Severity.NOTE, "is withheld by the config", ())
+
+
+def test_two_cards_as_one_unit_are_fine(findings: Examine, node: NodeOf) -> None:
+    config = Config(groups=Groups.TOGETHER, offer=(Rule(vendor="10de", resource="nvidia.com/pair"),))
+    found = findings(node("two-gpus-one-group"), config)
+    assert about(found, Check.OFFER).text == "devices that can be handed out: 1 of 2"
+    assert worst(found) is Severity.NOTE
+
+
+def test_a_group_that_no_rule_makes_a_unit_is_not_told_to_be_together_again(findings: Examine, node: NodeOf) -> None:
+    found = about(findings(node("two-gpus-one-group"), Config(groups=Groups.TOGETHER)), Check.VIABILITY, GPU)
+    assert (found.severity, found.mend) == (Severity.PROBLEM, ())
+
+
+def test_the_nodes_own_screen_is_left_to_it(findings: Examine, node: NodeOf) -> None:
+    found = about(findings(node()), Check.BOOT_VGA, SCREEN)
+    assert (found.severity, found.mend) == (
+        Severity.NOTE,
+        ("if a guest is to have it: choose another card as the primary display in the firmware",),
+    )
+
+
+def test_a_boot_vga_that_vfio_has_leaves_the_node_without_a_screen(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    look_closely(this.sys, GPU, boot_vga="1")
+    found = about(findings(this), Check.BOOT_VGA, GPU)
+    assert found.severity is Severity.WARNING
+    assert found.text == "is the boot VGA, and on vfio-pci: the node has no screen of its own"
+
+
+def without_reset(this: Node, *functions: int) -> None:
+    for function in functions:
+        look_closely(this.sys, f"0000:01:00.{function}", reset_method=None)
+
+
+def test_vfio_resets_the_bus_that_a_card_has_for_itself(findings: Examine, node: NodeOf, gpu_plugin: Command) -> None:
+    this = node()
+    without_reset(this, 0, 1, 2, 3)
+    assert Check.RESET not in {finding.check for finding in findings(this)}
+    assert "0000:01:00.0 (VGA)    vfio-pci  D3hot  1: 256 MiB  its bus, by VFIO" in gpu_plugin(*this.flags).stdout
+
+
+def test_a_card_without_reset_that_shares_its_bus_is_no_good_for_two_guests(findings: Examine, tmp_path: Path) -> None:
+    port = "pci0000:00/0000:00:01.0"
+    cards = [
+        function
+        for slot, group in (("0000:01:00", 1), ("0000:01:01", 2))
+        for function in card(slot, RTX_2060[:1], path=port, group=group)
+    ]
+    this = Node(tmp_path / "sys", tmp_path / "proc", tmp_path / "dev")
+    compose(this.sys, desktop(cards))
+    look_closely(this.sys, "0000:01:01.0", reset_method="flr")
+    found = about(findings(this), Check.RESET, GPU)
+    assert found.severity is Severity.WARNING
+    assert "it shares its bus with 0000:01:01.0 (VGA); a guest finds what the last one left" in found.text
+
+
+def test_a_card_without_reset_on_the_root_complex_is_no_good_for_two_guests(
+    findings: Examine, node: NodeOf, gpu_plugin: Command
+) -> None:
+    this = node()
+    bind(this.sys, SCREEN, "vfio-pci")
+    look_closely(this.sys, SCREEN, reset_method=None)
+    assert "it sits on the root complex" in about(findings(this), Check.RESET, SCREEN).text
+    assert "0000:00:02.0 (VGA)    vfio-pci  D0     0: 16 KiB   none" in gpu_plugin(*this.flags).stdout
+
+
+def test_of_a_kernel_that_tells_no_resets_they_are_unknown(
+    findings: Examine, node: NodeOf, gpu_plugin: Command
+) -> None:
+    this = node()
+    for address in map(str, read_host(this.sys).functions):
+        look_closely(this.sys, address, reset_method=None)
+    assert Check.RESET not in {finding.check for finding in findings(this)}
+    assert "0000:01:00.0 (VGA)    vfio-pci  D3hot  1: 256 MiB  unknown" in gpu_plugin(*this.flags).stdout
+
+
+@pytest.mark.parametrize(
+    ("resource", "text"),
+    [
+        (
+            bars((0xA3000000, 16 * MIB), (0, 32 * 1024 * MIB), None),
+            "is not all there: the kernel found no place for BAR 1 of 0000:01:00.0 (VGA), 32 GiB of 64-bit addresses",
+        ),
+        (bars(None, None), "is not all there: 0000:01:00.0 (VGA) has no BAR, and nothing of its memory can be reached"),
+    ],
+)
+def test_a_bar_without_a_place_wants_decoding_above_4_gib(
+    findings: Examine, node: NodeOf, resource: str, text: str
+) -> None:
+    this = node()
+    look_closely(this.sys, GPU, resource=resource)
+    found = about(findings(this), Check.BARS, GPU)
+    assert (found.severity, found.text) == (Severity.PROBLEM, text)
+    assert found.mend == ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
+
+
+def test_a_card_without_power_may_not_wake(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    look_closely(this.sys, GPU, power_state="D3cold")
+    found = about(findings(this), Check.POWER, GPU)
+    assert (found.severity, found.mend) == (
+        Severity.NOTE,
+        (f"echo 0 > /sys/bus/pci/devices/{GPU}/d3cold_allowed",),
+    )
+
+
+def test_a_card_on_no_numa_node_is_noted(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    look_closely(this.sys, GPU, numa_node="-1")
+    assert about(findings(this), Check.NUMA, GPU).severity is Severity.NOTE
+
+
+@pytest.mark.parametrize(
+    ("path", "content", "fault"),
+    [
+        ("bus/pci/devices/0000:00:14.0/uevent", "?", "bus/pci/devices/0000:00:14.0/uevent: holds '?'"),
+        (f"bus/pci/devices/{GPU}/resource", "?", f"bus/pci/devices/{GPU}/resource: holds '?'"),
+        (
+            "module/vfio/parameters/enable_unsafe_noiommu_mode",
+            "?",
+            "module/vfio/parameters/enable_unsafe_noiommu_mode: holds '?'; expected Y or N",
+        ),
+    ],
+)
+def test_what_could_not_be_read_is_a_warning(
+    findings: Examine, node: NodeOf, path: str, content: str, fault: str
+) -> None:
+    this = node()
+    (this.sys / path).write_text(content)
+    found = about(findings(this), Check.SYSFS)
+    assert found.severity is Severity.WARNING
+    assert found.text.startswith(f"not read: {fault}")
+
+
+def test_a_proc_that_cannot_be_read_is_a_warning(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    (this.proc / "cmdline").write_bytes(b"\xff")
+    assert about(findings(this), Check.SYSFS).text == "not read: proc/cmdline: holds binary data; expected text"
+
+
+def test_a_mediated_device_is_asked_for_its_reason_only(findings: Examine, tmp_path: Path) -> None:
+    this = Node(tmp_path / "sys", tmp_path / "proc", tmp_path / "dev")
+    gpu = Function(address=GPU, id="10de:1eb8", pci_class=0x030200, path="pci0000:00/0000:00:01.0", driver="nvidia")
+    compose(this.sys, [gpu])
+    uuid = "aa618089-8b16-4d01-a136-25a0f3c73123"
+    parent = this.sys / "devices/pci0000:00/0000:00:01.0" / GPU
+    (parent / uuid / "mdev_type").mkdir(parents=True)
+    (parent / uuid / "mdev_type/name").write_text("GRID T4-1Q\n")
+    (this.sys / "bus/mdev/devices").mkdir(parents=True)
+    (this.sys / "bus/mdev/devices" / uuid).symlink_to(f"../../../devices/pci0000:00/0000:00:01.0/{GPU}/{uuid}")
+    found = [finding for finding in findings(this) if finding.device == uuid]
+    assert [(finding.check, finding.mend) for finding in found] == [(Check.VIABILITY, ())]
+
+
+# What is read is recorded
+
+
+def test_a_recorded_node_has_the_same_platform(node: NodeOf, tmp_path: Path) -> None:
+    this = node()
+    record(this.sys, tmp_path / "record")
+    assert read_platform(tmp_path / "record", this.proc) == read_platform(this.sys, this.proc)
+    assert not (tmp_path / "record/kernel/irq/1").exists()
