@@ -47,7 +47,7 @@ def allocate(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> Al
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
+class Grounds:
     """What the verdict on a device rests on, as paths: what a directory's number of entries was, where links led (the
     end of their targets), what was there and what was not."""
 
@@ -58,19 +58,19 @@ class Evidence:
     device: Device
 
 
-def evidence(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Evidence:
+def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Grounds:
     """The members of its group, the drivers those are on, their place in VFIO, and the nodes. Every path leads through
     the group, so that a function that changed its group is noticed too."""
     present = [f"{dev}{node.host.removeprefix('/dev')}" for node in nodes]
     if device.mdev is not None:
         link = f"{sys}/{MDEVS}/{device.id}/iommu_group"
-        return Evidence(None, ((link, f"/{device.iommu_group}"),), tuple(present), (), device)
+        return Grounds(None, ((link, f"/{device.iommu_group}"),), tuple(present), (), device)
     group = f"{sys}/{IOMMU_GROUPS}/{device.iommu_group}/devices"
     endpoints = [(member, f"{group}/{member.address}") for member in device.members if not member.is_bridge]
     present += [f"{path}/{VFIO_DEV}/{member.vfio_device}" for member, path in endpoints if member.vfio_device]
     # What has its place in VFIO is on the driver it was on; what has none (before Linux 6.1 all) is asked for it.
     others = [(member, f"{path}/driver") for member, path in endpoints if not member.vfio_device]
-    return Evidence(
+    return Grounds(
         entries=(group, len(device.members)),
         links=tuple((path, f"/{member.driver}") for member, path in others if member.driver),
         present=tuple(present),
@@ -79,23 +79,23 @@ def evidence(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Evi
     )
 
 
-def hold(sys: Path, evidences: Sequence[Evidence]) -> bool:
+def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
     """Whether all of it is still so. Reads nothing else, since it stands between the kubelet and every pod."""
     try:
-        for evidence in evidences:
-            if evidence.entries is not None and len(os.listdir(evidence.entries[0])) != evidence.entries[1]:
+        for one in all_grounds:
+            if one.entries is not None and len(os.listdir(one.entries[0])) != one.entries[1]:
                 return False
-            for path, end in evidence.links:
+            for path, end in one.links:
                 if not os.readlink(path).endswith(end):
                     return False
     except OSError:
         return False
     # Devices share some nodes. access() asks less than stat(), and eight cards are fifty questions.
-    present = dict.fromkeys(path for evidence in evidences for path in evidence.present)
+    present = dict.fromkeys(path for one in all_grounds for path in one.present)
     return (
         all(os.access(path, os.F_OK) for path in present)
-        and not any(os.path.lexists(path) for evidence in evidences for path in evidence.absent)
-        and all(_origin_is_as_seen(sys, evidence.device) for evidence in evidences)
+        and not any(os.path.lexists(path) for one in all_grounds for path in one.absent)
+        and all(_origin_is_as_seen(sys, one.device) for one in all_grounds)
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Protocol
 
-from plugin.allocation import Allocation, Evidence, allocate, evidence, hold, pick
+from plugin.allocation import Allocation, Grounds, allocate, grounds, hold, pick
 from plugin.config import NodeDevice
 from plugin.errors import Refusal
 from plugin.inventory import Device, node_device_resource
@@ -34,7 +34,7 @@ class CardOffer:
         self.resource = resource
         self._watch = watch
         # By device ID, of one snapshot: made once, the kubelet asks again and again.
-        self._evidence: dict[str, Evidence] = {}
+        self._grounds: dict[str, Grounds] = {}
         self._snapshot = watch.snapshot
 
     def listing(self) -> Listing:
@@ -60,20 +60,20 @@ class CardOffer:
         for device_ids in containers:
             devices = pick(watch.snapshot, self.resource, device_ids)
             allocation = allocate(watch.snapshot, self.resource, devices)
-            if not hold(watch.sys, [self._evidence_of(device) for device in devices]):
+            if not hold(watch.sys, [self._grounds_of(device) for device in devices]):
                 raise Refusal(f"{', '.join(device_ids)} of {self.resource} changed while it was handed out; try again")
             allocations.append(allocation)
         return tuple(allocations)
 
-    def _evidence_of(self, device: Device) -> Evidence:
+    def _grounds_of(self, device: Device) -> Grounds:
         watch = self._watch
         if self._snapshot is not watch.snapshot:
-            self._evidence.clear()
+            self._grounds.clear()
             self._snapshot = watch.snapshot
-        found = self._evidence.get(device.id)
+        found = self._grounds.get(device.id)
         if found is None:
             nodes = watch.snapshot.nodes_of(device)
-            found = self._evidence[device.id] = evidence(watch.sys, watch.dev, device, nodes)
+            found = self._grounds[device.id] = grounds(watch.sys, watch.dev, device, nodes)
         return found
 
 

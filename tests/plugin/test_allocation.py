@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs import read_host
-from plugin.allocation import Allocation, allocate, evidence, hold, pick
+from plugin.allocation import Allocation, allocate, grounds, hold, pick
 from plugin.config import Config, Rule
 from plugin.errors import Refusal
 from plugin.inventory import Device, take_inventory
@@ -37,7 +37,7 @@ Give = Callable[..., Allocation]
 
 
 def is_as_seen(sys: Path, dev: Path, snapshot: Snapshot, devices: Iterable[Device]) -> bool:
-    return hold(sys, [evidence(sys, dev, device, snapshot.nodes_of(device)) for device in devices])
+    return hold(sys, [grounds(sys, dev, device, snapshot.nodes_of(device)) for device in devices])
 
 
 def paths(allocation: Allocation) -> list[str]:
@@ -165,7 +165,7 @@ def test_whatever_changes_after_the_look_is_noticed(
     nodes = read_nodes(dev)
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
     devices = pick(snapshot, RTX_3090, ["0000:01:00.0"])
-    seen = [evidence(sys, dev, device, snapshot.nodes_of(device)) for device in devices]
+    seen = [grounds(sys, dev, device, snapshot.nodes_of(device)) for device in devices]
     assert hold(sys, seen)
     CHANGES[change](sys, dev)
     assert not hold(sys, seen)
