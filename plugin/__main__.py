@@ -6,7 +6,7 @@ import sys
 
 from click import ClickException
 
-from plugin.cli import app
+from plugin.cli import command_line
 from plugin.errors import PluginError, one_line
 
 
@@ -14,7 +14,7 @@ def main() -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # models have names that not every locale can print
     try:
-        code = app(standalone_mode=False)
+        code = command_line(sys.argv[1:])(standalone_mode=False)
         if sys.stdout is not None:  # closed from the start
             sys.stdout.flush()
         sys.exit(code)

@@ -23,9 +23,9 @@ class Allocation:
 
 
 def pick(snapshot: Snapshot, resource: str, device_ids: Iterable[str]) -> tuple[Device, ...]:
-    """The devices of these IDs. Refusal, naming the device, where one is unknown, belongs to another resource or
+    """The devices of these IDs, ascending: the kubelet's order is a Go map's. Refusal, naming the device, where one is unknown, belongs to another resource or
     cannot be handed out: a pod that starts without its device is worse than one that doesn't start."""
-    return tuple(_device(snapshot, resource, device_id) for device_id in device_ids)
+    return tuple(_device(snapshot, resource, device_id) for device_id in sorted(set(device_ids)))
 
 
 def allocate(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> Allocation:

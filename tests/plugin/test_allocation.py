@@ -51,7 +51,7 @@ def test_one_address_per_card_sorted_and_the_nodes_of_their_groups(
     sys = machine("two-rtx-3090")
     answer = give(sys, make_nodes(sys, tmp_path / "dev"), RTX_3090, "0000:e1:00.0", "0000:01:00.0")
     assert answer.env == {"PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090": "0000:01:00.0,0000:e1:00.0"}
-    assert paths(answer) == ["/dev/vfio/vfio", "/dev/vfio/71", "/dev/vfio/11"]
+    assert paths(answer) == ["/dev/vfio/vfio", "/dev/vfio/11", "/dev/vfio/71"]
 
 
 def test_with_iommufd_each_function_of_the_group_has_its_own_node_too(

@@ -50,10 +50,10 @@ def test_allocate_answers_with_addresses_and_nodes(machine: Machine, kubelet: Ku
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         answer = kubelet.allocate(RTX_3090, 2)
     assert dict(answer.envs) == {"PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090": "0000:01:00.0,0000:e1:00.0"}
-    assert sorted((node.host_path, node.container_path, node.permissions) for node in answer.devices) == [
+    assert [(node.host_path, node.container_path, node.permissions) for node in answer.devices] == [
+        ("/dev/vfio/vfio", "/dev/vfio/vfio", "rw"),
         ("/dev/vfio/11", "/dev/vfio/11", "rw"),
         ("/dev/vfio/71", "/dev/vfio/71", "rw"),
-        ("/dev/vfio/vfio", "/dev/vfio/vfio", "rw"),
     ]
 
 
