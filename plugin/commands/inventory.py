@@ -6,8 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, inventory_of
-from plugin.inventory import Device
+from pci.sysfs import Host
+from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
+from plugin.errors import UserError
+from plugin.inventory import Device, take_inventory
 from plugin.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.nodes import read_nodes
 from plugin.snapshot import Snapshot
@@ -21,14 +23,42 @@ def inventory(
     config: ConfigFile = None,
     pci_ids: PCIIDsFile = PCI_IDS,
     as_json: AsJSON = False,
+    permitted: Annotated[
+        bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
+    ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the node, as a picture for a bug report.")
+    ] = None,
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
+    if as_json and permitted:
+        raise UserError("--json and --permitted both say what to print; give one of them")
     names = read_pci_ids(pci_ids)
     if dev is None and sysfs == Path("/sys"):
         dev = Path("/dev")
     nodes = None if dev is None else read_nodes(dev)
-    snapshot = Snapshot(inventory_of(sysfs, config_of(config), names), nodes)
-    print(json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names))
+    host = host_of(sysfs)
+    snapshot = Snapshot(take_inventory(host, config_of(config), names), nodes)
+    if svg is not None:
+        _draw(snapshot, host, svg)
+    if permitted:
+        from plugin.permitted import permitted_yaml
+
+        print(permitted_yaml(snapshot.inventory), end="")
+    else:
+        print(json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names))
+
+
+def _draw(snapshot: Snapshot, host: Host, file: Path) -> None:
+    # lxml, for nobody who asks for a table.
+    from plugin.picture import picture
+
+    try:
+        file.write_text(picture(snapshot, host), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"
+        ) from error
 
 
 def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
