@@ -269,8 +269,8 @@ def test_what_else_is_in_a_cards_group_is_its_neighbour(draw: Draw, tmp_path: Pa
     assert len(drawn.boxes["group"]) == 1
 
 
-def virtual_functions(sys: Path, groups: Iterable[int]) -> Path:
-    """A GPU with virtual functions in these groups."""
+def virtual_functions(sys: Path, groups: Iterable[int], *others: compose.Function) -> Path:
+    """A GPU with virtual functions in these groups, and other functions of the node."""
     path = "pci0000:40/0000:40:01.0"
     gpu = compose.Function(
         address="0000:41:00.0", id="10de:26b9", pci_class=0x030200, path=path, driver="nvidia", group=1
@@ -281,7 +281,7 @@ def virtual_functions(sys: Path, groups: Iterable[int]) -> Path:
         for number, group in enumerate(groups, start=4)
     ]  # fmt: skip
     root_port = compose.bridge("0000:40:01.0", "1022:1483", path="pci0000:40", group=0)
-    compose.compose(sys, [root_port, gpu, *vfs])
+    compose.compose(sys, [root_port, gpu, *vfs, *others])
     return sys
 
 
@@ -297,10 +297,16 @@ def test_virtual_functions_that_are_alike_share_a_box(draw: Draw, tmp_path: Path
     assert drawn.title == "33 devices: 32 on offer (31 free, 1 in use), 1 withheld"
 
 
-def test_virtual_functions_of_one_group_are_outlined_like_cards(draw: Draw, tmp_path: Path) -> None:
-    drawn = draw(virtual_functions(tmp_path / "sys", [7, 7]))
-    assert len(drawn.boxes["card"]) == 3
-    assert len(drawn.boxes["group"]) == 1
+def test_virtual_functions_with_neighbours_have_boxes_of_their_own(draw: Draw, tmp_path: Path) -> None:
+    others = [
+        compose.Function(
+            address=f"0000:40:0{group}.0", id="144d:a808", pci_class=0x010802, path="pci0000:40", group=group
+        )
+        for group in (7, 8)
+    ]
+    drawn = draw(virtual_functions(tmp_path / "sys", [7, 8], *others))
+    assert [card[0] for card in drawn.cards()][-2:] == ["0000:41:00.4: on offer", "0000:41:00.5: on offer"]
+    assert len(drawn.boxes["group"]) == 4, "a group has an outline wherever it is"
 
 
 def test_a_switch_may_have_more_ports_than_its_card_has_lines(draw: Draw, tmp_path: Path) -> None:
