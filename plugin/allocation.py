@@ -23,8 +23,11 @@ class Allocation:
 
 
 def pick(snapshot: Snapshot, resource: str, device_ids: Iterable[str]) -> tuple[Device, ...]:
-    """The devices of these IDs, ascending: the kubelet's order is a Go map's. Refusal, naming the device, where one is unknown, belongs to another resource or
-    cannot be handed out: a pod that starts without its device is worse than one that doesn't start."""
+    """The devices of these IDs, ascending: the kubelet's order is a Go map's.
+
+    Refusal, naming the device, where one is unknown, belongs to another resource or cannot be handed out: a pod that
+    starts without its device is worse than one that doesn't start.
+    """
     return tuple(_device(snapshot, resource, device_id) for device_id in sorted(set(device_ids)))
 
 

@@ -8,9 +8,6 @@ from plugin.holders import Use
 from plugin.podresources_v1 import podresources_pb2 as api
 from plugin.podresources_v1 import podresources_pb2_grpc
 
-#: Where the kubelet serves it, whatever its --root-dir ... as long as the pod mounts it.
-SOCKET = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-
 
 class CannotAsk(Exception):
     """The kubelet does not answer; carries why."""

@@ -1,13 +1,17 @@
 """`gpu-plugin inventory`: every device of the node, what it is offered as or why it is not."""
 
+import asyncio
 import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, inventory_of
-from plugin.inventory import Device
+from pci.sysfs import Host
+from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
+from plugin.errors import Refusal, UserError
+from plugin.holders import Use, holders
+from plugin.inventory import Device, take_inventory
 from plugin.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.nodes import read_nodes
 from plugin.snapshot import Snapshot
@@ -20,15 +24,64 @@ def inventory(
     ] = None,
     config: ConfigFile = None,
     pci_ids: PCIIDsFile = PCI_IDS,
+    pod_resources: Annotated[
+        Path | None,
+        typer.Option(help="The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]"),
+    ] = None,
     as_json: AsJSON = False,
+    permitted: Annotated[
+        bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
+    ] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the node, as a picture for a bug report.")
+    ] = None,
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
+    if as_json and permitted:
+        raise UserError("--json and --permitted both say what to print; give one of them")
     names = read_pci_ids(pci_ids)
-    if dev is None and sysfs == Path("/sys"):
-        dev = Path("/dev")
-    nodes = None if dev is None else read_nodes(dev)
-    snapshot = Snapshot(inventory_of(sysfs, config_of(config), names), nodes)
-    print(json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names))
+    if sysfs == Path("/sys"):
+        dev = dev or Path("/dev")
+        pod_resources = pod_resources or (POD_RESOURCES if POD_RESOURCES.exists() else None)
+    host = host_of(sysfs)
+    found = take_inventory(host, config_of(config), names)
+    uses = None if pod_resources is None else _uses(pod_resources)
+    snapshot = Snapshot(
+        found,
+        None if dev is None else read_nodes(dev),
+        holders(found, uses or ()),
+        sees_pods=uses is not None,
+    )
+    if svg is not None:
+        _draw(snapshot, host, svg)
+    if permitted:
+        from plugin.permitted import permitted_yaml
+
+        print(permitted_yaml(snapshot.inventory), end="")
+    else:
+        print(json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names))
+
+
+def _uses(socket: Path) -> frozenset[Use]:
+    # grpc takes as long to import as everything else together.
+    from plugin import podresources
+
+    try:
+        return asyncio.run(podresources.uses(socket))
+    except podresources.CannotAsk as error:
+        raise Refusal(f"cannot ask the kubelet who has what: {error}; name its socket with --pod-resources") from error
+
+
+def _draw(snapshot: Snapshot, host: Host, file: Path) -> None:
+    # lxml, for nobody who asks for a table.
+    from plugin.picture import picture
+
+    try:
+        file.write_text(picture(snapshot, host), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"
+        ) from error
 
 
 def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
@@ -48,8 +101,9 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
 
 def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, str]:
     reason = snapshot.reason(device)
+    holder = snapshot.holders.get(device.id)
     if reason is None:
-        offered = str(device.resource)
+        offered = str(device.resource) if holder is None else f"{device.resource}, in use by {holder.pod}"
     elif device.withheld is None:
         offered = f"{device.resource}, unhealthy: {reason}"
     else:
@@ -80,6 +134,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "listed": device.resource is not None and device.withheld is None,
                 "healthy": snapshot.reason(device) is None,
                 "reason": snapshot.reason(device),
+                "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,
                 "functions": [

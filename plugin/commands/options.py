@@ -11,6 +11,9 @@ from plugin.errors import Refusal
 from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
 
+#: Where the kubelet says which pod has what, whatever its --root-dir.
+POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+
 Sysfs = Annotated[Path, typer.Option(help="The directory that stands for /sys.")]
 Dev = Annotated[Path, typer.Option(help="The directory that stands for /dev.")]
 ConfigFile = Annotated[

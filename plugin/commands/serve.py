@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from plugin.commands.options import ConfigFile, Dev, PCIIDsFile, Sysfs, config_of, inventory_of
+from plugin.commands.options import POD_RESOURCES, ConfigFile, Dev, PCIIDsFile, Sysfs, config_of, inventory_of
 from plugin.logs import start_logging
 from plugin.naming import PCI_IDS, read_pci_ids
 
@@ -25,7 +25,7 @@ def serve(
     ] = None,
     pod_resources: Annotated[
         Path, typer.Option(help="The kubelet's pod resources socket, which tells what other plugins gave out.")
-    ] = Path("/var/lib/kubelet/pod-resources/kubelet.sock"),
+    ] = POD_RESOURCES,
     rescan: Annotated[
         float, typer.Option(min=0.1, help="Look at everything every so many seconds, for what no event told.")
     ] = 60.0,

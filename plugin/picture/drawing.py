@@ -1,0 +1,204 @@
+"""Boxes with text, set beside and below each other, as SVG.
+
+Every place is known before anything is drawn: in letters of one width a text needs no font to be measured. Lengths are
+pixels, y grows downwards.
+"""
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from lxml import etree
+from lxml.builder import ElementMaker
+from lxml.etree import _Element as Element
+
+from plugin.errors import one_line
+
+LINE = 16
+PAD = 8
+GAP = 14
+
+_FONT, _TITLE_FONT = 12, 18
+_LETTER = 0.625  # of the font's size; no monospaced font in use has wider letters
+_STRIP = 6
+_ASPECT = 1.5  # width to height of what a picture is looked at on
+
+_SVG = "http://www.w3.org/2000/svg"
+_E = ElementMaker(namespace=_SVG, nsmap={None: _SVG})
+
+_STYLE = f"""
+text {{ font-family: "DejaVu Sans Mono", "Liberation Mono", Menlo, Consolas, monospace; font-size: {_FONT}px; }}
+text.title {{ font-size: {_TITLE_FONT}px; }}
+text.strong {{ font-weight: bold; }}
+path {{ fill: none; stroke: #666; }}
+rect, path {{ shape-rendering: crispEdges; }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """`indent` is in letters."""
+
+    text: str
+    strong: bool = False
+    indent: int = 0
+
+    @property
+    def width(self) -> int:
+        return _width(self.indent + len(self.text), _FONT)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Colours:
+    """How a box looks; a strip along its left has the colour of the edge."""
+
+    box: str = "#ffffff"
+    edge: str = "#666666"
+    strip: bool = False
+    dashed: bool = False
+
+
+OUTLINE = Colours(box="none", edge="#000000", dashed=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Something of a size that can be drawn anywhere: `draw(x, y)` gives its elements, x and y its upper left."""
+
+    width: int
+    height: int
+    draw: Callable[[int, int], list[Element]]
+
+
+def wrapped(text: str, letters: int) -> list[str]:
+    """A text in lines of at most so many letters; a word that is longer is broken."""
+    # What breaks a line or cannot stand in XML is shown as an escape; of blanks in a row one would be drawn.
+    return textwrap.wrap(one_line(" ".join(text.split())), letters, break_on_hyphens=False) or [""]
+
+
+def written(lines: Sequence[Line], *, width: int = 0) -> Block:
+    """Lines below each other, at least that wide."""
+
+    def draw(x: int, y: int) -> list[Element]:
+        return [text(x, y + number * LINE + _FONT, line) for number, line in enumerate(lines)]
+
+    return Block(max(width, *(line.width for line in lines)), len(lines) * LINE, draw)
+
+
+def boxed(kind: str, lines: Sequence[Line], colours: Colours, *, width: int = 0) -> Block:
+    """Lines in a box of at least that width."""
+    inner = written(lines)
+    strip = _STRIP if colours.strip else 0
+    whole = max(width, inner.width + 2 * PAD + strip)
+    height = inner.height + 2 * PAD
+
+    def draw(x: int, y: int) -> list[Element]:
+        edge = [_element("rect", x=x, y=y, width=strip, height=height, fill=colours.edge)] if strip else []
+        return [group(kind, box(x, y, whole, height, colours), *edge, *inner.draw(x + PAD + strip, y + PAD))]
+
+    return Block(whole, height, draw)
+
+
+def framed(kind: str, title: str, inner: Block, colours: Colours) -> Block:
+    """A block in a frame with a title."""
+    heading = written([Line(one_line(title), strong=True)])
+    width = max(inner.width, heading.width) + 2 * PAD
+    height = inner.height + heading.height + 3 * PAD
+
+    def draw(x: int, y: int) -> list[Element]:
+        return [
+            group(
+                kind,
+                box(x, y, width, height, colours),
+                *heading.draw(x + PAD, y + PAD),
+                *inner.draw(x + PAD, y + heading.height + 2 * PAD),
+            )
+        ]
+
+    return Block(width, height, draw)
+
+
+def beside(*blocks: Block) -> Block:
+    """One right of the other."""
+    lefts = [sum(block.width + GAP for block in blocks[:number]) for number in range(len(blocks))]
+    return _together([(block, left, 0) for block, left in zip(blocks, lefts, strict=True)])
+
+
+def stacked(*blocks: Block, gap: int = GAP) -> Block:
+    """One below the other."""
+    tops = [sum(block.height + gap for block in blocks[:number]) for number in range(len(blocks))]
+    return _together([(block, 0, top) for block, top in zip(blocks, tops, strict=True)])
+
+
+def flowed(blocks: Sequence[Block]) -> Block:
+    """In rows from left to right, without gaps below what is low: in as many columns as look largest on a screen."""
+    arrangements = (
+        beside(*(stacked(*blocks[column::columns]) for column in range(columns)))
+        for columns in range(1, len(blocks) + 1)
+    )
+    return min(arrangements, key=lambda block: max(block.width / _ASPECT, block.height), default=stacked())
+
+
+def svg(title: str, block: Block) -> str:
+    """A picture of its own: the title above the block, on white."""
+    width = max(block.width, _width(len(title), _TITLE_FONT)) + 2 * GAP
+    top = _TITLE_FONT + 3 * GAP
+    height = top + block.height + GAP
+    root = _element(
+        "svg",
+        _labelled("title", title),
+        _labelled("style", _STYLE),
+        box(0, 0, width, height, Colours(edge="none")),
+        _labelled("text", title, x=GAP, y=GAP + _TITLE_FONT, class_="title strong"),
+        *block.draw(GAP, top),
+        width=width,
+        height=height,
+        viewBox=f"0 0 {width} {height}",
+    )
+    return etree.tostring(root, encoding="unicode", pretty_print=True)
+
+
+def group(kind: str, *elements: Element) -> Element:
+    return _element("g", *elements, class_=kind)
+
+
+def box(x: int, y: int, width: int, height: int, colours: Colours) -> Element:
+    dashes = {"stroke_dasharray": "5 3"} if colours.dashed else {}
+    return _element("rect", x=x, y=y, width=width, height=height, fill=colours.box, stroke=colours.edge, **dashes)
+
+
+def path(*corners: tuple[int, int]) -> Element:
+    """A line through these corners."""
+    return _element("path", d="M" + " L".join(f"{x},{y}" for x, y in corners))
+
+
+def text(x: int, baseline: int, line: Line) -> Element:
+    strong = {"class_": "strong"} if line.strong else {}
+    return _labelled("text", line.text, x=x + _width(line.indent, _FONT), y=baseline, **strong)
+
+
+def _width(letters: int, font: int) -> int:
+    return math.ceil(letters * font * _LETTER)
+
+
+def _together(placed: Sequence[tuple[Block, int, int]]) -> Block:
+    def draw(x: int, y: int) -> list[Element]:
+        return [element for block, left, top in placed for element in block.draw(x + left, y + top)]
+
+    return Block(
+        max((left + block.width for block, left, _ in placed), default=0),
+        max((top + block.height for block, _, top in placed), default=0),
+        draw,
+    )
+
+
+def _labelled(tag: str, text: str, **attributes: str | int) -> Element:
+    element = _element(tag, **attributes)
+    element.text = text
+    return element
+
+
+def _element(tag: str, *children: Element, **attributes: str | int) -> Element:
+    """With attributes as Python can spell them: `class_`, `stroke_dasharray`."""
+    return _E(tag, *children, {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items()})
