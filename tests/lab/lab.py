@@ -23,38 +23,60 @@ class Lab:
     box: Box
     cluster: Cluster
     node: Node
+    machine: Machine
 
-    def start_plugin(self) -> str:
-        """Apply the DaemonSet; its pod, once it runs."""
-        self.cluster.apply(*pods.plugin())
+    def start_plugin(self, config: Mapping[str, Any] = pods.CARDS) -> str:
+        """Apply deploy/plugin; its pod, once it runs. Where the machine has not bound the cards itself, the init
+        container does."""
+        bind = not self.machine.binds_at_boot
+        if bind:
+            self.cluster.kubectl("label", "node", self.node.name, "gpu-launcher.dev/bind=true", "--overwrite")
+        self.configure(config)
         return self.plugin()
 
-    def plugin(self) -> str:
-        """The plugin's pod, once it runs and is not about to go."""
+    def configure(self, config: Mapping[str, Any]) -> None:
+        """Apply deploy/plugin with this config: where it is there already, another ConfigMap."""
+        directory = "/run/lab/plugin"
+        pods.overlay(self.box.path(directory), config, bind=not self.machine.binds_at_boot)
+        self.cluster.kubectl("apply", "-k", directory)
 
-        def running() -> str | None:
-            for pod in json.loads(self.cluster.kubectl("get", "pods", "-l", "app=gpu-plugin", "-o", "json"))["items"]:
-                statuses = pod["status"].get("containerStatuses", [])
-                if "deletionTimestamp" not in pod["metadata"] and any(
-                    "running" in status["state"] for status in statuses
-                ):
+    def plugin(self) -> str:
+        """The plugin's pod, once it is ready and not about to go."""
+
+        def ready() -> str | None:
+            found = self.cluster.kubectl("get", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "-o", "json")
+            for pod in json.loads(found)["items"]:
+                conditions = {one["type"]: one["status"] for one in pod["status"].get("conditions", [])}
+                if "deletionTimestamp" not in pod["metadata"] and conditions.get("Ready") == "True":
                     return str(pod["metadata"]["name"])
             return None
 
-        return until("the plugin's pod runs", running, 120)
+        return until("the plugin's pod is ready", ready, 150)
 
-    def allocatable(self) -> int:
+    def gpu_plugin(self, pod: str, *arguments: str) -> str:
+        """What `gpu-plugin` prints in its pod, by the config that is in force there."""
+        return self.cluster.kubectl("exec", pod, "-c", "gpu-plugin", "--", "gpu-plugin", *arguments)
+
+    def bind(self, *arguments: str) -> tuple[int, str]:
+        """Run `gpu-plugin bind` and the like as the init container would: exit code, and what it said."""
+        self.cluster.delete("pod", "binder")
+        self.cluster.apply(pods.binder(self.cluster.get("daemonset", "gpu-plugin"), *arguments))
+        self.wait_for_end("binder")
+        (container,) = self.cluster.get("pod", "binder")["status"]["containerStatuses"]
+        return container["state"]["terminated"]["exitCode"], self.cluster.kubectl("logs", "binder")
+
+    def allocatable(self, resource: str = pods.RESOURCE) -> int:
         """How many cards the node has, by what it tells the cluster."""
-        return int(self.cluster.get("node", self.node.name)["status"]["allocatable"].get(pods.RESOURCE, 0))
+        return int(self.cluster.get("node", self.node.name)["status"]["allocatable"].get(resource, 0))
 
-    def wait_for_cards(self, number: int) -> None:
+    def wait_for_cards(self, number: int, resource: str = pods.RESOURCE) -> None:
         def look() -> bool:
-            found = self.allocatable()
+            found = self.allocatable(resource)
             if found != number:
-                raise NotYet(f"{found} cards")
+                raise NotYet(f"{found} of {resource}")
             return True
 
-        until(f"{self.node.name} has {number} cards", look, 150)
+        until(f"{self.node.name} has {number} of {resource}", look, 150)
 
     def phase(self, pod: str) -> str:
         return str(self.cluster.get("pod", pod)["status"]["phase"])
@@ -107,14 +129,13 @@ class Lab:
 
     def inventory(self, plugin: str) -> dict[str, Any]:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
-        command = ("gpu-plugin", "inventory", "--json", "--config", "/etc/gpu-plugin/config.yaml", "--dev", "/host/dev")
-        found = json.loads(self.cluster.kubectl("exec", plugin, "--", *command))
+        found = json.loads(self.gpu_plugin(plugin, "inventory", "--json", f"--config={pods.CONFIG}", "--dev=/host/dev"))
         return {device["id"]: device for device in found["devices"]}
 
     def record(self, plugin: str, directory: Path) -> None:
         """The node's sysfs, as `gpu-plugin record` in its pod has it."""
         recording = "gpu-plugin record /tmp/recorded >&2 && tar -C /tmp/recorded -c . | base64; rm -r /tmp/recorded"
-        archive = b64decode(self.cluster.kubectl("exec", plugin, "--", "sh", "-c", recording))
+        archive = b64decode(self.cluster.kubectl("exec", plugin, "-c", "gpu-plugin", "--", "sh", "-c", recording))
         directory.mkdir()
         subprocess.run(["tar", "-C", directory, "-x"], input=archive, check=True)
 
@@ -173,7 +194,7 @@ def running_lab(machine: Machine, logs: Path | None = None) -> Iterator[Lab]:
             if logs is not None:
                 _copy_logs(box, logs)
             raise
-        yield Lab(box, cluster, node)
+        yield Lab(box, cluster, node, machine)
 
 
 def _copy_logs(box: Box, directory: Path) -> None:

@@ -16,11 +16,13 @@ _TWO_VFS = "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs
 
 @dataclass(frozen=True)
 class Machine:
-    """A node by that name: what it boots, and whether it has an IOMMU."""
+    """A node by that name: what it boots, whether it has an IOMMU, and whether the kernel gives the cards to vfio at
+    boot, by their IDs; the plugin's init container does otherwise."""
 
     name: str
     debian_kernel: bool = False
     iommu: bool = True
+    binds_at_boot: bool = True
 
     @property
     def kernel(self) -> Path:
@@ -32,7 +34,7 @@ class Machine:
 
 
 #: IOMMUFD and a device node per function, as well as groups.
-MODERN = Machine("modern")
+MODERN = Machine("modern", binds_at_boot=False)
 #: Groups alone, as on every Debian.
 LEGACY = Machine("legacy", debian_kernel=True)
 #: What must be refused.
@@ -43,6 +45,7 @@ ALONE = "0000:01:00"  # a slot of its own
 SHARED = ("0000:04:00", "0000:05:00")  # below one switch without ACS: one IOMMU group
 FAR = "0000:41:00"  # on NUMA node 1
 SCREEN = "0000:00:03.0"  # the firmware's
+NVME = "0000:06:00"  # whose disk has the filesystem of the node's own; function 0 makes the others
 
 
 def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
@@ -81,7 +84,7 @@ def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
         *("-device", "pcie-root-port,id=rp3,bus=pcie.0,chassis=5,slot=5,addr=0x6"),
         *("-device", "nvme-subsys,id=ss0"),
         *("-device", f"nvme,serial=lab,subsys=ss0,bus=rp3,{_TWO_VFS}"),
-        *("-drive", "driver=null-co,size=64M,read-zeroes=on,if=none,id=d2", "-device", "nvme-ns,drive=d2"),
+        *("-drive", f"file={disk},format=raw,if=none,id=d2,snapshot=on", "-device", "nvme-ns,drive=d2"),
         *("-device", "pcie-root-port,id=rp4,bus=pcie.0,chassis=6,slot=6,addr=0x7"),
         *("-device", "qemu-xhci,bus=rp4"),
         # A card on the other NUMA node.
@@ -95,7 +98,7 @@ def _kernel_arguments(machine: Machine) -> str:
     return " ".join([
         "console=ttyS0 quiet panic=-1 mitigations=off root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
         *(["intel_iommu=on", "iommu=nopt"] if machine.iommu else []),
-        f"vfio-pci.ids={','.join((*CARD, _XHCI))}",
+        *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),
         f"lab.node={machine.name}",
     ])  # fmt: skip
 

@@ -1,59 +1,59 @@
 """What the lab's tests apply to the cluster: the plugin as a DaemonSet, a VM in a launcher's pod."""
 
 import json
+import shutil
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from launcher.elements.firmware import KERNEL_BOOT
 from tests.lab import build
 from tests.lab.machine import CARD
+from tests.processes import ROOT
 
 RESOURCE = "example.com/card"
 VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
-_PLUGINS = "/var/lib/kubelet/device-plugins"
-_PODS = "/var/lib/kubelet/pod-resources"
+#: What the plugin offers in most tests: every card, and no other device with their vendor.
+CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
+CONFIG = "/etc/gpu-plugin/config.yaml"
 
 
-def plugin() -> tuple[dict[str, Any], ...]:
-    """gpu-plugin on every node, offering the cards as RESOURCE; it sees /sys as any container does."""
-    config = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
-    labels = {"app": "gpu-plugin"}
-    pod = {
-        "metadata": {"labels": labels},
+def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool) -> None:
+    """Write a kustomization that applies deploy/plugin as a user would: with an image and a config of one's own and,
+    with `bind`, the init container that gives the cards to vfio."""
+    directory.mkdir(exist_ok=True)
+    shutil.copytree(ROOT / "deploy", directory / "deploy", dirs_exist_ok=True)
+    name, _, tag = build.PLUGIN.rpartition(":")
+    kustomization = {
+        "apiVersion": "kustomize.config.k8s.io/v1beta1",
+        "kind": "Kustomization",
+        "namespace": "default",
+        "resources": ["deploy/plugin"],
+        "components": ["deploy/plugin/components/bind"] if bind else [],
+        "images": [{"name": "gpu-plugin", "newName": name, "newTag": tag}],
+        "configMapGenerator": [
+            {"name": "gpu-plugin", "namespace": "kube-system", "behavior": "replace", "files": ["config.yaml"]}
+        ],
+    }
+    (directory / "kustomization.yaml").write_text(json.dumps(kustomization))
+    (directory / "config.yaml").write_text(json.dumps(config))
+
+
+def binder(daemon_set: Mapping[str, Any], *arguments: str) -> dict[str, Any]:
+    """A pod that runs `gpu-plugin` with these arguments as the DaemonSet's init container would."""
+    spec = daemon_set["spec"]["template"]["spec"]
+    (container,) = spec["initContainers"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": "binder"},
         "spec": {
             "automountServiceAccountToken": False,
-            "tolerations": [{"operator": "Exists"}],
-            "containers": [
-                {
-                    "name": "gpu-plugin",
-                    "image": build.PLUGIN,
-                    "imagePullPolicy": "Never",
-                    "args": ["serve", "--config", "/etc/gpu-plugin/config.yaml", "--dev", "/host/dev"],
-                    "volumeMounts": [
-                        {"name": "config", "mountPath": "/etc/gpu-plugin"},
-                        {"name": "kubelet", "mountPath": _PLUGINS},
-                        {"name": "pods", "mountPath": _PODS, "readOnly": True},
-                        {"name": "dev", "mountPath": "/host/dev", "readOnly": True},
-                    ],
-                }
-            ],
-            "volumes": [
-                {"name": "config", "configMap": {"name": "gpu-plugin"}},
-                {"name": "kubelet", "hostPath": {"path": _PLUGINS, "type": "Directory"}},
-                {"name": "pods", "hostPath": {"path": _PODS, "type": "Directory"}},
-                {"name": "dev", "hostPath": {"path": "/dev", "type": "Directory"}},
-            ],
+            "restartPolicy": "Never",
+            "containers": [{**container, "args": [*arguments, "--sysfs=/host/sys"]}],
+            "volumes": spec["volumes"],
         },
     }
-    return (
-        _config_map("gpu-plugin", {"config.yaml": json.dumps(config)}),
-        {
-            "apiVersion": "apps/v1",
-            "kind": "DaemonSet",
-            "metadata": {"name": "gpu-plugin"},
-            "spec": {"selector": {"matchLabels": labels}, "template": pod},
-        },
-    )
 
 
 def vm(

@@ -75,6 +75,10 @@ def test_the_variable_names_one_address_a_card(lab: Lab, vm: Console) -> None:
     assert value == f"{ALONE}.0,{FAR}.0"
 
 
+def test_the_kubelets_view_of_who_has_what_agrees_with_ours(lab: Lab, vm: Console, plugin: str) -> None:
+    assert _in_use(lab, plugin) == {f"{ALONE}.0": "default/first", f"{FAR}.0": "default/first"}
+
+
 def test_two_cards_are_two_slots_of_the_guest_companions_included(lab: Lab, vm: Console) -> None:
     assert _cards(vm) == GUEST
     assert _hostdevs(lab.cluster.kubectl("logs", "first")) == HOSTDEVS
@@ -109,13 +113,16 @@ def test_a_vm_lives_on_while_the_kubelet_dies_and_the_plugin_registers_again(
     assert _restarts(lab, "first") == _restarts(lab, plugin) == 0
 
 
-def test_a_vm_lives_on_while_the_plugin_is_replaced_and_the_cards_stay(lab: Lab, vm: Console, plugin: str) -> None:
-    lab.cluster.delete("pod", plugin)
+def test_a_vm_lives_on_while_the_plugin_is_rolled_over_and_the_cards_stay(lab: Lab, vm: Console, plugin: str) -> None:
+    """Two pods of it for a while: the old one goes when the kubelet watches the new one."""
+    lab.cluster.kubectl("rollout", "restart", "daemonset/gpu-plugin")
+    lab.cluster.kubectl("rollout", "status", "daemonset/gpu-plugin", "--timeout=200s", seconds=220)
+    until("the old pod has gone", lambda: plugin not in lab.cluster.kubectl("get", "pods"), 60)
     replaced = lab.plugin()
     assert replaced != plugin
-    lab.wait_for_log(replaced, "registered, and watched by the kubelet")
     lab.wait_for_cards(2)
     assert _restarts(lab, "first") == 0
+    assert _in_use(lab, replaced) == {f"{ALONE}.0": "default/first", f"{FAR}.0": "default/first"}
 
 
 def test_a_deleted_pod_shuts_its_guest_down_within_its_grace(lab: Lab, vm: Console) -> None:
@@ -151,6 +158,11 @@ def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab,
             assert "give it the capability SYS_RESOURCE" in log
             (container,) = lab.cluster.get("pod", name)["status"]["containerStatuses"]
             assert container["state"]["terminated"]["exitCode"] == 1
+
+
+def _in_use(lab: Lab, plugin: str) -> dict[str, str]:
+    """Which pod has which card, by the kubelet's pod resources as the plugin sees them."""
+    return {address: device["inUseBy"] for address, device in lab.inventory(plugin).items() if device["inUseBy"]}
 
 
 def _restarts(lab: Lab, pod: str) -> int:

@@ -1,0 +1,152 @@
+"""The plugin in its pod, without a guest: what it makes of a node that changes under it."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.lab import pods
+from tests.lab.control_plane import until
+from tests.lab.lab import Lab
+from tests.lab.machine import ALONE, FAR, MODERN, NVME, SCREEN, SHARED
+
+MACHINE = MODERN
+
+VFS = "example.com/nvme-vf"
+CONFIG: dict[str, Any] = {
+    "offer": [*pods.CARDS["offer"], {"device": "1b36:0010", "driver": "vfio-pci", "resource": VFS}],
+    "node_devices": {"vhost-net": 3},
+}
+TOGETHER = {**CONFIG, "groups": "together"}
+
+
+@pytest.fixture(scope="module")
+def plugin(lab: Lab) -> str:
+    return lab.start_plugin(CONFIG)
+
+
+def test_the_init_container_bound_every_card_and_nothing_else(lab: Lab, plugin: str) -> None:
+    assert {slot: _drivers(lab, slot) for slot in (ALONE, *SHARED, FAR)} == {
+        slot: ["vfio-pci", "vfio-pci"] for slot in (ALONE, *SHARED, FAR)
+    }
+    assert _drivers(lab, NVME)[0] == "nvme"
+    lab.wait_for_cards(2)
+    said = lab.cluster.kubectl("logs", plugin, "-c", "bind")
+    assert f"{ALONE}.1: no driver -> vfio-pci" in said
+
+
+def test_binding_again_changes_nothing(lab: Lab, plugin: str) -> None:
+    assert lab.bind("bind", "--all", f"--config={pods.CONFIG}") == (0, "nothing to do\n")
+
+
+def test_the_screen_of_the_firmware_is_not_given_away(lab: Lab, plugin: str) -> None:
+    code, said = lab.bind("bind", SCREEN)
+    assert code == 1
+    assert "boot VGA" in said
+
+
+def test_a_disk_with_a_mounted_filesystem_is_not_given_away(lab: Lab, plugin: str) -> None:
+    lab.node.sh(f"echo 0 > /sys/bus/pci/devices/{NVME}.0/sriov_numvfs; mkdir -p /run/disk")
+    lab.node.sh("mount -o ro,noload /dev/nvme0n1 /run/disk")
+    try:
+        code, said = lab.bind("bind", f"{NVME}.0")
+    finally:
+        lab.node.sh("umount /run/disk")
+    assert code == 1
+    assert "mounted" in said
+    assert _drivers(lab, NVME) == ["nvme"]
+
+
+def test_a_companion_without_its_driver_makes_the_card_unhealthy_until_it_is_back(lab: Lab, plugin: str) -> None:
+    lab.wait_for_cards(2)
+    _unbind(lab, f"{ALONE}.1")
+    lab.wait_for_cards(1)
+    device = lab.inventory(plugin)[f"{ALONE}.0"]
+    assert device["reason"] == f"is not whole: {ALONE}.1 (audio) is bound to no driver; bind it to vfio-pci"
+    assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][pods.RESOURCE] == "2"
+    _probe(lab, f"{ALONE}.1")
+    lab.wait_for_cards(2)
+
+
+def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_by_name(lab: Lab, plugin: str) -> None:
+    """The plugin is stopped meanwhile, so that the kubelet has the old list."""
+    lab.wait_for_cards(2)
+    process = lab.node.sh("pgrep -f 'gpu-plugin serve' | head -n 1").strip()
+    lab.node.sh(f"kill -STOP {process}")
+    try:
+        _unbind(lab, f"{ALONE}.1")
+        # Both cards, so that the broken one is among them.
+        lab.cluster.apply(*pods.vm("refused", 2))
+        until("the kubelet has the pod", lambda: lab.cluster.get("pod", "refused")["spec"].get("nodeName"), 60)
+    finally:
+        lab.node.sh(f"kill -CONT {process}")
+
+    def message() -> str | None:
+        status = lab.cluster.get("pod", "refused")["status"]
+        return status["message"] if status["phase"] == "Failed" else None
+
+    assert f"{ALONE}.1 (audio) is bound to no driver" in until("the pod is refused", message, 60)
+    lab.cluster.delete("pod", "refused")
+    _probe(lab, f"{ALONE}.1")
+    lab.wait_for_cards(2)
+
+
+def test_virtual_functions_that_are_made_while_it_runs_appear_and_go(lab: Lab, plugin: str) -> None:
+    assert lab.allocatable(VFS) == 0
+    physical = f"/sys/bus/pci/devices/{NVME}.0"
+    lab.node.sh(f"echo 0 > {physical}/sriov_drivers_autoprobe; echo 2 > {physical}/sriov_numvfs")
+    for number in (1, 2):
+        lab.node.sh(f"echo vfio-pci > /sys/bus/pci/devices/{NVME}.{number}/driver_override")
+        _probe(lab, f"{NVME}.{number}")
+    lab.wait_for_cards(2, VFS)
+    _unbind(lab, f"{NVME}.1")
+    lab.wait_for_cards(1, VFS)
+
+
+def test_a_device_of_the_node_is_shared(lab: Lab, plugin: str) -> None:
+    resource = "devices.gpu-launcher.dev/vhost-net"
+    assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][resource] == "3"
+    there = lab.node.sh("test -e /dev/vhost-net && echo 3 || echo 0")
+    lab.wait_for_cards(int(there), resource)
+
+
+@pytest.fixture(scope="module")
+def together(lab: Lab, plugin: str) -> str:
+    """The plugin, once another ConfigMap is in force."""
+    lab.configure(TOGETHER)
+    lab.wait_for_log(plugin, "the config has changed and is in force", 150)
+    return plugin
+
+
+def test_a_changed_config_makes_one_unit_of_a_shared_group(lab: Lab, together: str) -> None:
+    lab.wait_for_cards(3)
+    unit = lab.inventory(together)[f"{SHARED[0]}.0"]
+    assert [function["address"] for function in unit["functions"]] == [f"{slot}.{n}" for slot in SHARED for n in (0, 1)]
+
+
+def test_the_doctor_has_nothing_to_say(lab: Lab, together: str) -> None:
+    found = json.loads(
+        _whatever(lab, together, "doctor", "--json", f"--config={pods.CONFIG}", "--dev=/host/dev", "--proc=/proc")
+    )
+    assert [finding for finding in found["findings"] if finding["severity"] in ("warning", "problem")] == []
+
+
+def _whatever(lab: Lab, plugin: str, *arguments: str) -> str:
+    """What gpu-plugin prints, whatever its exit code, which is part of it."""
+    script = f"gpu-plugin {' '.join(arguments)} || echo exit code $? >&2"
+    return lab.cluster.kubectl("exec", plugin, "-c", "gpu-plugin", "--", "sh", "-c", script)
+
+
+def _drivers(lab: Lab, slot: str) -> list[str]:
+    """The drivers of a slot's functions, which is what the node itself says."""
+    links = lab.node.sh(f"for f in /sys/bus/pci/devices/{slot}.*; do readlink $f/driver || echo /none; done")
+    return [link.rpartition("/")[2] for link in links.split()]
+
+
+def _unbind(lab: Lab, address: str) -> None:
+    lab.node.sh(f"echo {address} > /sys/bus/pci/devices/{address}/driver/unbind")
+
+
+def _probe(lab: Lab, address: str) -> None:
+    """Let the kernel look for the function's driver: its override says which."""
+    lab.node.sh(f"echo {address} > /sys/bus/pci/drivers_probe")
