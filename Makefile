@@ -1,10 +1,14 @@
-.PHONY: demo test lab lab-shell bench protos lock
+.PHONY: demo test image lab lab-shell bench protos lock
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
 
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
 	.venv/bin/pytest $(ARGS)
+
+image: .venv/image  ## gpu-plugin's image where no registry can be reached: dist/gpu-plugin-VERSION.tar; needs root
+	deploy/plugin/build.sh
+	.venv/bin/pytest tests/image
 
 lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
@@ -20,6 +24,10 @@ bench: .venv/ready  ## the figures that README.md quotes
 .venv/ready: setup.sh pyproject.toml requirements.txt
 	./setup.sh
 
+.venv/image: deploy/plugin/packages .venv/ready
+	./setup.sh "$$(cat deploy/plugin/packages)"
+	touch .venv/image
+
 .venv/lab: tests/lab/packages .venv/ready
 	./setup.sh "$$(cat tests/lab/packages)"
 	touch .venv/lab
@@ -32,3 +40,6 @@ protos: .venv/ready  ## regenerate the modules of the kubelet's APIs from their 
 lock:  ## pin what pyproject.toml asks for; needs uv
 	uv pip compile --quiet --universal --generate-hashes --all-extras --group dev \
 	    --custom-compile-command 'make lock' pyproject.toml -o requirements.txt
+	uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
+	    --constraint requirements.txt --custom-compile-command 'make lock' \
+	    deploy/plugin/requirements.in -o deploy/plugin/requirements.txt

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import grpc
 
 from plugin.errors import Refusal
+from plugin.inventory import node_device_resource
 from plugin.kubelet import Registrations
 from plugin.server import Context
 from plugin.watch import Watch
@@ -29,7 +30,7 @@ async def monitoring(
         if metrics is not None:
             _serve_metrics(stack, watch, registrations, metrics)
         if health is not None:
-            await _serve_health(stack, registrations, health)
+            await _serve_health(stack, watch, registrations, health)
         yield
 
 
@@ -110,7 +111,9 @@ class _Collector:
         )
 
 
-async def _serve_health(stack: contextlib.AsyncExitStack, registrations: Registrations, port: int) -> None:
+async def _serve_health(
+    stack: contextlib.AsyncExitStack, watch: Watch, registrations: Registrations, port: int
+) -> None:
     from grpc_health.v1 import health_pb2 as api
     from grpc_health.v1 import health_pb2_grpc
 
@@ -118,7 +121,7 @@ async def _serve_health(stack: contextlib.AsyncExitStack, registrations: Registr
         async def Check(self, request: "HealthCheckRequest", context: Context) -> "HealthCheckResponse":
             if request.service not in ("", REGISTERED):
                 await context.abort(grpc.StatusCode.NOT_FOUND, f"expected '' or {REGISTERED!r}")
-            serving = request.service == "" or all(registrations.watched.values())
+            serving = request.service == "" or _all_watched(watch, registrations)
             status = api.HealthCheckResponse.SERVING if serving else api.HealthCheckResponse.NOT_SERVING
             return api.HealthCheckResponse(status=status)
 
@@ -130,3 +133,9 @@ async def _serve_health(stack: contextlib.AsyncExitStack, registrations: Registr
         raise Refusal(f"--health {port}: cannot serve there; name another port") from error
     await server.start()
     stack.push_async_callback(server.stop, None)
+
+
+def _all_watched(watch: Watch, registrations: Registrations) -> bool:
+    """Whether the kubelet watches whatever is on offer: from the start, and no longer what the config dropped."""
+    resources = [*watch.snapshot.inventory.listed, *map(node_device_resource, watch.config.node_devices)]
+    return all(registrations.watched.get(resource, False) for resource in resources)

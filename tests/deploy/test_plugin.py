@@ -1,0 +1,242 @@
+"""What a cluster applies to run gpu-plugin: its files agree with each other, with the program and with their README."""
+
+import ast
+import re
+import shlex
+import sys
+import tomllib
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+
+from plugin.config_file import read_config
+from plugin.monitoring import REGISTERED
+from plugin.naming import PCI_IDS
+from tests.conftest import Command
+from tests.processes import ROOT
+
+#: Typer imports what click 9 will not have.
+pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
+
+DEPLOY = ROOT / "deploy"
+PLUGIN, BIND, EXAMPLE = DEPLOY / "plugin", DEPLOY / "plugin" / "components" / "bind", DEPLOY / "example"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+README = (PLUGIN / "README.md").read_text()
+
+#: Paths that a command may be told of without a mount: the container's own /sys, and what is in the image.
+UNMOUNTED = {PurePosixPath("/sys"), PurePosixPath(str(PCI_IDS))}
+
+
+def read(path: Path) -> Any:
+    return yaml.safe_load(path.read_text())
+
+
+@dataclass(frozen=True)
+class Container:
+    """A container of the DaemonSet, with the pod that it is in and the pod's volumes, the component's among them."""
+
+    manifest: dict[str, Any]
+    pod: dict[str, Any]
+    volumes: dict[str, dict[str, Any]]
+
+    @property
+    def mounts(self) -> dict[PurePosixPath, dict[str, Any]]:
+        return {PurePosixPath(mount["mountPath"]): mount for mount in self.manifest["volumeMounts"]}
+
+    def parameters(self) -> dict[str, Any]:
+        """What the program makes of the arguments; a usage error fails."""
+        import click
+        from typer.main import get_command
+
+        from plugin.cli import app
+
+        command, *arguments = self.manifest["args"]
+        group = get_command(app)
+        assert isinstance(group, click.Group)
+        return group.commands[command].make_context(command, arguments).params
+
+    def paths(self) -> set[PurePosixPath]:
+        """Every path that the command goes by, those of its defaults included."""
+        parameters = self.parameters()
+        paths = {PurePosixPath(str(value)) for value in parameters.values() if str(value).startswith("/")}
+        if self.manifest["args"][0] == "bind":
+            beside = PurePosixPath(parameters["sysfs"]).parent
+            paths |= {beside / "proc", beside / "lib/modules"}
+        return paths
+
+    def writable(self) -> set[str]:
+        """What it can write to."""
+        return {str(path) for path, mount in self.mounts.items() if not mount.get("readOnly")}
+
+
+def _containers() -> dict[str, Container]:
+    pod = read(PLUGIN / "daemonset.yaml")["spec"]["template"]["spec"]
+    component = read(BIND / "daemonset.yaml")["spec"]["template"]["spec"]
+    volumes = {volume["name"]: volume for volume in (*pod["volumes"], *component["volumes"])}
+    assert len(volumes) == len(pod["volumes"]) + len(component["volumes"])
+    return {
+        manifest["name"]: Container(manifest, {**pod, **component}, volumes)
+        for manifest in (*pod["containers"], *component["initContainers"])
+    }
+
+
+CONTAINERS = _containers()
+SERVE, BINDER = CONTAINERS["gpu-plugin"], CONTAINERS["bind"]
+each_container = pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
+
+
+@pytest.mark.parametrize("directory", [PLUGIN, BIND, EXAMPLE], ids=lambda path: str(path.relative_to(DEPLOY)))
+def test_a_kustomization_names_every_manifest_beside_it_and_nothing_else(directory: Path) -> None:
+    kustomization = read(directory / "kustomization.yaml")
+    generated = [name for generator in kustomization.get("configMapGenerator", []) for name in generator["files"]]
+    patches = [patch["path"] for patch in kustomization.get("patches", [])]
+    named = {*kustomization.get("resources", []), *kustomization.get("components", []), *patches, *generated}
+    assert all((directory / name).exists() for name in named)
+    beside = {path.name for path in directory.glob("*.yaml")} - {"kustomization.yaml"}
+    assert beside - {"vm.yaml"} == {name for name in named if name.endswith(".yaml")}
+
+
+def test_the_version_is_the_projects_wherever_it_stands() -> None:
+    for directory in (PLUGIN, BIND):
+        assert read(directory / "kustomization.yaml")["images"] == [{"name": "gpu-plugin", "newTag": VERSION}]
+    for path in (PLUGIN / "README.md", PLUGIN / "Containerfile"):
+        assert set(re.findall(r"gpu-plugin[:-](\d[\d.]*\d)", path.read_text())) == {VERSION}, path
+
+
+@each_container
+def test_a_path_that_the_command_goes_by_is_mounted_and_nothing_else_is(container: Container) -> None:
+    paths, mounts = container.paths() - UNMOUNTED, set(container.mounts)
+    assert not {path for path in paths if not {path, *path.parents} & mounts}
+    # A mount is such a path, or holds it, or lies in it over what is not to be seen or written there.
+    used = {near for path in paths for near in (path, *path.parents)}
+    idle = {path for path in mounts if path not in used and not {*path.parents} & paths}
+    assert idle <= {PurePosixPath("/tmp")}  # where people tell `gpu-plugin record` to write
+
+
+def test_the_plugin_has_no_privilege_but_that_its_user_is_the_kubelets() -> None:
+    security = SERVE.manifest["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"]}
+    assert security["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert (security["runAsUser"], security["allowPrivilegeEscalation"]) == (0, False)
+    assert not {"privileged", "appArmorProfile", "procMount"} & set(security)
+    assert SERVE.writable() == {"/tmp", "/var/lib/kubelet/device-plugins"}
+    assert SERVE.volumes["tmp"] == {"name": "tmp", "emptyDir": {"sizeLimit": "64Mi"}}
+
+
+def test_the_binder_may_look_at_processes_and_write_where_drivers_are_bound() -> None:
+    security = BINDER.manifest["securityContext"]
+    assert security["capabilities"] == {"drop": ["ALL"], "add": ["DAC_READ_SEARCH", "SYS_PTRACE"]}
+    assert "privileged" not in security
+    assert BINDER.writable() == {"/host/sys/bus/pci", "/host/sys/devices", "/var/lib/gpu-plugin"}
+
+
+@each_container
+def test_no_container_can_change_itself_or_has_a_namespace_of_the_node(container: Container) -> None:
+    assert container.manifest["securityContext"]["readOnlyRootFilesystem"] is True
+    assert container.pod["automountServiceAccountToken"] is False
+    assert read(PLUGIN / "serviceaccount.yaml")["automountServiceAccountToken"] is False
+    assert not {"hostNetwork", "hostPID", "hostIPC", "hostUsers"} & set(container.pod)
+
+
+@each_container
+def test_what_else_is_mounted_below_a_read_only_directory_of_the_nodes_is_read_only_too(container: Container) -> None:
+    for path, mount in container.mounts.items():
+        source = container.volumes[mount["name"]].get("hostPath", {}).get("path")
+        # The others have no mounts below them.
+        assert ("recursiveReadOnly" in mount) == (source in ("/dev", "/proc", "/sys")), path
+
+
+@each_container
+def test_the_readme_says_what_each_mount_and_privilege_is_for(container: Container) -> None:
+    security = container.manifest["securityContext"]
+    resources = container.manifest["resources"]
+    wanted = [
+        *map(str, container.mounts),
+        *security["capabilities"].get("add", []),
+        *(security[profile]["type"] for profile in ("appArmorProfile", "seLinuxOptions") if profile in security),
+        f"runAsUser: {security['runAsUser']}",
+        resources["requests"]["memory"],
+        resources["limits"]["memory"],
+    ]
+    rows = README.split(f"\n| {'plugin' if container is SERVE else 'init container'} | why |\n")[1].split("\n\n")[0]
+    left = {cell for row in rows.splitlines() for cell in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    assert set(wanted) <= left
+
+
+def test_probes_and_prometheus_ask_the_ports_that_are_served() -> None:
+    served = SERVE.parameters()
+    live, ready = SERVE.manifest["livenessProbe"]["grpc"], SERVE.manifest["readinessProbe"]["grpc"]
+    assert live == {"port": served["health"]}
+    assert ready == {"port": served["health"], "service": REGISTERED}
+    annotations = read(PLUGIN / "daemonset.yaml")["spec"]["template"]["metadata"]["annotations"]
+    assert annotations["prometheus.io/port"] == str(served["metrics"])
+    ports = {port["name"]: port["containerPort"] for port in SERVE.manifest["ports"]}
+    assert ports == {"metrics": served["metrics"], "health": served["health"]}
+    assert all(f"`{port}`" in README for port in ports.values())
+
+
+@pytest.mark.parametrize("directory", [PLUGIN, EXAMPLE], ids=lambda path: path.name)
+def test_the_config_is_one_under_the_name_that_the_commands_read(directory: Path) -> None:
+    (generator,) = read(directory / "kustomization.yaml")["configMapGenerator"]
+    (name,) = generator["files"]
+    read_config(directory / name)
+    assert generator["name"] == SERVE.volumes["config"]["configMap"]["name"]
+    for container in CONTAINERS.values():
+        assert container.parameters()["config"] == f"/etc/gpu-plugin/{name}"
+
+
+def test_a_changed_config_is_not_another_config_map() -> None:
+    (generator,) = read(PLUGIN / "kustomization.yaml")["configMapGenerator"]
+    assert generator["options"] == {"disableNameSuffixHash": True}
+
+
+def test_the_examples_vm_asks_for_what_its_config_offers_and_can_be_rendered(gpu_launcher: Command) -> None:
+    (rule,) = read_config(EXAMPLE / "config.yaml").offer
+    (comment,) = re.findall(r"^# +gpu-launcher (.*)$", (EXAMPLE / "vm.yaml").read_text(), re.MULTILINE)
+    (gpu,) = read(EXAMPLE / "vm.yaml")["spec"]["template"]["spec"]["domain"]["devices"]["gpus"]
+    assert gpu["deviceName"] == rule.resource
+    command, vm, *arguments = shlex.split(comment)
+    result = gpu_launcher(command, EXAMPLE / vm, *arguments)
+    assert "<hostdev " in result.stdout, result.stderr
+
+
+def test_the_image_has_what_the_plugin_imports_and_nothing_else() -> None:
+    trees = [ast.parse(path.read_text()) for name in ("pci", "plugin") for path in (ROOT / name).rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    modules = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - {"pci", "plugin"}
+    distributions = packages_distributions()
+    needed = {_normal(name) for module in modules for name in distributions[module]}
+    asked = {line for line in (PLUGIN / "requirements.in").read_text().splitlines() if not line.startswith("#")}
+    assert asked == needed
+
+
+def test_the_images_packages_are_pinned_by_hash_to_the_projects_versions() -> None:
+    locked, pinned = _pins(ROOT / "requirements.txt"), _pins(PLUGIN / "requirements.txt")
+    assert pinned.items() <= locked.items(), "run make lock"
+    assert set((PLUGIN / "requirements.in").read_text().splitlines()[1:]) <= set(pinned)
+    entries = re.split(r"^(?=[a-z])", (PLUGIN / "requirements.txt").read_text(), flags=re.MULTILINE)[1:]
+    assert all("--hash=sha256:" in entry for entry in entries)
+
+
+def test_no_file_names_a_registry() -> None:
+    files = [path for path in DEPLOY.rglob("*") if path.is_file()]
+    assert not [path for path in files if "://" in path.read_text() or "--index" in path.read_text()]
+    bases = re.findall(r"^(?:ARG BASE=|FROM )(\S+)", (PLUGIN / "Containerfile").read_text(), re.MULTILINE)
+    # Of an image's name, what is before the first slash is a registry.
+    assert not [base for base in bases if "/" in base]
+    assert {container.manifest["image"] for container in CONTAINERS.values()} == {"gpu-plugin"}
+
+
+def _pins(path: Path) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", path.read_text(), re.MULTILINE))
+
+
+def _normal(distribution: str) -> str:
+    """As PyPI compares names."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
