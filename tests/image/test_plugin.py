@@ -64,7 +64,7 @@ def test_names_come_from_debians_pci_ids_by_itself(container: Container) -> None
     assert "Names from /usr/share/misc/pci.ids of 20" in said
 
 
-@pytest.mark.parametrize("command", ["serve", "config", "record"])
+@pytest.mark.parametrize("command", ["serve", "bind", "doctor", "config", "record"])
 def test_every_command_starts(container: Container, command: str) -> None:
     assert f"gpu-plugin {command} [OPTIONS]" in container.run("gpu-plugin", command, "--help")
 
