@@ -52,10 +52,10 @@ class Container:
         import click
         from typer.main import get_command
 
-        from plugin.cli import app
+        from plugin.cli import command_line
 
         command, *arguments = self.manifest["args"]
-        group = get_command(app)
+        group = get_command(command_line([command]))
         assert isinstance(group, click.Group)
         return group.commands[command].make_context(command, arguments).params
 

@@ -20,9 +20,10 @@ ARCHIVE = ROOT / "dist" / f"gpu-plugin-{VERSION}.tar"
 
 @dataclass(frozen=True)
 class Container:
-    """A container of the image, and a store that is this test's own."""
+    """A container of the image, in a store that is this test's own, and a directory for what it prints."""
 
     store: Path
+    out: Path
 
     def buildah(self, *arguments: str | Path) -> str:
         return subprocess.run(
@@ -34,13 +35,17 @@ class Container:
         ).stdout
 
     def run(self, *argv: str | Path) -> str:
-        """A command in it; it sees the fixtures below /fixtures."""
-        return self.buildah("run", "--volume", f"{FIXTURES}:/fixtures:ro", "image", "--", *argv)
+        """What a command in it prints; it sees the fixtures below /fixtures."""
+        # Not through buildah: what a command prints last is now and then lost there.
+        printing = ("sh", "-c", 'exec "$@" > /out/printed', "sh", *argv)
+        volumes = ("--volume", f"{FIXTURES}:/fixtures:ro", "--volume", f"{self.out}:/out")
+        self.buildah("run", *volumes, "image", "--", *printing)
+        return (self.out / "printed").read_text()
 
 
 @pytest.fixture(scope="module")
 def container(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Container]:
-    container = Container(tmp_path_factory.mktemp("store"))
+    container = Container(tmp_path_factory.mktemp("store"), tmp_path_factory.mktemp("out"))
     container.buildah("from", "--quiet", "--name", "image", f"oci-archive:{ARCHIVE}")
     yield container
     container.buildah("rm", "image")
@@ -64,7 +69,7 @@ def test_names_come_from_debians_pci_ids_by_itself(container: Container) -> None
     assert "Names from /usr/share/misc/pci.ids of 20" in said
 
 
-@pytest.mark.parametrize("command", ["serve", "config", "record"])
+@pytest.mark.parametrize("command", ["serve", "bind", "doctor", "config", "record"])
 def test_every_command_starts(container: Container, command: str) -> None:
     assert f"gpu-plugin {command} [OPTIONS]" in container.run("gpu-plugin", command, "--help")
 
