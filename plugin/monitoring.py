@@ -1,6 +1,7 @@
 """What the daemon tells about itself: Prometheus metrics, and the gRPC health service for the kubelet's probes."""
 
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Iterator
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,8 @@ def _serve_metrics(stack: contextlib.AsyncExitStack, watch: Watch, registrations
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Collector(watch, registrations))
     try:
-        server, thread = start_http_server(port, registry=registry)
+        addresses = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 (of the pod: scrapers are elsewhere)
+        server, thread = start_http_server(port, addresses, registry=registry)
     except OSError as error:
         raise Refusal(f"--metrics {port}: cannot serve metrics there: {error.strerror}; name another port") from error
     stack.callback(thread.join)
@@ -86,8 +88,8 @@ class _Collector:
         registered = GaugeMetricFamily(
             "gpu_plugin_registered", "1 while the kubelet watches the resource.", labels=["resource"]
         )
-        for resource, watched in sorted(self._registrations.watched.copy().items()):
-            registered.add_metric([resource], watched)
+        for resource in _resources(self._watch):
+            registered.add_metric([resource], self._registrations.watched.get(resource, False))
         yield registered
         count = CounterMetricFamily(
             "gpu_plugin_registrations", "How often the resource was registered.", labels=["resource"]
@@ -137,5 +139,8 @@ async def _serve_health(
 
 def _all_watched(watch: Watch, registrations: Registrations) -> bool:
     """Whether the kubelet watches whatever is on offer: from the start, and no longer what the config dropped."""
-    resources = [*watch.snapshot.inventory.listed, *map(node_device_resource, watch.config.node_devices)]
-    return all(registrations.watched.get(resource, False) for resource in resources)
+    return all(registrations.watched.get(resource, False) for resource in _resources(watch))
+
+
+def _resources(watch: Watch) -> list[str]:
+    return [*watch.snapshot.inventory.listed, *map(node_device_resource, watch.config.node_devices)]

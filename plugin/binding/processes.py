@@ -31,8 +31,11 @@ def read_processes(proc: Path) -> Processes:
     if not proc.is_dir():
         return Processes({}, {}, frozenset(), {}, f"{proc} does not exist")
     unseen = None
-    if _link(proc / "self/ns/pid") not in (None, _WHOLE_NODE):
-        unseen = f"{proc} shows one container's processes only; run on the node itself, or in a pod with hostPID: true"
+    if _link(proc / "1/ns/pid") not in (None, _WHOLE_NODE):
+        unseen = (
+            f"{proc} shows one container's processes only; "
+            "run on the node itself, or in a pod that has the node's /proc mounted"
+        )
     openers: dict[str, list[str]] = {}
     mounts: dict[str, str] = {}
     namespaces: set[str] = set()

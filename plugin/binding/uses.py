@@ -47,7 +47,7 @@ def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tupl
     parts = tuple(_parts(sys, function))
     own = [what for part in parts for what in _own_uses(sys, processes, part)]
     if not own:
-        own = [f"/dev/{part.node} is claimed by the kernel" for part in parts if _is_claimed(sys, dev, part)]
+        own = [claim for part in parts if (claim := _claim(sys, dev, part)) is not None]
     nodes = [f"/dev/{part.node}" for part in parts if part.node is not None]
     nodes += _nodes_elsewhere(processes, function)
     opened = [f"{node} is open in {_some(processes.openers[node])}" for node in nodes if node in processes.openers]
@@ -115,16 +115,20 @@ def _node(sys: Path, path: str) -> str | None:
     return None if match is None else match[1]
 
 
-def _is_claimed(sys: Path, dev: Path, part: _Part) -> bool:
+def _claim(sys: Path, dev: Path, part: _Part) -> str | None:
+    """Whether the kernel has a disk for itself, which an exclusive open tells; a disk that cannot be asked counts."""
     if part.subsystem != "block" or part.node is None or text(sys, f"{part.path}/partition") is not None:
-        return False  # the whole disk answers for its partitions
+        return None  # the whole disk answers for its partitions
     try:
         node = dev / part.node
         if stat.S_ISBLK(node.stat().st_mode):
             os.close(os.open(node, os.O_RDONLY | os.O_EXCL | os.O_NONBLOCK | os.O_CLOEXEC))
     except OSError as error:
-        return error.errno == errno.EBUSY
-    return False
+        if error.errno == errno.EBUSY:
+            return f"/dev/{part.node} is claimed by the kernel"
+        if error.errno in (errno.EPERM, errno.EACCES, errno.ENOENT):
+            return f"/dev/{part.node} cannot be asked from here whether it is in use; bind disks on the node itself"
+    return None
 
 
 def _some(processes: tuple[str, ...]) -> str:

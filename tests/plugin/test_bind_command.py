@@ -42,12 +42,12 @@ def test_a_recorded_machine_can_be_asked_too(gpu_plugin: Command, machine: Machi
 def test_nothing_is_written_where_it_cannot_be_seen_who_uses_the_card(
     gpu_plugin: Command, node: Node, tmp_path: Path
 ) -> None:
-    (node.proc / "self/ns").mkdir(parents=True)
-    (node.proc / "self/ns/pid").symlink_to("pid:[4026532999]")
+    (node.proc / "1/ns").mkdir(parents=True)
+    (node.proc / "1/ns/pid").symlink_to("pid:[4026532999]")
     result = gpu_plugin("bind", GPU, "--sysfs", node.sys, "--state", tmp_path / "state")
     assert result.stderr == (
         f"gpu-plugin: who uses the cards cannot be seen: {node.proc} shows one container's processes only; "
-        "run on the node itself, or in a pod with hostPID: true\n"
+        "run on the node itself, or in a pod that has the node's /proc mounted\n"
     )
     assert (result.stdout, result.returncode) == ("", 1)
     assert node.drivers() == list(DAILY)

@@ -161,6 +161,7 @@ def test_the_log_says_what_is_offered_and_why_not(machine: Machine, kubelet: Kub
     resource = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
     with serve(machine("rtx-2060"), kubelet.directory) as plugin:
         kubelet.wait_until(lambda: bool(kubelet.healthy(resource)))
+        plugin.wait_for_line("is on offer as")
     lines = [json.loads(line) for line in plugin.log]
     offered = next(line for line in lines if line.get("devices") == ["0000:01:00.0"])
     assert (offered["level"], offered["resource"]) == ("INFO", resource)

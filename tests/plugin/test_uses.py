@@ -105,7 +105,17 @@ def test_a_mounted_partition_is_the_nodes_own(sys: Path, line: str, where: str |
     part(sys, NVME, "nvme/nvme0/nvme0n1", "block", "nvme0n1", dev="259:1")
     part(sys, NVME, "nvme/nvme0/nvme0n1/nvme0n1p2", "block", "nvme0n1p2", dev="259:2", partition="2")
     process(sys.parent / "proc", 1, "systemd", mounts=[line])
+    (sys.parent / "dev").mkdir()
+    (sys.parent / "dev/nvme0n1").touch()
     assert used(sys, NVME) == by_the_node(*([f"/dev/nvme0n1p2 is mounted on {where}"] if where else []))
+
+
+def test_a_disk_that_cannot_be_asked_counts_as_in_use(sys: Path) -> None:
+    """ZFS and others have disks that no mount names; in a container without the node's /dev nothing tells."""
+    part(sys, NVME, "nvme/nvme0/nvme0n1", "block", "nvme0n1", dev="259:1")
+    assert used(sys, NVME) == by_the_node(
+        "/dev/nvme0n1 cannot be asked from here whether it is in use; bind disks on the node itself"
+    )
 
 
 def test_a_mount_of_a_container_counts(sys: Path) -> None:
@@ -163,11 +173,11 @@ def test_the_name_of_a_mouse_may_be_in_any_encoding(sys: Path) -> None:
 
 def test_without_the_nodes_processes_it_says_so(tmp_path: Path) -> None:
     assert read_processes(tmp_path / "proc") == Processes({}, {}, frozenset(), {}, f"{tmp_path}/proc does not exist")
-    (tmp_path / "proc/self/ns").mkdir(parents=True)
-    (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026532999]")
+    (tmp_path / "proc/1/ns").mkdir(parents=True)
+    (tmp_path / "proc/1/ns/pid").symlink_to("pid:[4026532999]")
     assert "one container's processes only" in str(read_processes(tmp_path / "proc").unseen)
-    (tmp_path / "proc/self/ns/pid").unlink()
-    (tmp_path / "proc/self/ns/pid").symlink_to("pid:[4026531836]")
+    (tmp_path / "proc/1/ns/pid").unlink()
+    (tmp_path / "proc/1/ns/pid").symlink_to("pid:[4026531836]")
     assert read_processes(tmp_path / "proc").unseen is None
 
 
