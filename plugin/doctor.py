@@ -337,7 +337,13 @@ def _device(evidence: Evidence, device: Device) -> Iterator[Finding]:
     yield from _viability(evidence, device, is_boot_vga=details is not None and details.boot_vga)
     if device.mdev is not None:
         return  # what is asked below is its parent's driver's business
-    if details is not None and evidence.has_no_reset(details) and not evidence.bus_is_reset_by_vfio(device):
+    # What has no resource goes to no guest, and so not to two.
+    if (
+        device.resource is not None
+        and details is not None
+        and evidence.has_no_reset(details)
+        and not evidence.bus_is_reset_by_vfio(device)
+    ):
         yield _no_reset(evidence, device)
     yield from _bars(evidence, device)
     if details is not None and details.power_state == "D3cold":

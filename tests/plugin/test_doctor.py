@@ -588,6 +588,14 @@ def test_a_card_without_reset_on_the_root_complex_is_no_good_for_two_guests(
     assert "0000:00:02.0 (VGA)    vfio-pci  D0     0: 16 KiB   none" in gpu_plugin(*this.flags).stdout
 
 
+def test_what_nobody_asks_for_may_be_without_reset(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    bind(this.sys, SCREEN, "vfio-pci")
+    look_closely(this.sys, SCREEN, reset_method=None)
+    config = Config(offer=(Rule(address=SCREEN, withhold=True),))
+    assert Check.RESET not in {finding.check for finding in findings(this, config) if finding.device == SCREEN}
+
+
 def test_of_a_kernel_that_tells_no_resets_they_are_unknown(
     findings: Examine, node: NodeOf, gpu_plugin: Command
 ) -> None:
