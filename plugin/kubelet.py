@@ -70,7 +70,8 @@ class Kubelet:
     def __init__(self, directory: Path, registry: Path | None) -> None:
         self.directory = directory
         self.registry = registry
-        self._moved = asyncio.Event()
+        #: Set when something comes or goes: take it before looking, then wait for it.
+        self.next_move = asyncio.Event()
 
     @property
     def sockets(self) -> Path:
@@ -83,15 +84,8 @@ class Kubelet:
 
     def moved(self) -> None:
         """Something came or went."""
-        self._moved.set()
-        self._moved = asyncio.Event()
-
-    async def next_move(self, at_most: float) -> None:
-        """Wait until something comes or goes, or so many seconds."""
-        # Not wait_for, which in Python 3.11 swallows a cancellation that comes with the event.
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(at_most):
-                await self._moved.wait()
+        self.next_move.set()
+        self.next_move = asyncio.Event()
 
 
 class Registrations:
@@ -164,7 +158,9 @@ class _Serving:
                 # A kubelet that starts has its socket for a moment before it listens on it.
                 level = logging.DEBUG if failures < _WORTH_A_WARNING else logging.WARNING
                 _log.log(level, "%s: not registered, trying again in %.2g s: %s", self._resource, pause, reason)
-                await asyncio.sleep(pause)
+                # A kubelet that was killed leaves its socket behind, and the pauses have grown when the next one comes.
+                if await self._another_kubelet(pause):
+                    failures = 0
 
     async def _serve_until_lost(self) -> None:
         """Serve and register once; return when the kubelet no longer has this registration."""
@@ -207,13 +203,28 @@ class _Serving:
         """Wait for the kubelet's socket; which file it is. None when the resource is ended meanwhile."""
         waiting = False
         while not self._ended:
+            move = self._kubelet.next_move
             if (identity := _identity(self._kubelet.socket)) is not None:
                 return identity
             if not waiting:
                 _log.info("waiting for the kubelet: %s does not exist", self._kubelet.socket)
                 waiting = True
-            await self._kubelet.next_move(_LOOK_AT_SOCKETS)
+            await _wait(move, _LOOK_AT_SOCKETS)
         return None
+
+    async def _another_kubelet(self, at_most: float) -> bool:
+        """Wait until the kubelet's socket is another one, or so many seconds; whether it is."""
+        before = _identity(self._kubelet.socket)
+        until = time.monotonic() + at_most
+        while not self._ended:
+            move = self._kubelet.next_move
+            now = _identity(self._kubelet.socket)
+            if now is not None and now != before:
+                return True
+            if (left := until - time.monotonic()) <= 0:
+                return False
+            await _wait(move, left)
+        return False
 
     async def _is_watched(self, servicer: DevicePluginServicer, refused: asyncio.Event) -> bool:
         """Wait for ListAndWatch: Register returning OK does not mean that the kubelet watches. In its plugins_registry
@@ -236,7 +247,7 @@ class _Serving:
     ) -> None:
         unwatched_since = time.monotonic()
         while not self._ended:
-            await self._kubelet.next_move(_LOOK_AT_SOCKETS)
+            move = self._kubelet.next_move
             if not ours.exists() or (identity is not None and _identity(self._kubelet.socket) != identity):
                 _log.info("%s: the kubelet's socket or ours is another one; registering again", self._resource)
                 return
@@ -257,6 +268,7 @@ class _Serving:
             elif time.monotonic() - unwatched_since > _KUBELET_WATCHES_WITHIN:
                 _log.warning("%s: the kubelet watches no more; registering again", self._resource)
                 return
+            await _wait(move, _LOOK_AT_SOCKETS)
 
 
 class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
@@ -279,6 +291,14 @@ class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
             _log.warning("%s: the kubelet refused the registration: %s", self._resource, request.error)
             self._refused.set()
         return registration.RegistrationStatusResponse()
+
+
+async def _wait(event: asyncio.Event, at_most: float) -> None:
+    """Wait for the event, or so many seconds."""
+    # Not wait_for, which in Python 3.11 swallows a cancellation that comes with the event.
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(at_most):
+            await event.wait()
 
 
 def _pause(failures: int) -> float:
