@@ -1,8 +1,7 @@
 """The device plugin API for one resource: the kubelet's messages on one side, an offer behind."""
 
-import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any, TypeAlias
 
 import grpc
@@ -23,20 +22,26 @@ _PERMISSIONS = "rw"
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `watched` is set once the kubelet opened ListAndWatch; `streams` counts the open ones.
+    """Serves one resource. `streams` counts the kubelet's open ListAndWatch, `refused` is whether it refused the
+    registration, and `moved` is called when either changes.
 
     `close` ends the streams, each with an empty list, so that capacity goes down at once.
     """
 
-    def __init__(self, offer: Offer, watch: Watch) -> None:
+    def __init__(self, offer: Offer, watch: Watch, moved: Callable[[], None]) -> None:
         self._offer = offer
         self._watch = watch
-        self.watched = asyncio.Event()
+        self._moved = moved
         self.streams = 0
+        self.refused = False
         self._closed = False
 
     def close(self) -> None:
         self._closed = True
+
+    def refuse(self) -> None:
+        self.refused = True
+        self._moved()
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
         return api.DevicePluginOptions(get_preferred_allocation_available=True)
@@ -44,8 +49,8 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
         """The whole list at first and at every change; at the end an empty one."""
         self.streams += 1
+        self._moved()
         try:
-            self.watched.set()
             sent: Listing | None = None
             while not (self._watch.stopped or self._closed):
                 change = self._watch.next_change
@@ -57,6 +62,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
             yield api.ListAndWatchResponse()
         finally:
             self.streams -= 1
+            self._moved()
 
     async def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: Context
