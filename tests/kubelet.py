@@ -66,7 +66,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
     def start(self) -> None:
         for path in self.directory.iterdir():
             if path.is_socket():
-                path.unlink()
+                path.unlink(missing_ok=True)  # its plugin may be removing it, too
         self.pod_resources.parent.mkdir(exist_ok=True)
         self._life = _Life()
         self._server = grpc.server(ThreadPoolExecutor(8))
