@@ -54,14 +54,16 @@ async def run(world: World) -> None:
     """Serve until SIGTERM or SIGINT. PluginError for what is wrong from the start."""
     directory = kubelet_directory(world.kubelet_dir)
     registry = None if world.plugins_registry is None else kubelet_directory(world.plugins_registry)
-    watch = Watch(world.look, world.read_config(), sys=world.sys, dev=world.dev)
     kubelet = Kubelet(directory, registry)
     registrations = Registrations()
-    pods = _Pods(watch, world.pod_resources)
+    watch: Watch
+    pods: _Pods
     loop = asyncio.get_running_loop()
     async with contextlib.AsyncExitStack() as stack:
+        # Whoever tells of changes comes before the first look, so that none is missed between the two. Nothing of this
+        # runs before the next await, when there is a watch.
         for signum in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(signum, watch.stop)
+            loop.add_signal_handler(signum, lambda: watch.stop())
         reload = Gathered(lambda: _reload(watch, world.read_config))
         loop.add_signal_handler(signal.SIGHUP, reload.happened)
 
@@ -69,10 +71,11 @@ async def run(world: World) -> None:
             stack.callback(Directories(paths, changed).close)
 
         listen(
-            [world.dev / VFIO, world.dev / CDEVS, world.dev, world.dev / "net"], Gathered(watch.look_at_nodes).happened
+            [world.dev / VFIO, world.dev / CDEVS, world.dev, world.dev / "net"],
+            Gathered(lambda: watch.look_at_nodes()).happened,
         )
         # The kubelet writes its checkpoint there at every allocation.
-        asking = Gathered(pods.ask_soon)
+        asking = Gathered(lambda: pods.ask_soon())
 
         def kubelet_moved() -> None:
             kubelet.moved()
@@ -86,6 +89,8 @@ async def run(world: World) -> None:
             stack.callback(Uevents(Gathered(lambda: look_again_or_say_why(watch)).happened).close)
         except OSError as error:
             _log.warning("no events from the kernel, changes are seen every %g s: %s", world.rescan, error.strerror)
+        watch = Watch(world.look, world.read_config(), sys=world.sys, dev=world.dev)
+        pods = _Pods(watch, world.pod_resources)
         await stack.enter_async_context(monitoring(watch, registrations, metrics=world.metrics, health=world.health))
         net = asyncio.create_task(_look_from_time_to_time(watch, pods, world.rescan))
         stack.callback(net.cancel)

@@ -49,6 +49,7 @@ def _trouble(
                 "reset the slot or the node, and look for AER errors in the kernel's log"
             )
     holder = holders.get(device.id)
-    if holder is not None and holder.resource != resource:
-        return f"is in use by pod {holder.pod}, which has it as {holder.resource}"
+    if holder is not None and not holder.has_as_offered(device):
+        as_what = holder.resource if holder.resource != resource else f"{holder.device_id} of {resource}"
+        return f"is in use by pod {holder.pod}, which has it as {as_what}"
     return None

@@ -1,12 +1,13 @@
 """Which pods have which of the node's devices, as the kubelet tells: also those that another plugin gave out."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pci.attribute import address_or_none
-from plugin.inventory import Inventory
+from plugin.inventory import Device, Inventory
 
 if TYPE_CHECKING:
     from pci.address import PCIAddress
@@ -23,43 +24,39 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The pod that has a device, and the resource it has it as."""
+    """The pod that has a device, and what it has it as: the resource, and the ID there."""
 
     pod: str
     resource: str
+    device_id: str
+
+    def has_as_offered(self, device: Device) -> bool:
+        """Whether the kubelet gave the pod this very device; if not, it knows nothing of the device being in use."""
+        return (self.resource, self.device_id) == (device.resource, device.id)
 
 
 def holders(inventory: Inventory, uses: Iterable[Use]) -> Mapping[str, Holder]:
     """Who has each device of ours, by its ID; a device that nobody has is absent.
 
     Other plugins name what they give out otherwise. NVIDIA's and Harvester's IDs are addresses, also of a companion;
-    KubeVirt's are numbers of IOMMU groups; a mediated device's is its UUID. Whoever has any function of a device's
-    group has the device.
+    KubeVirt's are numbers of IOMMU groups; a mediated device's is its UUID. So did this plugin under another config.
+    Whoever has any function of a group has every device in it.
     """
-    by_address: dict[PCIAddress, str] = {}
-    by_group: dict[str, str] = {}
-    by_uuid: dict[UUID, str] = {}
+    by_name: dict[PCIAddress | UUID | str, list[str]] = defaultdict(list)
     for device in inventory.devices:
+        for function in {*device.functions, *device.members}:
+            by_name[function.address].append(device.id)
         if device.mdev is not None:
-            by_uuid[device.mdev.uuid] = device.id
-        for function in (*device.functions, *device.members):
-            by_address.setdefault(function.address, device.id)
+            by_name[device.mdev.uuid].append(device.id)
         if device.iommu_group is not None:
-            by_group.setdefault(str(device.iommu_group), device.id)
+            by_name[str(device.iommu_group)].append(device.id)
     found: dict[str, Holder] = {}
     for use in sorted(uses, key=lambda use: (use.pod, use.resource, use.device_id)):
-        address = address_or_none(use.device_id)
-        if address is not None:
-            device_id = by_address.get(address)
-        elif use.device_id in by_group:
-            device_id = by_group[use.device_id]
-        else:
-            uuid = _uuid_or_none(use.device_id)
-            device_id = None if uuid is None else by_uuid.get(uuid)
-        if device_id is not None:
-            holder = Holder(use.pod, use.resource)
-            # Of two, the one that is not ours counts: it is the news.
-            if device_id not in found or found[device_id].resource == inventory.by_id[device_id].resource:
+        name = address_or_none(use.device_id) or _uuid_or_none(use.device_id) or use.device_id
+        holder = Holder(use.pod, use.resource, use.device_id)
+        for device_id in by_name.get(name, ()):
+            # Of two, the one that the kubelet does not count for this device is the news.
+            if device_id not in found or found[device_id].has_as_offered(inventory.by_id[device_id]):
                 found[device_id] = holder
     return dict(sorted(found.items()))
 

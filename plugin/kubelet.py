@@ -9,12 +9,13 @@ import asyncio
 import contextlib
 import hashlib
 import logging
+import math
 import os
 import random
 import secrets
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
@@ -45,6 +46,7 @@ _LONGEST_SOCKET_PATH = 107  # sun_path has 108 bytes, one of them the final zero
 _LOOK_AT_SOCKETS = 10.0  # seconds; what inotify missed
 _KUBELET_WATCHES_WITHIN = 10.0  # seconds from Register to ListAndWatch; the kubelet dials at once
 _STREAMS_END_WITHIN = 0.5  # seconds from a plugin's last message to the kubelet having taken note
+_ENDS_WITHIN = 2.0  # seconds for the last lists and the end of the streams
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
 _WORTH_A_WARNING = 5  # failures in a row
 
@@ -100,21 +102,23 @@ async def serve(watch: Watch, kubelet: Kubelet, registrations: Registrations) ->
     """Serve every resource that the node has, now or later, until the watch is stopped."""
     remove_dead_sockets(kubelet.sockets)
     serving: dict[str, _Serving] = {}
+    tasks: dict[str, asyncio.Task[None]] = {}
     async with asyncio.TaskGroup() as group:
         while not watch.stopped:
             change = watch.next_change
             offers = _offers(watch)
             for resource in sorted(offers.keys() - serving.keys()):
-                one = _Serving(offers[resource], watch, kubelet, registrations)
-                serving[resource] = one
-                one.task = group.create_task(one.keep())
-            for resource in sorted(serving.keys() - offers.keys()):
+                one = serving[resource] = _Serving(offers[resource], watch, kubelet, registrations)
+                tasks[resource] = group.create_task(one.keep(after=tasks.get(resource)))
+            for resource, one in sorted(serving.items()):
+                if resource in offers:
+                    one.config = watch.config
                 # A resource whose last device went stays, at 0; one that the config no longer has goes.
-                if serving[resource].config is not watch.config:
-                    serving.pop(resource).end()
+                elif one.config is not watch.config:
+                    serving.pop(resource).end(tasks[resource])
             await change.wait()
-        for one in serving.values():
-            one.end()
+        for resource, one in serving.items():
+            one.end(tasks[resource])
 
 
 def _offers(watch: Watch) -> Mapping[str, Offer]:
@@ -124,11 +128,10 @@ def _offers(watch: Watch) -> Mapping[str, Offer]:
 
 
 class _Serving:
-    """One resource, served and registered for as long as it is offered."""
+    """One resource, served and registered for as long as it is offered; `config` is the last one that offered it."""
 
     def __init__(self, offer: Offer, watch: Watch, kubelet: Kubelet, registrations: Registrations) -> None:
         self.config = watch.config
-        self.task: asyncio.Task[None] | None = None
         self._offer = offer
         self._resource = offer.resource
         self._watch = watch
@@ -137,20 +140,28 @@ class _Serving:
         self._servicer: DevicePluginServicer | None = None
         self._ended = False
 
-    def end(self) -> None:
-        """Stop serving: an empty list, the end of the streams, no socket."""
+    def end(self, task: asyncio.Task[None]) -> None:
+        """Stop serving: an empty list, the end of the streams, no socket. `task` is the one that keeps it."""
         self._ended = True
         if self._servicer is not None:
             self._servicer.close()
         self._kubelet.moved()
+        # It may be waiting for a kubelet that does not answer.
+        asyncio.get_running_loop().call_later(_ENDS_WITHIN, task.cancel)
 
-    async def keep(self) -> None:
+    async def keep(self, after: asyncio.Task[None] | None) -> None:
+        """Serve it until it is ended; `after` is the task that kept the same resource before."""
+        if after is not None:
+            await asyncio.wait([after])
         failures = 0
         while not self._ended:
+            began = time.monotonic()
             try:
                 await self._serve_until_lost()
                 failures = 0
             except (grpc.aio.AioRpcError, OSError, RuntimeError) as error:
+                if time.monotonic() - began > _LONGEST_PAUSE:
+                    failures = 0
                 # RuntimeError is what grpc raises when it cannot bind the socket.
                 reason = error.details() if isinstance(error, grpc.aio.AioRpcError) else error
                 pause = _pause(failures)
@@ -172,12 +183,11 @@ class _Serving:
             identity = await self._kubelet_there()
             if identity is None:
                 return
-        servicer = self._servicer = DevicePluginServicer(self._offer, self._watch)
+        servicer = self._servicer = DevicePluginServicer(self._offer, self._watch, kubelet.moved)
         server = grpc.aio.server()
         deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
-        refused = asyncio.Event()
         if kubelet.registry is not None:
-            registration = RegistrationServicer(resource, ours, refused)
+            registration = RegistrationServicer(resource, ours, servicer.refuse)
             registration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
         siblings = _siblings(ours, resource)
         try:
@@ -186,18 +196,25 @@ class _Serving:
             if kubelet.registry is None:
                 await _register(resource, ours.name, kubelet.socket)
             self._registrations.count[resource] = self._registrations.count.get(resource, 0) + 1
-            if not await self._is_watched(servicer, refused):
+            if not await self._is_watched(servicer, ours, identity):
                 return
             self._registrations.watched[resource] = True
             _log.info("%s: registered, and watched by the kubelet", resource, extra={"resource": resource})
             await self._until_lost(servicer, ours, identity, siblings)
         finally:
+            streams = servicer.streams
             self._registrations.watched[resource] = False
+            if self._ended:
+                del self._registrations.watched[resource]
             servicer.close()
             self._watch.wake()
             # Streams end by themselves; the grace lets their last message through.
             await server.stop(grace=1.0 if self._ended else None)
             _remove(ours)
+            if streams and (identity is None or _identity(kubelet.socket) == identity):
+                # Kubelets before 1.37 hold one registration per resource, and count it as gone when the stream of any
+                # plugin that had it ends (kubernetes issue 121994). It has to be over before the next one begins.
+                await self._another_kubelet(_STREAMS_END_WITHIN)
 
     async def _kubelet_there(self) -> Identity | None:
         """Wait for the kubelet's socket; which file it is. None when the resource is ended meanwhile."""
@@ -226,21 +243,30 @@ class _Serving:
             await _wait(move, left)
         return False
 
-    async def _is_watched(self, servicer: DevicePluginServicer, refused: asyncio.Event) -> bool:
+    async def _is_watched(self, servicer: DevicePluginServicer, ours: Path, identity: Identity | None) -> bool:
         """Wait for ListAndWatch: Register returning OK does not mean that the kubelet watches. In its plugins_registry
         it may come at any time."""
-        at_most = _KUBELET_WATCHES_WITHIN if self._kubelet.registry is None else None
-        waits = [asyncio.create_task(event.wait()) for event in (servicer.watched, refused, self._watch.ending)]
-        try:
-            await asyncio.wait(waits, timeout=at_most, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for wait in waits:
-                wait.cancel()
-        if refused.is_set():
-            raise ConnectionRefusedError("the kubelet refused the registration")
-        if not servicer.watched.is_set() and not self._ended:
-            _log.warning("%s: registered, but the kubelet does not watch; registering again", self._resource)
-        return servicer.watched.is_set()
+        until = time.monotonic() + (_KUBELET_WATCHES_WITHIN if identity is not None else math.inf)
+        while not self._ended:
+            move = self._kubelet.next_move
+            if servicer.refused:
+                raise ConnectionRefusedError("the kubelet refused the registration")
+            if servicer.streams:
+                return True
+            if self._is_void(ours, identity):
+                return False
+            if (left := until - time.monotonic()) <= 0:
+                _log.warning("%s: registered, but the kubelet does not watch; registering again", self._resource)
+                return False
+            await _wait(move, min(left, _LOOK_AT_SOCKETS))
+        return False
+
+    def _is_void(self, ours: Path, identity: Identity | None) -> bool:
+        """Whether the registration went with the kubelet it was made with, or with our socket."""
+        void = not ours.exists() or (identity is not None and _identity(self._kubelet.socket) != identity)
+        if void:
+            _log.info("%s: the kubelet's socket or ours is another one; registering again", self._resource)
+        return void
 
     async def _until_lost(
         self, servicer: DevicePluginServicer, ours: Path, identity: Identity | None, siblings: frozenset[str]
@@ -248,33 +274,34 @@ class _Serving:
         unwatched_since = time.monotonic()
         while not self._ended:
             move = self._kubelet.next_move
-            if not ours.exists() or (identity is not None and _identity(self._kubelet.socket) != identity):
-                _log.info("%s: the kubelet's socket or ours is another one; registering again", self._resource)
+            if self._is_void(ours, identity):
                 return
             if siblings:
                 remove_dead_sockets(self._kubelet.sockets)  # a plugin that was killed leaves them
             now = _siblings(ours, self._resource)
             if siblings and not now:
-                # Kubelets before 1.37 hold one registration per resource, and count it as gone when the stream of any
-                # plugin that had it ends (kubernetes issue 121994). Theirs has to be over before ours begins.
+                # Its last list was empty, and counts for the resource; or the kubelet held one registration only.
                 _log.info("%s: the other plugin of this node has gone; registering again", self._resource)
-                await asyncio.sleep(_STREAMS_END_WITHIN)
                 return
             siblings = now
+            at_most = _LOOK_AT_SOCKETS
             if servicer.streams:
                 unwatched_since = time.monotonic()
-            # The delay keeps two plugin pods from taking the resource from each other for ever on kubelets that hold
-            # one registration only.
-            elif time.monotonic() - unwatched_since > _KUBELET_WATCHES_WITHIN:
-                _log.warning("%s: the kubelet watches no more; registering again", self._resource)
-                return
-            await _wait(move, _LOOK_AT_SOCKETS)
+            else:
+                # The kubelet has to have taken note; and two plugin pods must not take the resource from each other
+                # for ever on kubelets that hold one registration only.
+                patience = _KUBELET_WATCHES_WITHIN if siblings else _STREAMS_END_WITHIN
+                left = unwatched_since + patience - time.monotonic()
+                if left <= 0:
+                    raise ConnectionResetError("the kubelet watches no more")
+                at_most = min(at_most, left)
+            await _wait(move, at_most)
 
 
 class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
-    """Answers the kubelet that found our socket in its plugins_registry. `refused` is set when it says no."""
+    """Answers the kubelet that found our socket in its plugins_registry. `refused` is called when it says no."""
 
-    def __init__(self, resource: str, socket_path: Path, refused: asyncio.Event) -> None:
+    def __init__(self, resource: str, socket_path: Path, refused: Callable[[], None]) -> None:
         self._resource = resource
         self._path = socket_path
         self._refused = refused
@@ -289,7 +316,7 @@ class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
     ) -> registration.RegistrationStatusResponse:
         if not request.plugin_registered:
             _log.warning("%s: the kubelet refused the registration: %s", self._resource, request.error)
-            self._refused.set()
+            self._refused()
         return registration.RegistrationStatusResponse()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -26,21 +26,27 @@ _AFTER_THE_ANSWER = 0.1  # seconds
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `watched` is set once the kubelet opened ListAndWatch; `streams` counts the open ones.
+    """Serves one resource. `streams` counts the kubelet's open ListAndWatch, `refused` is whether it refused the
+    registration, and `moved` is called when either changes.
 
     `close` ends the streams, each with an empty list, so that capacity goes down at once.
     """
 
-    def __init__(self, offer: Offer, watch: Watch) -> None:
+    def __init__(self, offer: Offer, watch: Watch, moved: Callable[[], None]) -> None:
         self._offer = offer
         self._watch = watch
-        self.watched = asyncio.Event()
+        self._moved = moved
         self.streams = 0
+        self.refused = False
         self._closed = False
         self._given: list[Mapping[str, str]] = []
 
     def close(self) -> None:
         self._closed = True
+
+    def refuse(self) -> None:
+        self.refused = True
+        self._moved()
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
         return api.DevicePluginOptions(get_preferred_allocation_available=True)
@@ -48,8 +54,8 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
         """The whole list at first and at every change; at the end an empty one."""
         self.streams += 1
+        self._moved()
         try:
-            self.watched.set()
             sent: Listing | None = None
             while not (self._watch.stopped or self._closed):
                 change = self._watch.next_change
@@ -61,6 +67,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
             yield api.ListAndWatchResponse()
         finally:
             self.streams -= 1
+            self._moved()
 
     async def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: Context

@@ -19,6 +19,7 @@ settings.load_profile("project")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="write the golden files anew; read them in the diff")
+    parser.addoption("--thorough", action="store_true", help="ten thousand rounds and trees, instead of some hundred")
 
 
 Machine = Callable[[str], Path]

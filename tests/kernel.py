@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pci.sysfs import VFIO_DEV, read_host
+from pci.sysfs import DEVICES, IOMMU_GROUPS, VFIO_DEV, read_host
 from plugin.binding.plan import Write
 from plugin.viability import is_on_vfio, is_vfio_driver
 
@@ -19,7 +19,7 @@ _NO_OVERRIDE = "(null)"
 def bind(sys: Path, address: str, driver: str | None) -> None:
     """Let a driver have the function, or none; `driver` and `uevent` change together, and what vfio made of the
     function goes with its driver, as in sysfs."""
-    function = (sys / "bus/pci/devices" / address).resolve()
+    function = (sys / DEVICES / address).resolve()
     link = function / "driver"
     link.unlink(missing_ok=True)
     uevent = function / "uevent"
@@ -27,9 +27,27 @@ def bind(sys: Path, address: str, driver: str | None) -> None:
     if driver is not None:
         link.symlink_to(os.path.relpath(sys.resolve() / _DRIVERS / driver, function))
         lines = f"DRIVER={driver}\n{lines}"
-    uevent.write_text(lines)
+    # Whoever looks meanwhile finds the old file or the new one.
+    new = sys / f"{address}.uevent"
+    new.write_text(lines)
+    new.replace(uevent)
     if driver is None or not is_vfio_driver(driver):
         shutil.rmtree(function / VFIO_DEV, ignore_errors=True)
+
+
+def unplug(sys: Path, address: str) -> None:
+    """Take a function off the bus, and out of its group."""
+    group = (sys / DEVICES / address / "iommu_group").readlink().name
+    (sys / "unplugged").mkdir(exist_ok=True)
+    (sys / DEVICES / address).rename(sys / "unplugged" / address)
+    (sys / IOMMU_GROUPS / group / "devices" / address).rename(sys / "unplugged" / f"{address} in {group}")
+
+
+def plug(sys: Path, address: str) -> None:
+    """Put it back, as it was."""
+    (member,) = (sys / "unplugged").glob(f"{address} in *")
+    member.rename(sys / IOMMU_GROUPS / member.name.rpartition(" ")[2] / "devices" / address)
+    (sys / "unplugged" / address).rename(sys / DEVICES / address)
 
 
 def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:
@@ -45,7 +63,7 @@ def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:
         (dev / "vfio/devices").mkdir()
         for number, function in enumerate(on_vfio):
             name = f"vfio{number}"
-            (sys / "bus/pci/devices" / str(function.address) / VFIO_DEV / name).mkdir(parents=True, exist_ok=True)
+            (sys / DEVICES / str(function.address) / VFIO_DEV / name).mkdir(parents=True, exist_ok=True)
             (dev / "vfio/devices" / name).touch()
     return dev
 

@@ -1,66 +1,88 @@
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pci.sysfs import read_host
-from plugin.config import Config, Rule
-from plugin.holders import Holder, Use, holders
+from plugin.config import Config, Groups, Rule
+from plugin.health import troubles
+from plugin.holders import Use, holders
 from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
-from plugin.snapshot import Snapshot
-from tests.compose import RTX_2060, Function, card, compose, desktop
+from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
 
-OURS = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
-GPU = "0000:01:00.0"
+RESOURCE = "nvidia.com/GA102_GEFORCE_RTX_3090"
+FIRST, SECOND = "0000:01:00.0", "0000:e1:00.0"
+
+Troubles = Callable[..., dict[str, str]]
 
 
 @pytest.fixture
-def inventory(machine: Machine, pci_ids: PCIIDs) -> Inventory:
-    return take_inventory(read_host(machine("rtx-2060")), Config(), pci_ids)
+def in_use(pci_ids: PCIIDs) -> Troubles:
+    """What is unhealthy when pods have these devices: (resource, ID) each."""
+
+    def find(sys: Path, *uses: tuple[str, str], config: Config | None = None) -> dict[str, str]:
+        inventory: Inventory = take_inventory(read_host(sys), config or Config(), pci_ids)
+        have = [Use(f"default/pod-{number}", *use) for number, use in enumerate(uses)]
+        return dict(troubles(inventory, None, holders=holders(inventory, have), fallen=frozenset()))
+
+    return find
 
 
-@pytest.mark.parametrize(
-    ("resource", "device_id"),
-    [
-        ("nvidia.com/TU106_GEFORCE_RTX_2060_REV__A_OLD", GPU),
-        ("nvidia.com/TU106_HIGH_DEFINITION_AUDIO_CONTROLLER", "0000:01:00.1"),  # NVIDIA's plugin: a companion
-        ("devices.kubevirt.io/rtx", "1"),  # KubeVirt's own: the number of the group
-    ],
-)
-def test_what_another_plugin_gave_out_is_unhealthy_and_names_the_pod(
-    inventory: Inventory, resource: str, device_id: str
+@pytest.mark.parametrize("device_id", ["0000:01:00.0", "0000:01:00.1", "11"])
+def test_what_another_plugin_gave_out_is_unhealthy_by_address_companion_or_group(
+    in_use: Troubles, machine: Machine, device_id: str
 ) -> None:
-    snapshot = Snapshot(inventory, None, holders(inventory, [Use("vms/virt-launcher-a", resource, device_id)]))
-    assert snapshot.troubles == {GPU: f"is in use by pod vms/virt-launcher-a, which has it as {resource}"}
+    assert in_use(machine("two-rtx-3090"), ("devices.kubevirt.io/gpu", device_id)) == {
+        FIRST: "is in use by pod default/pod-0, which has it as devices.kubevirt.io/gpu"
+    }
 
 
-def test_what_we_gave_out_ourselves_stays_healthy_since_the_kubelet_counts_it(inventory: Inventory) -> None:
-    snapshot = Snapshot(inventory, None, holders(inventory, [Use("vms/a", OURS, GPU)]))
-    assert (snapshot.troubles, snapshot.holders) == ({}, {GPU: Holder("vms/a", OURS)})
+def test_what_the_kubelet_gave_out_as_ours_stays_healthy(in_use: Troubles, machine: Machine) -> None:
+    assert in_use(machine("two-rtx-3090"), (RESOURCE, FIRST)) == {}
 
 
-def test_of_two_holders_the_foreign_one_is_the_news(inventory: Inventory) -> None:
-    uses = [Use("vms/a", OURS, GPU), Use("vms/b", "example.com/other", "0000:01:00.2")]
-    assert holders(inventory, uses) == {GPU: Holder("vms/b", "example.com/other")}
-
-
-@pytest.mark.parametrize("device_id", ["0000:ff:00.0", "999", "GPU-fef8089b", "kvm17", ""])
-def test_devices_that_are_none_of_ours_are_of_no_concern(inventory: Inventory, device_id: str) -> None:
-    assert holders(inventory, [Use("default/a", "example.com/x", device_id)]) == {}
-
-
-def test_after_a_rename_the_pod_that_has_it_by_the_old_name_is_seen(machine: Machine, pci_ids: PCIIDs) -> None:
+def test_what_a_pod_has_under_a_name_of_an_earlier_config_is_unhealthy(in_use: Troubles, machine: Machine) -> None:
     config = Config(offer=(Rule(vendor="10de", resource="nvidia.com/pgpu"),))
-    renamed = take_inventory(read_host(machine("rtx-2060")), config, pci_ids)
-    snapshot = Snapshot(renamed, None, holders(renamed, [Use("vms/a", OURS, GPU)]))
-    assert "which has it as nvidia.com/TU106" in snapshot.troubles[GPU]
+    assert in_use(machine("two-rtx-3090"), (RESOURCE, FIRST), config=config) == {
+        FIRST: f"is in use by pod default/pod-0, which has it as {RESOURCE}"
+    }
 
 
-def test_a_pod_with_another_member_of_the_group_has_the_group(tmp_path: Path, pci_ids: PCIIDs) -> None:
-    nic = Function(
-        address="0000:02:00.0", id="8086:1533", pci_class=0x020000, path="pci0000:00", driver="vfio-pci", group=1
-    )
-    compose(tmp_path / "sys", desktop((*card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1), nic)))
-    found = take_inventory(read_host(tmp_path / "sys"), Config(), pci_ids)
-    assert list(holders(found, [Use("net/a", "intel.com/nic", "0000:02:00.0")])) == [GPU]
+def test_of_two_pods_the_one_that_the_kubelet_does_not_count_is_named(in_use: Troubles, machine: Machine) -> None:
+    (reason,) = in_use(machine("two-rtx-3090"), (RESOURCE, FIRST), ("devices.kubevirt.io/gpu", "11")).values()
+    assert "default/pod-1" in reason
+
+
+def test_ids_that_are_no_device_of_this_node_mean_nothing(in_use: Troubles, machine: Machine) -> None:
+    uses = [("example.com/nic", text) for text in ("0000:99:00.0", "12345", "", "eth0", "kvm-1")]
+    assert in_use(machine("two-rtx-3090"), *uses) == {}
+
+
+@pytest.fixture
+def shared(tmp_path: Path) -> Path:
+    """A machine with two cards in one group."""
+    slots = ("0000:01:00", "0000:02:00")
+    compose(tmp_path / "sys", [one for slot in slots for one in card(slot, RTX_3090, path="pci0000:00", group=14)])
+    return tmp_path / "sys"
+
+
+ONE_ALONE = Config(offer=(Rule(address="0000:01:00.0", withhold=True),))
+
+
+@pytest.mark.parametrize("device_id", ["0000:01:00.0", "0000:01:00.1", "0000:02:00.1", "14"])
+def test_whoever_has_a_function_of_the_group_has_every_card_in_it(
+    in_use: Troubles, shared: Path, device_id: str
+) -> None:
+    assert set(in_use(shared, ("devices.kubevirt.io/gpu", device_id), config=ONE_ALONE)) == {"0000:02:00.0"}
+
+
+def test_a_pod_that_has_two_cards_as_one_unit_has_each_of_them_under_a_later_config(
+    in_use: Troubles, shared: Path
+) -> None:
+    together = Config(groups=Groups.TOGETHER)
+    assert in_use(shared, (RESOURCE, "0000:01:00.0"), config=together) == {}
+    assert in_use(shared, (RESOURCE, "0000:01:00.0"), config=ONE_ALONE) == {
+        "0000:02:00.0": f"is in use by pod default/pod-0, which has it as 0000:01:00.0 of {RESOURCE}"
+    }
