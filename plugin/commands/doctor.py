@@ -11,8 +11,8 @@ import typer
 from pci.details import BAR, Details
 from pci.sysfs import Function
 from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
-from plugin.doctor import Finding, Severity, examine, parameters, size
-from plugin.evidence import Evidence, read_evidence
+from plugin.doctor.evidence import Evidence, read_evidence
+from plugin.doctor.findings import Finding, Severity, examine, parameters, size
 from plugin.inventory import Device
 from plugin.naming import PCI_IDS, read_pci_ids
 from plugin.viability import what

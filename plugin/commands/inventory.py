@@ -64,7 +64,7 @@ def inventory(
 
 def _uses(socket: Path) -> frozenset[Use]:
     # grpc takes as long to import as everything else together.
-    from plugin import podresources
+    from plugin.serving import podresources
 
     try:
         return asyncio.run(podresources.uses(socket))

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from plugin.commands.options import POD_RESOURCES, ConfigFile, Dev, PCIIDsFile, Sysfs, config_of, inventory_of
-from plugin.logs import start_logging
 from plugin.naming import PCI_IDS, read_pci_ids
+from plugin.serving.logs import start_logging
 
 
 def serve(
@@ -38,7 +38,7 @@ def serve(
 ) -> None:
     """Offer the node's devices to the kubelet until SIGTERM. A changed config, or SIGHUP, takes effect at once."""
     # grpc takes as long to import as everything else together, and only this command needs it.
-    from plugin.daemon import World, run
+    from plugin.serving.daemon import World, run
 
     start_logging()
     os.umask(0o177)  # the sockets are for root's kubelet alone

@@ -5,7 +5,7 @@ import random
 import time
 from collections.abc import Sequence
 
-from plugin.v1beta1 import deviceplugin_pb2 as api
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.bench.contestant import Serving
 from tests.bench.machine import Machine
 from tests.bench.process import on_one_core

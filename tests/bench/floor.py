@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from plugin.v1beta1 import deviceplugin_pb2 as api
-from plugin.v1beta1 import deviceplugin_pb2_grpc as rpc
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc as rpc
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stubs only
 

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from plugin.v1beta1 import deviceplugin_pb2 as api
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.compose import RTX_3090, Function, bridge, compose
 
 RESOURCE = "nvidia.com/GA102_GEFORCE_RTX_3090"

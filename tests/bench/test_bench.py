@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.v1beta1 import deviceplugin_pb2 as api
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.bench import allocate
 from tests.bench.contestant import Contestant, floor, gpu_plugin, serving
 from tests.bench.machine import VARIABLE, Machine, build

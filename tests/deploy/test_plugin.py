@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from plugin.config_file import read_config
-from plugin.monitoring import REGISTERED
 from plugin.naming import PCI_IDS
+from plugin.serving.monitoring import REGISTERED
 from tests.conftest import Command
 from tests.processes import ROOT
 

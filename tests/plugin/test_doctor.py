@@ -8,8 +8,8 @@ import pytest
 from pci.platform import read_platform
 from pci.sysfs import read_host
 from plugin.config import Config, Groups, Rule
-from plugin.doctor import Check, Finding, Severity, examine
-from plugin.evidence import read_evidence
+from plugin.doctor.evidence import read_evidence
+from plugin.doctor.findings import Check, Finding, Severity, examine
 from plugin.naming import PCIIDs
 from plugin.record import record
 from tests.compose import (

@@ -7,7 +7,7 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from plugin.monitoring import REGISTERED
+from plugin.serving.monitoring import REGISTERED
 from tests.conftest import Machine
 from tests.kubelet import Kubelet, running_kubelet
 from tests.plugin.test_kubelet import BOTH, RTX_3090, serve

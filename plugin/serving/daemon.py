@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
-from plugin import podresources
-from plugin.bus import is_off_the_bus
 from plugin.config import Config
 from plugin.errors import PluginError
-from plugin.events import Directories, Gathered, Uevents
 from plugin.inventory import Inventory
-from plugin.kubelet import Kubelet, Registrations, kubelet_directory, serve
-from plugin.monitoring import monitoring
 from plugin.nodes import CDEVS, VFIO
-from plugin.watch import Watch, look_again_or_say_why
+from plugin.serving import podresources
+from plugin.serving.bus import is_off_the_bus
+from plugin.serving.events import Directories, Gathered, Uevents
+from plugin.serving.kubelet import Kubelet, Registrations, kubelet_directory, serve
+from plugin.serving.monitoring import monitoring
+from plugin.serving.watch import Watch, look_again_or_say_why
 
 _log = logging.getLogger(__name__)
 

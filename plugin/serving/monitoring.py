@@ -9,9 +9,9 @@ import grpc
 
 from plugin.errors import Refusal
 from plugin.inventory import node_device_resource
-from plugin.kubelet import Registrations
-from plugin.server import Context
-from plugin.watch import Watch
+from plugin.serving.kubelet import Registrations
+from plugin.serving.server import Context
+from plugin.serving.watch import Watch
 
 if TYPE_CHECKING:
     from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse

@@ -10,10 +10,10 @@ import grpc
 
 from plugin.allocation import Allocation
 from plugin.errors import PluginError
-from plugin.offer import Listing, Offer
-from plugin.v1beta1 import deviceplugin_pb2 as api
-from plugin.v1beta1 import deviceplugin_pb2_grpc
-from plugin.watch import Watch
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
+from plugin.serving.offer import Listing, Offer
+from plugin.serving.watch import Watch
 
 _log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from enum import IntEnum, StrEnum
 
 from pci.platform import Platform
 from plugin.config import Groups
-from plugin.evidence import Evidence
+from plugin.doctor.evidence import Evidence
 from plugin.inventory import Device
 from plugin.viability import is_gpu, is_on_vfio, is_vfio_driver, what
 

@@ -23,13 +23,13 @@ from urllib.parse import quote
 import grpc
 
 from plugin.errors import Refusal
-from plugin.offer import CardOffer, NodeDeviceOffer, Offer
-from plugin.pluginregistration_v1 import registration_pb2 as registration
-from plugin.pluginregistration_v1 import registration_pb2_grpc
-from plugin.server import Context, DevicePluginServicer
-from plugin.v1beta1 import deviceplugin_pb2 as api
-from plugin.v1beta1 import deviceplugin_pb2_grpc
-from plugin.watch import Watch
+from plugin.kubelet_api.pluginregistration_v1 import registration_pb2 as registration
+from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
+from plugin.serving.offer import CardOffer, NodeDeviceOffer, Offer
+from plugin.serving.server import Context, DevicePluginServicer
+from plugin.serving.watch import Watch
 
 _log = logging.getLogger(__name__)
 

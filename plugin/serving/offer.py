@@ -9,7 +9,7 @@ from plugin.errors import Refusal
 from plugin.inventory import Device, node_device_resource
 from plugin.nodes import Node
 from plugin.preference import Place, preferred
-from plugin.watch import Watch
+from plugin.serving.watch import Watch
 
 #: As the kubelet is told: ID, whether healthy, NUMA node where it is known.
 Listing = tuple[tuple[str, bool, int | None], ...]

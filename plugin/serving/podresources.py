@@ -5,8 +5,8 @@ from pathlib import Path
 import grpc
 
 from plugin.holders import Use
-from plugin.podresources_v1 import podresources_pb2 as api
-from plugin.podresources_v1 import podresources_pb2_grpc
+from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
+from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
 
 
 class CannotAsk(Exception):
