@@ -69,14 +69,14 @@ class Lab:
         """How many cards the node has, by what it tells the cluster."""
         return int(self.cluster.get("node", self.node.name)["status"]["allocatable"].get(resource, 0))
 
-    def wait_for_cards(self, number: int, resource: str = pods.RESOURCE) -> None:
+    def wait_for_cards(self, number: int, resource: str = pods.RESOURCE, seconds: float = 150) -> None:
         def look() -> bool:
             found = self.allocatable(resource)
             if found != number:
                 raise NotYet(f"{found} of {resource}")
             return True
 
-        until(f"{self.node.name} has {number} of {resource}", look, 150)
+        until(f"{self.node.name} has {number} of {resource}", look, seconds)
 
     def phase(self, pod: str) -> str:
         return str(self.cluster.get("pod", pod)["status"]["phase"])

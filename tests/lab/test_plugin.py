@@ -60,12 +60,13 @@ def test_a_disk_with_a_mounted_filesystem_is_not_given_away(lab: Lab, plugin: st
 def test_a_companion_without_its_driver_makes_the_card_unhealthy_until_it_is_back(lab: Lab, plugin: str) -> None:
     lab.wait_for_cards(2)
     _unbind(lab, f"{ALONE}.1")
-    lab.wait_for_cards(1)
+    # The kernel says so: the plugin's own look comes once a minute, the node's status every two seconds.
+    lab.wait_for_cards(1, seconds=20)
     device = lab.inventory(plugin)[f"{ALONE}.0"]
     assert device["reason"] == f"is not whole: {ALONE}.1 (audio) is bound to no driver; bind it to vfio-pci"
     assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][pods.RESOURCE] == "2"
     _probe(lab, f"{ALONE}.1")
-    lab.wait_for_cards(2)
+    lab.wait_for_cards(2, seconds=20)
 
 
 def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_by_name(lab: Lab, plugin: str) -> None:
