@@ -72,7 +72,7 @@ def test_a_companion_without_its_driver_makes_the_card_unhealthy_until_it_is_bac
 def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_by_name(lab: Lab, plugin: str) -> None:
     """The plugin is stopped meanwhile, so that the kubelet has the old list."""
     lab.wait_for_cards(2)
-    process = lab.node.sh("grep -lz gpu-plugin /proc/[0-9]*/cmdline | head -n 1").split("/")[2]
+    process = lab.node.sh("grep -lz 'gpu-plugi[n]' /proc/[0-9]*/cmdline | head -n 1").split("/")[2]
     lab.node.sh(f"kill -STOP {process}")
     try:
         _unbind(lab, f"{ALONE}.1")
