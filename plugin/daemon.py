@@ -92,8 +92,9 @@ async def run(world: World) -> None:
 
         listen([directory, kubelet.sockets], kubelet_moved)
         if world.config is not None:
-            # A changed ConfigMap is another link in the file's directory.
-            listen([world.config.absolute().parent], reloading.happened)
+            # A changed ConfigMap is another link in the file's directory; an editor may write the file in its place.
+            directory_of_config = world.config.absolute().parent
+            stack.callback(Directories([directory_of_config], reloading.happened, written=True).close)
         try:
             stack.callback(Uevents(Gathered(lambda: look_again_or_say_why(watch)).happened).close)
         except OSError as error:
