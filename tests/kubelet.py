@@ -46,7 +46,8 @@ class Endpoint:
 
 
 class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
-    """`pods` is what each pod (`namespace/name`) has, by resource; it outlives the kubelet, as its checkpoint does."""
+    """`pods` is what each pod (`namespace/name`) has, by resource; it outlives the kubelet, as its checkpoint does.
+    `refuses` are the resources whose registration it refuses, `ignores` those it takes and then does not watch."""
 
     def __init__(self, directory: Path, *, registry: Path | None = None, before_1_37: bool = False) -> None:
         self.directory = directory
@@ -55,6 +56,8 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         self.endpoints: dict[str, Endpoint] = {}
         self.registrations: list[api.RegisterRequest] = []
         self.pods: dict[str, dict[str, set[str]]] = {}
+        self.refuses: set[str] = set()
+        self.ignores: set[str] = set()
         self._life = _Life()
         self._changed = threading.Condition()
         self._server: grpc.Server | None = None
@@ -106,11 +109,15 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
     def Register(self, request: api.RegisterRequest, context: grpc.ServicerContext) -> api.Empty:
         if request.version != "v1beta1" or not is_resource_name(request.resource_name):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"cannot register {request}")
-        self.registrations.append(request)
+        if request.resource_name in self.refuses:
+            context.abort(grpc.StatusCode.UNAVAILABLE, "not this one")
         try:
             self._connect(request.resource_name, self.directory / request.endpoint, self._life)
         except grpc.RpcError as error:
             context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error}")
+        with self._changed:
+            self.registrations.append(request)
+            self._changed.notify_all()
         return api.Empty()
 
     def _look_at_registry(self, registry: Path, life: "_Life") -> None:
@@ -125,17 +132,13 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                     registration = found_rpc.RegistrationStub(channel)
                     info: found.PluginInfo = registration.GetInfo(found.InfoRequest(), timeout=1)
                     takes = info.type == "DevicePlugin" and "v1beta1" in info.supported_versions
-                    if takes and is_resource_name(info.name) and not self.refuses(info.name):
+                    if takes and is_resource_name(info.name) and info.name not in self.refuses:
                         self._connect(info.name, Path(info.endpoint), life)
                         known[path] = info.name
                         status = found.RegistrationStatus(plugin_registered=True)
                     else:
                         status = found.RegistrationStatus(plugin_registered=False, error="not this one")
                     registration.NotifyRegistrationStatus(status, timeout=1)
-
-    def refuses(self, resource: str) -> bool:
-        """Whether a plugin found in the registry is refused; for a test to say otherwise."""
-        return False
 
     def _connect(self, resource: str, socket: Path, life: "_Life") -> None:
         key = self._key(resource, socket.name)
@@ -154,7 +157,8 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                 return
             life.clients[key] = self.endpoints[resource] = endpoint
             self._changed.notify_all()
-        threading.Thread(target=self._watch, args=[resource, endpoint, life], daemon=True).start()
+        if resource not in self.ignores:
+            threading.Thread(target=self._watch, args=[resource, endpoint, life], daemon=True).start()
 
     def _key(self, resource: str, socket: str) -> tuple[str, str]:
         return resource, "" if self.before_1_37 else socket

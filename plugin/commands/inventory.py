@@ -67,7 +67,7 @@ def _uses(socket: Path) -> frozenset[Use]:
     from plugin.serving import podresources
 
     try:
-        return asyncio.run(podresources.uses(socket))
+        return asyncio.run(podresources.uses(socket, at_most=10.0))
     except podresources.CannotAsk as error:
         raise Refusal(f"cannot ask the kubelet who has what: {error}; name its socket with --pod-resources") from error
 

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 
 #: The kubelet lists a pod a moment after it allocated for it, and a pod that ended without telling anybody. Seconds.
 _PODS_APPEAR_WITHIN = 2.0
+_QUESTIONS_APART = 0.1  # seconds; every list and every allocation is a reason to ask
+_WORTH_WAITING = 2.0  # seconds for an answer without which a device could be offered that another plugin gave out
 
 #: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
 _RESETS_END_WITHIN = 2.0
@@ -64,8 +66,9 @@ async def run(world: World) -> None:
         # runs before the next await, when there is a watch.
         for signum in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(signum, lambda: watch.stop())
-        reload = Gathered(lambda: _reload(watch, world.read_config))
-        loop.add_signal_handler(signal.SIGHUP, reload.happened)
+        reload = asyncio.Event()
+        reloading = Gathered(reload.set)
+        loop.add_signal_handler(signal.SIGHUP, reloading.happened)
 
         def listen(paths: list[Path], changed: Callable[[], None]) -> None:
             stack.callback(Directories(paths, changed).close)
@@ -75,7 +78,13 @@ async def run(world: World) -> None:
             Gathered(lambda: watch.look_at_nodes()).happened,
         )
         # The kubelet writes its checkpoint there at every allocation.
-        asking = Gathered(lambda: pods.ask_soon())
+        ask = asyncio.Event()
+
+        def pods_may_differ() -> None:
+            ask.set()
+            loop.call_later(_PODS_APPEAR_WITHIN, ask.set)
+
+        asking = Gathered(pods_may_differ)
 
         def kubelet_moved() -> None:
             kubelet.moved()
@@ -83,8 +92,9 @@ async def run(world: World) -> None:
 
         listen([directory, kubelet.sockets], kubelet_moved)
         if world.config is not None:
-            # A changed ConfigMap is another link in the file's directory.
-            listen([world.config.absolute().parent], reload.happened)
+            # A changed ConfigMap is another link in the file's directory; an editor may write the file in its place.
+            directory_of_config = world.config.absolute().parent
+            stack.callback(Directories([directory_of_config], reloading.happened, written=True).close)
         try:
             stack.callback(Uevents(Gathered(lambda: look_again_or_say_why(watch)).happened).close)
         except OSError as error:
@@ -92,24 +102,45 @@ async def run(world: World) -> None:
         watch = Watch(world.look, world.read_config(), sys=world.sys, dev=world.dev)
         pods = _Pods(watch, world.pod_resources)
         await stack.enter_async_context(monitoring(watch, registrations, metrics=world.metrics, health=world.health))
-        net = asyncio.create_task(_look_from_time_to_time(watch, pods, world.rescan))
-        stack.callback(net.cancel)
-        await serve(watch, kubelet, registrations)
+        await pods.ask(_WORTH_WAITING)
+        async with asyncio.TaskGroup() as group:
+            tasks = [
+                group.create_task(_look_from_time_to_time(watch, pods, world.rescan)),
+                group.create_task(_reload_when_told(reload, watch, pods, world.read_config)),
+                group.create_task(_ask_when_told(ask, pods)),
+            ]
+            await serve(watch, kubelet, registrations)
+            for task in tasks:
+                task.cancel()
 
 
-def _reload(watch: Watch, read_config: Callable[[], Config]) -> None:
-    try:
-        config = read_config()
-        if config != watch.config:
-            watch.reconfigure(config)
+async def _reload_when_told(
+    told: asyncio.Event, watch: Watch, pods: "_Pods", read_config: Callable[[], Config]
+) -> None:
+    while True:
+        await told.wait()
+        told.clear()
+        try:
+            if read_config() == watch.config:
+                continue
+            # Under another name a device is another one to the kubelet, whoever has it.
+            await pods.ask(_WORTH_WAITING)
+            watch.reconfigure(read_config())
             _log.info("the config has changed and is in force")
-    except PluginError as error:
-        _log.error("the config stays as it was: %s", error)
+        except PluginError as error:
+            _log.error("the config stays as it was: %s", error)
+
+
+async def _ask_when_told(told: asyncio.Event, pods: "_Pods") -> None:
+    while True:
+        await told.wait()
+        told.clear()
+        await pods.ask()
+        await asyncio.sleep(_QUESTIONS_APART)
 
 
 async def _look_from_time_to_time(watch: Watch, pods: "_Pods", rescan: float) -> None:
     """The net under the kernel's and the kubelet's word."""
-    await pods.ask()
     while True:
         await asyncio.sleep(rescan)
         look_again_or_say_why(watch)
@@ -151,13 +182,12 @@ class _Pods:
     def __init__(self, watch: Watch, socket: Path) -> None:
         self._watch = watch
         self._socket = socket
-        self._asking: set[asyncio.Task[None]] = set()
         self._said: str | None = None
 
-    async def ask(self) -> bool:
-        """Whether the kubelet said who has what."""
+    async def ask(self, at_most: float = 10.0) -> bool:
+        """Whether the kubelet said who has what, within so many seconds."""
         try:
-            self._watch.hear(await podresources.uses(self._socket))
+            self._watch.hear(await podresources.uses(self._socket, at_most))
         except podresources.CannotAsk as error:
             if str(error) != self._said:
                 self._said = str(error)
@@ -165,15 +195,3 @@ class _Pods:
             return False
         self._said = None
         return True
-
-    def ask_soon(self) -> None:
-        """Ask now and, for a pod that was about to appear, a moment later."""
-        if not self._asking:
-            task = asyncio.create_task(self._ask_twice())
-            self._asking.add(task)
-            task.add_done_callback(self._asking.discard)
-
-    async def _ask_twice(self) -> None:
-        await self.ask()
-        await asyncio.sleep(_PODS_APPEAR_WITHIN)
-        await self.ask()

@@ -79,11 +79,15 @@ class Uevents:
 
 
 class Directories:
-    """Tells when an entry comes or goes in one of these directories, also in one that comes later."""
+    """Tells when an entry comes or goes in one of these directories, also in one that comes later; with `written`,
+    also when somebody has written a file in it."""
 
-    def __init__(self, paths: Iterable[Path], changed: Callable[[], None]) -> None:
+    def __init__(self, paths: Iterable[Path], changed: Callable[[], None], *, written: bool = False) -> None:
         self._paths = tuple(paths)
         self._changed = changed
+        self._mask = flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.MOVED_FROM
+        if written:
+            self._mask |= flags.CLOSE_WRITE
         self._inotify = INotify(nonblocking=True)
         self._watch()
         asyncio.get_running_loop().add_reader(self._inotify, self._read)
@@ -94,7 +98,7 @@ class Directories:
             # directory again changes nothing; one that was removed and made anew is another.
             for directory in (path, *path.parents):
                 try:
-                    self._inotify.add_watch(directory, flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.MOVED_FROM)
+                    self._inotify.add_watch(directory, self._mask)
                     break
                 except (FileNotFoundError, NotADirectoryError):
                     continue

@@ -44,6 +44,7 @@ _SOCKET_PREFIX = "gpu-plugin-"
 _LONGEST_SOCKET_PATH = 107  # sun_path has 108 bytes, one of them the final zero
 
 _LOOK_AT_SOCKETS = 10.0  # seconds; what inotify missed
+_LOOK_AT_SIBLINGS = 1.0  # seconds; nothing tells of a plugin that was killed
 _KUBELET_WATCHES_WITHIN = 10.0  # seconds from Register to ListAndWatch; the kubelet dials at once
 _STREAMS_END_WITHIN = 0.5  # seconds from a plugin's last message to the kubelet having taken note
 _ENDS_WITHIN = 2.0  # seconds for the last lists and the end of the streams
@@ -284,7 +285,7 @@ class _Serving:
                 _log.info("%s: the other plugin of this node has gone; registering again", self._resource)
                 return
             siblings = now
-            at_most = _LOOK_AT_SOCKETS
+            at_most = _LOOK_AT_SIBLINGS if siblings else _LOOK_AT_SOCKETS
             if servicer.streams:
                 unwatched_since = time.monotonic()
             else:

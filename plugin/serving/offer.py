@@ -102,6 +102,10 @@ class NodeDeviceOffer:
 
     def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         path = f"/dev/{self._device.node}"
+        listed = {device_id for device_id, _, _ in self.listing()}
+        for device_id in (device_id for container in containers for device_id in container):
+            if device_id not in listed:
+                raise Refusal(f"{device_id!r} is not a device of {self.resource} on this node")
         self._watch.look_at_nodes()
         if self._device.node not in self._watch.nodes.others:
             raise Refusal(f"{self.resource}: {path} does not exist on this node; load its kernel module")

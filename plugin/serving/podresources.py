@@ -13,8 +13,9 @@ class CannotAsk(Exception):
     """The kubelet does not answer; carries why."""
 
 
-async def uses(socket: Path) -> frozenset[Use]:
-    """Every device that a pod of this node has, of every plugin; CannotAsk where the kubelet does not say."""
+async def uses(socket: Path, at_most: float) -> frozenset[Use]:
+    """Every device that a pod of this node has, of every plugin; CannotAsk where the kubelet does not say within so
+    many seconds."""
     if not socket.exists():
         raise CannotAsk(f"{socket} does not exist")
     # Go's gRPC servers refuse the encoded path that a unix: target would make the authority.
@@ -22,7 +23,7 @@ async def uses(socket: Path) -> frozenset[Use]:
     async with grpc.aio.insecure_channel(f"unix:{socket}", options=options) as channel:
         try:
             listed = await podresources_pb2_grpc.PodResourcesListerStub(channel).List(
-                api.ListPodResourcesRequest(), timeout=10.0
+                api.ListPodResourcesRequest(), timeout=at_most
             )
         except grpc.aio.AioRpcError as error:
             raise CannotAsk(f"{socket}: {error.details()}") from error

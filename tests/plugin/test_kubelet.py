@@ -2,33 +2,19 @@
 
 import json
 import signal
+import socket
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 
+from plugin.kubelet_api.pluginregistration_v1.registration_pb2 import InfoRequest
+from plugin.kubelet_api.pluginregistration_v1.registration_pb2_grpc import RegistrationStub
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes
 from tests.kubelet import Kubelet, running_kubelet
-from tests.processes import FIXTURES, Program, running
-
-RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
-BOTH = ("0000:01:00.0", "0000:e1:00.0")
-
-
-@contextmanager
-def serve(sys: Path, kubelet_dir: Path, *arguments: str | Path) -> Iterator[Program]:
-    """`gpu-plugin serve` on a machine beside a kubelet's directory; VFIO's nodes are made for it, below
-    `kubelet_dir`/dev. No kernel tells of changes in a copied tree, so it looks every half second."""
-    dev = kubelet_dir / "dev"
-    if not dev.exists():
-        make_nodes(sys, dev)
-    common = ("--sysfs", sys, "--dev", dev, "--kubelet-dir", kubelet_dir, "--pci-ids", FIXTURES / "pci.ids")
-    with running("gpu-plugin", "serve", *common, "--rescan", "0.5", *arguments) as program:
-        yield program
+from tests.plugin.serving import BOTH, RTX_3090, serve, wait_until
 
 
 def test_every_card_is_registered_with_its_numa_node(machine: Machine, kubelet: Kubelet) -> None:
@@ -133,9 +119,155 @@ def test_without_a_look_at_the_node_nothing_is_handed_out(copied_machine: Machin
 
 def test_only_dead_sockets_of_ours_are_removed(machine: Machine, kubelet: Kubelet) -> None:
     (kubelet.directory / "gpu-plugin-mine.sock").write_text("not a socket")
-    with serve(machine("two-rtx-3090"), kubelet.directory):
-        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+    dead, living = (kubelet.directory / f"gpu-plugin-{name}.sock" for name in ("dead", "living"))
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(dead))
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(living))
+        other.listen()
+        with serve(machine("two-rtx-3090"), kubelet.directory):
+            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        assert living.is_socket()
+    assert not dead.exists()
     assert (kubelet.directory / "gpu-plugin-mine.sock").read_text() == "not a socket"
+
+
+def test_a_refused_registration_is_tried_again_ever_more_slowly_and_stops_no_other(
+    machine: Machine, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("node_devices: {kvm: 1}\n")
+    make_nodes(machine("two-rtx-3090"), kubelet.directory / "dev")
+    (kubelet.directory / "dev/kvm").touch()
+    kubelet.refuses.add(RTX_3090)
+    with serve(machine("two-rtx-3090"), kubelet.directory, "--config", config) as plugin:
+        plugin.wait_for_line(f"{RTX_3090}: not registered, trying again in")
+        assert any("not this one" in line for line in plugin.log)
+        assert kubelet.healthy("devices.gpu-launcher.dev/kvm") == ("kvm-0",)
+        kubelet.refuses.clear()
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+
+
+def test_a_kubelet_that_takes_the_registration_and_does_not_watch_is_registered_with_again(
+    machine: Machine, kubelet: Kubelet
+) -> None:
+    kubelet.ignores.add(RTX_3090)
+    with serve(machine("two-rtx-3090"), kubelet.directory) as plugin:
+        kubelet.wait_until(lambda: len(kubelet.registrations) == 1)
+        kubelet.ignores.clear()
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        assert any("the kubelet does not watch" in line for line in plugin.log)
+    assert len({request.endpoint for request in kubelet.registrations}) == 2
+
+
+def test_a_kubelet_that_restarts_between_register_and_watch_is_found_at_once(
+    machine: Machine, kubelet: Kubelet
+) -> None:
+    kubelet.ignores.add(RTX_3090)
+    with serve(machine("two-rtx-3090"), kubelet.directory):
+        kubelet.wait_until(lambda: len(kubelet.registrations) == 1)
+        kubelet.ignores.clear()
+        kubelet.restart()
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH, seconds=5)
+
+
+def test_a_kubelet_that_was_killed_and_comes_back_after_a_while_is_registered_with_at_once(
+    machine: Machine, kubelet: Kubelet
+) -> None:
+    with serve(machine("two-rtx-3090"), kubelet.directory) as plugin:
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        kubelet.stop(killed=True)  # its socket stays, and nobody answers
+        plugin.wait_for_line("not registered, trying again in")
+        kubelet.start()
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH, seconds=5)
+
+
+@pytest.mark.parametrize("before_1_37", [False, True])
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_rolling_update_leaves_the_resource_with_the_plugin_that_stays(
+    machine: Machine, short_dir: Path, before_1_37: bool, killed: bool
+) -> None:
+    sys = machine("two-rtx-3090")
+    with running_kubelet(short_dir, before_1_37=before_1_37) as kubelet, serve(sys, short_dir) as old:
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        with serve(sys, short_dir) as new:
+            new.wait_for_line("watched by the kubelet")
+            assert kubelet.healthy(RTX_3090) == BOTH
+            if killed:
+                old.kill()
+            else:
+                old.send(signal.SIGTERM)
+                assert old.end(10) == 0
+            new.wait_for_line("the other plugin of this node has gone")
+            kubelet.wait_until(lambda: len(kubelet.registrations) == 3 and kubelet.healthy(RTX_3090) == BOTH)
+            assert kubelet.allocate(RTX_3090, 2).envs
+
+
+def test_sigterm_does_not_wait_for_a_kubelet_that_does_not_answer(machine: Machine, short_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(short_dir / "kubelet.sock"))
+        silent.listen()
+        with serve(machine("two-rtx-3090"), short_dir) as plugin:
+            wait_until(lambda: list(short_dir.glob("gpu-plugin-*")))
+            plugin.send(signal.SIGTERM)
+            assert plugin.end(5) == 0
+    assert list(short_dir.glob("gpu-plugin-*")) == []
+
+
+@pytest.fixture
+def registry(short_dir: Path) -> Path:
+    directory = short_dir / "plugins_registry"
+    directory.mkdir()
+    return directory
+
+
+@pytest.mark.parametrize("before_1_37", [False, True])
+def test_in_plugins_registry_the_kubelet_finds_the_plugin_before_and_after_its_restart(
+    machine: Machine, short_dir: Path, registry: Path, before_1_37: bool
+) -> None:
+    with (
+        running_kubelet(short_dir, registry=registry, before_1_37=before_1_37) as kubelet,
+        serve(machine("two-rtx-3090"), short_dir, "--plugins-registry", registry),
+    ):
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        assert len(kubelet.allocate(RTX_3090, 2).devices) == 3
+        kubelet.restart()
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+    assert kubelet.registrations == []
+    assert list(short_dir.glob("gpu-plugin-*")) == []
+
+
+def test_in_plugins_registry_it_says_what_it_is(machine: Machine, short_dir: Path, registry: Path) -> None:
+    with serve(machine("two-rtx-3090"), short_dir, "--plugins-registry", registry):
+        wait_until(lambda: list(registry.glob("gpu-plugin-*.sock")))
+        (path,) = registry.iterdir()
+        with grpc.insecure_channel(f"unix:{path}") as channel:
+            info = RegistrationStub(channel).GetInfo(InfoRequest(), wait_for_ready=True, timeout=10)
+    assert (info.type, info.name, info.endpoint) == ("DevicePlugin", RTX_3090, str(path))
+    assert list(info.supported_versions) == ["v1beta1"]
+
+
+def test_in_plugins_registry_a_refusal_is_said_and_tried_again(
+    machine: Machine, short_dir: Path, registry: Path
+) -> None:
+    with running_kubelet(short_dir, registry=registry) as kubelet:
+        kubelet.refuses.add(RTX_3090)
+        with serve(machine("two-rtx-3090"), short_dir, "--plugins-registry", registry) as plugin:
+            plugin.wait_for_line(f"{RTX_3090}: the kubelet refused the registration: not this one")
+            kubelet.refuses.clear()
+            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+
+
+def test_in_plugins_registry_a_socket_that_is_removed_before_the_kubelet_comes_is_made_anew(
+    machine: Machine, short_dir: Path, registry: Path
+) -> None:
+    with serve(machine("two-rtx-3090"), short_dir, "--plugins-registry", registry):
+        wait_until(lambda: list(registry.iterdir()))
+        (first,) = registry.iterdir()
+        first.unlink()
+        wait_until(lambda: list(registry.iterdir()))
+        with running_kubelet(short_dir, registry=registry) as kubelet:
+            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 
 
 def test_a_kubelet_that_comes_later_is_waited_for(machine: Machine, short_dir: Path) -> None:
