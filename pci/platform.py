@@ -5,6 +5,7 @@ kernel's Documentation/ABI: stable/sysfs-module, testing/sysfs-class-iommu, test
 testing/sysfs-firmware-acpi; the parameters those of drivers/vfio and drivers/iommu/iommufd.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -84,7 +85,7 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
         unsafe_interrupts=seen(_unsafe_interrupts, sys),
         noiommu_mode=seen(lambda sys: _switch(sys, NOIOMMU_MODE), sys),
         drivers=seen(_drivers, sys),
-        tells_resets=any((sys / DEVICES / name / "reset_method").exists() for name in seen(_functions, sys) or ()),
+        tells_resets=any(os.path.exists(sys / DEVICES / name / "reset_method") for name in seen(_functions, sys) or ()),
         cpu_vendor=seen(lambda proc: _of_the_first_cpu(proc, "vendor_id"), proc),
         virtual_machine=seen(_virtual_machine, proc),
         command_line=seen(_command_line, proc),

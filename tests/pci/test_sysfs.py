@@ -2,8 +2,6 @@ import shutil
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.sysfs import NotSysfs, read_host
@@ -126,29 +124,3 @@ def test_what_is_not_a_function_or_a_group_is_reported_by_name(copied_machine: M
 def test_a_directory_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotSysfs, match="expected a sysfs tree, with bus/pci/devices below it"):
         read_host(tmp_path)
-
-
-@settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_whatever_is_broken_in_one_function_the_others_are_read(
-    data: st.DataObject, machine: Machine, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    sys = Path(shutil.copytree(machine("rtx-2060"), tmp_path_factory.mktemp("m") / "sys", symlinks=True))
-    broken = sys / "bus/pci/devices/0000:01:00.1"
-    name = data.draw(st.sampled_from(["uevent", "numa_node", "iommu_group", "physfn"]))
-    path = broken / name
-    if path.is_symlink() or path.exists():
-        path.unlink()
-    match data.draw(st.sampled_from(["missing", "file", "directory", "link", "circle"])):
-        case "file":
-            path.write_bytes(data.draw(st.binary(max_size=100)))
-        case "directory":
-            path.mkdir()
-        case "link":
-            path.symlink_to(data.draw(st.text("abc/.0123456789", min_size=1, max_size=20)))
-        case "circle":
-            path.symlink_to(path.name)
-    host = read_host(sys)
-    assert set(read_host(machine("rtx-2060")).functions) - {AUDIO} <= set(host.functions)
-    assert AUDIO in host.functions or any("0000:01:00.1" in fault.path for fault in host.faults)
-    shutil.rmtree(sys)
