@@ -472,24 +472,30 @@ class Chaos(RuleBasedStateMachine):
     @precondition(lambda self: self.up)
     @rule(choice=st.integers(0, 1000), count=st.integers(1, 3), settled=st.booleans())
     def allocate(self, choice: int, count: int, settled: bool) -> None:
-        if settled:
-            self.settle()
-        free = {
-            resource: [device for device in healthy if not self.has(resource, device)]
-            for resource, healthy in self.seen().items()
-        }
-        resources = [resource for resource in RESOURCES if free[resource]]
-        if not resources:
-            return
-        resource = resources[choice % len(resources)]
-        ids = random.sample(free[resource], min(count, len(free[resource])))
-        pod = self.new_pod()
-        units = {unit.id: unit for unit in self.node.units(self.offer) if unit.resource == resource}
-        self.say(f"allocate {resource} {ids} to {pod}")
-        try:
-            answer = self.kubelet.allocate_devices(resource, ids, pod)
-        except (grpc.RpcError, ValueError, KeyError) as error:
-            self.say(f"  refused: {error.details() if isinstance(error, grpc.Call) else error!r}")
+        answer = None
+        # What is free may be refused when a plugin ends just then, or has not heard yet of a pod's end; not for long.
+        for _ in range(3 if settled else 1):
+            if settled:
+                self.settle()
+            free = {
+                resource: [device for device in healthy if not self.has(resource, device)]
+                for resource, healthy in self.seen().items()
+            }
+            resources = [resource for resource in RESOURCES if free[resource]]
+            if not resources:
+                return
+            resource = resources[choice % len(resources)]
+            ids = random.sample(free[resource], min(count, len(free[resource])))
+            pod = self.new_pod()
+            units = {unit.id: unit for unit in self.node.units(self.offer) if unit.resource == resource}
+            self.say(f"allocate {resource} {ids} to {pod}")
+            try:
+                answer = self.kubelet.allocate_devices(resource, ids, pod)
+                break
+            except (grpc.RpcError, ValueError, KeyError) as error:
+                self.say(f"  refused: {error.details() if isinstance(error, grpc.Call) else error!r}")
+                time.sleep(0.7 if settled else 0)
+        if answer is None:
             assert not settled, f"refused what is free{self.story()}"
             return
         hosts = {node.host_path.removeprefix("/dev/") for node in answer.devices}
