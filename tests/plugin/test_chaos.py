@@ -611,7 +611,7 @@ class Chaos(RuleBasedStateMachine):
 
 
 def test_whatever_happens_the_kubelet_is_told_the_truth(pytestconfig: pytest.Config) -> None:
-    rounds = int(os.environ.get("ROUNDS", "300"))
+    rounds = 10_000 if pytestconfig.getoption("--thorough") else 300
     steps = 50
     run_state_machine_as_test(
         Chaos,
