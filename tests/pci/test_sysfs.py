@@ -2,9 +2,11 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
 
 from pci.address import InvalidPCIAddress, PCIAddress
-from pci.sysfs import NotSysfs, read_host
+from pci.sysfs import DEVICES, FILES, LINKS, VFIO_DEV, NotSysfs, read_host
+from tests.breaking import Break, breaks, broken
 from tests.conftest import Machine
 
 GPU = PCIAddress.parse("0000:01:00.0")
@@ -124,3 +126,24 @@ def test_what_is_not_a_function_or_a_group_is_reported_by_name(copied_machine: M
 def test_a_directory_that_is_no_sysfs_is_refused(tmp_path: Path) -> None:
     with pytest.raises(NotSysfs, match="expected a sysfs tree, with bus/pci/devices below it"):
         read_host(tmp_path)
+
+
+def test_whatever_is_broken_in_one_function_the_others_are_read(copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    as_made = read_host(sys)
+    entry = f"{DEVICES}/{AUDIO}"
+
+    @settings(max_examples=300)
+    @given(found=breaks([entry, *(f"{entry}/{name}" for name in (*FILES, *LINKS, VFIO_DEV))]))
+    def holds(found: list[Break]) -> None:
+        with broken(sys, found):
+            host = read_host(sys)
+        assert set(as_made.functions) - {AUDIO} <= set(host.functions)
+        assert (
+            AUDIO in host.functions
+            or Break(entry, "missing") in found
+            or any(str(AUDIO) in fault.path for fault in host.faults)
+        )
+
+    holds()
+    assert read_host(sys) == as_made
