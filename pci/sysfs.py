@@ -24,6 +24,7 @@ from pci.attribute import Fault, Unreadable, address_or_none, link, link_name, n
 FILES = ("uevent", "numa_node", "nvidia/current_vgpu_type", "nvidia/creatable_vgpu_types")
 LINKS = ("iommu_group", "physfn", "driver")
 VFIO_DEV = "vfio-dev"  # below a function: a directory with the name of its node in /dev/vfio/devices
+VFIO_DEV_NUMBER = "dev"  # in that one
 GROUP_NAME = "name"  # of a group; most have none
 
 DEVICES = "bus/pci/devices"

@@ -32,6 +32,7 @@ from pci.sysfs import (
     MDEV_TYPE_NAME,
     MDEVS,
     VFIO_DEV,
+    VFIO_DEV_NUMBER,
     NotSysfs,
     require_sysfs,
 )
@@ -62,8 +63,9 @@ def record(sys: Path, out: Path) -> int:
     for function in functions:
         place = _copy_device(sys, out, function, files=(*FILES, *details.FILES), links=LINKS)
         if place is not None:
+            # The name of the directory is what is read; git keeps no empty one.
             for node in sorted((place / VFIO_DEV).glob("*")):
-                _place(sys, out, node).mkdir()
+                _copy_file(sys, out, node / VFIO_DEV_NUMBER)
     for mdev in sorted((sys / MDEVS).glob("*")):
         _copy_device(sys, out, mdev, files=(MDEV_TYPE_NAME,), links=(MDEV_TYPE, "iommu_group"))
     for egm in sorted((sys / EGMS).glob("*")):

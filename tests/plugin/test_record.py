@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pci import details
-from pci.sysfs import FILES, LINKS, read_host
+from pci.sysfs import FILES, LINKS, VFIO_DEV_NUMBER, read_host
 from plugin.errors import Refusal, UserError
 from plugin.record import record
 from tests.compose import MACHINES, SYSFS, compose
@@ -42,7 +42,7 @@ def test_this_machine_can_be_recorded_and_nothing_but_what_is_read(tmp_path: Pat
     record(Path("/sys"), tmp_path / "here")
     assert read_host(tmp_path / "here").functions == read_host(Path("/sys")).functions
     below_devices = {path.name for path in (tmp_path / "here/devices").rglob("*") if not path.is_dir()}
-    assert below_devices <= {*FILES, *LINKS, *details.FILES}
+    assert below_devices <= {*FILES, *LINKS, *details.FILES, VFIO_DEV_NUMBER}
 
 
 def test_a_directory_with_something_in_it_is_left_alone(machine: Machine, tmp_path: Path) -> None:
