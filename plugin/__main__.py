@@ -27,7 +27,8 @@ def main() -> None:
     except OSError as error:
         # Standard output that is full or closed. Python would try to flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        print(f"gpu-plugin: cannot write: {error.strerror}", file=sys.stderr)
+        what = "cannot write" if error.filename is None else one_line(error.filename)
+        print(f"gpu-plugin: {what}: {error.strerror}", file=sys.stderr)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

@@ -86,7 +86,7 @@ def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
     """Whether all of it is still so. Reads nothing else, since it stands between the kubelet and every pod."""
     try:
         for one in all_grounds:
-            if one.entries is not None and len(os.listdir(one.entries[0])) != one.entries[1]:
+            if one.entries is not None and _functions_in(one.entries[0]) != one.entries[1]:
                 return False
             for path, end in one.links:
                 if not os.readlink(path).endswith(end):
@@ -102,6 +102,11 @@ def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
     )
 
 
+def _functions_in(group: str) -> int:
+    """How many of a group's members are PCI functions, which alone are members to us: 0000:41:00.0."""
+    return sum(name.count(":") == 2 for name in os.listdir(group))
+
+
 def _origin_is_as_seen(sys: Path, device: Device) -> bool:
     """What a virtual function depends on besides: the driver of its physical one, or still being a vGPU."""
     lead = device.lead
@@ -111,9 +116,12 @@ def _origin_is_as_seen(sys: Path, device: Device) -> bool:
         if lead.vgpu_type is not None:
             current = Path(f"{sys}/{DEVICES}/{lead.address}/nvidia/current_vgpu_type").read_text()
             return current.strip() == str(lead.vgpu_type)
-        return not is_vfio_driver(os.path.basename(os.readlink(f"{sys}/{DEVICES}/{lead.physical_function}/driver")))
+        driver = os.readlink(f"{sys}/{DEVICES}/{lead.physical_function}/driver")
+    except FileNotFoundError:
+        return lead.vgpu_type is None  # a driver that goes may leave its virtual functions
     except OSError:
         return False
+    return not is_vfio_driver(os.path.basename(driver))
 
 
 def _device(snapshot: Snapshot, resource: str, device_id: str) -> Device:

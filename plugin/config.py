@@ -12,6 +12,7 @@
     groups: together                   # an IOMMU group of several cards: `withhold` (the default) or one unit
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
+    noiommu: true                      # groups of vfio's no-IOMMU mode, too
 
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
@@ -77,7 +78,9 @@ class Rule:
             for value in values:
                 if not selector.takes(value):
                     raise ValueError(f"{name} {value!r}; expected {selector.expected}")
-            if selector.is_hexadecimal:
+            if name == "address":
+                values = tuple(str(PCIAddress.parse(value)) for value in values)  # nvidia-smi has longer domains
+            elif selector.is_hexadecimal:
                 values = tuple(value.lower() for value in values)
             object.__setattr__(self, name, values)
         if not any(getattr(self, name) for name in _SELECTORS):

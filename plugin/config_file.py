@@ -27,6 +27,9 @@ def read_config(path: Path) -> Config:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: cannot read the config: {error}") from error
+    if not text:
+        # What an editor or a full disk leaves half-way must not put every GPU on offer.
+        raise UserError(f"{path}: is empty; a config that asks for nothing is a comment, or {{}}")
     try:
         document = yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except (yaml.YAMLError, ValueError, LookupError, AttributeError, RecursionError) as error:
@@ -49,5 +52,9 @@ def _first(error: ValidationError) -> str:
     where = ".".join(str(part) for part in first["loc"] if part not in ("str", "tuple[str, ...]")) or "the file"
     if first["type"] == "string_type":
         # YAML 1.1 reads 10e1 as a number, and 1234:1111 as one to base 60.
-        return f"{where}: found {first['input']!r}; expected text, in quotes"
+        try:
+            found = repr(first["input"])[:80]
+        except ValueError:  # a number of thousands of digits
+            found = "a huge number"
+        return f"{where}: found {found}; expected text, in quotes"
     return f"{where}: {first['msg'].removeprefix('Value error, ')}"

@@ -167,7 +167,7 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
             sharing[unit.lead.iommu_group].append(unit)
     for unit in wanted:
         group = sharing.get(unit.lead.iommu_group, []) if unit.lead.iommu_group is not None else []
-        functions = unit.card
+        functions, leads = unit.card, [unit.lead]
         shares = None
         if unit in group and len(group) > 1:
             if config.groups is Groups.WITHHOLD:
@@ -178,8 +178,10 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
                 continue  # part of the unit that the first one stands for
             else:
                 functions = tuple(function for other in group for function in other.card)
+                leads = [other.lead for other in group]
         members = _members(host, unit.lead.iommu_group)
-        withheld = unit.withheld or not_for_guests(host, unit.lead, noiommu=config.noiommu) or shares
+        unfit = next(filter(None, (not_for_guests(host, lead, noiommu=config.noiommu) for lead in leads)), None)
+        withheld = unit.withheld or unfit or shares
         yield Device(
             functions=functions,
             lead=unit.lead,

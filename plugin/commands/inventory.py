@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +11,7 @@ import typer
 
 from pci.sysfs import Host
 from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
-from plugin.errors import Refusal, UserError
+from plugin.errors import Refusal, UserError, one_line
 from plugin.holders import Use, holders
 from plugin.inventory import Device, take_inventory
 from plugin.naming import PCI_IDS, PCIIDs, read_pci_ids
@@ -42,10 +44,9 @@ def inventory(
     names = read_pci_ids(pci_ids)
     if sysfs == Path("/sys"):
         dev = dev or Path("/dev")
-        pod_resources = pod_resources or (POD_RESOURCES if POD_RESOURCES.exists() else None)
     host = host_of(sysfs)
     found = take_inventory(host, config_of(config), names)
-    uses = None if pod_resources is None else _uses(pod_resources)
+    uses = _uses(pod_resources, is_this_node=sysfs == Path("/sys"))
     snapshot = Snapshot(
         found,
         None if dev is None else read_nodes(dev),
@@ -62,14 +63,20 @@ def inventory(
         print(json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names))
 
 
-def _uses(socket: Path) -> frozenset[Use]:
+def _uses(named: Path | None, *, is_this_node: bool) -> frozenset[Use] | None:
+    """Who has what, by the socket that was named, which has to answer, or by this node's, which may not be there."""
+    if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
+        return None
     # grpc takes as long to import as everything else together.
     from plugin.serving import podresources
 
     try:
-        return asyncio.run(podresources.uses(socket, at_most=10.0))
+        return asyncio.run(podresources.uses(named or POD_RESOURCES, at_most=10.0))
     except podresources.CannotAsk as error:
-        raise Refusal(f"cannot ask the kubelet who has what: {error}; name its socket with --pod-resources") from error
+        if named is None:
+            print(f"gpu-plugin: who has what is not known: {one_line(error)}", file=sys.stderr)
+            return None
+        raise Refusal(f"cannot ask the kubelet who has what: {error}") from error
 
 
 def _draw(snapshot: Snapshot, host: Host, file: Path) -> None:

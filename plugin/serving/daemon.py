@@ -105,7 +105,7 @@ async def run(world: World) -> None:
         await pods.ask(_WORTH_WAITING)
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_look_from_time_to_time(watch, pods, world.rescan)),
+                group.create_task(_look_from_time_to_time(watch, pods, reload, world.rescan)),
                 group.create_task(_reload_when_told(reload, watch, pods, world.read_config)),
                 group.create_task(_ask_when_told(ask, pods)),
             ]
@@ -117,18 +117,24 @@ async def run(world: World) -> None:
 async def _reload_when_told(
     told: asyncio.Event, watch: Watch, pods: "_Pods", read_config: Callable[[], Config]
 ) -> None:
+    said: str | None = None
     while True:
         await told.wait()
         told.clear()
         try:
-            if read_config() == watch.config:
-                continue
-            # Under another name a device is another one to the kubelet, whoever has it.
-            await pods.ask(_WORTH_WAITING)
-            watch.reconfigure(read_config())
-            _log.info("the config has changed and is in force")
+            if read_config() != watch.config:
+                # Under another name a device is another one to the kubelet, whoever has it.
+                await pods.ask(_WORTH_WAITING)
+                watch.reconfigure(read_config())
+                _log.info("the config has changed and is in force")
+            said = None
         except PluginError as error:
-            _log.error("the config stays as it was: %s", error)
+            if str(error) != said:
+                said = str(error)
+                _log.error("the config stays as it was: %s", error)
+        except Exception:
+            # Whatever is wrong with a new file, the old one is in force.
+            _log.exception("the config stays as it was")
 
 
 async def _ask_when_told(told: asyncio.Event, pods: "_Pods") -> None:
@@ -139,10 +145,11 @@ async def _ask_when_told(told: asyncio.Event, pods: "_Pods") -> None:
         await asyncio.sleep(_QUESTIONS_APART)
 
 
-async def _look_from_time_to_time(watch: Watch, pods: "_Pods", rescan: float) -> None:
+async def _look_from_time_to_time(watch: Watch, pods: "_Pods", reload: asyncio.Event, rescan: float) -> None:
     """The net under the kernel's and the kubelet's word."""
     while True:
         await asyncio.sleep(rescan)
+        reload.set()
         look_again_or_say_why(watch)
         await _look_for_fallen(watch, pods)
 
@@ -150,18 +157,22 @@ async def _look_from_time_to_time(watch: Watch, pods: "_Pods", rescan: float) ->
 async def _look_for_fallen(watch: Watch, pods: "_Pods") -> None:
     """Look for functions that fell off the bus, among the devices that nobody has: two reads that agree, each right
     after the kubelet's word. Where the kubelet does not say who has what, nothing is read."""
-    first = await _fallen(watch, pods)
-    if first:
+    found = await _fallen(watch, pods)
+    if found:
         await asyncio.sleep(_RESETS_END_WITHIN)
-        first &= await _fallen(watch, pods)
-    watch.find_fallen(first)
+        again = await _fallen(watch, pods)
+        found = None if again is None else found & again
+    # What was known stands until something else is.
+    if found is not None:
+        watch.find_fallen(found)
 
 
-async def _fallen(watch: Watch, pods: "_Pods") -> frozenset[PCIAddress]:
+async def _fallen(watch: Watch, pods: "_Pods") -> frozenset[PCIAddress] | None:
+    """The functions of free devices that read as ones; None where it cannot be told which devices are free."""
     allocations = watch.allocations.copy()
     # Whoever was given a device meanwhile may not be on the list.
     if not await pods.ask() or watch.allocations != allocations:
-        return frozenset()
+        return None
     free = (
         device
         for devices in watch.snapshot.inventory.listed.values()
@@ -192,6 +203,7 @@ class _Pods:
             if str(error) != self._said:
                 self._said = str(error)
                 _log.warning("what other plugins gave out is not seen: %s", error)
+            self._watch.hear_nothing()
             return False
         self._said = None
         return True

@@ -85,14 +85,17 @@ class Directories:
     def __init__(self, paths: Iterable[Path], changed: Callable[[], None], *, written: bool = False) -> None:
         self._paths = tuple(paths)
         self._changed = changed
-        self._mask = flags.CREATE | flags.DELETE | flags.MOVED_TO | flags.MOVED_FROM
-        if written:
-            self._mask |= flags.CLOSE_WRITE
-        self._inotify = INotify(nonblocking=True)
+        self._mask = flags.DELETE | flags.MOVED_TO | flags.MOVED_FROM
+        # A file that is being written is no news until it is closed.
+        self._mask |= flags.CLOSE_WRITE if written else flags.CREATE
+        self._inotify = _inotify()
+        if self._inotify is None:
+            return
         self._watch()
         asyncio.get_running_loop().add_reader(self._inotify, self._read)
 
     def _watch(self) -> None:
+        assert self._inotify is not None
         for path in self._paths:
             # Where it does not exist yet, the nearest directory above it tells when that changes. Watching the same
             # directory again changes nothing; one that was removed and made anew is another.
@@ -107,13 +110,28 @@ class Directories:
                     break
 
     def _read(self) -> None:
+        assert self._inotify is not None
         if self._inotify.read(timeout=0):
             self._watch()
             self._changed()
 
     def close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._inotify)
-        self._inotify.close()
+        if self._inotify is not None:
+            asyncio.get_running_loop().remove_reader(self._inotify)
+            self._inotify.close()
+
+
+def _inotify() -> INotify | None:
+    """None where the node has no more of them; the regular look is left."""
+    try:
+        return INotify(nonblocking=True)
+    except OSError as error:
+        _log.warning(
+            "changes of directories are seen only by the regular look: %s; raise the sysctls "
+            "fs.inotify.max_user_instances and max_user_watches",
+            error.strerror,
+        )
+        return None
 
 
 def is_about_devices(message: bytes) -> bool:

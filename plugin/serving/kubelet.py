@@ -361,7 +361,7 @@ def _identity(path: Path) -> Identity | None:
     """Which file this is; None while there is none. Inode numbers are used again, so the time of making counts."""
     try:
         status = path.stat()
-    except FileNotFoundError:
+    except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
@@ -377,11 +377,13 @@ def remove_dead_sockets(kubelet_dir: Path) -> None:
         if not path.is_socket():
             continue
         with socket.socket(socket.AF_UNIX) as probe:
-            probe.settimeout(1.0)
+            probe.setblocking(False)
             try:
                 probe.connect(str(path))
             except ConnectionRefusedError:
                 _remove(path)
+            except BlockingIOError:
+                continue  # it has more callers than it can take
             except OSError as error:
                 _log.warning("%s: left as it is: %s", path, error)
 

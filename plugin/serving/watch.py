@@ -52,10 +52,14 @@ class Watch:
         self.nodes = read_nodes(self.dev)
         return self._see(nodes=self.nodes)
 
-    def hear(self, uses: frozenset[Use] | None) -> Snapshot:
-        """Take the kubelet's list of who has what; None where it does not say."""
-        self._uses = uses or frozenset()
-        return self._see(holders=holders(self.snapshot.inventory, self._uses), sees_pods=uses is not None)
+    def hear(self, uses: frozenset[Use]) -> Snapshot:
+        """Take the kubelet's list of who has what."""
+        self._uses = uses
+        return self._see(holders=holders(self.snapshot.inventory, uses), sees_pods=True)
+
+    def hear_nothing(self) -> Snapshot:
+        """Take it that the kubelet does not say who has what; who had something is thought to have it still."""
+        return self._see(sees_pods=False)
 
     def find_fallen(self, fallen: frozenset[PCIAddress]) -> Snapshot:
         """Take the functions that fell off the bus."""
@@ -101,6 +105,9 @@ def look_again_or_say_why(watch: Watch) -> None:
         watch.look_again()
     except PluginError as error:
         _log.error("the node's inventory stays as it was: %s", error)
+    except Exception:
+        # A defect of ours must not end what is served.
+        _log.exception("the node's inventory stays as it was")
 
 
 def _report_soon(snapshot: Snapshot, before: Snapshot | None) -> None:

@@ -184,6 +184,28 @@ def test_a_virtual_function_whose_physical_one_was_given_to_vfio_is_noticed(
     assert not is_as_seen(sys, tmp_path, snapshot, devices)
 
 
+def test_a_virtual_function_outlives_its_physical_ones_driver(
+    copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs
+) -> None:
+    """The kernel says "driver left SR-IOV enabled after remove", and leaves them."""
+    sys = copied_machine("two-cards-nested-vfio")
+    bind(sys, "0000:02:00.1", "vfio-pci")
+    bind(sys, "0000:02:00.0", None)
+    config = Config(offer=(Rule(address="0000:02:00.1", resource="example.com/vf"),))
+    snapshot = Snapshot(take_inventory(read_host(sys), config, pci_ids), None)
+    assert is_as_seen(sys, tmp_path, snapshot, pick(snapshot, "example.com/vf", ["0000:02:00.1"]))
+
+
+def test_what_is_no_pci_function_changes_nothing_in_a_group(
+    copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    (sys / "kernel/iommu_groups/11/devices/INTC1055:00").symlink_to("nowhere")
+    nodes = read_nodes(make_nodes(sys, tmp_path / "dev"))
+    snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
+    assert is_as_seen(sys, tmp_path / "dev", snapshot, pick(snapshot, RTX_3090, ["0000:01:00.0"]))
+
+
 def test_noiommu_mode_is_for_who_asks_and_has_its_node_where_it_would_be_with_an_iommu(
     give: Give, copied_machine: Machine, tmp_path: Path
 ) -> None:

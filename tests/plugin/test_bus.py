@@ -60,6 +60,24 @@ def test_a_card_that_fell_off_the_bus_is_unhealthy_until_it_answers(copied_machi
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 
 
+def test_a_card_that_fell_stays_unhealthy_when_the_kubelet_falls_silent(
+    copied_machine: Machine, kubelet: Kubelet
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    for address in BOTH:
+        look_closely(sys, address, power_state="D0")
+        config_space(sys, address, ONES if address == GPU else b"\xde\x10")
+    with serve(sys, kubelet.directory, "--pod-resources", kubelet.pod_resources) as plugin:
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ("0000:e1:00.0",))
+        kubelet.pod_resources.unlink()
+        plugin.wait_for_line("what other plugins gave out is not seen")
+        # A look at everything later, it has still fallen.
+        bind(sys, "0000:e1:00.1", None)
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ())
+        bind(sys, "0000:e1:00.1", "vfio-pci")
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ("0000:e1:00.0",))
+
+
 def test_a_card_in_a_guests_hands_is_never_read(copied_machine: Machine, kubelet: Kubelet) -> None:
     """Its config space reads as ones while the guest resets it."""
     sys = copied_machine("two-rtx-3090")

@@ -97,7 +97,7 @@ def _by_model(one: Card) -> str:
 
 
 CONFIGS = {
-    "by model": Offer("", _by_model),
+    "by model": Offer("{}\n", _by_model),
     "one pool": Offer(
         f'groups: together\noffer: [{{vendor: "10de", pci_class: "03", resource: {POOL}}}]\n',
         lambda one: POOL,

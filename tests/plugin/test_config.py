@@ -37,6 +37,17 @@ noiommu: true
     )
 
 
+def test_an_empty_file_is_one_that_is_being_written(tmp_path: Path) -> None:
+    """To offer every GPU for the moment would hand out those that the file withholds."""
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(UserError, match=r"is empty; a config that asks for nothing is a comment, or \{\}"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
+    assert Rule(address="00000000:E1:00.0", withhold=True) == Rule(address="0000:e1:00.0", withhold=True)
+
+
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
     assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu"}
@@ -89,6 +100,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("offer: !!bool maybe", "is not YAML: "),
         ("offer: " + "[" * 3000, "is not YAML: "),
         ("offer: [{resource: a/b, device: 1234}]", "offer.0.device: found 1234; expected text, in quotes"),
+        (f"offer: [{{resource: a/b, vendor: 0x{'f' * 5000}}}]", "offer.0.vendor: found a huge number; expected text"),
         ("groups: split", "groups: Input should be 'withhold' or 'together'"),
         ("prefer: {pgpu: pack}", "the file: prefer: 'pgpu' is not an extended resource name"),
         ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: Input should be 'pack' or 'spread'"),

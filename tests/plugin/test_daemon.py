@@ -41,7 +41,7 @@ def dev(kubelet: Kubelet, machine: Machine) -> Path:
 def config(tmp_path: Path) -> Path:
     path = tmp_path / "config" / "config.yaml"
     path.parent.mkdir()
-    path.write_text("")
+    path.write_text("{}\n")
     return path
 
 
@@ -143,7 +143,7 @@ def test_a_config_that_adds_or_drops_a_resource_leaves_the_others_alone(
         config.write_text("node_devices: {kvm: 1}\n")
         plugin.send(signal.SIGHUP)
         kubelet.wait_until(lambda: kubelet.healthy(KVM) == ("kvm-0",))
-        config.write_text("")
+        config.write_text("{}\n")
         plugin.send(signal.SIGHUP)
         kubelet.wait_until(lambda: not kubelet.endpoints[KVM].connected)
         assert health(kubelet, KVM) == {}
@@ -158,7 +158,7 @@ def test_a_config_that_adds_or_drops_a_resource_leaves_the_others_alone(
 
 def test_a_configmap_that_changes_is_read_without_a_signal(machine: Machine, kubelet: Kubelet, config: Path) -> None:
     """The kubelet puts a ConfigMap's files into a new directory, and lets a link of one name lead there."""
-    texts = {"1": "", "2": f'offer: [{{vendor: "10de", resource: {POOL}}}]\n'}
+    texts = {"1": "{}\n", "2": f'offer: [{{vendor: "10de", resource: {POOL}}}]\n'}
     config.unlink()
     for name, text in texts.items():
         (config.parent / name).mkdir()
@@ -215,7 +215,7 @@ def test_a_broken_config_leaves_the_one_before_in_force_and_says_so(
         plugin.wait_for_line("the config stays as it was")
         assert any("stays as it was" in line and problem in line for line in plugin.log)
         assert kubelet.healthy(POOL) == BOTH
-        config.write_text("")
+        config.write_text("{}\n")
         plugin.send(signal.SIGHUP)
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 
@@ -385,7 +385,7 @@ def test_health_tells_the_process_from_its_registrations(
 
         wait_until(lambda: is_serving("registered"))
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH and kubelet.healthy(KVM) == ("kvm-0",))
-        config.write_text("")
+        config.write_text("{}\n")
         plugin.send(signal.SIGHUP)
         kubelet.wait_until(lambda: not kubelet.endpoints[KVM].connected)
         wait_until(lambda: is_serving("registered"))

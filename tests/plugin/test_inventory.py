@@ -269,6 +269,16 @@ def test_together_cards_of_different_resources_are_no_unit(machine: Machine, pci
     assert [device.id for device in pool.listed["nvidia.com/pair"]] == ["0000:01:00.0"]
 
 
+def test_together_every_card_has_to_be_fit_for_guests(tmp_path: Path, pci_ids: PCIIDs) -> None:
+    """A virtual function of a physical one on vfio-pci asks for a token; as one of a unit it does so too."""
+    physical = Function(
+        address="0000:01:00.0", id="8086:56c0", pci_class=0x038000, path="pci0000:00", driver="vfio-pci", group=1
+    )
+    compose(tmp_path / "sys", [physical, replace(physical, address="0000:01:01.0", physfn="0000:01:00.0")])
+    (unit,) = together(tmp_path / "sys", pci_ids).devices
+    assert "is a virtual function of 0000:01:00.0, which is on vfio-pci itself" in str(unit.withheld)
+
+
 def test_a_card_that_the_config_withholds_leaves_its_group_to_the_other(take: Take, machine: Machine) -> None:
     inventory = take(machine("two-gpus-one-group"), Rule(address="0000:02:00.0", withhold=True))
     assert reason(inventory, PCIAddress.parse("0000:02:00.0")) == "is withheld by the config"

@@ -44,7 +44,7 @@ def test_it_stays_ready_when_the_config_gives_a_resource_another_name(
     machine: Machine, kubelet: Kubelet, tmp_path: Path, port: int
 ) -> None:
     config = tmp_path / "config.yaml"
-    config.write_text("")
+    config.write_text("{}\n")
     with serve(machine("two-rtx-3090"), kubelet.directory, "--config", config, "--health", str(port)) as plugin:
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         new = tmp_path / "new.yaml"
