@@ -105,7 +105,7 @@ async def run(world: World) -> None:
         await pods.ask(_WORTH_WAITING)
         async with asyncio.TaskGroup() as group:
             tasks = [
-                group.create_task(_look_from_time_to_time(watch, pods, reload, world.rescan)),
+                group.create_task(_look_from_time_to_time(watch, pods, world.rescan)),
                 group.create_task(_reload_when_told(reload, watch, pods, world.read_config)),
                 group.create_task(_ask_when_told(ask, pods)),
             ]
@@ -117,7 +117,6 @@ async def run(world: World) -> None:
 async def _reload_when_told(
     told: asyncio.Event, watch: Watch, pods: "_Pods", read_config: Callable[[], Config]
 ) -> None:
-    said: str | None = None
     while True:
         await told.wait()
         told.clear()
@@ -127,11 +126,8 @@ async def _reload_when_told(
                 await pods.ask(_WORTH_WAITING)
                 watch.reconfigure(read_config())
                 _log.info("the config has changed and is in force")
-            said = None
         except PluginError as error:
-            if str(error) != said:
-                said = str(error)
-                _log.error("the config stays as it was: %s", error)
+            _log.error("the config stays as it was: %s", error)
         except Exception:
             # Whatever is wrong with a new file, the old one is in force.
             _log.exception("the config stays as it was")
@@ -145,11 +141,10 @@ async def _ask_when_told(told: asyncio.Event, pods: "_Pods") -> None:
         await asyncio.sleep(_QUESTIONS_APART)
 
 
-async def _look_from_time_to_time(watch: Watch, pods: "_Pods", reload: asyncio.Event, rescan: float) -> None:
+async def _look_from_time_to_time(watch: Watch, pods: "_Pods", rescan: float) -> None:
     """The net under the kernel's and the kubelet's word."""
     while True:
         await asyncio.sleep(rescan)
-        reload.set()
         look_again_or_say_why(watch)
         await _look_for_fallen(watch, pods)
 

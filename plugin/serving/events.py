@@ -127,8 +127,8 @@ def _inotify() -> INotify | None:
         return INotify(nonblocking=True)
     except OSError as error:
         _log.warning(
-            "changes of directories are seen only by the regular look: %s; raise the sysctls "
-            "fs.inotify.max_user_instances and max_user_watches",
+            "changes of directories are seen only by the regular look, and a new config by SIGHUP: %s; "
+            "raise the sysctl fs.inotify.max_user_instances",
             error.strerror,
         )
         return None
