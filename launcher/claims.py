@@ -11,7 +11,7 @@ from enum import StrEnum
 from uuid import UUID
 
 from launcher.errors import UserError
-from launcher.manifest import Devices
+from launcher.manifest.devices import Devices
 from pci.address import PCIAddress
 from pci.resource import InvalidValue, Kind, cards, decode, decode_mdevs, variable
 from pci.sysfs import Host
@@ -87,7 +87,9 @@ def claim(
 def _entries(devices: Devices) -> tuple[Entry, ...]:
     listed = ((EntryKind.GPU, devices.gpus), (EntryKind.HOST_DEVICE, devices.hostDevices))
     return tuple(
-        Entry(kind=kind, name=device.name, resource=device.deviceName) for kind, entries in listed for device in entries
+        Entry(kind=kind, name=device.name, resource=device.deviceName or "")
+        for kind, entries in listed
+        for device in entries
     )
 
 

@@ -18,8 +18,10 @@ from launcher.domain import domain_xml
 from launcher.elements.memory import guest_memory
 from launcher.embedded import DEFAULT_URI, is_embedded
 from launcher.errors import Refusal, UserError, one_line
+from launcher.facts import Facts
 from launcher.hostdevs import Card, not_passed_on, whole_cards
-from launcher.manifest import VirtualMachineInstance, read_manifest
+from launcher.manifest.reading import read_manifest
+from launcher.manifest.spec import VirtualMachineInstance
 from launcher.preflight import let_vfio_lock
 from launcher.supervise import supervise
 from pci.sysfs import Host, NotSysfs, read_host
@@ -48,6 +50,10 @@ def render(
         typer.Option(help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"),
     ] = None,
     emulation: Emulation = False,
+    block_volume: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A volume whose claim is a block device; may be given again."),
+    ] = None,
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     offline = env is not None or env_file is not None
@@ -57,7 +63,8 @@ def render(
     for card in cards:
         if card.missing is not None:
             _warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
-    xml = domain_xml(vmi, seat(cards), emulation=emulation)
+    facts = Facts(kvm=not emulation, block=frozenset(block_volume or []))
+    xml = domain_xml(vmi, seat(cards), facts)
     # Bytes, so that they are the same in every locale; and not sys.stdout, which is None where it was closed.
     with open(1, "wb", closefd=False) as stdout:
         stdout.write(xml.encode())
@@ -89,7 +96,7 @@ def run(
             )
     if cards and is_embedded(connect):
         let_vfio_lock(guest_memory(vmi.spec.domain))
-    xml = domain_xml(vmi, seat(cards), emulation=emulation)
+    xml = domain_xml(vmi, seat(cards), Facts(kvm=not emulation))
     run_domain(xml, uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 

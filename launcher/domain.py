@@ -4,42 +4,79 @@ Solely values to XML: what goes into the VM is decided before it gets here. The 
 and scalars; whatever is optional, repeated or computed is an element of launcher.elements. One serialisation.
 """
 
+from functools import cache
 from uuid import UUID, uuid5
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lxml import etree
+from lxml.builder import E
 
 from launcher.addresses import Seat
-from launcher.elements import cpu, firmware, memory
-from launcher.elements.controller import root_port
+from launcher.elements import (
+    clock,
+    consoles,
+    controllers,
+    cpu,
+    disks,
+    features,
+    firmware,
+    graphics,
+    interfaces,
+    iothreads,
+    lifecycle,
+    memory,
+    metadata,
+    peripherals,
+    placement,
+    security,
+)
 from launcher.elements.hostdev import hostdev
-from launcher.manifest import Metadata, VirtualMachineInstance
+from launcher.facts import Facts
+from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
-def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], *, emulation: bool = False) -> str:
-    """The whole domain, as text that ends with a newline.
-
-    `emulation`: QEMU's own CPU (type 'qemu') where there is no KVM.
-    """
+def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts) -> str:
+    """The whole domain, as text that ends with a newline."""
     domain = vmi.spec.domain
     chassis = _template().render(
-        type="qemu" if emulation else "kvm",
+        type="kvm" if facts.kvm else "qemu",
         name=domain_name(vmi.metadata),
         uuid=domain.firmware.uuid or _uuid(vmi.metadata),
         memory=memory.guest_memory(domain),
         vcpus=cpu.vcpus(domain),
-        machine=domain.machine.type,
+        arch=firmware.ARCHITECTURES[vmi.spec.architecture],
+        machine=firmware.machine(vmi.spec),
     )
     root = etree.fromstring(chassis, etree.XMLParser(remove_blank_text=True))
-    os, features, devices = (_child(root, name) for name in ("os", "features", "devices"))
-    firmware.boot(domain.firmware, os)
-    for element in firmware.sysinfo(domain.firmware):
-        os.addprevious(element)
-    features.addnext(cpu.cpu(domain))
-    devices.extend(root_port(seat) for seat in seats)
-    devices.extend(hostdev(device) for seat in seats for device in seat.hostdevs)
+    os = root.find("os")
+    assert os is not None, "the template has <os>"
+    firmware.boot(vmi, os)
+    root.extend(
+        [
+            *metadata.metadata(vmi.metadata),
+            *memory.memory(vmi, facts),
+            *iothreads.iothreads(domain),
+            *placement.placement(vmi, facts),
+            *firmware.sysinfo(domain),
+            *features.features(vmi),
+            cpu.cpu(vmi, facts),
+            *clock.clock(domain),
+            *lifecycle.lifecycle(domain),
+            E.devices(
+                *(controllers.root_port(seat) for seat in seats),
+                *controllers.controllers(vmi),
+                *disks.disks(vmi, facts),
+                *interfaces.interfaces(vmi),
+                *consoles.consoles(vmi),
+                *graphics.graphics(vmi),
+                *peripherals.peripherals(vmi),
+                *(hostdev(device) for seat in seats for device in seat.hostdevs),
+            ),
+            *security.launch_security(domain),
+        ]
+    )
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
@@ -53,13 +90,8 @@ def _uuid(metadata: Metadata) -> UUID:
     return uuid5(_UUIDS, f"{metadata.namespace}/{metadata.name}")
 
 
+@cache
 def _template() -> Template:
     # autoescape=True, since select_autoescape() looks at the suffix and would leave domain.xml.j2 unescaped.
     environment = Environment(loader=PackageLoader("templates", ""), autoescape=True, undefined=StrictUndefined)
     return environment.get_template("domain.xml.j2")
-
-
-def _child(root: etree._Element, name: str) -> etree._Element:
-    child = root.find(name)
-    assert child is not None, f"the template has <{name}>"
-    return child

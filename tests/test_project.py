@@ -33,6 +33,7 @@ BREACHES = {
     "floor": ("launcher/claims.py", "import plugin.naming"),
     "floor-stdlib": ("pci/sysfs.py", "import yaml"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.addresses"),
+    "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "plugin-storeys": ("plugin/naming.py", "import plugin.inventory"),
     "serving-storeys": ("plugin/serving/events.py", "import plugin.serving.watch"),
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),

@@ -3,7 +3,9 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest import CPU, Domain
+from launcher.facts import Facts
+from launcher.manifest.cpu import CPU
+from launcher.manifest.spec import Domain, VirtualMachineInstance
 
 _HOST_MODES = ("host-model", "host-passthrough")
 
@@ -26,7 +28,8 @@ def vcpus(domain: Domain) -> int:
     return sockets * cores * threads
 
 
-def cpu(domain: Domain) -> Element:
+def cpu(vmi: VirtualMachineInstance, facts: Facts) -> Element:
+    domain = vmi.spec.domain
     sockets, cores, threads = topology(domain)
     element = _model(domain.cpu)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))

@@ -1,7 +1,10 @@
-"""The guest's memory."""
+"""The guest's memory: how much, and what it is made of."""
+
+from lxml.etree import _Element as Element
 
 from launcher.errors import UserError
-from launcher.manifest import Domain
+from launcher.facts import Facts
+from launcher.manifest.spec import Domain, VirtualMachineInstance
 
 
 def guest_memory(domain: Domain) -> int:
@@ -13,3 +16,8 @@ def guest_memory(domain: Domain) -> int:
             "the manifest gives the guest no memory; expected domain.memory.guest or domain.resources.requests.memory"
         )
     return memory
+
+
+def memory(vmi: VirtualMachineInstance, facts: Facts) -> list[Element]:
+    """<maxMemory> and <memoryBacking>."""
+    return []

@@ -4,7 +4,7 @@ import pytest
 
 from launcher.claims import claim
 from launcher.errors import UserError
-from launcher.manifest import Devices
+from launcher.manifest.devices import Devices
 from pci.sysfs import read_host
 from tests.conftest import Machine
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, devices

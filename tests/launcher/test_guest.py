@@ -11,14 +11,15 @@ import pytest
 from launcher import guest
 from launcher.domain import domain_xml
 from launcher.errors import Refusal
-from launcher.manifest import read_manifest
+from launcher.facts import Facts
+from launcher.manifest.reading import read_manifest
 from tests.launcher.vms import write_vmi
 from tests.processes import running
 
 
 @pytest.fixture
 def xml(tmp_path: Path) -> str:
-    return domain_xml(read_manifest(write_vmi(tmp_path / "vm.yaml")), ())
+    return domain_xml(read_manifest(write_vmi(tmp_path / "vm.yaml")), (), Facts())
 
 
 @pytest.fixture
@@ -96,7 +97,7 @@ def test_a_guest_that_ends_as_its_grace_period_does_leaves_nothing(xml: str) -> 
 
 def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
     path = write_vmi(tmp_path / "vm.yaml", domain="    cpu: {cores: 4000000000}\n")
-    xml, events = domain_xml(read_manifest(path), ()), guest.Events()
+    xml, events = domain_xml(read_manifest(path), (), Facts()), guest.Events()
     with (
         guest.connected("test:///default", events) as connection,
         pytest.raises(Refusal) as error,

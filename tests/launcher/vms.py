@@ -6,7 +6,8 @@ from pathlib import Path
 from launcher.addresses import Seat, seat
 from launcher.claims import claim
 from launcher.hostdevs import whole_cards
-from launcher.manifest import Devices, HostDevice
+from launcher.manifest.devices import Devices
+from launcher.manifest.hostdevices import GPU, HostDevice
 from pci.sysfs import Host
 
 RTX_2060 = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -37,7 +38,7 @@ def write_vmi(path: Path, **parts: object) -> Path:
 
 def devices(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tuple[str, str]] = ()) -> Devices:
     return Devices(
-        gpus=tuple(HostDevice(name=name, deviceName=resource) for name, resource in gpus),
+        gpus=tuple(GPU(name=name, deviceName=resource) for name, resource in gpus),
         hostDevices=tuple(HostDevice(name=name, deviceName=resource) for name, resource in host_devices),
     )
 

@@ -1,10 +1,11 @@
-"""<controller type='pci'>: the root ports that seats are made of."""
+"""<controller>: the root ports that seats are made of, and what devices are plugged into."""
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
 from launcher.elements.address import guest_address
+from launcher.manifest.spec import VirtualMachineInstance
 
 
 def root_port(seat: Seat) -> Element:
@@ -18,3 +19,7 @@ def root_port(seat: Seat) -> Element:
         index=str(seat.bus),
         model="pcie-root-port",
     )
+
+
+def controllers(vmi: VirtualMachineInstance) -> list[Element]:
+    return [E.controller(type="usb", index="0", model="none")]

@@ -1,0 +1,50 @@
+"""spec.domain.clock."""
+
+from typing import Annotated, Literal
+
+from launcher.manifest.scalars import matching
+from launcher.model import model
+
+
+@model
+class UTC:
+    offsetSeconds: int | None = None
+
+
+@model
+class Timer:
+    present: bool = True
+
+
+@model
+class HPETTimer(Timer):
+    tickPolicy: Literal["delay", "catchup", "merge", "discard"] | None = None
+
+
+@model
+class PITTimer(Timer):
+    tickPolicy: Literal["delay", "catchup", "discard"] | None = None
+
+
+@model
+class RTCTimer(Timer):
+    tickPolicy: Literal["delay", "catchup"] | None = None
+    track: Literal["guest", "wall"] | None = None
+
+
+@model
+class Timers:
+    hpet: HPETTimer | None = None
+    kvm: Timer | None = None
+    pit: PITTimer | None = None
+    rtc: RTCTimer | None = None
+    hyperv: Timer | None = None
+
+
+@model
+class Clock:
+    utc: UTC | None = None
+    timezone: (
+        Annotated[str, matching("[A-Za-z0-9_+/-]+", "is no time zone; expected one like Europe/Berlin")] | None
+    ) = None
+    timer: Timers | None = None

@@ -1,0 +1,104 @@
+"""From a file to a manifest, or to one line that says what is wrong with it."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic_core import ErrorDetails, ValidationError
+
+from launcher.errors import UserError
+from launcher.manifest.scalars import shown
+from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
+from launcher.model import validator
+
+_KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
+    "VirtualMachine": VirtualMachine,
+    "VirtualMachineInstance": VirtualMachineInstance,
+}
+
+
+_DEEPEST = 100
+
+
+class _Loader(yaml.CSafeLoader):
+    """YAML as Kubernetes reads it, which refuses a key that is there twice."""
+
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        # Called for every mapping before it is made, and again where it is merged into another; after the first time
+        # it holds what was merged into it as well.
+        if not getattr(node, "seen", False):
+            node.seen = True  # type: ignore[attr-defined]
+            seen: set[str] = set()
+            for key, _ in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
+                    if key.value in seen:
+                        problem = f"the key {key.value!r} is there twice"
+                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                    seen.add(key.value)
+        super().flatten_mapping(node)
+
+
+def read_manifest(path: Path) -> VirtualMachineInstance:
+    """Read a VirtualMachineInstance, or a VirtualMachine as the instance it would make.
+
+    UserError, in one line that begins with the file and the field's path, for a file that is missing or not YAML and
+    for a manifest that says something the launcher does not convert.
+    """
+    document = _read_yaml(path)
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: expected a VirtualMachine or VirtualMachineInstance, found {shown(document)}")
+    kind = document.get("kind")
+    if not isinstance(kind, str) or kind not in _KINDS:
+        raise UserError(f"{path}: kind: expected VirtualMachine or VirtualMachineInstance, found {shown(kind)}")
+    try:
+        manifest = validator(_KINDS[kind]).validate_python(document)
+    except ValidationError as error:
+        first, *more = error.errors(include_url=False)
+        others = f" (and {len(more)} more)" if more else ""
+        raise UserError(f"{path}: {_line(first)}{others}") from error
+    return manifest.instance() if isinstance(manifest, VirtualMachine) else manifest
+
+
+def _read_yaml(path: Path) -> Any:
+    try:
+        text = path.read_text(encoding="utf-8")
+        _refuse_depth(text)
+        return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
+    except OSError as error:
+        raise UserError(f"{path}: cannot read the manifest: {error.strerror}") from error
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # The last three are PyYAML's for values that are not of their tag (!!int "", !!bool maybe, 2001-99-99).
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        said = [text for text in (getattr(error, "context", None), getattr(error, "problem", None)) if text]
+        problem = ", ".join(said) or " ".join(str(error).split())
+        raise UserError(f"{path}: is not YAML: {where}{problem}") from error
+
+
+def _refuse_depth(text: str) -> None:
+    """ValueError for a document nested deeper than any manifest: composing one overflows libyaml's stack."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_Loader):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > _DEEPEST:
+            raise ValueError(f"nested more than {_DEEPEST} levels deep")
+
+
+def _line(error: ErrorDetails) -> str:
+    """`spec.domain.devices.gpus[0].name: what is wrong with it`."""
+    parts = list(error["loc"])
+    if error["type"] == "unknown_field":
+        parts.append(error["ctx"]["field"])
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    match error["type"]:
+        case "missing":
+            problem = "is missing"
+        case "value_error" | "unknown_field":
+            problem = error["msg"].removeprefix("Value error, ")
+        case "not_a_mapping" | "dict_type":
+            problem = f"expected a mapping, found {shown(error['input'])}"
+        case _:
+            message = error["msg"]
+            problem = f"{message[0].lower()}{message[1:]}, found {shown(error['input'])}"
+    return f"{where}: {problem}"

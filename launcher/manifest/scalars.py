@@ -1,0 +1,75 @@
+"""The words and numbers that manifests are made of, each with its check and its JSON schema."""
+
+import re
+from typing import Annotated, Any
+from uuid import UUID
+
+from launcher.model import Checks, Reads
+from launcher.quantity import parse_quantity
+
+
+def matching(pattern: str, expected: str) -> Checks:
+    """A check that the whole text matches; `expected` ends the error: "'x' is ...; expected ..."."""
+
+    def check(value: str) -> str:
+        if not re.fullmatch(pattern, value, re.ASCII):
+            raise ValueError(f"{value!r} {expected}")
+        return value
+
+    return Checks(check, {"pattern": f"^(?:{pattern})$"})
+
+
+def between(least: int, most: int) -> Checks:
+    """A check that a number lies in a range, both ends included."""
+
+    def check(value: int) -> int:
+        if not least <= value <= most:
+            raise ValueError(f"{value}; expected {least} to {most}")
+        return value
+
+    return Checks(check, {"minimum": least, "maximum": most})
+
+
+def _quantity(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise ValueError(f"expected a quantity like 8Gi, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
+    return parse_quantity(value)
+
+
+def _uuid(value: Any) -> UUID:
+    try:
+        return UUID(value)
+    except (ValueError, AttributeError, TypeError):
+        raise ValueError(f"{value!r} is not a UUID") from None
+
+
+def _path_in_image(value: str) -> str:
+    if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", value) or ".." in value.split("/"):
+        raise ValueError(f"{value!r}; expected an absolute path of a file in the image, like /boot/vmlinuz")
+    return value
+
+
+def shown(value: Any) -> str:
+    """A value of the manifest's for an error line: short, whatever it is."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= 60 else f"{text[:60]}..."
+
+
+Count = Annotated[int, between(0, 2**32 - 1)]
+Quantity = Annotated[int, Reads(_quantity, {"type": ["string", "number"]})]
+UUIDText = Annotated[UUID, Reads(_uuid, {"type": "string", "format": "uuid"})]
+DNSName = Annotated[
+    str,
+    matching(
+        "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?",
+        "is no Kubernetes name; expected lower-case letters, digits, - and .",
+    ),
+]
+# libvirt drops an alias with any other character in it, and doesn't say so.
+AliasName = Annotated[
+    str, matching("[A-Za-z0-9_-]+", "cannot be part of a libvirt alias; expected letters, digits, - and _")
+]
+PathInImage = Annotated[str, Checks(_path_in_image, {"pattern": "^/"})]

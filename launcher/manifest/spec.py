@@ -1,0 +1,146 @@
+"""The kinds themselves, and what is directly below spec and spec.domain."""
+
+from typing import Annotated, Any, Literal
+
+from launcher.manifest.annotations import Annotations, ReadAnnotations
+from launcher.manifest.clock import Clock
+from launcher.manifest.cpu import CPU
+from launcher.manifest.devices import Devices
+from launcher.manifest.features import Features
+from launcher.manifest.firmware import Chassis, Firmware, Machine
+from launcher.manifest.interfaces import Network
+from launcher.manifest.memory import Memory, Resources
+from launcher.manifest.scalars import Count, DNSName, UUIDText
+from launcher.manifest.security import LaunchSecurity
+from launcher.manifest.volumes import Volume
+from launcher.model import Ignored, Refused, model, open_model
+
+_SCHEDULING = Ignored("it is for the pod and its scheduler")
+_PROBES = Refused("probes are asked by KubeVirt's handler; the pod's own readiness says whether the guest runs")
+_NOTHING = Annotations()
+
+
+@open_model
+class Metadata:
+    name: DNSName
+    namespace: DNSName = "default"
+    uid: UUIDText | None = None
+    annotations: ReadAnnotations = _NOTHING
+
+
+@open_model
+class TemplateMetadata:
+    """What a VirtualMachine gives to its instance beside the spec."""
+
+    annotations: ReadAnnotations = _NOTHING
+
+
+@model
+class IOThreads:
+    supplementalPoolThreadCount: Count | None = None
+
+
+@model
+class Domain:
+    cpu: CPU = CPU()
+    memory: Memory = Memory()
+    resources: Resources = Resources()
+    machine: Machine = Machine()
+    firmware: Firmware = Firmware()
+    chassis: Chassis | None = None
+    clock: Clock | None = None
+    features: Features | None = None
+    devices: Devices = Devices()
+    ioThreadsPolicy: Literal["shared", "auto", "supplementalPool"] | None = None
+    ioThreads: IOThreads | None = None
+    launchSecurity: LaunchSecurity | None = None
+    rebootPolicy: Literal["Reboot", "Terminate"] | None = None
+
+
+@model
+class ResourceClaim:
+    """A claim of the pod's; the launcher reads what its driver has allocated."""
+
+    name: str
+    resourceClaimName: str | None = None
+    resourceClaimTemplateName: str | None = None
+
+
+@model
+class Spec:
+    domain: Domain
+    architecture: Literal["amd64", "arm64"] = "amd64"
+    terminationGracePeriodSeconds: Count = 30
+    startStrategy: Annotated[None, Refused("nobody could resume the guest yet; leave it out")] = None
+    networks: tuple[Network, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    resourceClaims: tuple[ResourceClaim, ...] = ()
+    accessCredentials: Annotated[
+        None, Refused("keys and passwords are propagated by KubeVirt's handler; put them into cloud-init")
+    ] = None
+    utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations; use volumes")] = None
+    hostname: Annotated[str | None, Ignored("it is for the pod, and for cloud-init's metadata")] = None
+    subdomain: Annotated[str | None, Ignored("it is for the pod, and for cloud-init's metadata")] = None
+    livenessProbe: Annotated[None, _PROBES] = None
+    readinessProbe: Annotated[None, _PROBES] = None
+    evictionStrategy: Annotated[Any, Ignored("there is no live migration: an evicted pod shuts its guest down")] = None
+    affinity: Annotated[Any, _SCHEDULING] = None
+    dnsConfig: Annotated[Any, Ignored("it is for the pod, whose resolver passt gives to the guest")] = None
+    dnsPolicy: Annotated[Any, Ignored("it is for the pod, whose resolver passt gives to the guest")] = None
+    nodeSelector: Annotated[Any, _SCHEDULING] = None
+    priorityClassName: Annotated[Any, _SCHEDULING] = None
+    schedulerName: Annotated[Any, _SCHEDULING] = None
+    tolerations: Annotated[Any, _SCHEDULING] = None
+    topologySpreadConstraints: Annotated[Any, _SCHEDULING] = None
+
+
+@model
+class VirtualMachineInstance:
+    apiVersion: Literal["kubevirt.io/v1"]
+    kind: Literal["VirtualMachineInstance"]
+    metadata: Metadata
+    spec: Spec
+    status: Annotated[Any, Ignored("it is the controllers'")] = None
+
+
+@model
+class Template:
+    metadata: TemplateMetadata = TemplateMetadata()
+    spec: Spec
+
+
+@model
+class VirtualMachineSpec:
+    """`runStrategy` and `running` say when a VM runs; that is decided before the launcher starts."""
+
+    template: Template
+    runStrategy: Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None = None
+    running: bool | None = None
+    dataVolumeTemplates: Annotated[Any, Ignored("the claims that they make are there before the pod")] = None
+    instancetype: Annotated[
+        None, Refused("instance types are in the cluster; bring the VM with it expanded (virtctl expand)")
+    ] = None
+    preference: Annotated[
+        None, Refused("preferences are in the cluster; bring the VM with it expanded (virtctl expand)")
+    ] = None
+    updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
+
+
+@model
+class VirtualMachine:
+    apiVersion: Literal["kubevirt.io/v1"]
+    kind: Literal["VirtualMachine"]
+    metadata: Metadata
+    spec: VirtualMachineSpec
+    status: Annotated[Any, Ignored("it is the controllers'")] = None
+
+    def instance(self) -> VirtualMachineInstance:
+        """The instance that KubeVirt's controller would make: the VM's name, its template's annotations and spec."""
+        metadata = Metadata(
+            name=self.metadata.name,
+            namespace=self.metadata.namespace,
+            annotations=self.spec.template.metadata.annotations,
+        )
+        return VirtualMachineInstance(
+            apiVersion=self.apiVersion, kind="VirtualMachineInstance", metadata=metadata, spec=self.spec.template.spec
+        )

@@ -1,0 +1,69 @@
+"""Golden cases: each manifest of fixtures/vms says in its comments how it is rendered, and as what.
+
+    # render one-gpu-without-sysfs: --env PCI_RESOURCE_...=0000:01:00.0
+
+is a case whose golden file is fixtures/domains/one-gpu-without-sysfs.xml; the flags are those of `gpu-launcher render`,
+with a machine of fixtures/sysfs after --sysfs. A manifest without such a line is one case, of its own name, without
+flags. Manifests in fixtures/refused are not rendered: their `# refused: ` comment is the error, whole.
+"""
+
+import argparse
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.addresses import seat
+from launcher.claims import claim
+from launcher.domain import domain_xml
+from launcher.facts import Facts
+from launcher.hostdevs import whole_cards
+from launcher.manifest.reading import read_manifest
+from pci.sysfs import read_host
+from tests.processes import FIXTURES
+
+VMS = FIXTURES / "vms"
+DOMAINS = FIXTURES / "domains"
+REFUSED = FIXTURES / "refused"
+
+_FLAGS = argparse.ArgumentParser()
+_FLAGS.add_argument("--env", action="append", default=[])
+_FLAGS.add_argument("--sysfs")
+_FLAGS.add_argument("--emulation", action="store_true")
+_FLAGS.add_argument("--block-volume", action="append", default=[])
+
+
+@dataclass(frozen=True)
+class Case:
+    """A manifest and the flags to render it with; `name` is its golden file's."""
+
+    name: str
+    vm: Path
+    flags: tuple[str, ...]
+
+    @property
+    def golden(self) -> Path:
+        return DOMAINS / f"{self.name}.xml"
+
+    def xml(self, *more: str) -> str:
+        flags = _FLAGS.parse_args([*self.flags, *more])
+        environ = dict(setting.split("=", 1) for setting in flags.env)
+        host = read_host(FIXTURES / "sysfs" / flags.sysfs) if flags.sysfs else None
+        vmi = read_manifest(self.vm)
+        claims, _ = claim(vmi.spec.domain.devices, environ, host)
+        facts = Facts(kvm=not flags.emulation, block=frozenset(flags.block_volume))
+        return domain_xml(vmi, seat(whole_cards(claims, host)), facts)
+
+
+def cases(*vms: Path) -> tuple[Case, ...]:
+    """The cases of these manifests, or of all in fixtures/vms."""
+    return tuple(case for vm in vms or sorted(VMS.glob("*.yaml")) for case in _cases_of(vm))
+
+
+def case(name: str) -> Case:
+    return next(case for case in cases() if case.name == name)
+
+
+def _cases_of(vm: Path) -> list[Case]:
+    said = re.findall(r"^# render ([a-z0-9-]+):(.*)$", vm.read_text(), re.MULTILINE)
+    return [Case(name, vm, tuple(shlex.split(flags))) for name, flags in said or [(vm.stem, "")]]
