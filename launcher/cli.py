@@ -64,10 +64,17 @@ def render(
         if card.missing is not None:
             _warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
     facts = Facts(kvm=not emulation, block=frozenset(block_volume or []))
-    xml = domain_xml(vmi, seat(cards), facts)
-    # Bytes, so that they are the same in every locale; and not sys.stdout, which is None where it was closed.
-    with open(1, "wb", closefd=False) as stdout:
-        stdout.write(xml.encode())
+    _print(domain_xml(vmi, seat(cards), facts))
+
+
+@app.command()
+def schema() -> None:
+    """Print the JSON schema of the manifests that are taken, for editors."""
+    import json
+
+    from launcher.schema import json_schema
+
+    _print(json.dumps(json_schema(), indent=2) + "\n")
 
 
 @app.command()
@@ -163,6 +170,12 @@ def _unexported(line: str) -> str:
     if len(words) != 1:
         return line
     return words[0] if "=" in words[0] else ""
+
+
+def _print(text: str) -> None:
+    # Bytes, so that they are the same in every locale; and not sys.stdout, which is None where it was closed.
+    with open(1, "wb", closefd=False) as stdout:
+        stdout.write(text.encode())
 
 
 def _warn(text: str) -> None:

@@ -1,0 +1,57 @@
+"""The JSON schema against the manifests that are taken and those that are not."""
+
+import json
+from pathlib import Path
+
+import pytest
+import yaml
+from jsonschema import Draft202012Validator
+
+from launcher.schema import json_schema
+from tests.conftest import Command
+from tests.launcher.cases import VMS
+
+SCHEMA = json_schema()
+
+
+def faults(text: str) -> list[str]:
+    """Where and in which keyword a manifest differs from the schema, the deepest first."""
+    errors = Draft202012Validator(SCHEMA).iter_errors(yaml.safe_load(text))
+    return [error.message for error in errors]
+
+
+def test_it_is_a_json_schema() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("vm", sorted(VMS.glob("*.yaml")), ids=lambda path: path.stem)
+def test_every_manifest_that_is_rendered_is_valid(vm: Path) -> None:
+    assert faults(vm.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "domain",
+    [
+        "{gpu: []}",
+        "{cpu: {cores: two}}",
+        "{cpu: {cores: -1}}",
+        "{memory: {guest: [1]}}",
+        "{devices: {gpus: [{deviceName: example.com/card}]}}",
+        "{devices: {gpus: [{name: a.b, deviceName: example.com/card}]}}",
+        "{devices: {filesystems: [{name: data}]}}",
+        "{devices: {disks: [{name: root, cache: fast}]}}",
+    ],
+)
+def test_what_is_misspelt_mistyped_or_refused_is_invalid(domain: str) -> None:
+    head = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: vm}\n"
+    assert faults(f"{head}spec: {{domain: {domain}}}")
+
+
+def test_what_is_refused_says_why_in_the_schema() -> None:
+    filesystems = SCHEMA["$defs"]["Devices"]["properties"]["filesystems"]["anyOf"][0]
+    assert filesystems["description"].startswith("not converted: virtiofs needs")
+
+
+def test_the_command_prints_it(gpu_launcher: Command) -> None:
+    result = gpu_launcher("schema")
+    assert (json.loads(result.stdout), result.stderr, result.returncode) == (SCHEMA, "", 0)
