@@ -18,7 +18,9 @@ _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
 }
 
 
+_LARGEST = 3 << 20  # twice what etcd takes of one object
 _DEEPEST = 100
+_MOST = 100_000  # ten times what etcd would store of the smallest values
 
 
 class _Loader(yaml.CSafeLoader):
@@ -62,8 +64,12 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
 
 def _read_yaml(path: Path) -> Any:
     try:
-        text = path.read_text(encoding="utf-8")
-        _refuse_depth(text)
+        with path.open("rb") as file:
+            content = file.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise UserError(f"{path}: expected a manifest of at most {_LARGEST} bytes, found more")
+        text = content.decode()
+        _refuse_bombs(text)
         return yaml.load(text, Loader=_Loader)  # noqa: S506 (a SafeLoader)
     except OSError as error:
         raise UserError(f"{path}: cannot read the manifest: {error.strerror}") from error
@@ -76,13 +82,34 @@ def _read_yaml(path: Path) -> Any:
         raise UserError(f"{path}: is not YAML: {where}{problem}") from error
 
 
-def _refuse_depth(text: str) -> None:
-    """ValueError for a document nested deeper than any manifest: composing one overflows libyaml's stack."""
-    depth = 0
+def _refuse_bombs(text: str) -> None:
+    """ValueError for a document nested deeper, or with more in it, than any manifest.
+
+    Composing a deep one overflows libyaml's stack. Aliases are shared and cost nothing until somebody walks through
+    them: what counts is how much a document holds with each alias written out.
+    """
+    sizes: dict[str, int] = {}  # by anchor
+    open_nodes: list[tuple[str | None, int]] = [(None, 0)]  # from the document to the innermost: anchor, size so far
     for event in yaml.parse(text, Loader=_Loader):
-        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-        if depth > _DEEPEST:
-            raise ValueError(f"nested more than {_DEEPEST} levels deep")
+        if isinstance(event, yaml.CollectionStartEvent):
+            open_nodes.append((event.anchor, 1))
+            if len(open_nodes) > _DEEPEST:
+                raise ValueError(f"nested more than {_DEEPEST} levels deep")
+            continue
+        if isinstance(event, yaml.CollectionEndEvent):
+            anchor, size = open_nodes.pop()
+        elif isinstance(event, yaml.ScalarEvent):
+            anchor, size = event.anchor, 1
+        elif isinstance(event, yaml.AliasEvent):
+            anchor, size = None, sizes.get(event.anchor or "", 1)
+        else:
+            continue
+        if anchor is not None:
+            sizes[anchor] = size
+        outer, so_far = open_nodes.pop()
+        open_nodes.append((outer, so_far + size))
+        if so_far + size > _MOST:
+            raise ValueError(f"holds more than {_MOST} values, with its aliases written out")
 
 
 def _line(error: ErrorDetails) -> str:

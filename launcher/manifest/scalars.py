@@ -1,6 +1,7 @@
 """The words and numbers that manifests are made of, each with its check and its JSON schema."""
 
 import re
+import reprlib
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -49,10 +50,15 @@ def _path_in_image(value: str) -> str:
     return value
 
 
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = 60
+
+
 def shown(value: Any) -> str:
     """A value of the manifest's for an error line: short, whatever it is."""
     try:
-        text = repr(value)
+        text = _SHORT.repr(value)
     except ValueError:
         return "a number of thousands of digits"
     return text if len(text) <= 60 else f"{text[:60]}..."

@@ -163,6 +163,12 @@ def test_a_cpu_feature_has_libvirts_name(path: Path) -> None:
     assert line.startswith("spec.domain.cpu.model: '' is not the name of a CPU model")
 
 
+@pytest.mark.parametrize("bomb", ["[*{0}, *{0}, *{0}, *{0}]", "{{<<: [*{0}, *{0}, *{0}, *{0}]}}"])
+def test_a_document_that_holds_too_much_with_its_aliases_written_out_is_refused(path: Path, bomb: str) -> None:
+    text = "a0: &a0 {k: v}\n" + "".join(f"a{n + 1}: &a{n + 1} {bomb.format(f'a{n}')}\n" for n in range(30))
+    assert problem_of(path, text) == "is not YAML: holds more than 100000 values, with its aliases written out"
+
+
 def test_a_number_of_thousands_of_digits_is_one_line(path: Path) -> None:
     line = problem_of(path, vmi_text(name=f"0x{'f' * 5000}"))
     assert line == "metadata.name: input should be a valid string, found a number of thousands of digits"

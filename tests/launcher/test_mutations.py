@@ -1,0 +1,231 @@
+"""Manifests that nobody meant: every golden one with parts replaced, lost, doubled or broken.
+
+What comes of each is XML that is valid and has nothing in it that was text before, or one line that says what is wrong.
+Two thousand by default, twenty thousand with `--thorough`.
+"""
+
+import copy
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+from lxml import etree
+
+from launcher.errors import LauncherError, one_line
+from launcher.schema import json_schema
+from tests.launcher.cases import Case, cases
+from tests.launcher.test_domain import SCHEMA
+from tests.processes import BIN, ROOT
+
+EVIL = "\"/><evil a='b'>&evil;]]><!--"
+TEXTS = (
+    *(
+        "",
+        " ",
+        "null",
+        "~",
+        "yes",
+        "0",
+        "-1",
+        "1e400",
+        "0x10",
+        "1Gi",
+        "-1Gi",
+        "1.5Ei",
+        "100m",
+        "1" * 5000,
+        "NaN",
+        ".inf",
+    ),
+    *(
+        EVIL,
+        "a,b=c",
+        "${x}",
+        "{{ name }}",
+        "%s",
+        "../../etc/passwd",
+        "/",
+        "/dev/null",
+        "\ud7ff",
+        "é" * 300,
+        "a" * 70000,
+    ),
+    *(
+        "\x00",
+        "\x1b[0m",
+        "\x85",
+        "\u2028",
+        "\ufffe",
+        "\U0010ffff",
+        "line\nline",
+        "\t",
+        "-",
+        ":",
+        "#",
+        "1:2:3",
+        "2001-99-99",
+    ),
+)
+SCALARS = st.one_of(
+    st.sampled_from(TEXTS),
+    st.none(),
+    st.booleans(),
+    st.sampled_from([0, 1, -1, 2**31, 2**32, 2**63, 2**64, 10**400, -(2**63)]),
+    st.sampled_from([0.5, -0.0, float("inf"), float("nan"), 1e308]),
+    st.text(max_size=20),
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
+CASES = cases()
+VALID = etree.RelaxNG(etree.parse(SCHEMA))
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of everything in a document."""
+    below: list[tuple[Any, ...]] = []
+    children = (
+        document.items() if isinstance(document, dict) else enumerate(document) if isinstance(document, list) else ()
+    )
+    for key, child in children:
+        below += [(*path, key), *places(child, (*path, key))]
+    return below
+
+
+@st.composite
+def mutated(draw: st.DrawFn) -> tuple[Case, Any]:
+    """A golden case, and its manifest with one to four changes."""
+    case = draw(st.sampled_from(CASES))
+    document = copy.deepcopy(DOCUMENTS[case.vm])
+    for _ in range(draw(st.sampled_from([1, 1, 1, 2, 4]))):
+        where = draw(st.sampled_from(places(document) or [()]))
+        if where:
+            _change(draw, document, where)
+    return case, document
+
+
+def _change(draw: st.DrawFn, document: Any, where: tuple[Any, ...]) -> None:
+    *way, last = where
+    parent = document
+    for key in way:
+        parent = parent[key]
+    match draw(st.sampled_from(["replace", "replace", "lose", "add", "double", "swap"])):
+        case "replace":
+            parent[last] = draw(VALUES)
+        case "lose":
+            del parent[last]
+        case "add" if isinstance(parent, dict):
+            parent[draw(st.text(max_size=8) | st.sampled_from(NAMES))] = draw(VALUES)
+        case "double" if isinstance(parent, list):
+            parent.append(copy.deepcopy(parent[last]))
+        case _:
+            other = draw(st.sampled_from(CASES))
+            source: Any = DOCUMENTS[other.vm]
+            for key in draw(st.sampled_from(places(source))):
+                source = source[key]
+            parent[last] = copy.deepcopy(source)
+
+
+DOCUMENTS = {case.vm: yaml.safe_load(case.vm.read_text()) for case in CASES}
+NAMES = sorted(
+    {key for document in DOCUMENTS.values() for path in places(document) for key in path if isinstance(key, str)}
+)
+
+
+def outcome(case: Case, path: Path) -> str | None:
+    """The XML of the manifest in `path` with the case's flags, or None where it is refused in one line."""
+    try:
+        return Case(case.name, path, case.flags).xml()
+    except LauncherError as error:
+        line = one_line(error)
+        assert line
+        assert len(line) < 2000, "an error is a line for people"
+        return None
+
+
+def test_a_mutated_manifest_is_valid_xml_or_one_line(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    path = tmp_path / "vm.yaml"
+    schema = Draft202012Validator(json_schema())
+    seen = {"rendered": 0, "refused": 0}
+
+    @settings(
+        max_examples=20_000 if pytestconfig.getoption("--thorough") else 2_000,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(mutated())
+    def check(found: tuple[Case, Any]) -> None:
+        case, document = found
+        path.write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        xml = outcome(case, path)
+        seen["refused" if xml is None else "rendered"] += 1
+        if xml is None:
+            return
+        domain = etree.fromstring(xml)
+        assert domain.find(".//evil") is None
+        assert VALID.validate(domain), VALID.error_log
+        assert schema.is_valid(yaml.safe_load(path.read_text())), "the JSON schema refuses what is rendered"
+
+    check()
+    assert min(seen.values()) > 100, seen
+
+
+@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@given(st.data())
+def test_a_mangled_text_is_valid_xml_or_one_line(tmp_path: Path, data: st.DataObject) -> None:
+    case = data.draw(st.sampled_from(CASES))
+    text = case.vm.read_bytes()
+    for _ in range(data.draw(st.integers(1, 3))):
+        start = data.draw(st.integers(0, len(text)))
+        end = min(len(text), start + data.draw(st.integers(0, 40)))
+        middle = data.draw(
+            st.sampled_from(
+                [
+                    b"",
+                    b"&a ",
+                    b"*a",
+                    b"!!python/object:os.system ",
+                    b"<<: ",
+                    b"\x00",
+                    b"\xff",
+                    b"\t",
+                    b"? ",
+                    b"---\n",
+                    b"%",
+                ]
+            )
+            | st.binary(max_size=8)
+        )
+        text = text[:start] + middle + text[end:]
+    path = tmp_path / "vm.yaml"
+    path.write_bytes(text)
+    xml = outcome(case, path)
+    assert xml is None or VALID.validate(etree.fromstring(xml))
+
+
+HEAD = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: vm}\nspec:\n  domain:\n"
+MONSTERS = {
+    "aliases of aliases": "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10) if n else 'x'}]\n" for n in range(40)),
+    "a million keys": HEAD
+    + "    resources:\n      requests:\n"
+    + "".join(f"        k{n}: 1\n" for n in range(200_000)),
+    "a long string": HEAD + f"    firmware: {{serial: {'x' * 2_900_000}}}\n",
+    "deeply nested": HEAD + "    devices: " + "[" * 100_000,
+    "a list of everything": HEAD + "    devices:\n      gpus:\n" + "      - {name: gpu, deviceName: a/b}\n" * 20_000,
+    "more than a manifest": "#" * (4 << 20),
+}
+
+
+@pytest.mark.parametrize("monster", MONSTERS)
+def test_a_monster_is_one_line_within_300_mb(monster: str, tmp_path: Path) -> None:
+    path = tmp_path / "vm.yaml"
+    path.write_text(MONSTERS[monster])
+    command = f"ulimit -v 300000; exec {BIN}/gpu-launcher render {path} --env A=b"
+    result = subprocess.run(["sh", "-c", command], cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1), result.stderr[:500]
