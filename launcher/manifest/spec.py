@@ -17,6 +17,8 @@ from launcher.model import Ignored, Refused, model, open_model
 
 _SCHEDULING = Ignored("it is for the pod and its scheduler")
 _PROBES = Refused("probes are asked by KubeVirt's handler; the pod's own readiness says whether the guest runs")
+#: The same API under two names, for KubeVirt's API server.
+APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
 
 
@@ -96,7 +98,7 @@ class Spec:
 
 @model
 class VirtualMachineInstance:
-    apiVersion: Literal["kubevirt.io/v1"]
+    apiVersion: APIVersion
     kind: Literal["VirtualMachineInstance"]
     metadata: Metadata
     spec: Spec
@@ -128,7 +130,7 @@ class VirtualMachineSpec:
 
 @model
 class VirtualMachine:
-    apiVersion: Literal["kubevirt.io/v1"]
+    apiVersion: APIVersion
     kind: Literal["VirtualMachine"]
     metadata: Metadata
     spec: VirtualMachineSpec
