@@ -18,7 +18,7 @@ from launcher.domain import domain_xml
 from launcher.elements.memory import guest_memory
 from launcher.embedded import DEFAULT_URI, is_embedded
 from launcher.errors import Refusal, UserError, one_line
-from launcher.facts import Facts
+from launcher.facts import BlockSizes, Facts, read_block_sizes
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
@@ -54,6 +54,17 @@ def render(
         list[str] | None,
         typer.Option(metavar="NAME", help="A volume whose claim is a block device; may be given again."),
     ] = None,
+    raw_image: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."),
+    ] = None,
+    block_size: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=LOGICAL/PHYSICAL/DISCARD",
+            help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
+        ),
+    ] = None,
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     offline = env is not None or env_file is not None
@@ -63,7 +74,12 @@ def render(
     for card in cards:
         if card.missing is not None:
             _warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
-    facts = Facts(kvm=not emulation, block=frozenset(block_volume or []))
+    facts = Facts(
+        kvm=not emulation,
+        block=frozenset(block_volume or []),
+        raw_images=frozenset(raw_image or []),
+        block_sizes=_block_sizes(block_size or []),
+    )
     _print(domain_xml(vmi, seat(cards), facts))
 
 
@@ -105,6 +121,13 @@ def run(
         let_vfio_lock(guest_memory(vmi.spec.domain))
     xml = domain_xml(vmi, seat(cards), Facts(kvm=not emulation))
     run_domain(xml, uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
+
+
+def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:
+    try:
+        return dict(map(read_block_sizes, settings))
+    except ValueError as error:
+        raise UserError(f"--block-size {error}") from error
 
 
 def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], sysfs: Path | None) -> tuple[Card, ...]:

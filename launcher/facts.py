@@ -3,7 +3,8 @@
 In a pod it is looked up there; `render` takes it by flags, so that the same input gives the same bytes anywhere.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +16,23 @@ class NUMANode:
     distances: tuple[tuple[int, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class BlockSizes:
+    """Bytes, of a block device, or of a file system, which has one size for all three."""
+
+    logical: int
+    physical: int
+    discard: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None where they are not known.
 
     `nodes` and `cores` are the host's NUMA nodes and its physical cores, each core as the CPUs that are its threads.
     `block`: the names of the volumes whose claim is a block device, and not a file system with a file in it.
+    `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
+    `block_sizes`: by volume, for disks that match those of their volume.
     """
 
     kvm: bool = True
@@ -28,3 +40,15 @@ class Facts:
     nodes: tuple[NUMANode, ...] = ()
     cores: tuple[tuple[int, ...], ...] = ()
     block: frozenset[str] = frozenset()
+    raw_images: frozenset[str] = frozenset()
+    block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)
+
+
+def read_block_sizes(setting: str) -> tuple[str, BlockSizes]:
+    """`NAME=LOGICAL/PHYSICAL/DISCARD`, or `NAME=SIZE` where they are one; ValueError for anything else."""
+    name, _, said = setting.partition("=")
+    sizes = said.split("/")
+    if not name or len(sizes) not in (1, 3) or not all(size.isascii() and size.isdigit() for size in sizes):
+        raise ValueError(f"{setting}: expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes, like data=512/4096/4096")
+    numbers = [int(size) for size in sizes] * (3 // len(sizes))
+    return name, BlockSizes(*numbers)

@@ -4,6 +4,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
+from launcher.elements import virtio
 from launcher.elements.address import guest_address
 from launcher.manifest.spec import VirtualMachineInstance
 
@@ -22,4 +23,14 @@ def root_port(seat: Seat) -> Element:
 
 
 def controllers(vmi: VirtualMachineInstance) -> list[Element]:
-    return [E.controller(type="usb", index="0", model="none")]
+    return [E.controller(type="usb", index="0", model="none"), *scsi(vmi)]
+
+
+def scsi(vmi: VirtualMachineInstance) -> list[Element]:
+    """The one controller of all SCSI disks, where there are any: nothing is hotplugged, so no other needs it."""
+    if not any(disk.bus(vmi.spec.architecture) == "scsi" for disk in vmi.spec.disks):
+        return []
+    element = E.controller(type="scsi", index="0", model=virtio.model(vmi.spec.domain))
+    if virtio.behind_iommu(vmi.spec.domain):
+        element.append(E.driver(iommu="on"))
+    return [element]

@@ -93,3 +93,19 @@ class Devices:
             if device.name in seen:
                 raise ValueError(f"two entries of gpus and hostDevices are called {device.name!r}; rename one of them")
             seen.add(device.name)
+        disks: set[str] = set()
+        for disk in self.disks:
+            if disk.name in disks:
+                raise ValueError(f"two disks are called {disk.name!r}; rename one of them, and its volume")
+            disks.add(disk.name)
+        self._check_boot_order()
+
+    def _check_boot_order(self) -> None:
+        first: dict[int, str] = {}
+        named = [(f"the disk {disk.name!r}", disk.bootOrder) for disk in self.disks]
+        named += [(f"the interface {interface.name!r}", interface.bootOrder) for interface in self.interfaces]
+        for name, order in named:
+            if order is not None and order in first:
+                raise ValueError(f"{first[order]} and {name} both have bootOrder {order}; expected one of each")
+            if order is not None:
+                first[order] = name

@@ -1,12 +1,31 @@
-"""spec.domain.devices.disks."""
+"""spec.domain.devices.disks: what the guest sees of each volume, and whether that can be."""
 
+from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from launcher.manifest.scalars import AliasName, Count, between
-from launcher.model import Ignored, Refused, model
+from launcher.manifest.scalars import DNSLabel, between, matching
+from launcher.manifest.volumes import Volume
+from launcher.model import Checks, Ignored, Refused, model
 
 Bus = Literal["virtio", "sata", "scsi", "usb"]
 BootOrder = Annotated[int, between(1, 2**31 - 1)]
+Serial = Annotated[
+    str, matching("[A-Za-z0-9_.+-]{0,256}", "is no serial; expected at most 256 letters, digits and _ . + -")
+]
+
+#: As KubeVirt's webhook has it (pkg/defaults): what guests boot from without drivers of their own, by architecture.
+_DEFAULT_BUS: Mapping[str, Bus] = {"amd64": "sata", "arm64": "virtio"}
+#: QEMU's SCSI disks, which USB's are too, refuse to start with more (hw/scsi/scsi-disk.c, MAX_SERIAL_LEN).
+_LONGEST_SCSI_SERIAL = 36
+
+
+def _block_size(value: int) -> int:
+    if not 512 <= value <= 2 << 20 or value & (value - 1):
+        raise ValueError(f"{value}; expected a power of two from 512 to 2097152")
+    return value
+
+
+BlockSizeBytes = Annotated[int, Checks(_block_size, {"minimum": 512, "maximum": 2 << 20})]
 
 
 @model
@@ -14,6 +33,8 @@ class DiskTarget:
     bus: Bus | None = None
     readonly: bool = False
     pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's; leave it out")] = None
+
+    device = "disk"
 
 
 @model
@@ -24,6 +45,8 @@ class LUNTarget:
         None
     )
 
+    device = "lun"
+
 
 @model
 class CDROMTarget:
@@ -31,12 +54,24 @@ class CDROMTarget:
     readonly: bool = True
     tray: Literal["open", "closed"] = "closed"
 
+    device = "cdrom"
+
 
 @model
 class CustomBlockSize:
-    logical: Count
-    physical: Count
-    discardGranularity: Count | None = None
+    """In bytes. A discard granularity of 0 switches discarding off."""
+
+    logical: BlockSizeBytes
+    physical: BlockSizeBytes
+    discardGranularity: Annotated[int, between(0, 2**32 - 1)] | None = None
+
+    def __post_init__(self) -> None:
+        if self.logical > self.physical:
+            raise ValueError(f"logical: {self.logical}; expected at most physical, which is {self.physical}")
+        if self.discardGranularity and self.discardGranularity % self.logical:
+            raise ValueError(
+                f"discardGranularity: {self.discardGranularity}; expected a multiple of logical, {self.logical}"
+            )
 
 
 @model
@@ -49,20 +84,107 @@ class BlockSize:
     custom: CustomBlockSize | None = None
     matchVolume: MatchVolume | None = None
 
+    def __post_init__(self) -> None:
+        if self.custom is not None and self.matches_volume:
+            raise ValueError("has both custom and matchVolume; expected one of them")
+
+    @property
+    def matches_volume(self) -> bool:
+        return self.matchVolume is not None and self.matchVolume.enabled
+
 
 @model
 class Disk:
-    name: AliasName
+    name: DNSLabel
     disk: DiskTarget | None = None
     lun: LUNTarget | None = None
     cdrom: CDROMTarget | None = None
     bootOrder: BootOrder | None = None
-    serial: str | None = None
+    serial: Serial = ""
     dedicatedIOThread: bool = False
-    cache: Literal["none", "writethrough", "writeback"] | None = None
+    cache: Literal["none", "writethrough", "writeback", "directsync"] | None = None
     io: Literal["native", "threads"] | None = None
-    errorPolicy: Literal["stop", "ignore", "report", "enospace"] | None = None
-    blockSize: BlockSize | None = None
+    errorPolicy: Literal["stop", "ignore", "report", "enospace"] = "stop"
+    blockSize: BlockSize = BlockSize()
     shareable: bool = False
     tag: Annotated[str | None, Ignored("tags are for the config drive's device metadata, which is not written")] = None
     changedBlockTracking: Annotated[None, Refused("backups are not made by gpu-launcher; leave it out")] = None
+
+    def __post_init__(self) -> None:
+        said = [name for name in ("disk", "lun", "cdrom") if getattr(self, name) is not None]
+        if len(said) > 1:
+            raise ValueError(f"the disk {self.name!r} has both {said[0]} and {said[1]}; expected one of them")
+        if self.shareable and self.cache not in (None, "none"):
+            raise ValueError(
+                f"the disk {self.name!r} is shareable, so the node may not cache it; write cache: none, or leave it out"
+            )
+        if self.io == "native" and self.cache in ("writethrough", "writeback"):
+            raise ValueError(
+                f"the disk {self.name!r} has io: native, which goes past the node's cache; write cache: none"
+            )
+        if self.lun is not None and self.serial:
+            raise ValueError(f"the disk {self.name!r} is a lun, which has the serial of its device; leave serial out")
+        if self.lun is not None and self.blockSize.custom is not None:
+            raise ValueError(
+                f"the disk {self.name!r} is a lun, which has the block size of its device; leave blockSize out"
+            )
+
+    @property
+    def target(self) -> DiskTarget | LUNTarget | CDROMTarget:
+        return self.disk or self.lun or self.cdrom or DiskTarget()
+
+    def bus(self, architecture: str) -> Bus:
+        return self.target.bus or _DEFAULT_BUS[architecture]
+
+
+def with_default_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...]) -> tuple[Disk, ...]:
+    """The disks of the manifest, then one for every volume without, as KubeVirt's webhook makes them."""
+    named = {disk.name for disk in disks}
+    return (*disks, *(Disk(name=volume.name) for volume in volumes if volume.name not in named))
+
+
+def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architecture: str) -> None:
+    """ValueError for a disk that its bus or its volume cannot be."""
+    by_name = {volume.name: volume for volume in volumes}
+    for disk in disks:
+        said = f"the disk {disk.name!r}"
+        _check_bus(disk, disk.bus(architecture), said, architecture)
+        volume = by_name.get(disk.name)
+        if volume is not None:
+            _check_volume(disk, volume, said)
+        elif disk.cdrom is None:
+            raise ValueError(f"{said} has no volume; expected one of that name in volumes")
+
+
+def _check_bus(disk: Disk, bus: Bus, said: str, architecture: str) -> None:
+    on = f"on {bus}" if disk.target.bus else f"on {bus}, the default"
+    device = disk.target.device
+    if device == "lun" and bus != "scsi":
+        raise ValueError(f"{said} is a lun {on}, which carries no SCSI commands; write lun: {{bus: scsi}}")
+    if device == "cdrom" and bus == "virtio":
+        raise ValueError(f"{said} is a cdrom {on}, which has none; write cdrom: {{bus: scsi}}")
+    if architecture == "arm64" and bus in ("sata", "usb"):
+        raise ValueError(f"{said} is {on}; expected virtio or scsi, which arm64 has")
+    if device == "disk" and bus == "sata" and disk.target.readonly:
+        raise ValueError(f"{said} is read-only {on}, which has no such disks; write bus: virtio, or make it a cdrom")
+    if disk.dedicatedIOThread and bus != "virtio":
+        raise ValueError(f"{said} has an I/O thread and is {on}; expected bus: virtio")
+    custom = disk.blockSize.custom
+    if custom is not None and bus == "sata" and custom.logical != 512:
+        raise ValueError(f"{said} has logical blocks of {custom.logical} bytes {on}; expected 512, or another bus")
+    if bus in ("scsi", "usb") and len(disk.serial) > _LONGEST_SCSI_SERIAL:
+        raise ValueError(
+            f"{said} has a serial of {len(disk.serial)} characters {on}; expected at most {_LONGEST_SCSI_SERIAL}"
+        )
+
+
+def _check_volume(disk: Disk, volume: Volume, said: str) -> None:
+    if disk.lun is not None and volume.kind not in ("persistentVolumeClaim", "dataVolume"):
+        raise ValueError(f"{said} is a lun over a {volume.kind}; expected a persistentVolumeClaim or dataVolume")
+    if disk.shareable and volume.kind in ("containerDisk", "emptyDisk", "ephemeral"):
+        raise ValueError(f"{said} is shareable, but a {volume.kind} is of this VM alone; leave shareable out")
+    claim = volume.persistentVolumeClaim
+    if claim is not None and claim.readOnly and not disk.target.readonly and disk.cdrom is None:
+        raise ValueError(
+            f"{said} writes, but its claim is readOnly; write readonly: true in disk as well, or leave readOnly out"
+        )

@@ -55,6 +55,12 @@ _SHORT.maxlevel = 3
 _SHORT.maxstring = _SHORT.maxother = 60
 
 
+def _path_on_node(value: str) -> str:
+    if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", value) or {".", ".."} & set(value.split("/")):
+        raise ValueError(f"{value!r}; expected an absolute path of a file on the node, like /data/disk.img")
+    return value
+
+
 def shown(value: Any) -> str:
     """A value of the manifest's for an error line: short, whatever it is."""
     try:
@@ -74,8 +80,16 @@ DNSName = Annotated[
         "is no Kubernetes name; expected lower-case letters, digits, - and .",
     ),
 ]
+DNSLabel = Annotated[
+    str,
+    matching(
+        "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
+        "is no DNS label; expected at most 63 lower-case letters, digits and -, the first and last not -",
+    ),
+]
 # libvirt drops an alias with any other character in it, and doesn't say so.
 AliasName = Annotated[
     str, matching("[A-Za-z0-9_-]+", "cannot be part of a libvirt alias; expected letters, digits, - and _")
 ]
 PathInImage = Annotated[str, Checks(_path_in_image, {"pattern": "^/"})]
+PathOnNode = Annotated[str, Checks(_path_on_node, {"pattern": "^/"})]

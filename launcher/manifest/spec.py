@@ -6,13 +6,14 @@ from launcher.manifest.annotations import Annotations, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
 from launcher.manifest.devices import Devices
+from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
 from launcher.manifest.firmware import Chassis, Firmware, Machine
 from launcher.manifest.interfaces import Network
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.scalars import Count, DNSName, UUIDText
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.volumes import Volume
+from launcher.manifest.volumes import Volume, check_volumes
 from launcher.model import Ignored, Refused, model, open_model
 
 _SCHEDULING = Ignored("it is for the pod and its scheduler")
@@ -94,6 +95,15 @@ class Spec:
     schedulerName: Annotated[Any, _SCHEDULING] = None
     tolerations: Annotated[Any, _SCHEDULING] = None
     topologySpreadConstraints: Annotated[Any, _SCHEDULING] = None
+
+    def __post_init__(self) -> None:
+        check_volumes(self.volumes)
+        check_disks(self.disks, self.volumes, self.architecture)
+
+    @property
+    def disks(self) -> tuple[Disk, ...]:
+        """Those of domain.devices, and the ones that volumes without a disk have by default."""
+        return with_default_disks(self.domain.devices.disks, self.volumes)
 
 
 @model

@@ -1,51 +1,93 @@
 """spec.volumes: where the contents of disks come from. The pod brings them; the disks name them."""
 
-from typing import Annotated, Literal
+import binascii
+from typing import Annotated, Literal, get_args
 
-from launcher.manifest.scalars import AliasName, PathInImage, Quantity
+from launcher.manifest.scalars import DNSLabel, DNSName, PathInImage, PathOnNode, Quantity, matching
 from launcher.model import Ignored, Refused, model
 
 _HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start; leave it out")
+_MEBIBYTE = 1 << 20
+
+Image = Annotated[str, matching(r"\S+", "is no image; expected one like registry.example.com/disks/debian:13")]
+VolumeLabel = Annotated[
+    str, matching("[ -~]{0,32}", "is no label of an ISO 9660 volume; expected at most 32 ASCII characters")
+]
+
+Kind = Literal[
+    "persistentVolumeClaim",
+    "dataVolume",
+    "hostDisk",
+    "containerDisk",
+    "emptyDisk",
+    "ephemeral",
+    "cloudInitNoCloud",
+    "cloudInitConfigDrive",
+    "configMap",
+    "secret",
+    "serviceAccount",
+    "downwardAPI",
+    "sysprep",
+]
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @model
 class LocalObject:
     """A secret or config map of the VM's namespace."""
 
-    name: str
+    name: DNSName
 
 
 @model
 class HostDisk:
-    path: str
+    """A file of the node's. `DiskOrCreate` makes it, `capacity` large, where it is not there."""
+
+    path: PathOnNode
     type: Literal["Disk", "DiskOrCreate"]
     capacity: Quantity | None = None
-    shared: bool = False
+    shared: Annotated[bool, Ignored("it is for live migration, which there is none of")] = False
+
+    def __post_init__(self) -> None:
+        if self.type == "Disk" and self.capacity:
+            raise ValueError("has a capacity, but type Disk is for a file that is there; write type: DiskOrCreate")
+        if self.capacity is not None and self.capacity < _MEBIBYTE and self.type == "DiskOrCreate":
+            raise ValueError(f"capacity: {self.capacity} bytes; expected at least 1Mi")
 
 
 @model
 class PersistentVolumeClaim:
-    claimName: str
+    claimName: DNSName
     readOnly: bool = False
     hotpluggable: Annotated[None, _HOTPLUG] = None
 
 
 @model
 class DataVolume:
-    name: str
+    """The claim of a DataVolume, which has its name."""
+
+    name: DNSName
     hotpluggable: Annotated[None, _HOTPLUG] = None
 
 
 @model
+class EphemeralClaim:
+    claimName: DNSName
+    readOnly: bool = False
+
+
+@model
 class Ephemeral:
-    persistentVolumeClaim: PersistentVolumeClaim
+    """A claim that stays as it is: what the guest writes goes with the pod."""
+
+    persistentVolumeClaim: EphemeralClaim
 
 
 @model
 class ContainerDisk:
     """An image with a disk in it. The pod mounts it; where the image comes from is between the pod and its node."""
 
-    image: str
+    image: Image
     path: PathInImage | None = None
     imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] | None = None
     imagePullSecret: str | None = None
@@ -54,6 +96,10 @@ class ContainerDisk:
 @model
 class EmptyDisk:
     capacity: Quantity
+
+    def __post_init__(self) -> None:
+        if self.capacity < _MEBIBYTE:
+            raise ValueError(f"capacity: {self.capacity} bytes; expected at least 1Mi")
 
 
 @model
@@ -65,43 +111,69 @@ class CloudInit:
     networkDataBase64: str | None = None
     networkDataSecretRef: LocalObject | None = None
 
+    def __post_init__(self) -> None:
+        users = self._said("userData", "userDataBase64", "secretRef")
+        networks = self._said("networkData", "networkDataBase64", "networkDataSecretRef")
+        for said in (users, networks):
+            if len(said) > 1:
+                raise ValueError(f"has both {said[0]} and {said[1]}; expected one of them")
+        if not (users or networks):
+            raise ValueError("has neither user data nor network data; expected userData, userDataBase64 or secretRef")
+        for name in ("userDataBase64", "networkDataBase64"):
+            try:
+                # As Go reads it: padded, and lines may be broken.
+                text = (getattr(self, name) or "").replace("\r", "").replace("\n", "")
+                binascii.a2b_base64(text.encode(), strict_mode=True)
+            except ValueError as error:
+                raise ValueError(f"{name}: is not base64: {str(error).lower()}") from None
+
+    def _said(self, *names: str) -> list[str]:
+        # Empty text says nothing, as for KubeVirt.
+        return [name for name in names if getattr(self, name)]
+
 
 @model
 class Sysprep:
+    """A Windows answer file."""
+
     secret: LocalObject | None = None
     configMap: LocalObject | None = None
+
+    def __post_init__(self) -> None:
+        if (self.secret is None) == (self.configMap is None):
+            raise ValueError("expected one of secret and configMap, with autounattend.xml or unattend.xml in it")
 
 
 @model
 class ConfigMapVolume:
-    name: str
+    name: DNSName
     optional: bool = False
-    volumeLabel: str = ""
+    volumeLabel: VolumeLabel = ""
 
 
 @model
 class SecretVolume:
-    secretName: str
+    secretName: DNSName
     optional: bool = False
-    volumeLabel: str = ""
+    volumeLabel: VolumeLabel = ""
 
 
 @model
 class DownwardAPIVolume:
     fields: Annotated[object, Ignored("the pod's own downwardAPI volume serves it")] = None
-    volumeLabel: str = ""
+    volumeLabel: VolumeLabel = ""
 
 
 @model
 class ServiceAccountVolume:
-    serviceAccountName: str
+    serviceAccountName: DNSName
 
 
 @model
 class Volume:
     """A name and one source."""
 
-    name: AliasName
+    name: DNSLabel
     persistentVolumeClaim: PersistentVolumeClaim | None = None
     dataVolume: DataVolume | None = None
     hostDisk: HostDisk | None = None
@@ -121,3 +193,35 @@ class Volume:
     memoryDump: Annotated[
         None, Refused("memory dumps are made by KubeVirt's handler, which is not there; leave it out")
     ] = None
+
+    def __post_init__(self) -> None:
+        said = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if not said:
+            raise ValueError(f"the volume {self.name!r} has no source; expected one of {', '.join(KINDS)}")
+        if len(said) > 1:
+            raise ValueError(f"the volume {self.name!r} has both {said[0]} and {said[1]}; expected one source")
+
+    @property
+    def kind(self) -> Kind:
+        """The name of its source."""
+        return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+
+def check_volumes(volumes: tuple[Volume, ...]) -> None:
+    """ValueError for volumes that are one by one right and together wrong."""
+    seen: set[str] = set()
+    for volume in volumes:
+        if volume.name in seen:
+            raise ValueError(f"two volumes are called {volume.name!r}; rename one of them, and its disk")
+        seen.add(volume.name)
+    for kinds, what in _ONCE.items():
+        of_kind = [volume.name for volume in volumes if volume.kind in kinds]
+        if len(of_kind) > 1:
+            raise ValueError(f"the volumes {of_kind[0]!r} and {of_kind[1]!r} are both {what}; expected one at most")
+
+
+# They have one file each in the pod; and a guest's cloud-init looks for one data source.
+_ONCE: dict[tuple[Kind, ...], str] = {
+    ("serviceAccount",): "a serviceAccount",
+    ("cloudInitNoCloud", "cloudInitConfigDrive"): "cloud-init's",
+}

@@ -16,7 +16,7 @@ from pathlib import Path
 from launcher.addresses import seat
 from launcher.claims import claim
 from launcher.domain import domain_xml
-from launcher.facts import Facts
+from launcher.facts import Facts, read_block_sizes
 from launcher.hostdevs import whole_cards
 from launcher.manifest.reading import read_manifest
 from pci.sysfs import read_host
@@ -31,6 +31,8 @@ _FLAGS.add_argument("--env", action="append", default=[])
 _FLAGS.add_argument("--sysfs")
 _FLAGS.add_argument("--emulation", action="store_true")
 _FLAGS.add_argument("--block-volume", action="append", default=[])
+_FLAGS.add_argument("--raw-image", action="append", default=[])
+_FLAGS.add_argument("--block-size", action="append", default=[], type=read_block_sizes)
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,12 @@ class Case:
         host = read_host(FIXTURES / "sysfs" / flags.sysfs) if flags.sysfs else None
         vmi = read_manifest(self.vm)
         claims, _ = claim(vmi.spec.domain.devices, environ, host)
-        facts = Facts(kvm=not flags.emulation, block=frozenset(flags.block_volume))
+        facts = Facts(
+            kvm=not flags.emulation,
+            block=frozenset(flags.block_volume),
+            raw_images=frozenset(flags.raw_image),
+            block_sizes=dict(flags.block_size),
+        )
         return domain_xml(vmi, seat(whole_cards(claims, host)), facts)
 
 

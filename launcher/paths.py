@@ -1,0 +1,46 @@
+"""Where a VM's files are in its pod. The places are KubeVirt's, so that people find what they know.
+
+Sources, in KubeVirt: pkg/storage/volumepath, pkg/host-disk, pkg/container-disk, pkg/ephemeral-disk, pkg/emptydisk,
+pkg/cloud-init, pkg/config. Names of volumes are DNS labels, so no name leads out of its directory.
+"""
+
+from typing import Literal
+
+_PRIVATE = "/var/run/kubevirt-private"
+_EPHEMERAL = "/var/run/kubevirt-ephemeral-disks"
+
+#: The one ISO of the service account's token; a VM has at most one such volume.
+SERVICE_ACCOUNT_ISO = f"{_PRIVATE}/service-account-disk/service-account.iso"
+
+
+def disk_image(volume: str, file: str = "disk.img") -> str:
+    """A disk in a claim with a file system, or a hostDisk's `file`, in the directory where the volume is mounted."""
+    return f"{_PRIVATE}/vmi-disks/{volume}/{file}"
+
+
+def block_device(volume: str) -> str:
+    """A claim of volumeMode Block."""
+    return f"/dev/{volume}"
+
+
+def container_disk(index: int) -> str:
+    """The disk from a containerDisk's image; `index` counts all volumes, from 0."""
+    return f"/var/run/kubevirt/container-disks/disk_{index}.img"
+
+
+def overlay(volume: str) -> str:
+    """What the guest writes over an image that stays as it is; gone with the pod."""
+    return f"{_EPHEMERAL}/disk-data/{volume}/disk.qcow2"
+
+
+def empty_disk(volume: str) -> str:
+    return f"/var/run/libvirt/empty-disks/{volume}.qcow2"
+
+
+def cloud_init_iso(kind: Literal["noCloud", "configdrive"], namespace: str, vm: str) -> str:
+    return f"{_EPHEMERAL}/cloud-init-data/{namespace}/{vm}/{kind}.iso"
+
+
+def iso(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], volume: str) -> str:
+    """The files of a volume, made into an ISO."""
+    return f"{_PRIVATE}/{kind}-disks/{volume}.iso"
