@@ -4,8 +4,8 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
-from launcher.elements import virtio
 from launcher.elements.address import guest_address
+from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.spec import VirtualMachineInstance
 
 
@@ -30,7 +30,5 @@ def scsi(vmi: VirtualMachineInstance) -> list[Element]:
     """The one controller of all SCSI disks, where there are any: nothing is hotplugged, so no other needs it."""
     if not any(disk.bus(vmi.spec.architecture) == "scsi" for disk in vmi.spec.disks):
         return []
-    element = E.controller(type="scsi", index="0", model=virtio.model(vmi.spec.domain))
-    if virtio.behind_iommu(vmi.spec.domain):
-        element.append(E.driver(iommu="on"))
-    return [element]
+    domain = vmi.spec.domain
+    return [E.controller(*virtio_driver(domain), type="scsi", index="0", model=virtio_model(domain))]

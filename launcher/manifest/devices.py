@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from launcher.manifest.disks import Disk
 from launcher.manifest.hostdevices import GPU, HostDevice
 from launcher.manifest.interfaces import Interface
-from launcher.manifest.scalars import AliasName
+from launcher.manifest.scalars import AliasName, first_twice
 from launcher.model import Ignored, Refused, model
 
 
@@ -93,19 +93,8 @@ class Devices:
             if device.name in seen:
                 raise ValueError(f"two entries of gpus and hostDevices are called {device.name!r}; rename one of them")
             seen.add(device.name)
-        disks: set[str] = set()
-        for disk in self.disks:
-            if disk.name in disks:
-                raise ValueError(f"two disks are called {disk.name!r}; rename one of them, and its volume")
-            disks.add(disk.name)
-        self._check_boot_order()
-
-    def _check_boot_order(self) -> None:
-        first: dict[int, str] = {}
-        named = [(f"the disk {disk.name!r}", disk.bootOrder) for disk in self.disks]
-        named += [(f"the interface {interface.name!r}", interface.bootOrder) for interface in self.interfaces]
-        for name, order in named:
-            if order is not None and order in first:
-                raise ValueError(f"{first[order]} and {name} both have bootOrder {order}; expected one of each")
-            if order is not None:
-                first[order] = name
+        if name := first_twice(disk.name for disk in self.disks):
+            raise ValueError(f"two devices would have the alias {name!r} in the domain; rename one of them")
+        boot = [device.bootOrder for device in (*self.disks, *self.interfaces) if device.bootOrder is not None]
+        if order := first_twice(boot):
+            raise ValueError(f"two of disks and interfaces have bootOrder {order}; expected each once")

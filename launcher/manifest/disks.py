@@ -180,9 +180,9 @@ def _check_bus(disk: Disk, bus: Bus, said: str, architecture: str) -> None:
 
 def _check_volume(disk: Disk, volume: Volume, said: str) -> None:
     if disk.lun is not None and volume.kind not in ("persistentVolumeClaim", "dataVolume"):
-        raise ValueError(f"{said} is a lun over a {volume.kind}; expected a persistentVolumeClaim or dataVolume")
+        raise ValueError(f"{said} is a lun over {volume.kind}; expected persistentVolumeClaim or dataVolume")
     if disk.shareable and volume.kind in ("containerDisk", "emptyDisk", "ephemeral"):
-        raise ValueError(f"{said} is shareable, but a {volume.kind} is of this VM alone; leave shareable out")
+        raise ValueError(f"{said} is shareable over {volume.kind}, which is of this VM alone; leave shareable out")
     claim = volume.persistentVolumeClaim
     if claim is not None and claim.readOnly and not disk.target.readonly and disk.cdrom is None:
         raise ValueError(

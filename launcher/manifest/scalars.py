@@ -2,11 +2,14 @@
 
 import re
 import reprlib
-from typing import Annotated, Any
+from collections.abc import Iterable
+from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from launcher.model import Checks, Reads
 from launcher.quantity import parse_quantity
+
+T = TypeVar("T")
 
 
 def matching(pattern: str, expected: str) -> Checks:
@@ -59,6 +62,16 @@ def _path_on_node(value: str) -> str:
     if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", value) or {".", ".."} & set(value.split("/")):
         raise ValueError(f"{value!r}; expected an absolute path of a file on the node, like /data/disk.img")
     return value
+
+
+def first_twice(values: Iterable[T]) -> T | None:
+    """The first value that is there for the second time."""
+    seen: set[T] = set()
+    for value in values:
+        if value in seen:
+            return value
+        seen.add(value)
+    return None
 
 
 def shown(value: Any) -> str:

@@ -3,7 +3,7 @@
 import binascii
 from typing import Annotated, Literal, get_args
 
-from launcher.manifest.scalars import DNSLabel, DNSName, PathInImage, PathOnNode, Quantity, matching
+from launcher.manifest.scalars import DNSLabel, DNSName, PathInImage, PathOnNode, Quantity, first_twice, matching
 from launcher.model import Ignored, Refused, model
 
 _HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start; leave it out")
@@ -209,11 +209,8 @@ class Volume:
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
     """ValueError for volumes that are one by one right and together wrong."""
-    seen: set[str] = set()
-    for volume in volumes:
-        if volume.name in seen:
-            raise ValueError(f"two volumes are called {volume.name!r}; rename one of them, and its disk")
-        seen.add(volume.name)
+    if name := first_twice(volume.name for volume in volumes):
+        raise ValueError(f"two volumes are called {name!r}; rename one of them, and its disk")
     for kinds, what in _ONCE.items():
         of_kind = [volume.name for volume in volumes if volume.kind in kinds]
         if len(of_kind) > 1:

@@ -4,7 +4,8 @@
 
 is a case whose golden file is fixtures/domains/one-gpu-without-sysfs.xml; the flags are those of `gpu-launcher render`,
 with a machine of fixtures/sysfs after --sysfs. A manifest without such a line is one case, of its own name, without
-flags. Manifests in fixtures/refused are not rendered: their `# refused: ` comment is the error, whole.
+flags. `# needs libvirt 9.7: WHAT` says that older ones do not know what the domain has; they are not asked about it.
+Manifests in fixtures/refused are not rendered: their `# refused: ` comment is the error, whole.
 """
 
 import argparse
@@ -42,6 +43,12 @@ class Case:
     name: str
     vm: Path
     flags: tuple[str, ...]
+
+    @property
+    def needs(self) -> tuple[int, int]:
+        """The least libvirt that knows all of the domain."""
+        said = re.search(r"^# needs libvirt ([0-9]+)\.([0-9]+): ", self.vm.read_text(), re.MULTILINE)
+        return (int(said[1]), int(said[2])) if said else (0, 0)
 
     @property
     def golden(self) -> Path:
