@@ -95,6 +95,6 @@ class Devices:
             seen.add(device.name)
         if name := first_twice(disk.name for disk in self.disks):
             raise ValueError(f"two devices would have the alias {name!r} in the domain; rename one of them")
-        boot = [device.bootOrder for device in (*self.disks, *self.interfaces) if device.bootOrder is not None]
-        if order := first_twice(boot):
+        bootable: tuple[Disk | Interface, ...] = (*self.disks, *self.interfaces)
+        if order := first_twice(device.bootOrder for device in bootable if device.bootOrder is not None):
             raise ValueError(f"two of disks and interfaces have bootOrder {order}; expected each once")

@@ -174,3 +174,17 @@ def test_a_full_disk_behind_stdout_is_one_line_and_1() -> None:
 def test_the_same_input_gives_the_same_bytes(gpu_launcher: Command, machine: Machine, seed: str) -> None:
     environ = {RTX_2060_VARIABLE: "0000:01:00.0", "PYTHONHASHSEED": seed}
     assert gpu_launcher("render", ONE_GPU, "--sysfs", machine("rtx-2060"), env=environ).stdout == golden("rtx-2060")
+
+
+def test_what_volumes_hold_comes_in_by_flags(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", FIXTURES / "vms" / "container-disks.yaml", "--raw-image", "drivers")
+    assert (result.stdout, result.stderr, result.returncode) == (golden("container-disks-raw"), "", 0)
+    sizes = ("--block-volume", "device", "--block-size", "device=512/4096/0", "--block-size", "file=4096")
+    result = gpu_launcher("render", FIXTURES / "vms" / "discard-granularity.yaml", *sizes)
+    assert (result.stdout, result.stderr, result.returncode) == (golden("discard-granularity"), "", 0)
+
+
+def test_a_block_size_that_is_none_is_one_line(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", ONE_GPU, "--block-size", "data=big")
+    assert result.stderr.startswith("gpu-launcher: --block-size data=big: expected NAME=LOGICAL/PHYSICAL/DISCARD")
+    assert (result.stdout, result.returncode) == ("", 2)

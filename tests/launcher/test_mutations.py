@@ -82,7 +82,7 @@ SCALARS = st.one_of(
 VALUES = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
 )
-CASES = cases()
+CASES = tuple(case for case in cases() if not (case.needs or "").startswith("libvirt"))
 VALID = etree.RelaxNG(etree.parse(SCHEMA))
 
 
