@@ -57,7 +57,7 @@ def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Fact
         [
             *metadata.metadata(vmi.metadata),
             *memory.memory(vmi, facts),
-            *iothreads.iothreads(domain),
+            *iothreads.iothreads(vmi),
             *placement.placement(vmi, facts),
             *firmware.sysinfo(domain),
             *features.features(vmi),
