@@ -1,10 +1,13 @@
 """<controller>: the root ports that seats are made of, and what devices are plugged into."""
 
+from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
+from launcher.elements import iothreads
 from launcher.elements.address import guest_address
+from launcher.elements.cpu import vcpus
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.spec import VirtualMachineInstance
 
@@ -31,4 +34,9 @@ def scsi(vmi: VirtualMachineInstance) -> list[Element]:
     if not any(disk.bus(vmi.spec.architecture) == "scsi" for disk in vmi.spec.disks):
         return []
     domain = vmi.spec.domain
-    return [E.controller(*virtio_driver(domain), type="scsi", index="0", model=virtio_model(domain))]
+    element = E.controller(*virtio_driver(domain), type="scsi", index="0", model=virtio_model(domain))
+    if threads := iothreads.of_scsi_controller(vmi):
+        drivers = element.findall("driver") or [etree.SubElement(element, "driver")]
+        drivers[0].set("queues", str(vcpus(domain)))
+        iothreads.serve(drivers[0], threads)
+    return [element]

@@ -5,13 +5,13 @@ from itertools import count
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements import cpu
+from launcher.elements import cpu, iothreads
 from launcher.elements.sources import Source, source
 from launcher.elements.virtio import is_encrypted, virtio_model
 from launcher.errors import UserError
 from launcher.facts import Facts
-from launcher.manifest.disks import CDROMTarget, Disk
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.disks import Bus, CDROMTarget, Disk
+from launcher.manifest.spec import Domain, VirtualMachineInstance
 
 # SCSI and USB disks count together with SATA's, as in Linux.
 _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
@@ -23,11 +23,21 @@ def disks(vmi: VirtualMachineInstance, facts: Facts) -> list[Element]:
     UserError where a disk asks for what its volume, by the facts, is not.
     """
     sources = {volume.name: source(volume, index, vmi.metadata, facts) for index, volume in enumerate(vmi.spec.volumes)}
+    threads = iothreads.assigned(vmi)
     numbers = {prefix: count() for prefix in _PREFIXES.values()}
-    return [
-        _disk(vmi, disk, sources.get(disk.name), next(numbers[_PREFIXES[disk.bus(vmi.spec.architecture)]]), facts)
-        for disk in vmi.spec.disks
-    ]
+    elements = []
+    for disk in vmi.spec.disks:
+        bus = disk.bus(vmi.spec.architecture)
+        number = next(numbers[_PREFIXES[bus]])
+        driver = _driver(disk, sources.get(disk.name))
+        if bus == "virtio":
+            _add_virtio(driver, vmi.spec.domain, threads.get(disk.name, ()))
+        element = _disk(disk, sources.get(disk.name), driver, bus, number)
+        if bus == "virtio":
+            element.set("model", virtio_model(vmi.spec.domain))
+        element.extend(_block_size(disk, facts))
+        elements.append(element)
+    return elements
 
 
 def device_name(prefix: str, number: int) -> str:
@@ -40,25 +50,21 @@ def device_name(prefix: str, number: int) -> str:
     return prefix + name
 
 
-def _disk(vmi: VirtualMachineInstance, disk: Disk, source: Source | None, number: int, facts: Facts) -> Element:
-    target, bus = disk.target, disk.bus(vmi.spec.architecture)
+def _disk(disk: Disk, source: Source | None, driver: Element, bus: Bus, number: int) -> Element:
+    target = disk.target
     if target.device == "lun" and source is not None and not source.block:
         raise UserError(
             f"spec.domain.devices.disks: {disk.name!r} is a lun over a claim with a file system, "
             f"which takes no SCSI commands; expected volumeMode: Block (render: --block-volume {disk.name})"
         )
     # Without a source, a drive without a medium: KubeVirt calls that a block device.
-    element = E.disk(type=source.type if source else "block", device=target.device)
-    if bus == "virtio":
-        element.set("model", virtio_model(vmi.spec.domain))
-    element.append(_driver(vmi, disk, source, bus))
+    element = E.disk(driver, type=source.type if source else "block", device=target.device)
     if source is not None:
         element.append(_source(source))
         if source.below is not None:
             element.append(_backing_store(source.below))
     tray = {"tray": target.tray} if isinstance(target, CDROMTarget) else {}
     element.append(E.target(dev=device_name(_PREFIXES[bus], number), bus=bus, **tray))
-    element.extend(_block_size(disk, facts))
     if target.readonly:
         element.append(E.readonly())
     if disk.shareable:
@@ -74,7 +80,7 @@ def _disk(vmi: VirtualMachineInstance, disk: Disk, source: Source | None, number
     return element
 
 
-def _driver(vmi: VirtualMachineInstance, disk: Disk, source: Source | None, bus: str) -> Element:
+def _driver(disk: Disk, source: Source | None) -> Element:
     element = E.driver(name="qemu", type=source.format if source else "raw")
     if source is not None:
         # KubeVirt opens the file first and falls back to writethrough where its file system has no O_DIRECT, as tmpfs
@@ -86,12 +92,16 @@ def _driver(vmi: VirtualMachineInstance, disk: Disk, source: Source | None, bus:
     element.set("error_policy", disk.errorPolicy)
     if disk.target.device != "cdrom" or source is None or source.unmap:
         element.set("discard", "unmap")
-    if bus == "virtio":
-        if vmi.spec.domain.devices.blockMultiQueue:
-            element.set("queues", str(cpu.vcpus(vmi.spec.domain)))
-        if is_encrypted(vmi.spec.domain):
-            element.set("iommu", "on")
     return element
+
+
+def _add_virtio(driver: Element, domain: Domain, threads: tuple[int, ...]) -> None:
+    """What the driver of a disk on virtio can have besides."""
+    if domain.devices.blockMultiQueue:
+        driver.set("queues", str(cpu.vcpus(domain)))
+    if is_encrypted(domain):
+        driver.set("iommu", "on")
+    iothreads.serve(driver, threads)
 
 
 def _source(source: Source) -> Element:

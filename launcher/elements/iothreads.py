@@ -51,9 +51,19 @@ def assigned(vmi: VirtualMachineInstance) -> Mapping[str, tuple[int, ...]]:
     return {disk.name: (next(own) if disk.dedicatedIOThread else next(turn) % shared + 1,) for disk in virtio}
 
 
+def serve(driver: Element, threads: tuple[int, ...]) -> None:
+    """Say in a <driver> which threads serve it; nothing where it has none."""
+    if len(threads) == 1:
+        driver.set("iothread", str(threads[0]))
+    elif threads:
+        driver.append(E.iothreads(*(E.iothread(id=str(number)) for number in threads)))
+
+
 def of_scsi_controller(vmi: VirtualMachineInstance) -> tuple[int, ...]:
-    """The threads that serve the SCSI controller and so its disks: with a policy, as many as it has queues, which is one
-    for each vCPU. More than one is <driver><iothreads>, which libvirt has on a controller since 11.2."""
+    """The threads that serve the SCSI controller and so its disks, with a policy: at most one for each vCPU.
+
+    More than one is <driver><iothreads>, which libvirt has on a controller since 11.2.
+    """
     domain = vmi.spec.domain
     if domain.ioThreadsPolicy is None or not any(_bus(disk, vmi) == "scsi" for disk in _disks(vmi)):
         return ()
@@ -83,9 +93,8 @@ def _limit(domain: Domain) -> int:
 
 
 def _disks(vmi: VirtualMachineInstance) -> tuple[Disk, ...]:
-    return vmi.spec.domain.devices.disks
+    return vmi.spec.disks
 
 
 def _bus(disk: Disk, vmi: VirtualMachineInstance) -> str:
-    target = disk.disk or disk.lun or disk.cdrom
-    return (target and target.bus) or ("sata" if vmi.spec.architecture == "amd64" else "virtio")
+    return disk.bus(vmi.spec.architecture)

@@ -185,6 +185,6 @@ def test_what_volumes_hold_comes_in_by_flags(gpu_launcher: Command) -> None:
 
 
 def test_a_block_size_that_is_none_is_one_line(gpu_launcher: Command) -> None:
-    result = gpu_launcher("render", ONE_GPU, "--block-size", "data=big")
+    result = gpu_launcher("render", FIXTURES / "vms" / "no-devices.yaml", "--block-size", "data=big")
     assert result.stderr.startswith("gpu-launcher: --block-size data=big: expected NAME=LOGICAL/PHYSICAL/DISCARD")
     assert (result.stdout, result.returncode) == ("", 2)
