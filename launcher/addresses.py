@@ -19,6 +19,9 @@ from pci.address import PCIAddress
 SEATS = 32
 _FIRST_SLOT = 1  # the first after the host bridge: libvirt puts its own ports into the first slot that is free
 _PORTS_PER_SLOT = 8
+#: Where the emulated screen is: the first slot after all seats, whether they are taken or not. On bus 0, since firmware
+#: takes the first VGA that it need not open a bridge for, and a passed-through card is behind one.
+SCREEN = PCIAddress(domain=0, bus=0, slot=_FIRST_SLOT + SEATS // _PORTS_PER_SLOT, function=0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

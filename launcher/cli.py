@@ -14,7 +14,7 @@ import typer
 
 from launcher.addresses import seat
 from launcher.claims import claim
-from launcher.domain import domain_xml
+from launcher.domain import domain_xml, socket_directory
 from launcher.elements.memory import guest_memory
 from launcher.embedded import DEFAULT_URI, is_embedded
 from launcher.errors import Refusal, UserError, one_line
@@ -120,7 +120,7 @@ def run(
     if cards and is_embedded(connect):
         let_vfio_lock(guest_memory(vmi.spec.domain))
     xml = domain_xml(vmi, seat(cards), Facts(kvm=not emulation))
-    run_domain(xml, uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
+    run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 
 def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:

@@ -5,6 +5,7 @@ and scalars; whatever is optional, repeated or computed is an element of launche
 """
 
 from functools import cache
+from pathlib import Path
 from uuid import UUID, uuid5
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
@@ -40,10 +41,12 @@ _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts) -> str:
     """The whole domain, as text that ends with a newline."""
     domain = vmi.spec.domain
+    uuid = _uuid(vmi)
+    sockets = str(socket_directory(vmi))
     chassis = _template().render(
         type="kvm" if facts.kvm else "qemu",
         name=domain_name(vmi.metadata),
-        uuid=domain.firmware.uuid or _uuid(vmi.metadata),
+        uuid=uuid,
         memory=memory.guest_memory(domain),
         vcpus=cpu.vcpus(domain),
         arch=firmware.ARCHITECTURES[vmi.spec.architecture],
@@ -64,13 +67,14 @@ def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Fact
             cpu.cpu(vmi, facts),
             *clock.clock(domain),
             *lifecycle.lifecycle(domain),
+            *lifecycle.on_crash(domain),
             E.devices(
                 *(controllers.root_port(seat) for seat in seats),
                 *controllers.controllers(vmi),
                 *disks.disks(vmi, facts),
-                *interfaces.interfaces(vmi),
-                *consoles.consoles(vmi),
-                *graphics.graphics(vmi),
+                *interfaces.interfaces(vmi, uuid),
+                *consoles.consoles(domain.devices, sockets),
+                *graphics.graphics(vmi.spec, sockets),
                 *peripherals.peripherals(vmi),
                 *(hostdev(device) for seat in seats for device in seat.hostdevs),
             ),
@@ -85,9 +89,18 @@ def domain_name(metadata: Metadata) -> str:
     return f"{metadata.namespace}_{metadata.name}"
 
 
-def _uuid(metadata: Metadata) -> UUID:
+def socket_directory(vmi: VirtualMachineInstance) -> Path:
+    """Where the sockets of the guest's console and screen are: KubeVirt's directory for what is a VM's alone.
+
+    By the VM's uid or, where no cluster has given it one, by the domain's. A socket's path has 107 bytes at most.
+    """
+    return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or _uuid(vmi)))
+
+
+def _uuid(vmi: VirtualMachineInstance) -> UUID:
     """The same VM gets the same UUID at every start and on every machine; guests tie licences to it."""
-    return uuid5(_UUIDS, f"{metadata.namespace}/{metadata.name}")
+    metadata = vmi.metadata
+    return vmi.spec.domain.firmware.uuid or uuid5(_UUIDS, f"{metadata.namespace}/{metadata.name}")
 
 
 @cache

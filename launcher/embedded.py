@@ -30,6 +30,12 @@ def is_embedded(uri: str) -> bool:
     return (parts.scheme, parts.path) == ("qemu", "/embed")
 
 
+def has_qemu_here(uri: str) -> bool:
+    """Whether QEMU would run on this machine, under whichever libvirt."""
+    parts = _split(uri)
+    return parts.scheme.partition("+")[0] == "qemu" and parts.hostname is None
+
+
 def prepare(uri: str) -> None:
     """Make the root of an embedded driver's URI ready; does nothing for any other URI. What is there stays."""
     if not is_embedded(uri):

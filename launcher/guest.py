@@ -138,6 +138,9 @@ def _stop(domain: Any, events: Events, grace: float) -> Ending:
 def _report(connection: Any, domain: Any, event: int, detail: int, events: Events) -> None:
     if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
         events.put(Ending(detail))
+    elif event == libvirt.VIR_DOMAIN_EVENT_CRASHED:
+        # A domain whose crash is preserved does not stop.
+        events.put(Ending.CRASHED)
 
 
 def _report_loss(connection: Any, reason: int, events: Events) -> None:

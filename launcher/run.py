@@ -2,23 +2,32 @@
 
 import logging
 import signal
+from contextlib import nullcontext
+from pathlib import Path
 
 from launcher import guest
+from launcher.embedded import has_qemu_here
 from launcher.errors import Refusal
+from launcher.sockets import socket_directory
 
 _log = logging.getLogger(__name__)
 
 
-def run(xml: str, *, uri: str, grace: float) -> None:
+def run(xml: str, *, sockets: Path, uri: str, grace: float) -> None:
     """Define and start the domain, and stay until it ends; nothing of it is left afterwards.
 
+    `sockets` is the directory that the domain's sockets are in; it is made where QEMU runs on this machine.
     SIGTERM or SIGINT ask the guest to shut down and end it after `grace` seconds, which is a success. So is a guest
     that powers itself off. Refusal for every other end, and for what libvirt refuses.
     """
     events = guest.Events()
     for signum in (signal.SIGTERM, signal.SIGINT):
         signal.signal(signum, lambda signum, frame: events.put(guest.StopRequested.SIGNAL))
-    with guest.connected(uri, events) as connection, guest.defined(connection, xml, events) as domain:
+    with (
+        guest.connected(uri, events) as connection,
+        socket_directory(sockets) if has_qemu_here(uri) else nullcontext(),
+        guest.defined(connection, xml, events) as domain,
+    ):
         _log.info("%s is defined on %s", domain.name(), uri)
         if not events.empty():
             _log.info("%s is not started: the stop came before", domain.name())

@@ -8,8 +8,9 @@ from launcher.addresses import Seat
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
 from launcher.elements.cpu import vcpus
+from launcher.elements.peripherals import inputs
 from launcher.elements.virtio import virtio_driver, virtio_model
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.spec import Spec, VirtualMachineInstance
 
 
 def root_port(seat: Seat) -> Element:
@@ -25,8 +26,18 @@ def root_port(seat: Seat) -> Element:
     )
 
 
-def controllers(vmi: VirtualMachineInstance) -> list[Element]:
-    return [E.controller(type="usb", index="0", model="none"), *scsi(vmi)]
+def controllers(vmi: VirtualMachineInstance, *, usb: bool = False) -> list[Element]:
+    """What devices of other buses than PCI are plugged into. The agent's channel is on virtio-serial.
+
+    `usb`: whether USB devices of the host's are passed on.
+    """
+    domain = vmi.spec.domain
+    return [
+        # Said also where it is none: libvirt adds one by itself.
+        E.controller(type="usb", index="0", model="qemu-xhci" if usb or _has_usb(vmi.spec) else "none"),
+        E.controller(*virtio_driver(domain), type="virtio-serial", index="0", model=virtio_model(domain)),
+        *scsi(vmi),
+    ]
 
 
 def scsi(vmi: VirtualMachineInstance) -> list[Element]:
@@ -40,3 +51,12 @@ def scsi(vmi: VirtualMachineInstance) -> list[Element]:
         drivers[0].set("queues", str(vcpus(domain)))
         iothreads.serve(drivers[0], threads)
     return [element]
+
+
+def _has_usb(spec: Spec) -> bool:
+    """Whether anything is on USB; on arm64 it is there in any case, as KubeVirt has it."""
+    return (
+        spec.architecture == "arm64"
+        or any(element.get("bus") == "usb" for element in inputs(spec))
+        or any(disk.bus(spec.architecture) == "usb" for disk in spec.disks)
+    )

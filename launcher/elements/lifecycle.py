@@ -1,9 +1,17 @@
-"""<on_reboot>: what a guest's own reboot does."""
+"""<on_reboot> and <on_crash>: what a guest's own reboot, and its panic, do."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.manifest.spec import Domain
 
 
 def lifecycle(domain: Domain) -> list[Element]:
+    return []
+
+
+def on_crash(domain: Domain) -> list[Element]:
+    """A guest that panics into Hyper-V's device is kept as it is, for its memory to be looked at (KubeVirt)."""
+    if any(panic.model == "hyperv" for panic in domain.devices.panicDevices):
+        return [E.on_crash("preserve")]
     return []

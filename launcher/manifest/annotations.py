@@ -16,11 +16,13 @@ OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
 _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _MEMFD = "kubevirt.io/memfd"
+_NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     _COMPANIONS: ("card", "none"),
     _ALLOW_EMULATION: ("true", "false"),
     _MEMFD: ("true", "false"),
+    _NO_FREE_PAGES: ("true", "false"),
 }
 
 _REFUSED: Mapping[str, str] = {
@@ -35,11 +37,13 @@ _REFUSED: Mapping[str, str] = {
 class Annotations:
     """`companions`: whether a claimed function brings the rest of its card. `allow_emulation`: QEMU's own CPU where
     there is no KVM. `memfd`: whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd).
+    `free_page_reporting`: whether the balloon tells QEMU of the guest's free pages, where it would.
     """
 
     companions: Literal["card", "none"] = "card"
     allow_emulation: bool = False
     memfd: bool = True
+    free_page_reporting: bool = True
 
 
 def _read(value: Any) -> Annotations:
@@ -63,6 +67,7 @@ def _read(value: Any) -> Annotations:
         companions=said.get(_COMPANIONS, "card"),
         allow_emulation=said.get(_ALLOW_EMULATION) == "true",
         memfd=said.get(_MEMFD) != "false",
+        free_page_reporting=said.get(_NO_FREE_PAGES) != "true",
     )
 
 

@@ -12,8 +12,8 @@ from launcher.model import Ignored, Refused, model
 @model
 class Input:
     name: AliasName
-    type: Literal["tablet", "keyboard"]
-    bus: Literal["usb", "virtio"] | None = None
+    type: Literal["tablet"] = "tablet"
+    bus: Literal["usb", "virtio"] = "usb"
 
 
 @model
@@ -24,7 +24,7 @@ class I6300ESBWatchdog:
 @model
 class Watchdog:
     name: AliasName
-    i6300esb: I6300ESBWatchdog | None = None
+    i6300esb: I6300ESBWatchdog = I6300ESBWatchdog()
     diag288: Annotated[None, Refused("it is a device of s390x; write `i6300esb: {}` instead")] = None
 
 
@@ -43,6 +43,10 @@ class Sound:
 class PanicDevice:
     model: Literal["hyperv", "isa", "pvpanic"] | None = None
 
+    def of(self, architecture: str) -> str:
+        """The model on this architecture, where libvirt has one by itself."""
+        return self.model or ("isa" if architecture == "amd64" else "pvpanic")
+
 
 @model
 class TPM:
@@ -52,7 +56,7 @@ class TPM:
 
 @model
 class Video:
-    type: Literal["vga", "bochs", "virtio", "ramfb", "none", "cirrus", "vmvga", "qxl"]
+    type: Literal["vga", "bochs", "cirrus", "ramfb", "virtio"]
 
 
 @model
@@ -74,9 +78,9 @@ class Devices:
     autoattachPodInterface: bool = True
     autoattachSerialConsole: bool = True
     autoattachVSOCK: bool = False
-    logSerialConsole: bool | None = None
+    logSerialConsole: bool = False
     blockMultiQueue: bool = False
-    networkInterfaceMultiqueue: bool = False
+    networkInterfaceMultiqueue: Annotated[None, Refused("passt has one pair of queues; leave it out")] = None
     useVirtioTransitional: bool = False
     disableHotplug: Annotated[bool, Ignored("there is no hotplug, said or not")] = False
     clientPassthrough: Annotated[
@@ -88,13 +92,53 @@ class Devices:
     filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher; use a disk instead")] = None
 
     def __post_init__(self) -> None:
-        seen: set[str] = set()
-        for device in (*self.gpus, *self.hostDevices):
-            if device.name in seen:
-                raise ValueError(f"two entries of gpus and hostDevices are called {device.name!r}; rename one of them")
-            seen.add(device.name)
-        if name := first_twice(disk.name for disk in self.disks):
-            raise ValueError(f"two devices would have the alias {name!r} in the domain; rename one of them")
-        bootable: tuple[Disk | Interface, ...] = (*self.disks, *self.interfaces)
-        if order := first_twice(device.bootOrder for device in bootable if device.bootOrder is not None):
-            raise ValueError(f"two of disks and interfaces have bootOrder {order}; expected each once")
+        for check in (_check_names, _check_orders, _check_attached):
+            check(self)
+
+
+def check_architecture(devices: Devices, architecture: str) -> None:
+    """ValueError for a device that QEMU's machine of this architecture has not."""
+    if model := first_twice(panic.of(architecture) for panic in devices.panicDevices):
+        raise ValueError(f"domain.devices.panicDevices has the model {model} twice; leave one of them out")
+    if architecture == "amd64":
+        return
+    for name, there in (("watchdog", devices.watchdog), ("sound", devices.sound)):
+        if there is not None:
+            raise ValueError(
+                f"domain.devices.{name} is a device of amd64, and this VM's architecture is {architecture}"
+            )
+    if devices.video is not None and devices.video.type not in ("virtio", "ramfb"):
+        raise ValueError(f"domain.devices.video.type is {devices.video.type!r}; {architecture} has virtio and ramfb")
+    for panic in devices.panicDevices:
+        if panic.of(architecture) != "pvpanic":
+            raise ValueError(f"domain.devices.panicDevices has {panic.model!r}; {architecture} has pvpanic")
+
+
+def _check_names(devices: Devices) -> None:
+    """Names become aliases, of which a domain has each once: gpus and hostDevices with a prefix, the others without."""
+    if name := first_twice(device.name for device in (*devices.gpus, *devices.hostDevices)):
+        raise ValueError(f"two entries of gpus and hostDevices are called {name!r}; rename one of them")
+    if name := first_twice(interface.name for interface in devices.interfaces):
+        raise ValueError(f"two interfaces are called {name!r}; rename one of them, and its network")
+    single = [device for device in (devices.watchdog, devices.sound) if device is not None]
+    named = [device.name for device in (*devices.disks, *devices.interfaces, *devices.inputs, *single)]
+    prefixed = [
+        *(f"gpu-{gpu.name}" for gpu in devices.gpus),
+        *(f"hostdevice-{device.name}" for device in devices.hostDevices),
+        *(f"usb-host-{device.name}" for device in devices.hostDevices),
+    ]
+    if name := first_twice([*named, *prefixed]):
+        raise ValueError(f"two devices would have the alias {name!r} in the domain; rename one of them")
+
+
+def _check_orders(devices: Devices) -> None:
+    bootable: tuple[Disk | Interface, ...] = (*devices.disks, *devices.interfaces)
+    if order := first_twice(device.bootOrder for device in bootable if device.bootOrder is not None):
+        raise ValueError(f"two of disks and interfaces have bootOrder {order}; expected each once")
+
+
+def _check_attached(devices: Devices) -> None:
+    if devices.video is not None and not devices.autoattachGraphicsDevice:
+        raise ValueError("has video, and autoattachGraphicsDevice is false; leave one of them out")
+    if devices.logSerialConsole and not devices.autoattachSerialConsole:
+        raise ValueError("has logSerialConsole, and autoattachSerialConsole is false; leave one of them out")

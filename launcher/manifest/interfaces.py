@@ -1,15 +1,34 @@
 """spec.domain.devices.interfaces and spec.networks."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from launcher.manifest.disks import BootOrder
-from launcher.manifest.scalars import AliasName, between, matching
-from launcher.model import Ignored, Refused, model
+from launcher.manifest.scalars import AliasName, between, first_twice
+from launcher.model import Ignored, Reads, Refused, model
 
 _HANDLER = (
     "it needs a tap that KubeVirt's handler makes with privileges in the pod's network; write `passt: {}` instead"
 )
 _PLUGINS = "network binding plugins are KubeVirt's; write `passt: {}` instead"
+_SECONDARY = "secondary networks need KubeVirt's handler; use the pod's network, `pod: {}`"
+_PODS = "passt gives the guest the pod's own addresses; leave it out"
+
+
+def _mac(value: Any) -> str:
+    # KubeVirt takes hyphens too; libvirt takes colons alone, and no group address. QEMU takes zeros for no address.
+    octets = value.replace("-", ":").lower().split(":") if isinstance(value, str) else []
+    if len(octets) != 6 or not all(len(octet) == 2 and set(octet) <= set("0123456789abcdef") for octet in octets):
+        raise ValueError(f"{value!r} is no MAC address; expected one like 02:00:00:00:00:01")
+    if int(octets[0], 16) & 1:
+        raise ValueError(f"{value!r} is the address of a group; expected an even first octet, as in 02:00:00:00:00:01")
+    if octets == ["00"] * 6:
+        raise ValueError(f"{value!r} is no card's; expected an address like 02:00:00:00:00:01")
+    return ":".join(octets)
+
+
+MACAddress = Annotated[
+    str, Reads(_mac, {"type": "string", "pattern": "^[0-9A-Fa-f][02468ACEace]([:-][0-9A-Fa-f]{2}){5}$"})
+]
 
 
 @model
@@ -19,6 +38,8 @@ class Passt:
 
 @model
 class Port:
+    """A port of the pod's that reaches the guest, at the same number."""
+
     name: str | None = None
     protocol: Literal["TCP", "UDP"] = "TCP"
     port: Annotated[int, between(1, 65535)]
@@ -26,16 +47,13 @@ class Port:
 
 @model
 class Interface:
+    """`passt`, as KubeVirt called it until 1.3 and gpu-launcher does, and `passtBinding`, as KubeVirt does now."""
+
     name: AliasName
     model: Literal["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio"] = "virtio"
-    macAddress: (
-        Annotated[
-            str,
-            matching("([0-9A-Fa-f]{2}[:-]){5}[0-9A-Fa-f]{2}", "is no MAC address; expected one like 02:00:00:00:00:01"),
-        ]
-        | None
-    ) = None
+    macAddress: MACAddress | None = None
     bootOrder: BootOrder | None = None
+    # QEMU's highest (hw/acpi/pci.c); 0 is none.
     acpiIndex: Annotated[int, between(0, 16 * 1024 - 1)] | None = None
     state: Literal["up", "down", "absent"] | None = None
     ports: tuple[Port, ...] = ()
@@ -49,21 +67,55 @@ class Interface:
         None, Refused("its address comes from Multus by way of KubeVirt; request the virtual function as a hostDevice")
     ] = None
     binding: Annotated[None, Refused(_PLUGINS)] = None
-    dhcpOptions: Annotated[None, Refused("passt's DHCP server tells what the pod has; leave it out")] = None
     pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's; leave it out")] = None
+    dhcpOptions: Annotated[None, Refused("passt's DHCP server tells what the pod has; leave it out")] = None
     tag: Annotated[str | None, Ignored("tags are for the config drive's device metadata, which is not written")] = None
+
+    def __post_init__(self) -> None:
+        if self.passt is None and self.passtBinding is None:
+            raise ValueError("says nothing of how it is connected; write `passt: {}`")
+        if self.passt is not None and self.passtBinding is not None:
+            raise ValueError("has both passt and passtBinding, which are the same; leave one of them out")
+        forwarded = [(port.protocol, port.port) for port in self.ports]
+        names = [port.name for port in self.ports if port.name is not None]
+        if twice := first_twice(forwarded):
+            raise ValueError(f"ports has {twice[0]} {twice[1]} twice; leave one of them out")
+        if name := first_twice(names):
+            raise ValueError(f"two ports are called {name!r}; rename one of them")
 
 
 @model
 class PodNetwork:
-    vmNetworkCIDR: Annotated[None, Refused("passt gives the guest the pod's own addresses; leave it out")] = None
-    vmIPv6NetworkCIDR: Annotated[None, Refused("passt gives the guest the pod's own addresses; leave it out")] = None
+    vmNetworkCIDR: Annotated[None, Refused(_PODS)] = None
+    vmIPv6NetworkCIDR: Annotated[None, Refused(_PODS)] = None
 
 
 @model
 class Network:
     name: AliasName
     pod: PodNetwork | None = None
-    multus: Annotated[None, Refused("secondary networks need KubeVirt's handler; use the pod's network, `pod: {}`")] = (
-        None
-    )
+    multus: Annotated[None, Refused(_SECONDARY)] = None
+    resourceClaim: Annotated[None, Refused(_SECONDARY)] = None
+
+    def __post_init__(self) -> None:
+        if self.pod is None:
+            raise ValueError("says nothing of what it is; write `pod: {}`")
+
+
+def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, ...]) -> None:
+    """ValueError unless each interface has the network of its name and the other way round, and the pod's is one."""
+    names = [interface.name for interface in interfaces]
+    for name in names:
+        if name not in {network.name for network in networks}:
+            raise ValueError(
+                f"the interface {name!r} has no network; expected `{{name: {name}, pod: {{}}}}` in networks"
+            )
+    for network in networks:
+        if network.name not in names:
+            raise ValueError(
+                f"the network {network.name!r} has no interface; "
+                f"expected `{{name: {network.name}, passt: {{}}}}` in domain.devices.interfaces"
+            )
+    if len(networks) > 1:
+        both = " and ".join(repr(network.name) for network in networks)
+        raise ValueError(f"the networks {both} are all the pod's, which is one; leave all but one of them out")

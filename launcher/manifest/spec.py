@@ -5,11 +5,11 @@ from typing import Annotated, Any, Literal
 from launcher.manifest.annotations import Annotations, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
-from launcher.manifest.devices import Devices
+from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
 from launcher.manifest.firmware import Chassis, Firmware, Machine
-from launcher.manifest.interfaces import Network
+from launcher.manifest.interfaces import Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.scalars import Count, DNSName, UUIDText
 from launcher.manifest.security import LaunchSecurity
@@ -97,8 +97,11 @@ class Spec:
     topologySpreadConstraints: Annotated[Any, _SCHEDULING] = None
 
     def __post_init__(self) -> None:
+        devices = self.domain.devices
         check_volumes(self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
+        check_networks(devices.interfaces, self.networks)
+        check_architecture(devices, self.architecture)
 
     @property
     def disks(self) -> tuple[Disk, ...]:

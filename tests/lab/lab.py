@@ -17,6 +17,16 @@ from tests.lab.control_plane import Cluster, KubectlFailed, NotYet, running_cont
 from tests.lab.machine import Machine
 from tests.lab.node import IMAGES, Node, booted
 
+#: In a launcher's pod, which has one VM: its serial port's socket to stdout.
+_READER = """
+import glob, os, socket
+(path,) = glob.glob("/var/run/kubevirt-private/*/virt-serial0")
+console = socket.socket(socket.AF_UNIX)
+console.connect(path)
+while said := console.recv(4096):
+    os.write(1, said)
+"""
+
 
 @dataclass(frozen=True)
 class Lab:
@@ -120,8 +130,8 @@ class Lab:
 
     def console(self, pod: str) -> "Console":
         """The guest's serial console, from the first time that somebody asked for it on."""
-        # A pty has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec.
-        reader = "[ -e /tmp/console ] || { setsid cat /dev/pts/0 > /tmp/console 2>&1 & }"
+        # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec.
+        reader = f"[ -e /tmp/console ] || {{ setsid python3 -c '{_READER}' > /tmp/console 2>&1 & }}"
         self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
         name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
         self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "tail", "-n", "+1", "-f", "/tmp/console"))

@@ -84,7 +84,11 @@ def vm(
                         "kernelArgs": "console=ttyS0 quiet panic=-1",
                     }
                 },
-                "devices": {"gpus": [{"name": f"gpu{n}", "deviceName": RESOURCE} for n in range(1, cards + 1)]},
+                "devices": {
+                    "gpus": [{"name": f"gpu{n}", "deviceName": RESOURCE} for n in range(1, cards + 1)],
+                    # The image has no passt.
+                    "autoattachPodInterface": False,
+                },
             },
         },
     }

@@ -20,12 +20,13 @@ from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
-from tests.launcher.vms import devices, seats, write_vmi
+from tests.launcher.vms import devices, seats, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 CASES = cases()
 RTX_2060_CASE = case("rtx-2060")
+DEBIAN_12 = 9_000_000  # libvirt 9.0.0
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
@@ -59,7 +60,7 @@ def test_a_golden_domain_is_valid_to_libvirts_schema(case: Case) -> None:
 @every_case
 def test_a_golden_domain_is_taken_by_libvirts_qemu_driver(case: Case, qemu_driver: Any) -> None:
     skip_newer(case)
-    xml = case.xml("--emulation")
+    xml = definable(case.xml("--emulation"))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         # Every address that we gave is kept, and none is given twice.
         ours, theirs = etree.fromstring(xml), etree.fromstring(domain.XMLDesc())
@@ -87,6 +88,17 @@ def skip_newer(case: Case) -> None:
         pytest.skip(f"needs {kind}")
 
 
+def definable(xml: str) -> str:
+    """The domain with QEMU's own network in place of passt, where libvirt is Debian 12's, which is built without it."""
+    if libvirt.getVersion() > DEBIAN_12:
+        return xml
+    domain = etree.fromstring(xml)
+    for interface in domain.iterfind("devices/interface"):
+        for passts in [*interface.iterfind("backend"), *interface.iterfind("portForward")]:
+            interface.remove(passts)
+    return etree.tostring(domain, encoding="unicode")
+
+
 def addresses(domain: etree._Element, element: str) -> set[tuple[int, ...]]:
     found = domain.iterfind(f"devices/{element}/address[@type='pci']")
     return {tuple(int(at.get(part, ""), 16) for part in ("bus", "slot", "function")) for at in found}
@@ -99,6 +111,49 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
     xml = domain_xml(vmi, seats(wanted, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value}), Facts(kvm=False))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         assert len(guest.hostdevs(domain)) == 32
+
+
+PERIPHERALS = """\
+      autoattachInputDevice: true
+      autoattachVSOCK: true
+      interfaces: [{name: default, model: rtl8139, passt: {}}]
+      rng: {}
+      sound: {name: audio, model: ac97}
+      watchdog: {name: dog}
+"""
+
+
+@pytest.mark.parametrize("number", [1, 2, 9, 32])
+def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: Any, tmp_path: Path) -> None:
+    wanted = devices(gpus=[(f"gpu{card}", "example.com/card") for card in range(number)])
+    environ = {"PCI_RESOURCE_EXAMPLE_COM_CARD": ",".join(f"0000:{0x10 + card:02x}:00.0" for card in range(number))}
+    bare = "      autoattachGraphicsDevice: false\n      autoattachMemBalloon: false\n"
+    placed = []
+    for more in (bare, *(f"{PERIPHERALS}      video: {{type: {model}}}\n" for model in ("vga", "virtio"))):
+        path = tmp_path / "vm.yaml"
+        path.write_text(vmi_text().replace("      autoattachPodInterface: false\n", more))
+        if "interfaces" in more:
+            path.write_text(path.read_text() + "  networks: [{name: default, pod: {}}]\n")
+        xml = domain_xml(read_manifest(path), seats(wanted, environ), Facts(kvm=False))
+        with guest.defined(qemu_driver, definable(xml), guest.Events()) as domain:
+            placed.append(etree.fromstring(domain.XMLDesc()))
+    ports = [addresses(domain, "controller[@model='pcie-root-port']") for domain in placed]
+    assert len({frozenset(addresses(domain, "hostdev")) for domain in placed}) == 1
+    # Firmware numbers buses in the order of the ports: whatever was added has its ports after the seats'.
+    for added in ports[1:]:
+        assert sorted(added)[:number] == sorted(ports[0])[:number]
+    # Nor does the screen move, or hide behind a bridge, where firmware would take a card for the first screen.
+    assert [addresses(domain, "video") for domain in placed] == [set(), {(0, 5, 0)}, {(0, 5, 0)}]
+
+
+def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_driver: Any) -> None:
+    xml = case("devices-by-default").xml("--emulation")
+    if libvirt.getVersion() > DEBIAN_12:
+        with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+            assert "passt" in domain.XMLDesc()
+    else:
+        with pytest.raises(Refusal, match="'type' in element 'backend': 'passt'"):
+            guest.defined(qemu_driver, xml, guest.Events()).__enter__()
 
 
 def test_libvirts_qemu_driver_would_have_refused_two_devices_on_one_address(qemu_driver: Any) -> None:

@@ -1,6 +1,7 @@
 """What happens to a domain beside us: on a libvirt in another process, and on the test driver."""
 
 import os
+import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -10,10 +11,13 @@ import pytest
 
 from launcher import guest
 from launcher.domain import domain_xml
+from launcher.domain import socket_directory as socket_directory_of
+from launcher.elements.firmware import KERNEL_BOOT
 from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
-from tests.launcher.vms import write_vmi
+from launcher.sockets import socket_directory
+from tests.launcher.vms import vmi_text, write_vmi
 from tests.processes import running
 
 
@@ -111,3 +115,29 @@ def test_a_failure_of_libvirt_on_the_way_is_a_refusal() -> None:
     refused = pytest.raises(Refusal, match="libvirt cannot go on at test:///default: Domain not found")
     with refused, guest.connected("test:///default", guest.Events()) as connection:
         connection.lookupByName("nobody")
+
+
+def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path: Path) -> None:
+    """Its kernel is a multiboot one of one thought: to tell QEMU's panic device, at port 0x505."""
+    magic, flags, at = 0x1BADB002, 1 << 16, 0x100000
+    code = bytes.fromhex("66ba0505 b001 ee f4 ebfd")  # mov dx, 0x505; mov al, 1; out dx, al; hlt; and again
+    # https://www.gnu.org/software/grub/manual/multiboot/multiboot.html#Header-layout: checksum, then where it goes.
+    header = struct.pack("<8I", magic, flags, -(magic + flags) & 0xFFFFFFFF, at, at, 0, 0, at + 32)
+    kernel = tmp_path / "kernel"
+    kernel.write_bytes(header + code)
+    panics = "panicDevices: [{}, {model: hyperv}]\n      autoattachPodInterface: false"
+    boots = "    cpu: {model: qemu64}\n    firmware: {kernelBoot: {container: {image: x, kernelPath: /kernel}}}\n"
+    vm = tmp_path / "vm.yaml"
+    vm.write_text(vmi_text(domain=boots, name="panics").replace("autoattachPodInterface: false", panics))
+    vmi = read_manifest(vm)
+    xml = domain_xml(vmi, (), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
+    events = guest.Events()
+    with (
+        socket_directory(socket_directory_of(vmi)),
+        guest.connected(embedded_uri, events) as connection,
+        guest.defined(connection, xml, events) as domain,
+        guest.started(domain),
+    ):
+        assert guest.wait(domain, events, grace=1) is guest.Ending.CRASHED
+        assert domain.isActive(), "kept, for its memory to be looked at"
+    assert not socket_directory_of(vmi).exists()

@@ -1,9 +1,13 @@
 """`gpu-launcher run` as a process: on libvirt's test driver, and once with a real QEMU."""
 
 import signal
+import socket
 import time
+from contextlib import suppress
 from pathlib import Path
 
+from launcher.domain import socket_directory
+from launcher.manifest.reading import read_manifest
 from tests.conftest import Command, Machine
 from tests.launcher.vms import RTX_2060_VARIABLE, write_vmi
 from tests.processes import FIXTURES, ROOT, running
@@ -80,6 +84,23 @@ def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: 
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
 
+def test_a_place_for_the_sockets_that_cannot_be_made_is_said_and_1(gpu_launcher: Command, short_dir: Path) -> None:
+    """Of a libvirt's QEMU that is on this machine; the test driver and another machine's need no place."""
+    vm = write_vmi(short_dir / "vm.yaml")
+    sockets = socket_directory(read_manifest(vm))
+    sockets.parent.mkdir(exist_ok=True)
+    sockets.touch()
+    try:
+        result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu:///embed?root={short_dir}", "--emulation")
+    finally:
+        sockets.unlink()
+        with suppress(OSError):
+            sockets.parent.rmdir()
+    *_, line = result.stderr.splitlines()  # before it, libvirt's own first words
+    assert line.startswith(f"gpu-launcher: {sockets}: cannot make the directory for the sockets of the guest's console")
+    assert (result.returncode, "Traceback" in result.stderr) == (1, False)
+
+
 def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) -> None:
     """EFI firmware finds nothing to boot and ignores the power button, so that the grace period ends it."""
     vm = FIXTURES / "vms" / "no-devices.yaml"
@@ -89,11 +110,17 @@ def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) 
         (pid_file,) = short_dir.glob("run/qemu/*no-devices*.pid")
         pid = int(pid_file.read_text())
         assert Path(f"/proc/{pid}/comm").read_text().startswith("qemu-system")
+        sockets = socket_directory(read_manifest(vm))
+        assert {path.name for path in sockets.iterdir()} == {"virt-serial0", "virt-vnc"}
+        for name in ("virt-serial0", "virt-vnc"):
+            with socket.socket(socket.AF_UNIX) as somebody:
+                somebody.connect(str(sockets / name))
         asked = time.monotonic()
         run.send(signal.SIGTERM)
         assert run.end() == 0
         assert time.monotonic() - asked < 30, "its grace period is 2 s"
     assert "WARNING the guest is still there after its grace period; ending it" in run.log
     assert not Path(f"/proc/{pid}").exists()
+    assert not sockets.exists()
     left = [path for path in short_dir.rglob("*no-devices*") if "log" not in path.parts]
     assert left == []

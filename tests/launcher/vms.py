@@ -17,7 +17,10 @@ RTX_3090_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090"
 
 
 def vmi_text(*, domain: str = "", gpus: Iterable[tuple[str, str]] = (), name: str = "vm") -> str:
-    """A VirtualMachineInstance with these gpus, and `domain` as further lines below spec.domain."""
+    """A VirtualMachineInstance with these gpus, and `domain` as further lines below spec.domain.
+
+    Without a network: Debian 12's libvirt is built without passt.
+    """
     entries = "".join(f"\n      - {{name: {gpu}, deviceName: {resource}}}" for gpu, resource in gpus)
     return (
         "apiVersion: kubevirt.io/v1\n"
@@ -26,7 +29,7 @@ def vmi_text(*, domain: str = "", gpus: Iterable[tuple[str, str]] = (), name: st
         "spec:\n"
         "  domain:\n"
         "    memory: {guest: 1Gi}\n"
-        f"    devices:\n      gpus:{entries or ' []'}\n"
+        f"    devices:\n      gpus:{entries or ' []'}\n      autoattachPodInterface: false\n"
         f"{domain}"
     )
 

@@ -1,0 +1,34 @@
+"""The directory of the sockets on which QEMU serves the guest's console and screen: libvirt makes none."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from launcher.errors import Refusal
+
+
+@contextmanager
+def socket_directory(directory: Path) -> Iterator[None]:
+    """The directory is there within; afterwards its sockets are not, nor is what of it was made here and is empty.
+
+    Refusal where it cannot be made.
+    """
+    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Refusal(
+            f"{directory}: cannot make the directory for the sockets of the guest's console and screen: "
+            f"{error.strerror}; expected {missing[-1].parent if missing else directory} to be a directory that can be "
+            "written, as a volume of the pod's is"
+        ) from error
+    try:
+        yield
+    finally:
+        # QEMU removes its sockets, unless it is killed. A log of the console stays.
+        for path in directory.iterdir():
+            if path.is_socket():
+                path.unlink(missing_ok=True)
+        with suppress(OSError):
+            for path in missing:
+                path.rmdir()
