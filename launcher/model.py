@@ -54,6 +54,14 @@ class Ignored(NamedTuple):
     why: str
 
 
+class Below(ValueError):
+    """A __post_init__ that refuses a field further below, by its path from there: Below("efi.secureBoot", "is ...")."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
 Fate = Refused | Ignored | None
 
 

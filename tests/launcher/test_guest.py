@@ -7,9 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from launcher import guest
 from launcher.domain import domain_xml
+from launcher.elements import firmware
 from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
@@ -111,3 +113,21 @@ def test_a_failure_of_libvirt_on_the_way_is_a_refusal() -> None:
     refused = pytest.raises(Refusal, match="libvirt cannot go on at test:///default: Domain not found")
     with refused, guest.connected("test:///default", guest.Events()) as connection:
         connection.lookupByName("nobody")
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_efi_variables_stay_where_the_manifest_wants_them_to(
+    embedded_uri: str, tmp_path: Path, persistent: bool
+) -> None:
+    """Libvirt makes the file at the start, and here it is there before; what libvirt has named goes with the domain."""
+    bootloader = f"    firmware: {{bootloader: {{efi: {{persistent: {str(persistent).lower()}}}}}}}\n"
+    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=bootloader))
+    xml = domain_xml(vmi, (), Facts(kvm=False)).replace(firmware.NVRAM, str(tmp_path))
+    events = guest.Events()
+    with guest.connected(embedded_uri, events) as connection, guest.defined(connection, xml, events) as domain:
+        said = etree.fromstring(domain.XMLDesc()).findtext("os/nvram")
+        variables = Path(said or tmp_path / "unnamed")
+        assert (variables == tmp_path / "vm_VARS.fd") is persistent
+        variables.parent.mkdir(parents=True, exist_ok=True)
+        variables.touch()
+    assert variables.exists() is (persistent or said is None)
