@@ -14,7 +14,7 @@ import typer
 
 from launcher.addresses import seat
 from launcher.claims import claim
-from launcher.domain import domain_xml, socket_directory
+from launcher.domain import domain_element, domain_xml, serialised, socket_directory
 from launcher.elements.memory import guest_memory
 from launcher.embedded import DEFAULT_URI, is_embedded
 from launcher.errors import Refusal, UserError, one_line
@@ -22,8 +22,9 @@ from launcher.facts import BlockSizes, Facts, read_block_sizes
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.preflight import let_vfio_lock
+from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
+from launcher.versions import newer_elements, parse_version, refuse_newer
 from pci.sysfs import Host, NotSysfs, read_host
 
 app = typer.Typer(
@@ -36,6 +37,7 @@ app = typer.Typer(
 Emulation = Annotated[bool, typer.Option("--emulation", help="QEMU's own CPU instead of KVM.")]
 
 _SYS = Path("/sys")
+_KVM = Path("/dev/kvm")
 
 
 @app.command()
@@ -65,8 +67,12 @@ def render(
             help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
         ),
     ] = None,
+    libvirt: Annotated[
+        str | None, typer.Option(metavar="VERSION", help="The libvirt it is for: refuse what is newer than that.")
+    ] = None,
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
+    version = parse_version(libvirt) if libvirt is not None else None
     offline = env is not None or env_file is not None
     environ = _environ(env or [], env_file) if offline else os.environ
     vmi = read_manifest(vm)
@@ -80,7 +86,14 @@ def render(
         raw_images=frozenset(raw_image or []),
         block_sizes=_block_sizes(block_size or []),
     )
-    _print(domain_xml(vmi, seat(cards), facts))
+    tree = domain_element(vmi, seat(cards), facts)
+    newer = newer_elements(tree)
+    if version is not None:
+        refuse_newer(newer, version)
+    else:
+        for element in newer:
+            _warn(str(element))
+    _print(serialised(tree))
 
 
 @app.command()
@@ -119,7 +132,10 @@ def run(
             )
     if cards and is_embedded(connect):
         let_vfio_lock(guest_memory(vmi.spec.domain))
-    xml = domain_xml(vmi, seat(cards), Facts(kvm=not emulation))
+    # Another libvirt runs QEMU where this process cannot look for KVM.
+    allowed = vmi.metadata.annotations.allow_emulation
+    kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
+    xml = domain_xml(vmi, seat(cards), Facts(kvm=kvm))
     run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 

@@ -11,6 +11,7 @@ from uuid import UUID, uuid5
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lxml import etree
 from lxml.builder import E
+from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
 from launcher.elements import (
@@ -40,6 +41,15 @@ _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts) -> str:
     """The whole domain, as text that ends with a newline."""
+    return serialised(domain_element(vmi, seats, facts))
+
+
+def serialised(root: Element) -> str:
+    return etree.tostring(root, pretty_print=True, encoding="unicode")
+
+
+def domain_element(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts) -> Element:
+    """The whole domain, as its root element."""
     domain = vmi.spec.domain
     uuid = _uuid(vmi)
     sockets = str(socket_directory(vmi))
@@ -62,7 +72,7 @@ def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Fact
             *memory.memory(vmi, facts),
             *iothreads.iothreads(vmi),
             *placement.placement(vmi, facts),
-            *firmware.sysinfo(domain),
+            firmware.sysinfo(domain, uuid),
             *features.features(vmi),
             cpu.cpu(vmi, facts),
             *clock.clock(domain),
@@ -81,7 +91,7 @@ def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Fact
             *security.launch_security(domain),
         ]
     )
-    return etree.tostring(root, pretty_print=True, encoding="unicode")
+    return root
 
 
 def domain_name(metadata: Metadata) -> str:

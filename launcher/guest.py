@@ -15,6 +15,7 @@ from lxml import etree
 
 from launcher.embedded import prepare
 from launcher.errors import Refusal
+from launcher.versions import Version, newer_elements, numbered, refuse_newer
 from pci.address import PCIAddress
 
 _log = logging.getLogger(__name__)
@@ -73,9 +74,14 @@ def connected(uri: str, events: Events) -> Iterator[Any]:
 def defined(connection: Any, xml: str, events: Events) -> Iterator[Any]:
     """The domain, defined and with its ending reported to `events`; undefined again afterwards.
 
-    Refusal where libvirt does not take the XML, or has a domain of that name already: that one is somebody else's.
+    Refusal where libvirt does not take the XML or is too old for it, or has a domain of that name already: that one is
+    somebody else's.
+
+    EFI's variables go with the domain where libvirt has named their file, and stay where the XML names it.
     """
-    name = etree.fromstring(xml).findtext("name")
+    tree = etree.fromstring(xml)
+    refuse_newer(newer_elements(tree), version(connection))
+    name = tree.findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
         raise Refusal(f"libvirt has a domain called {name} already; undefine it, or use another connection")
     with _asked("define the domain"):
@@ -89,9 +95,21 @@ def defined(connection: Any, xml: str, events: Events) -> Iterator[Any]:
                 connection.domainEventDeregisterAny(callback)
     finally:
         with _logged("undefine the domain"):
-            # EFI keeps its variables in a file. Only a domain with EFI takes the flag: the test driver has neither.
-            has_efi = etree.fromstring(domain.XMLDesc()).find("os[@firmware='efi']") is not None
-            domain.undefineFlags(libvirt.VIR_DOMAIN_UNDEFINE_NVRAM if has_efi else 0)
+            domain.undefineFlags(_undefining(tree, domain))
+
+
+def version(connection: Any) -> Version:
+    """The version of the libvirt at the other end."""
+    with _asked("tell its version"):
+        return numbered(connection.getLibVersion())
+
+
+def _undefining(ours: etree._Element, domain: Any) -> int:
+    """Flags to undefine a domain of this XML. Only one with EFI takes one: the test driver's has neither."""
+    if etree.fromstring(domain.XMLDesc()).find("os[@firmware='efi']") is None:
+        return 0
+    kept = ours.find("os/nvram") is not None
+    return int(libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if kept else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
 
 
 @contextmanager

@@ -54,6 +54,14 @@ class Ignored(NamedTuple):
     why: str
 
 
+class Below(ValueError):
+    """A __post_init__ that refuses a field further below, by its path from there: Below("efi.secureBoot", "is ...")."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
 Fate = Refused | Ignored | None
 
 
@@ -109,7 +117,7 @@ def fields(cls: Any) -> tuple[Field, ...]:
 
 
 @cache
-def validator(cls: type) -> SchemaValidator:
+def validator(cls: Any) -> SchemaValidator:
     """Reads a mapping into `cls`; its ValidationError has the path of each field that is wrong."""
     return SchemaValidator(_object(cls))
 

@@ -1,6 +1,7 @@
 """What a start would fail for, done or said before it."""
 
 import resource
+from pathlib import Path
 
 from launcher.errors import Refusal
 
@@ -28,3 +29,19 @@ def let_vfio_lock(guest_memory: int) -> None:
             f"{hard // _MIB} MiB; give it the capability SYS_RESOURCE (securityContext.capabilities.add), or start the "
             "container runtime with unlimited memlock (LimitMEMLOCK=infinity)"
         ) from error
+
+
+def has_kvm(device: Path, *, emulation_allowed: bool) -> bool:
+    """Whether guests of this container's QEMU run under KVM. Refusal where they don't, and nobody has allowed that.
+
+    QEMU's own CPU is some fifty times slower, so nobody is given one who has not asked for it.
+    """
+    if device.exists():
+        return True
+    if emulation_allowed:
+        return False
+    raise Refusal(
+        f"there is no {device}, and the guest would have QEMU's own, slow CPU: give the container the device (a "
+        "resource like devices.gpu-launcher.dev/kvm), or allow it with --emulation, or with the annotation "
+        'gpu-launcher.dev/allow-emulation: "true"'
+    )

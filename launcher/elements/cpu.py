@@ -3,6 +3,7 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
 from launcher.manifest.cpu import CPU
 from launcher.manifest.spec import Domain, VirtualMachineInstance
@@ -33,8 +34,11 @@ def cpu(vmi: VirtualMachineInstance, facts: Facts) -> Element:
     sockets, cores, threads = topology(domain)
     element = _model(domain.cpu)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
+    needed = needed_of_the_cpu(domain)
     for feature in domain.cpu.features:
-        element.append(E.feature(name=feature.name, policy=feature.policy))
+        if feature.name not in needed:
+            element.append(E.feature(name=feature.name, policy=feature.policy))
+    element.extend(E.feature(name=name, policy="require") for name in needed)
     return element
 
 

@@ -3,8 +3,115 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.features import Features, FeatureState, Hyperv, Spinlocks, SynICTimer, TLBFlush, VendorID, is_on
+from launcher.manifest.spec import Domain, VirtualMachineInstance
+
+#: Libvirt's name for each of KubeVirt's hyperv features.
+_HYPERV = {
+    "relaxed": "relaxed",
+    "vapic": "vapic",
+    "spinlocks": "spinlocks",
+    "vpindex": "vpindex",
+    "runtime": "runtime",
+    "synic": "synic",
+    "synictimer": "stimer",
+    "reset": "reset",
+    "vendorid": "vendor_id",
+    "frequencies": "frequencies",
+    "reenlightenment": "reenlightenment",
+    "tlbflush": "tlbflush",
+    "ipi": "ipi",
+    "evmcs": "evmcs",
+}
 
 
 def features(vmi: VirtualMachineInstance) -> list[Element]:
-    return [E.features(E.acpi(), E.apic())]
+    """ACPI unless it is disabled; the others as the manifest and what else is in it ask for them."""
+    domain = vmi.spec.domain
+    element = E.features()
+    if domain.features.acpi.enabled:
+        element.append(E.acpi())
+    if vmi.spec.architecture == "amd64":
+        element.extend(_of_amd64(domain))
+    if domain.cpu.realtime is not None or _is_tdx(domain):
+        element.append(E.pmu(state="off"))
+    return [element] if len(element) else []
+
+
+def needed_of_the_cpu(domain: Domain) -> tuple[str, ...]:
+    """CPU features without which a feature is none: enlightened VMCS is about VMX (KubeVirt's setEVMCSDependency)."""
+    hyperv = domain.features.hyperv
+    return ("vmx",) if hyperv is not None and is_on(hyperv.evmcs) else ()
+
+
+def _of_amd64(domain: Domain) -> list[Element]:
+    said = domain.features
+    elements = []
+    if said.apic is None or said.apic.enabled:
+        eoi = said.apic is not None and said.apic.endOfInterrupt
+        elements.append(E.apic(eoi="on") if eoi else E.apic())
+    if said.hyperv is not None:
+        elements += _hyperv(said.hyperv)
+    elif is_on(said.hypervPassthrough):
+        elements.append(E.hyperv(mode="passthrough"))
+    elements += _kvm(domain)
+    if said.pvspinlock is not None:
+        elements.append(E.pvspinlock(state=_state(said.pvspinlock)))
+    # As for KubeVirt, always: VMware's port is nobody's here.
+    elements.append(E.vmport(state="off"))
+    elements += _smm(domain, said)
+    return elements
+
+
+def _hyperv(said: Hyperv) -> list[Element]:
+    on = said.on()
+    element = E.hyperv()
+    for name, libvirts in _HYPERV.items():
+        feature = getattr(said, name)
+        if name in on:
+            element.append(E(libvirts, *_children(feature), state="on", **_attributes(feature)))
+        elif feature is not None:
+            element.append(E(libvirts, state="off"))
+    return [element] if len(element) else []
+
+
+def _attributes(feature: FeatureState | None) -> dict[str, str]:
+    match feature:
+        case Spinlocks():
+            return {"retries": str(feature.spinlocks)}
+        case VendorID(vendorid=str(text)):
+            return {"value": text}
+        case _:
+            return {}
+
+
+def _children(feature: FeatureState | None) -> list[Element]:
+    """Parts of a feature that are on; one that is off is left out, which older libvirts know too."""
+    parts = ("direct", "extended") if isinstance(feature, SynICTimer | TLBFlush) else ()
+    return [E(part, state="on") for part in parts if is_on(getattr(feature, part, None))]
+
+
+def _kvm(domain: Domain) -> list[Element]:
+    said = domain.features.kvm
+    element = E.kvm()
+    if said is not None:
+        element.append(E.hidden(state="on" if said.hidden else "off"))
+    if domain.cpu.dedicatedCpuPlacement:
+        element.append(E("hint-dedicated", state="on"))
+    return [element] if len(element) else []
+
+
+def _smm(domain: Domain, said: Features) -> list[Element]:
+    """On with secure boot, whose variables only SMM can keep from the guest's kernel; else as it is said."""
+    efi = domain.firmware.bootloader.efi
+    if efi is not None and efi.secureBoot:
+        return [E.smm(state="on")]
+    return [E.smm(state=_state(said.smm))] if said.smm is not None else []
+
+
+def _is_tdx(domain: Domain) -> bool:
+    return domain.launchSecurity is not None and domain.launchSecurity.tdx is not None
+
+
+def _state(feature: FeatureState) -> str:
+    return "on" if feature.enabled else "off"

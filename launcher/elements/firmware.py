@@ -1,51 +1,87 @@
-"""<os> and <sysinfo>: BIOS or EFI, a kernel of its own, and the serial number that the guest reads from SMBIOS."""
+"""<os> and <sysinfo>: BIOS or EFI, a kernel of its own, and what the guest reads from SMBIOS and ACPI."""
+
+from collections.abc import Mapping
+from uuid import UUID
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest.firmware import KernelBoot
+from launcher.elements.security import is_stateless
+from launcher.manifest.firmware import EFI, ACPITables, Chassis, KernelBoot
 from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
 
 #: Where the pod mounts the image of `kernelBoot.container`, whole: an image volume. The directory is KubeVirt's
 #: (pkg/container-disk, GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
 KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
-
+#: Where the pod mounts secret volumes, each below its name (KubeVirt's pkg/config, GetSecretSourcePath).
+SECRETS = "/var/run/kubevirt-private/secret"
+#: Where the pod mounts what keeps EFI's variables (KubeVirt's pkg/util, PathForNVram of a VM without root).
+NVRAM = "/var/run/kubevirt-private/libvirt/qemu/nvram"
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _MACHINES = {"amd64": "q35", "arm64": "virt"}
+
+#: What KubeVirt's clusters say of themselves where nobody has configured it (pkg/virt-config, SmbiosDefaultConfig).
+#: Guests tie licences to it, and systemd finds KVM by it. Its sku and version are empty, which is left out here.
+_SYSTEM = {"manufacturer": "KubeVirt", "family": "KubeVirt", "product": "None"}
 
 
 def machine(spec: Spec) -> str:
     return spec.domain.machine.type or _MACHINES[spec.architecture]
 
 
+def efi(spec: Spec) -> EFI | None:
+    """The EFI that the guest boots with, None for BIOS. An arm64 machine has no BIOS, and no secure boot."""
+    bootloader = spec.domain.firmware.bootloader
+    if bootloader.efi is None and spec.architecture == "arm64":
+        return EFI(secureBoot=False)
+    return bootloader.efi
+
+
 def boot(vmi: VirtualMachineInstance, os: Element) -> None:
     """Add to <os> what the firmware asks for; libvirt picks the EFI image that has these features."""
-    firmware = vmi.spec.domain.firmware
-    bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
-    if efi is not None:
-        secure = "yes" if efi.secureBoot else "no"
+    domain = vmi.spec.domain
+    firmware = domain.firmware
+    chosen = efi(vmi.spec)
+    if chosen is not None:
         os.set("firmware", "efi")
-        os.append(
-            E.firmware(
-                E.feature(enabled=secure, name="enrolled-keys"),
-                E.feature(enabled=secure, name="secure-boot"),
-            )
-        )
-    if bios is not None and bios.useSerial:
-        os.append(E.bios(useserial="yes"))
-    if firmware.serial is not None:
-        os.append(E.smbios(mode="sysinfo"))
+        os.extend(_efi(chosen, vmi))
     if firmware.kernelBoot is not None:
         os.extend(_kernel(firmware.kernelBoot))
+    os.append(E.smbios(mode="sysinfo"))
+    if firmware.bootloader.bios is not None and firmware.bootloader.bios.useSerial:
+        os.append(E.bios(useserial="yes"))
+    if firmware.acpi is not None:
+        os.append(_tables(firmware.acpi))
 
 
-def sysinfo(domain: Domain) -> list[Element]:
-    """<sysinfo> where the manifest has something to say in it."""
-    firmware = domain.firmware
-    if firmware.serial is None:
-        return []
-    return [E.sysinfo(E.system(E.entry(firmware.serial, name="serial")), type="smbios")]
+def sysinfo(domain: Domain, uuid: UUID) -> Element:
+    """SMBIOS tables 1 and 3; libvirt refuses a uuid there that is not the domain's."""
+    system = {"uuid": str(uuid), "serial": domain.firmware.serial or "", **_SYSTEM}
+    return E.sysinfo(*_entries("system", system), *_chassis(domain.chassis), type="smbios")
+
+
+def _chassis(chassis: Chassis | None) -> list[Element]:
+    return [] if chassis is None else _entries("chassis", vars(chassis))
+
+
+def _entries(table: str, values: Mapping[str, str]) -> list[Element]:
+    """A table with what has a value; libvirt's schema knows no table without entries."""
+    entries = [E.entry(value, name=name) for name, value in values.items() if value]
+    return [E(table, *entries)] if entries else []
+
+
+def _efi(chosen: EFI, vmi: VirtualMachineInstance) -> list[Element]:
+    secure = "yes" if chosen.secureBoot else "no"
+    elements = [
+        E.firmware(E.feature(enabled=secure, name="enrolled-keys"), E.feature(enabled=secure, name="secure-boot"))
+    ]
+    if is_stateless(vmi.spec.domain):
+        elements.append(E.loader(stateless="yes"))
+    if chosen.persistent:
+        # Named, it is what stays: launcher.guest undefines the domain, and with it only what libvirt has named.
+        elements.append(E.nvram(f"{NVRAM}/{vmi.metadata.name}_VARS.fd"))
+    return elements
 
 
 def _kernel(boot: KernelBoot) -> list[Element]:
@@ -53,6 +89,12 @@ def _kernel(boot: KernelBoot) -> list[Element]:
         return []
     paths = {"kernel": boot.container.kernelPath, "initrd": boot.container.initrdPath}
     elements = [E(name, KERNEL_BOOT + path) for name, path in paths.items() if path is not None]
-    if boot.kernelArgs is not None:
+    if boot.kernelArgs:
         elements.append(E.cmdline(boot.kernelArgs))
     return elements
+
+
+def _tables(said: ACPITables) -> Element:
+    volumes = {"slic": said.slicNameRef, "msdm": said.msdmNameRef}
+    tables = [E.table(f"{SECRETS}/{name}/{table}.bin", type=table) for table, name in volumes.items() if name]
+    return E.acpi(*tables)

@@ -2,13 +2,15 @@
 
 from typing import Annotated, Literal
 
-from launcher.manifest.scalars import matching
+from launcher.manifest.scalars import between, matching
 from launcher.model import model
 
 
 @model
 class UTC:
-    offsetSeconds: int | None = None
+    """Without an offset, a guest's changes to its clock are gone at its next start; with one, they are kept."""
+
+    offsetSeconds: Annotated[int, between(-(2**31), 2**31 - 1)] | None = None
 
 
 @model
@@ -45,6 +47,10 @@ class Timers:
 class Clock:
     utc: UTC | None = None
     timezone: (
-        Annotated[str, matching("[A-Za-z0-9_+/-]+", "is no time zone; expected one like Europe/Berlin")] | None
+        Annotated[str, matching("[A-Za-z0-9_.+/-]+", "is no time zone; expected one like Europe/Berlin")] | None
     ) = None
     timer: Timers | None = None
+
+    def __post_init__(self) -> None:
+        if self.utc is not None and self.timezone is not None:
+            raise ValueError("has both utc and timezone; expected one of them")

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from launcher.manifest.scalars import between
+from launcher.manifest.scalars import between, matching
 from launcher.model import model
 
 
@@ -15,12 +15,16 @@ class FeatureState:
 
 @model
 class APIC(FeatureState):
+    """`endOfInterrupt`: KVM's paravirtual end of interrupt, which KubeVirt takes and forgets."""
+
     endOfInterrupt: bool = False
 
 
 @model
 class Spinlocks(FeatureState):
-    spinlocks: Annotated[int, between(4095, 2**32 - 1)] | None = None
+    """`spinlocks`: how often a guest tries before it tells the hypervisor; 2**32-1 is never."""
+
+    spinlocks: Annotated[int, between(4096, 2**32 - 1)] = 4096
 
 
 @model
@@ -30,13 +34,33 @@ class SynICTimer(FeatureState):
 
 @model
 class VendorID(FeatureState):
-    vendorid: str | None = None
+    vendorid: (
+        Annotated[str, matching("[^,]{1,12}", "is no vendor ID; expected 1 to 12 ASCII characters without a comma")]
+        | None
+    ) = None
+
+    def __post_init__(self) -> None:
+        if self.enabled and self.vendorid is None:
+            raise ValueError("is enabled and has no vendorid; expected the text that the guest sees")
+        if self.vendorid is not None and not self.vendorid.isascii():
+            raise ValueError(f"vendorid {self.vendorid!r} is not ASCII; expected 1 to 12 characters of one byte")
 
 
 @model
 class TLBFlush(FeatureState):
     direct: FeatureState | None = None
     extended: FeatureState | None = None
+
+
+#: What needs what else, each after whatever needs it (KubeVirt pkg/defaults/base/hyperv.go): what is missing is turned
+#: on with it, and what is disabled is an error.
+_NEEDS = (
+    ("evmcs", "vapic"),
+    ("ipi", "vpindex"),
+    ("tlbflush", "vpindex"),
+    ("synictimer", "synic"),
+    ("synic", "vpindex"),
+)
 
 
 @model
@@ -56,6 +80,21 @@ class Hyperv:
     ipi: FeatureState | None = None
     evmcs: FeatureState | None = None
 
+    def __post_init__(self) -> None:
+        on = self.on()
+        for name, needed in _NEEDS:
+            state = getattr(self, needed)
+            if name in on and state is not None and not state.enabled:
+                raise ValueError(f"{name} needs {needed}, which is disabled; leave one of the two out")
+
+    def on(self) -> frozenset[str]:
+        """The names of those that are on: because they are named, or because another needs them."""
+        on = {name for name in self.__dict__ if is_on(getattr(self, name))}
+        for name, needed in _NEEDS:
+            if name in on:
+                on.add(needed)
+        return frozenset(on)
+
 
 @model
 class KVM:
@@ -64,10 +103,21 @@ class KVM:
 
 @model
 class Features:
-    acpi: FeatureState | None = None
+    """What is not named is as the machine has it; `acpi` is on."""
+
+    acpi: FeatureState = FeatureState()
     apic: APIC | None = None
     hyperv: Hyperv | None = None
     hypervPassthrough: FeatureState | None = None
     smm: FeatureState | None = None
     kvm: KVM | None = None
     pvspinlock: FeatureState | None = None
+
+    def __post_init__(self) -> None:
+        if self.hyperv is not None and self.hypervPassthrough is not None:
+            raise ValueError("has both hyperv and hypervPassthrough; expected one of them")
+
+
+def is_on(feature: FeatureState | None) -> bool:
+    """Whether a feature is named, and not to be disabled."""
+    return feature is not None and feature.enabled

@@ -10,7 +10,7 @@ from pydantic_core import ErrorDetails, ValidationError
 from launcher.errors import UserError
 from launcher.manifest.scalars import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
-from launcher.model import validator
+from launcher.model import Below, validator
 
 _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
     "VirtualMachine": VirtualMachine,
@@ -117,6 +117,8 @@ def _line(error: ErrorDetails) -> str:
     parts = list(error["loc"])
     if error["type"] == "unknown_field":
         parts.append(error["ctx"]["field"])
+    elif isinstance(below := error.get("ctx", {}).get("error"), Below):
+        parts.append(below.path)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     match error["type"]:
         case "missing":

@@ -17,7 +17,7 @@ def matching(pattern: str, expected: str) -> Checks:
 
     def check(value: str) -> str:
         if not re.fullmatch(pattern, value, re.ASCII):
-            raise ValueError(f"{value!r} {expected}")
+            raise ValueError(f"{shown(value)} {expected}")
         return value
 
     return Checks(check, {"pattern": f"^(?:{pattern})$"})

@@ -2,6 +2,7 @@
 
 from typing import Annotated, Any, Literal
 
+from launcher.manifest import relations
 from launcher.manifest.annotations import Annotations, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
@@ -52,12 +53,18 @@ class Domain:
     firmware: Firmware = Firmware()
     chassis: Chassis | None = None
     clock: Clock | None = None
-    features: Features | None = None
+    features: Features = Features()
     devices: Devices = Devices()
     ioThreadsPolicy: Literal["shared", "auto", "supplementalPool"] | None = None
     ioThreads: IOThreads | None = None
     launchSecurity: LaunchSecurity | None = None
     rebootPolicy: Literal["Reboot", "Terminate"] | None = None
+
+    def __post_init__(self) -> None:
+        relations.check_firmware(self.firmware, self.features, self.devices)
+        relations.check_hyperv(self.features, self.clock)
+        if self.launchSecurity is not None:
+            relations.check_security(self.launchSecurity, self.firmware, self.features, self.devices)
 
 
 @model
@@ -102,6 +109,11 @@ class Spec:
         check_disks(self.disks, self.volumes, self.architecture)
         check_networks(devices.interfaces, self.networks)
         check_architecture(devices, self.architecture)
+        domain = self.domain
+        relations.check_machine(domain.machine, self.architecture)
+        if self.architecture == "arm64":
+            relations.check_arm64(domain.firmware, domain.features, domain.clock, domain.launchSecurity)
+        relations.check_acpi_tables(domain.firmware, self.volumes)
 
     @property
     def disks(self) -> tuple[Disk, ...]:

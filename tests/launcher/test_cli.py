@@ -38,6 +38,24 @@ def test_without_env_and_sysfs_this_machines_sys_counts(gpu_launcher: Command) -
     assert result.returncode == 0
 
 
+def test_what_an_old_libvirt_does_not_know_is_printed_and_named(gpu_launcher: Command) -> None:
+    result = gpu_launcher("render", FIXTURES / "vms" / "acpi-msdm.yaml")
+    assert (result.stdout, result.returncode) == (golden("acpi-msdm"), 0)
+    assert result.stderr == (
+        "gpu-launcher: warning: <table type='msdm'> of firmware.acpi.msdmNameRef needs libvirt 11.2.0\n"
+    )
+
+
+def test_with_libvirts_version_what_it_does_not_know_is_refused(gpu_launcher: Command) -> None:
+    vm = FIXTURES / "vms" / "acpi-msdm.yaml"
+    old, new = (gpu_launcher("render", vm, "--libvirt", version) for version in ("9.0.0", "11.2"))
+    assert old.stderr.startswith(
+        "gpu-launcher: <table type='msdm'> of firmware.acpi.msdmNameRef needs libvirt 11.2.0, "
+    )
+    assert (old.stderr.count("\n"), old.stdout, old.returncode) == (1, "", 1)
+    assert (new.stdout, new.stderr, new.returncode) == (golden("acpi-msdm"), "", 0)
+
+
 def test_with_env_the_environment_and_sys_are_not_read(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", TWO_GPUS, "--env", "X=1", env={RTX_3090_VARIABLE: "0000:01:00.0,0000:e1:00.0"})
     assert f"{RTX_3090_VARIABLE} is not set" in result.stderr
@@ -117,6 +135,7 @@ def test_line_breaks_from_outside_break_no_line(gpu_launcher: Command) -> None:
         (["--env=X"], "--env X: expected NAME=VALUE"),
         (["--env-file=/nowhere"], "/nowhere: cannot read the variables"),
         ([VALUE + "0000:01:00.0", "--sysfs=/nowhere"], "/nowhere: expected a sysfs tree"),
+        ([VALUE + "0000:01:00.0", "--libvirt=new"], "--libvirt new: expected a version like 11.3.0"),
         (["--frobnicate"], "No such option '--frobnicate'"),
     ],
 )

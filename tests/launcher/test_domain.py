@@ -19,6 +19,7 @@ from launcher.domain import domain_xml
 from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
+from launcher.versions import Version, newer_elements, parse_version, shown
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
 from tests.launcher.vms import devices, seats, vmi_text, write_vmi
 from tests.processes import ROOT
@@ -49,23 +50,41 @@ def test_every_golden_file_has_a_case() -> None:
     assert {path.stem for path in DOMAINS.iterdir()} == {case.name for case in CASES}
 
 
+def skip_newer(case: Case, libvirt: Version) -> None:
+    """Skip what needs a newer libvirt than this, and what needs another QEMU or CPU than there is."""
+    kind, _, wanted = (case.needs or "").partition(" ")
+    if kind == "libvirt" and parse_version(wanted) > libvirt:
+        pytest.skip(f"needs libvirt {wanted}, and this is {shown(libvirt)}")
+    if kind.startswith("qemu-system-") and shutil.which(kind) is None:
+        pytest.skip(f"needs {kind}")
+
+
 @every_case
-def test_a_golden_domain_is_valid_to_libvirts_schema(case: Case) -> None:
+def test_a_golden_domain_is_valid_to_libvirts_schema(case: Case, qemu_driver: Any) -> None:
     if (case.needs or "").startswith("libvirt"):
-        skip_newer(case)
+        skip_newer(case, guest.version(qemu_driver))
     schema = etree.RelaxNG(etree.parse(SCHEMA))
     schema.assertValid(etree.fromstring(case.xml()))
 
 
 @every_case
 def test_a_golden_domain_is_taken_by_libvirts_qemu_driver(case: Case, qemu_driver: Any) -> None:
-    skip_newer(case)
+    skip_newer(case, guest.version(qemu_driver))
+    if case.needs == "SEV" and "<sev supported='yes'" not in qemu_driver.getDomainCapabilities(None, "x86_64"):
+        pytest.skip("needs SEV")
     xml = definable(case.xml("--emulation"))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         # Every address that we gave is kept, and none is given twice.
         ours, theirs = etree.fromstring(xml), etree.fromstring(domain.XMLDesc())
         assert addresses(ours, "hostdev") == addresses(theirs, "hostdev")
         assert addresses(ours, "controller") <= addresses(theirs, "controller")
+
+
+@every_case
+def test_a_golden_domain_that_needs_a_newer_libvirt_says_so(case: Case) -> None:
+    newest = max((newer.since for newer in newer_elements(etree.fromstring(case.xml()))), default=None)
+    said = (case.needs or "").removeprefix("libvirt ")
+    assert newest == (parse_version(said) if case.needs and case.needs.startswith("libvirt") else None)
 
 
 @pytest.mark.parametrize("refused", sorted(REFUSED.glob("*.yaml")), ids=lambda path: path.stem)
@@ -75,17 +94,6 @@ def test_a_manifest_that_cannot_be_converted_is_refused_in_these_words(refused: 
     with pytest.raises((UserError, Refusal)) as error:
         cases(refused)[0].xml()
     assert str(error.value).replace(f"{refused}: ", "") == said
-
-
-def skip_newer(case: Case) -> None:
-    """Skip what needs a newer libvirt than this, and what needs another QEMU than there is."""
-    kind, _, wanted = (case.needs or "").partition(" ")
-    number = libvirt.getVersion()
-    version = (number // 1_000_000, number // 1000 % 1000, number % 1000)
-    if kind == "libvirt" and tuple(map(int, wanted.split("."))) > version:
-        pytest.skip(f"needs libvirt {wanted}")
-    if kind.startswith("qemu-system-") and shutil.which(kind) is None:
-        pytest.skip(f"needs {kind}")
 
 
 def definable(xml: str) -> str:
@@ -184,11 +192,11 @@ def test_an_rtx_2060_is_one_slot_of_four_functions_behind_a_port_of_its_own() ->
 
 
 def test_nothing_in_a_manifest_can_break_out_of_its_place(tmp_path: Path) -> None:
-    text = '</serial><evil a="b"/>&lt;'
-    firmware = f"    firmware: {{serial: '{text}'}}\n"
-    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=firmware))
+    text = '</entry><evil a="b"/>&lt;'
+    chassis = f"    chassis: {{serial: '{text}'}}\n"
+    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=chassis))
     domain = etree.fromstring(domain_xml(vmi, (), Facts()))
-    assert domain.findtext("sysinfo/system/entry") == text
+    assert domain.findtext("sysinfo/chassis/entry") == text
     assert domain.find(".//evil") is None
 
 

@@ -8,10 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from lxml import etree
 
 from launcher import guest
 from launcher.domain import domain_xml
 from launcher.domain import socket_directory as socket_directory_of
+from launcher.elements import firmware
 from launcher.elements.firmware import KERNEL_BOOT
 from launcher.errors import Refusal
 from launcher.facts import Facts
@@ -141,3 +143,21 @@ def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path
         assert guest.wait(domain, events, grace=1) is guest.Ending.CRASHED
         assert domain.isActive(), "kept, for its memory to be looked at"
     assert not socket_directory_of(vmi).exists()
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_efi_variables_stay_where_the_manifest_wants_them_to(
+    embedded_uri: str, tmp_path: Path, persistent: bool
+) -> None:
+    """Libvirt makes the file at the start, and here it is there before; what libvirt has named goes with the domain."""
+    bootloader = f"    firmware: {{bootloader: {{efi: {{persistent: {str(persistent).lower()}}}}}}}\n"
+    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=bootloader))
+    xml = domain_xml(vmi, (), Facts(kvm=False)).replace(firmware.NVRAM, str(tmp_path))
+    events = guest.Events()
+    with guest.connected(embedded_uri, events) as connection, guest.defined(connection, xml, events) as domain:
+        said = etree.fromstring(domain.XMLDesc()).findtext("os/nvram")
+        variables = Path(said or tmp_path / "unnamed")
+        assert (variables == tmp_path / "vm_VARS.fd") is persistent
+        variables.parent.mkdir(parents=True, exist_ok=True)
+        variables.touch()
+    assert variables.exists() is (persistent or said is None)

@@ -1,8 +1,13 @@
-"""The memory that VFIO may lock: in a process with a limit of its own, and without the right to raise it."""
+"""The memory that VFIO may lock, in a process with a limit of its own and without the right to raise it; and KVM."""
 
 import subprocess
 import sys
+from pathlib import Path
 
+import pytest
+
+from launcher.errors import Refusal
+from launcher.preflight import has_kvm
 from tests.processes import ROOT
 
 KIB, MIB = 1 << 10, 1 << 20
@@ -40,3 +45,20 @@ def test_what_is_missing_is_said_in_numbers_with_what_mends_it() -> None:
     assert "1280 MiB with libvirt's reserve, and this container may lock 2 MiB" in said
     assert "the capability SYS_RESOURCE" in said
     assert "LimitMEMLOCK=infinity" in said
+
+
+def test_where_there_is_kvm_guests_run_under_it(tmp_path: Path) -> None:
+    device = tmp_path / "kvm"
+    device.touch()
+    assert has_kvm(device, emulation_allowed=False)
+    assert has_kvm(device, emulation_allowed=True)
+
+
+def test_without_kvm_nobody_is_given_a_slow_guest_who_has_not_asked_for_one(tmp_path: Path) -> None:
+    assert not has_kvm(tmp_path / "kvm", emulation_allowed=True)
+    with pytest.raises(Refusal) as refusal:
+        has_kvm(tmp_path / "kvm", emulation_allowed=False)
+    assert f"there is no {tmp_path}/kvm" in str(refusal.value)
+    assert 'allow it with --emulation, or with the annotation gpu-launcher.dev/allow-emulation: "true"' in str(
+        refusal.value
+    )

@@ -6,6 +6,9 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import libvirt
+import pytest
+
 from launcher.domain import socket_directory
 from launcher.manifest.reading import read_manifest
 from tests.conftest import Command, Machine
@@ -66,6 +69,15 @@ def test_a_domain_of_that_name_is_somebody_elses_and_stays(
         "gpu-launcher: libvirt has a domain called lab_one-gpu already; undefine it, or use another connection\n"
     )
     assert result.returncode == 1
+
+
+@pytest.mark.skipif(libvirt.getVersion() >= 11_006_000, reason="this libvirt knows TDX")
+def test_a_libvirt_that_is_too_old_is_not_asked_to_take_the_domain(gpu_launcher: Command) -> None:
+    result = gpu_launcher("run", "--vm", FIXTURES / "vms" / "tdx.yaml", "--connect", "test:///default")
+    assert result.stderr.startswith(
+        "gpu-launcher: <launchSecurity type='tdx'> of launchSecurity.tdx needs libvirt 11.6.0, and this is "
+    )
+    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
 
 def test_a_root_that_is_not_absolute_is_refused_before_anything_is_made(gpu_launcher: Command, tmp_path: Path) -> None:

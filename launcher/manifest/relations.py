@@ -1,0 +1,96 @@
+"""What one part of a manifest demands of another: errors that no field shows alone.
+
+KubeVirt's webhooks refuse most of this (pkg/virt-api/webhooks); the rest is what libvirt's QEMU driver would refuse.
+"""
+
+from launcher.manifest.clock import Clock
+from launcher.manifest.devices import Devices
+from launcher.manifest.features import Features, is_on
+from launcher.manifest.firmware import Firmware, Machine
+from launcher.manifest.security import LaunchSecurity
+from launcher.manifest.volumes import Volume
+from launcher.model import Below
+
+#: What an arm64 machine has none of; acpi is what it has.
+_OF_AMD64 = ("apic", "hyperv", "hypervPassthrough", "smm", "kvm", "pvspinlock")
+
+
+def check_firmware(firmware: Firmware, features: Features, devices: Devices) -> None:
+    """EFI, secure boot and the firmware's serial output need something that a domain may have switched off."""
+    bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
+    if efi is not None and not features.acpi.enabled:
+        raise Below("features.acpi", "is disabled, and EFI needs it; leave it out, or boot with bios")
+    if efi is not None and efi.secureBoot and features.smm is not None and not features.smm.enabled:
+        raise Below(
+            "features.smm",
+            "is disabled, and secure boot needs it; leave it out, or write firmware.bootloader.efi.secureBoot: false",
+        )
+    if bios is not None and bios.useSerial and not devices.autoattachSerialConsole:
+        raise Below(
+            "firmware.bootloader.bios.useSerial",
+            "needs the serial console; leave out devices.autoattachSerialConsole",
+        )
+
+
+def check_hyperv(features: Features, clock: Clock | None) -> None:
+    """QEMU starts no guest with synthetic timers and without Hyper-V's clock (target/i386/kvm/kvm.c)."""
+    timer = clock.timer.hyperv if clock is not None and clock.timer is not None else None
+    if features.hyperv is not None and is_on(features.hyperv.synictimer) and not (timer is not None and timer.present):
+        raise Below("features.hyperv.synictimer", "needs Hyper-V's clock; add clock.timer.hyperv: {}")
+
+
+def check_security(security: LaunchSecurity, firmware: Firmware, features: Features, devices: Devices) -> None:
+    """Encrypted memory has firmware and devices of its own kind (KubeVirt's ValidateLaunchSecurityAmd64)."""
+    name = "sev" if security.sev is not None else "snp" if security.snp is not None else "tdx"
+    path = f"launchSecurity.{name}"
+    efi = firmware.bootloader.efi
+    if efi is None:
+        raise Below(path, "needs EFI; add firmware.bootloader.efi: {secureBoot: false}")
+    if efi.secureBoot:
+        raise Below(path, "has no secure boot; write firmware.bootloader.efi.secureBoot: false")
+    if efi.persistent and name != "sev":
+        raise Below(path, "keeps no EFI variables; leave out firmware.bootloader.efi.persistent")
+    if name == "tdx" and is_on(features.smm):
+        raise Below(path, "has no SMM; leave out features.smm")
+    for interface in devices.interfaces:
+        if interface.bootOrder is not None:
+            raise Below(path, f"boots from no network; leave out bootOrder of interface {interface.name!r}")
+
+
+def check_machine(machine: Machine, architecture: str) -> None:
+    """A machine type of the other architecture."""
+    expected = {"amd64": "q35 or a pc-q35 version", "arm64": "virt or a virt version"}[architecture]
+    if machine.type and machine.type.startswith("virt") != (architecture == "arm64"):
+        raise Below(
+            "domain.machine.type",
+            f"{machine.type!r} is no machine of {architecture}; expected {expected}, or another architecture",
+        )
+
+
+def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, security: LaunchSecurity | None) -> None:
+    """What is amd64's alone, on arm64 (KubeVirt's ValidateVirtualMachineInstanceArm64Setting, and libvirt)."""
+    bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
+    if bios is not None:
+        raise Below("domain.firmware.bootloader.bios", "arm64 has no BIOS; leave it out, which is EFI")
+    if efi is not None and efi.secureBoot:
+        raise Below("domain.firmware.bootloader.efi", "has no secure boot on arm64; write secureBoot: false")
+    if not features.acpi.enabled:
+        raise Below("domain.features.acpi", "is disabled, and EFI needs it; leave it out")
+    for name in _OF_AMD64:
+        if getattr(features, name) is not None:
+            raise Below(f"domain.features.{name}", "is a feature of amd64; leave it out on arm64")
+    if clock is not None and clock.timer is not None:
+        raise Below("domain.clock.timer", "these timers are amd64's; leave it out on arm64")
+    if security is not None:
+        raise Below("domain.launchSecurity", "SEV, SNP and TDX are amd64's; leave it out on arm64")
+
+
+def check_acpi_tables(firmware: Firmware, volumes: tuple[Volume, ...]) -> None:
+    """An ACPI table is a secret volume's file."""
+    if firmware.acpi is None:
+        return
+    secrets = {volume.name for volume in volumes if volume.secret is not None}
+    for field in ("slicNameRef", "msdmNameRef"):
+        name = getattr(firmware.acpi, field)
+        if name is not None and name not in secrets:
+            raise Below(f"domain.firmware.acpi.{field}", f"{name!r} is no secret volume; add one to spec.volumes")

@@ -1,0 +1,84 @@
+import pytest
+from lxml.builder import E
+
+from launcher.errors import Refusal, UserError
+from launcher.versions import NEWER, Newer, newer_elements, numbered, parse_version, refuse_newer, shown
+
+#: A domain with every element of the table.
+EVERYTHING = E.domain(
+    E.os(E.acpi(E.table("/t", type="slic"), E.table("/t", type="msdm"))),
+    E.features(E.hyperv(E.tlbflush(E.direct(state="on"), E.extended(state="on")))),
+    E.launchSecurity(type="sev-snp"),
+    E.launchSecurity(type="tdx"),
+    E.devices(
+        E.panic(model="pvpanic"),
+        E.interface(E.model(type="igb"), E.backend(type="passt"), type="vhostuser"),
+        E.hostdev(type="pci", display="on", ramfb="on"),
+        E.disk(E.driver(E.iothreads()), E.blockio(discard_granularity="0")),
+        E.controller(E.driver(E.iothreads())),
+        E.tpm(E.backend(E.profile())),
+    ),
+)
+#: What is like it, and known to libvirt 9.0.
+OLDER = E.domain(
+    E.os(E.acpi(E.table("/t", type="slic"))),
+    E.features(E.hyperv(E.tlbflush(state="on"))),
+    E.launchSecurity(type="sev"),
+    E.devices(
+        E.panic(model="isa"),
+        E.interface(E.model(type="virtio"), E.backend(type="passt"), type="user"),
+        E.hostdev(type="mdev", display="on", ramfb="on"),
+        E.disk(E.driver(iothread="1"), E.blockio(logical_block_size="512")),
+        E.controller(E.driver(iothread="1")),
+        E.tpm(E.backend(type="emulator")),
+    ),
+)
+
+
+def test_every_element_of_the_table_is_found_where_it_is() -> None:
+    assert newer_elements(EVERYTHING) == NEWER
+
+
+def test_what_libvirt_9_knows_is_not_found() -> None:
+    assert newer_elements(OLDER) == ()
+
+
+def test_the_table_is_about_what_is_newer_than_9_0() -> None:
+    assert [newer for newer in NEWER if newer.since <= (9, 0, 0)] == []
+    assert len({newer.path for newer in NEWER}) == len(NEWER)
+
+
+def test_a_refusal_names_every_element_that_is_missing_and_the_version_of_each() -> None:
+    found = newer_elements(E.domain(E.launchSecurity(type="tdx"), E.devices(E.panic(model="pvpanic"))))
+    refuse_newer(found, (11, 6, 0))
+    with pytest.raises(Refusal) as one:
+        refuse_newer(found, (11, 3, 0))
+    assert str(one.value) == (
+        "<launchSecurity type='tdx'> of launchSecurity.tdx needs libvirt 11.6.0, and this is 11.3.0: "
+        "take a newer libvirt, or leave out what asks for it"
+    )
+    with pytest.raises(
+        Refusal, match=r"needs libvirt 11\.6\.0; <panic model='pvpanic'> of devices\.panicDevices needs"
+    ):
+        refuse_newer(found, (9, 0, 0))
+
+
+@pytest.mark.parametrize(("text", "version"), [("9.0", (9, 0, 0)), ("11.10.3", (11, 10, 3)), ("12.5.0", (12, 5, 0))])
+def test_a_version_is_read_as_libvirt_prints_it(text: str, version: tuple[int, int, int]) -> None:
+    assert parse_version(text) == version
+
+
+@pytest.mark.parametrize("text", ["", "9", "9.0.0.0", "v9.0", "9.-1", "9.x", "9..0", "99999.0", "\u0669.\u0660"])
+def test_anything_else_is_no_version(text: str) -> None:
+    with pytest.raises(UserError, match="expected a version like"):
+        parse_version(text)
+
+
+def test_libvirts_number_is_its_version() -> None:
+    assert shown(numbered(11_003_000)) == "11.3.0"
+    assert numbered(9_000_002) == (9, 0, 2)
+
+
+def test_an_element_is_said_with_the_field_that_asks_for_it() -> None:
+    newer = Newer("devices/x", (10, 1, 0), "<x>", "devices.y")
+    assert str(newer) == "<x> of devices.y needs libvirt 10.1.0"
