@@ -71,8 +71,8 @@ def cells(pinning: Pinning, nodes: tuple[NUMANode, ...], memory: int, page: int)
     pages, left = divmod(memory // page, len(serving))
     if not pages:
         raise UserError(
-            f"spec.domain.memory: {memory} bytes are {left} hugepages of {page}, and the guest has {len(serving)} NUMA "
-            "cells; expected a page for each at least"
+            f"spec.domain.memory: {memory} bytes are too few for a hugepage of {page} in each of the guest's "
+            f"{len(serving)} NUMA cells; expected {len(serving) * page} at least, or smaller pages"
         )
     ids = [node.id for node, _ in serving]
     return tuple(

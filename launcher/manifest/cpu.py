@@ -54,7 +54,7 @@ class Realtime:
         for part in self.mask.replace(" ", "").split(","):
             first, last = (int(end) for end in (re.findall("[0-9]+", part) * 2)[:2])
             if not first <= last < count:
-                raise ValueError(f"{self.mask!r}: {part} is none of the guest's vCPUs, which are 0 to {count - 1}")
+                raise ValueError(f"{self.mask!r}: {part} is not of the guest's vCPUs, which are 0 to {count - 1}")
             (excluded if part.startswith("^") else chosen).update(range(first, last + 1))
         if not chosen - excluded:
             raise ValueError(f"{self.mask!r} leaves no vCPU; expected one like 0-3,^1, or no mask for all")

@@ -13,7 +13,8 @@ _MOST = 1 << 52  # 4 PiB, which is all that x86-64 and arm64 can address (52 bit
 _SMALLEST_HUGEPAGE = 1 << 16
 
 
-def _memory_size(value: Any) -> int:
+def memory_size(value: Any) -> int:
+    """Bytes that a guest can have; ValueError for others."""
     size = quantity(value)
     if not _LEAST <= size <= _MOST:
         raise ValueError(f"{size} bytes; expected {_LEAST} to {_MOST}")
@@ -27,7 +28,7 @@ def _hugepage_size(value: Any) -> int:
     return size
 
 
-MemorySize = Annotated[int, Reads(_memory_size, QUANTITY)]
+MemorySize = Annotated[int, Reads(memory_size, QUANTITY)]
 HugepageSize = Annotated[int, Reads(_hugepage_size, QUANTITY)]
 
 

@@ -1,7 +1,7 @@
 """How big a guest is: its vCPUs and its memory, of which cpu, memory and resources each say a part."""
 
 from launcher.manifest.cpu import CPU
-from launcher.manifest.memory import Memory, Resources
+from launcher.manifest.memory import Memory, Resources, memory_size
 
 #: Libvirt's qemu_validate.c refuses more without an IOMMU with extended interrupts; QEMU's virt machine has 512.
 _MOST_VCPUS = {"amd64": 255, "arm64": 512}
@@ -37,17 +37,31 @@ def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
             "cpu.numa.guestMappingPassthrough needs memory of each NUMA node; write memory.hugepages as well, "
             "with a page size of the node's"
         )
-    size = guest_memory(memory, resources)
-    if size is not None and memory.hugepages is not None and size % memory.hugepages.pageSize:
-        raise ValueError(
-            f"the guest's memory of {size} bytes is no multiple of memory.hugepages.pageSize, which is "
-            f"{memory.hugepages.pageSize}"
-        )
+    if (size := guest_memory(memory, resources)) is not None:
+        _check_memory(size, memory, resources.limits.get("memory"))
     if cpu.realtime is not None:
         try:
             cpu.realtime.vcpus(vcpus(cpu, resources))
         except ValueError as error:
             raise ValueError(f"cpu.realtime.mask: {error}") from None
+
+
+def _check_memory(size: int, memory: Memory, limit: int | None) -> None:
+    if memory.guest is None:
+        try:
+            memory_size(size)
+        except ValueError as error:
+            raise ValueError(f"the guest's memory, as resources say it, is {error}") from None
+    if limit and size > limit:
+        raise ValueError(
+            f"the guest's memory of {size} bytes is more than resources.limits.memory, which is {limit}: "
+            "the kernel would kill it; expected a limit above it"
+        )
+    if memory.hugepages is not None and size % memory.hugepages.pageSize:
+        raise ValueError(
+            f"the guest's memory of {size} bytes is no multiple of memory.hugepages.pageSize, which is "
+            f"{memory.hugepages.pageSize}"
+        )
 
 
 def check_vcpus(cpu: CPU, resources: Resources, architecture: str) -> None:
