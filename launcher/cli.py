@@ -14,6 +14,7 @@ import typer
 
 from launcher.addresses import seat
 from launcher.claims import claim
+from launcher.cpus import cpuset_of_flag, cpuset_of_pod, processors_of
 from launcher.domain import domain_element, domain_xml, serialised, socket_directory
 from launcher.elements.memory import guest_memory
 from launcher.embedded import DEFAULT_URI, is_embedded
@@ -25,6 +26,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
 from launcher.versions import newer_elements, parse_version, refuse_newer
+from pci.processors import UNKNOWN, Processors
 from pci.sysfs import Host, NotSysfs, read_host
 
 app = typer.Typer(
@@ -70,18 +72,24 @@ def render(
     libvirt: Annotated[
         str | None, typer.Option(metavar="VERSION", help="The libvirt it is for: refuse what is newer than that.")
     ] = None,
+    cpuset: Annotated[
+        str | None, typer.Option(metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement.")
+    ] = None,
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     version = parse_version(libvirt) if libvirt is not None else None
     offline = env is not None or env_file is not None
     environ = _environ(env or [], env_file) if offline else os.environ
     vmi = read_manifest(vm)
-    cards = _cards(vmi, environ, sysfs if offline else sysfs or _SYS)
+    sys = sysfs if offline else sysfs or _SYS
+    cards = _cards(vmi, environ, sys)
     for card in cards:
         if card.missing is not None:
             _warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
     facts = Facts(
         kvm=not emulation,
+        cpus=cpuset_of_flag(cpuset),
+        processors=_processors(vmi, sys),
         block=frozenset(block_volume or []),
         raw_images=frozenset(raw_image or []),
         block_sizes=_block_sizes(block_size or []),
@@ -135,7 +143,9 @@ def run(
     # Another libvirt runs QEMU where this process cannot look for KVM.
     allowed = vmi.metadata.annotations.allow_emulation
     kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
-    xml = domain_xml(vmi, seat(cards), Facts(kvm=kvm))
+    cpus = cpuset_of_pod(sysfs) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
+    facts = Facts(kvm=kvm, cpus=cpus, processors=_processors(vmi, sysfs))
+    xml = domain_xml(vmi, seat(cards), facts)
     run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 
@@ -155,6 +165,13 @@ def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], sysfs: Path 
     for unasked in not_passed_on(left_over, cards):
         _warn(str(unasked))
     return cards
+
+
+def _processors(vmi: VirtualMachineInstance, sysfs: Path | None) -> Processors:
+    """Those of the node, where the guest is to get some of them."""
+    if sysfs is None or not vmi.spec.domain.cpu.dedicatedCpuPlacement:
+        return UNKNOWN
+    return processors_of(sysfs)
 
 
 def _host(sysfs: Path | None) -> Host | None:

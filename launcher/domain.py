@@ -62,6 +62,8 @@ def domain_element(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: 
         arch=firmware.ARCHITECTURES[vmi.spec.architecture],
         machine=firmware.machine(vmi.spec),
     )
+    pinned = placement.pinning(vmi, facts)
+    cells = placement.guest_cells(vmi, pinned, facts)
     root = etree.fromstring(chassis, etree.XMLParser(remove_blank_text=True))
     os = root.find("os")
     assert os is not None, "the template has <os>"
@@ -69,12 +71,12 @@ def domain_element(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: 
     root.extend(
         [
             *metadata.metadata(vmi.metadata),
-            *memory.memory(vmi, facts),
+            *memory.memory(vmi, cells),
             *iothreads.iothreads(vmi),
-            *placement.placement(vmi, facts),
+            *placement.placement(vmi, pinned, cells),
             firmware.sysinfo(domain, uuid),
             *features.features(vmi),
-            cpu.cpu(vmi, facts),
+            cpu.cpu(vmi, facts, cells),
             *clock.clock(domain),
             *lifecycle.lifecycle(domain),
             *lifecycle.on_crash(domain),

@@ -6,14 +6,7 @@ In a pod it is looked up there; `render` takes it by flags, so that the same inp
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NUMANode:
-    """A NUMA node of the host's. `cpus` ascending; `distances` to each node, as (node, distance), itself included."""
-
-    id: int
-    cpus: tuple[int, ...]
-    distances: tuple[tuple[int, int], ...] = ()
+from pci.processors import UNKNOWN, Processors
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +22,7 @@ class BlockSizes:
 class Facts:
     """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None where they are not known.
 
-    `nodes` and `cores` are the host's NUMA nodes and its physical cores, each core as the CPUs that are its threads.
+    `processors` are the host's NUMA nodes and cores, as far as they are known.
     `block`: the names of the volumes whose claim is a block device, and not a file system with a file in it.
     `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
     `block_sizes`: by volume, for disks that match those of their volume.
@@ -37,8 +30,7 @@ class Facts:
 
     kvm: bool = True
     cpus: tuple[int, ...] | None = None
-    nodes: tuple[NUMANode, ...] = ()
-    cores: tuple[tuple[int, ...], ...] = ()
+    processors: Processors = UNKNOWN
     block: frozenset[str] = frozenset()
     raw_images: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)

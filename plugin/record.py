@@ -20,6 +20,7 @@ from pci.platform import (
     NOIOMMU_MODE,
     UNSAFE_INTERRUPTS,
 )
+from pci.processors import CPUS, NODE_FILES, NODES, SIBLINGS
 from pci.sysfs import (
     DEVICES,
     EGM_GPUS,
@@ -71,6 +72,7 @@ def record(sys: Path, out: Path) -> int:
     for egm in sorted((sys / EGMS).glob("*")):
         _copy_device(sys, out, egm, files=(EGM_GPUS,), links=())
     _record_platform(sys, out)
+    _record_processors(sys, out)
     return len(functions)
 
 
@@ -87,6 +89,14 @@ def _record_platform(sys: Path, out: Path) -> None:
     for table in (EVERY_MACHINES_TABLE, *IOMMU_TABLES):
         if (sys / ACPI_TABLES / table).exists():
             _place(sys, out, sys / ACPI_TABLES / table).touch()
+
+
+def _record_processors(sys: Path, out: Path) -> None:
+    for node in sorted((sys / NODES).glob("node[0-9]*")):
+        for name in NODE_FILES:
+            _copy_file(sys, out, node / name)
+    for cpu in sorted((sys / CPUS).glob("cpu[0-9]*")):
+        _copy_file(sys, out, cpu / SIBLINGS)
 
 
 def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], links: Iterable[str]) -> Path | None:

@@ -31,8 +31,21 @@ class Function:
     vfio: int | None = None
 
 
-def compose(sys: Path, functions: Iterable[Function]) -> None:
-    """Write a sysfs tree with these functions below `sys`."""
+@dataclass(frozen=True, kw_only=True)
+class Processors:
+    """Sockets with a NUMA node each. CPUs count through all cores first, and then through their second threads, as the
+    firmware of PCs has it."""
+
+    sockets: int
+    cores: int  # of a socket
+    threads: int = 2
+    distance: int = 32  # from one socket to another, as on EPYC
+
+
+def compose(sys: Path, functions: Iterable[Function], processors: Processors | None = None) -> None:
+    """Write a sysfs tree with these functions, and these processors, below `sys`."""
+    if processors is not None:
+        _compose_processors(sys / "devices/system", processors)
     (sys / "bus/pci/devices").mkdir(parents=True)
     for function in functions:
         place = sys / "devices" / function.path / function.address
@@ -50,6 +63,23 @@ def compose(sys: Path, functions: Iterable[Function]) -> None:
             _link(place / "physfn", place.parent / function.physfn)
         if function.vfio is not None:
             (place / "vfio-dev" / f"vfio{function.vfio}").mkdir(parents=True)
+
+
+def _compose_processors(system: Path, processors: Processors) -> None:
+    cores = processors.sockets * processors.cores
+    for node in range(processors.sockets):
+        first, last = node * processors.cores, (node + 1) * processors.cores - 1
+        ranges = (f"{thread * cores + first}-{thread * cores + last}" for thread in range(processors.threads))
+        distances = ("10" if other == node else str(processors.distance) for other in range(processors.sockets))
+        place = system / "node" / f"node{node}"
+        place.mkdir(parents=True)
+        (place / "cpulist").write_text(f"{','.join(ranges)}\n")
+        (place / "distance").write_text(f"{' '.join(distances)}\n")
+    for cpu in range(cores * processors.threads):
+        topology = system / "cpu" / f"cpu{cpu}" / "topology"
+        topology.mkdir(parents=True)
+        siblings = (str(cpu % cores + thread * cores) for thread in range(processors.threads))
+        (topology / "thread_siblings_list").write_text(f"{','.join(siblings)}\n")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -260,10 +290,14 @@ MACHINES: Mapping[str, tuple[Function, ...]] = {
 }  # fmt: skip
 
 
+#: Of the machines whose processors are looked at as well.
+PROCESSORS: Mapping[str, Processors] = {"two-rtx-3090": Processors(sockets=2, cores=8)}
+
+
 if __name__ == "__main__":
     import shutil
 
     for name, functions in MACHINES.items():
         for entry in ("bus", "devices", "kernel"):
             shutil.rmtree(SYSFS / name / entry, ignore_errors=True)
-        compose(SYSFS / name, functions)
+        compose(SYSFS / name, functions, PROCESSORS.get(name))

@@ -5,44 +5,61 @@ from lxml.etree import _Element as Element
 
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
-from launcher.manifest.cpu import CPU
+from launcher.manifest import sizes
 from launcher.manifest.spec import Domain, VirtualMachineInstance
+from launcher.pinning import Cell
+from pci.processors import cpulist
 
 _HOST_MODES = ("host-model", "host-passthrough")
+_DEFAULT_MODEL = {"amd64": "host-model", "arm64": "host-passthrough"}
 
 
 def topology(domain: Domain) -> tuple[int, int, int]:
-    """Sockets, cores and threads, each at least 1.
-
-    Where the manifest says none of them, the pod's CPU request becomes sockets (KubeVirt pkg/virt-launcher/virtwrap/
-    converter/vcpu, GetCPUTopology): its limit first, then its request.
-    """
-    said = domain.cpu
-    if not (said.sockets or said.cores or said.threads):
-        cpus = domain.resources.limits.get("cpu") or domain.resources.requests.get("cpu")
-        return (cpus or 1, 1, 1)
-    return (said.sockets or 1, said.cores or 1, said.threads or 1)
+    """Sockets, cores and threads, each at least 1."""
+    return sizes.topology(domain.cpu, domain.resources)
 
 
 def vcpus(domain: Domain) -> int:
-    sockets, cores, threads = topology(domain)
-    return sockets * cores * threads
+    return sizes.vcpus(domain.cpu, domain.resources)
 
 
-def cpu(vmi: VirtualMachineInstance, facts: Facts) -> Element:
-    domain = vmi.spec.domain
-    sockets, cores, threads = topology(domain)
-    element = _model(domain.cpu)
+def cpu(vmi: VirtualMachineInstance, facts: Facts, cells: tuple[Cell, ...]) -> Element:
+    sockets, cores, threads = topology(vmi.spec.domain)
+    element = _model(vmi, facts)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
-    needed = needed_of_the_cpu(domain)
-    for feature in domain.cpu.features:
-        if feature.name not in needed:
-            element.append(E.feature(name=feature.name, policy=feature.policy))
-    element.extend(E.feature(name=name, policy="require") for name in needed)
+    if cells:
+        element.append(E.numa(*(_cell(number, cell) for number, cell in enumerate(cells))))
+    element.extend(_features(vmi))
     return element
 
 
-def _model(said: CPU) -> Element:
-    if said.model in _HOST_MODES:
-        return E.cpu(mode=said.model)
-    return E.cpu(E.model(said.model), mode="custom", match="exact")
+def _model(vmi: VirtualMachineInstance, facts: Facts) -> Element:
+    architecture = vmi.spec.architecture
+    model = vmi.spec.domain.cpu.model or _DEFAULT_MODEL[architecture]
+    if model not in _HOST_MODES:
+        return E.cpu(E.model(model), mode="custom", match="exact")
+    if not facts.kvm and (model == "host-passthrough" or architecture == "arm64"):
+        # QEMU's own CPU passes none of the host's through: it gets all that QEMU can emulate.
+        return E.cpu(E.model("max"), mode="custom", match="exact")
+    return E.cpu(mode=model)
+
+
+def _features(vmi: VirtualMachineInstance) -> list[Element]:
+    said = vmi.spec.domain.cpu
+    needed = needed_of_the_cpu(vmi.spec.domain)
+    kept = [feature for feature in said.features if feature.name not in needed]
+    elements = [E.feature(name=feature.name, policy=feature.policy) for feature in kept]
+    elements += [E.feature(name=name, policy="require") for name in needed]
+    named = said.model is not None and said.model not in _HOST_MODES
+    if vmi.spec.architecture == "amd64" and named and all(feature.name != "mpx" for feature in said.features):
+        # Libvirt's models have it and processors have it no longer: https://gitlab.com/libvirt/libvirt/-/issues/304
+        elements.append(E.feature(name="mpx", policy="disable"))
+    return elements
+
+
+def _cell(number: int, cell: Cell) -> Element:
+    element = E.cell(id=str(number), cpus=cpulist(cell.vcpus), memory=str(cell.memory), unit="b")
+    siblings = [E.sibling(id=str(other), value=str(distance)) for other, distance in enumerate(cell.distances)]
+    if siblings:
+        element.append(E.distances(*siblings))
+    return element

@@ -17,6 +17,7 @@ _COMPANIONS = f"{OURS}companions"
 _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
+_EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
 
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     _COMPANIONS: ("card", "none"),
@@ -37,13 +38,15 @@ _REFUSED: Mapping[str, str] = {
 class Annotations:
     """`companions`: whether a claimed function brings the rest of its card. `allow_emulation`: QEMU's own CPU where
     there is no KVM. `memfd`: whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd).
-    `free_page_reporting`: whether the balloon tells QEMU of the guest's free pages, where it would.
+    `free_page_reporting`: whether the balloon tells QEMU of the guest's free pages, where it would. `even_emulator`:
+    whether isolateEmulatorThread takes a second CPU where that makes their number even.
     """
 
     companions: Literal["card", "none"] = "card"
     allow_emulation: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
+    even_emulator: bool = False
 
 
 def _read(value: Any) -> Annotations:
@@ -68,6 +71,7 @@ def _read(value: Any) -> Annotations:
         allow_emulation=said.get(_ALLOW_EMULATION) == "true",
         memfd=said.get(_MEMFD) != "false",
         free_page_reporting=said.get(_NO_FREE_PAGES) != "true",
+        even_emulator=_EVEN_EMULATOR in value,
     )
 
 

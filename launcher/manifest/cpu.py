@@ -1,9 +1,10 @@
 """spec.domain.cpu."""
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Any, Literal
 
 from launcher.manifest.scalars import Count, matching
-from launcher.model import model
+from launcher.model import Ignored, model
 
 CPUName = Annotated[
     str,
@@ -29,7 +30,35 @@ class NUMA:
 
 @model
 class Realtime:
-    mask: str | None = None
+    """`mask`: which vCPUs are scheduled in real time, as `0-3,^1`; all where it is not said."""
+
+    mask: (
+        Annotated[
+            str,
+            matching(
+                r" *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *(, *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *)*|",
+                "is no mask of vCPUs; expected one like 0-3,^1",
+            ),
+        ]
+        | None
+    ) = None
+
+    def vcpus(self, count: int) -> tuple[int, ...]:
+        """Those of so many vCPUs, ascending; ValueError where the mask has others, or leaves none.
+
+        As KubeVirt's handler reads it (pkg/virt-handler/realtime.go): what is excluded stays so wherever it stands.
+        """
+        if not self.mask:
+            return tuple(range(count))
+        chosen, excluded = set[int](), set[int]()
+        for part in self.mask.replace(" ", "").split(","):
+            first, last = (int(end) for end in (re.findall("[0-9]+", part) * 2)[:2])
+            if not first <= last < count:
+                raise ValueError(f"{self.mask!r}: {part} is not of the guest's vCPUs, which are 0 to {count - 1}")
+            (excluded if part.startswith("^") else chosen).update(range(first, last + 1))
+        if not chosen - excluded:
+            raise ValueError(f"{self.mask!r} leaves no vCPU; expected one like 0-3,^1, or no mask for all")
+        return tuple(sorted(chosen - excluded))
 
 
 @model
@@ -39,10 +68,32 @@ class CPU:
     sockets: Count = 0
     cores: Count = 0
     threads: Count = 0
-    maxSockets: Count = 0
-    model: CPUName = "host-model"
+    maxSockets: Annotated[
+        Any, Ignored("it is headroom for hotplug, which there is not: a guest has its CPUs from its start")
+    ] = None
+    model: CPUName | None = None
     features: tuple[CPUFeature, ...] = ()
     dedicatedCpuPlacement: bool = False
     isolateEmulatorThread: bool = False
     numa: NUMA | None = None
     realtime: Realtime | None = None
+
+    @property
+    def passes_numa_through(self) -> bool:
+        return self.numa is not None and self.numa.guestMappingPassthrough is not None
+
+    def __post_init__(self) -> None:
+        seen: set[str] = set()
+        for feature in self.features:
+            if feature.name in seen:
+                raise ValueError(f"the feature {feature.name!r} is there twice; leave one of them out")
+            seen.add(feature.name)
+        pinned = "dedicatedCpuPlacement: true"
+        if self.isolateEmulatorThread and not self.dedicatedCpuPlacement:
+            raise ValueError(f"isolateEmulatorThread needs CPUs of the pod's own; write {pinned}, or leave it out")
+        if self.passes_numa_through and not self.dedicatedCpuPlacement:
+            raise ValueError(f"numa.guestMappingPassthrough needs CPUs of the pod's own; write {pinned}")
+        if self.realtime is not None and not self.passes_numa_through:
+            raise ValueError(f"realtime needs {pinned} and numa.guestMappingPassthrough; write both, or leave it out")
+        if self.dedicatedCpuPlacement and self.threads > 2:
+            raise ValueError(f"has {self.threads} threads and dedicatedCpuPlacement; expected 1 or 2, as cores have")

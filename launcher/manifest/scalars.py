@@ -34,7 +34,8 @@ def between(least: int, most: int) -> Checks:
     return Checks(check, {"minimum": least, "maximum": most})
 
 
-def _quantity(value: Any) -> int:
+def quantity(value: Any) -> int:
+    """A Kubernetes quantity in whole units; ValueError for what is none."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"expected a quantity like 8Gi, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
     return parse_quantity(value)
@@ -83,8 +84,10 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
+QUANTITY = {"type": ["string", "number"]}  # as JSON schema
+
 Count = Annotated[int, between(0, 2**32 - 1)]
-Quantity = Annotated[int, Reads(_quantity, {"type": ["string", "number"]})]
+Quantity = Annotated[int, Reads(quantity, QUANTITY)]
 UUIDText = Annotated[UUID, Reads(_uuid, {"type": "string", "format": "uuid"})]
 DNSName = Annotated[
     str,

@@ -12,8 +12,9 @@ from launcher.manifest.features import Features
 from launcher.manifest.firmware import Chassis, Firmware, Machine
 from launcher.manifest.interfaces import Network, check_networks
 from launcher.manifest.memory import Memory, Resources
-from launcher.manifest.scalars import Count, DNSName, UUIDText
+from launcher.manifest.scalars import Count, DNSName, UUIDText, between
 from launcher.manifest.security import LaunchSecurity
+from launcher.manifest.sizes import check_sizes, check_vcpus
 from launcher.manifest.volumes import Volume, check_volumes
 from launcher.model import Ignored, Refused, model, open_model
 
@@ -41,7 +42,7 @@ class TemplateMetadata:
 
 @model
 class IOThreads:
-    supplementalPoolThreadCount: Count | None = None
+    supplementalPoolThreadCount: Annotated[int, between(1, 512)] | None = None
 
 
 @model
@@ -65,6 +66,13 @@ class Domain:
         relations.check_hyperv(self.features, self.clock)
         if self.launchSecurity is not None:
             relations.check_security(self.launchSecurity, self.firmware, self.features, self.devices)
+        check_sizes(self.cpu, self.memory, self.resources)
+        pool = self.ioThreads is not None and self.ioThreads.supplementalPoolThreadCount is not None
+        if pool != (self.ioThreadsPolicy == "supplementalPool"):
+            raise ValueError(
+                "ioThreadsPolicy: supplementalPool and ioThreads.supplementalPoolThreadCount need each other; "
+                "expected both or neither"
+            )
 
 
 @model
@@ -105,6 +113,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         devices = self.domain.devices
+        check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
         check_volumes(self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
         check_networks(devices.interfaces, self.networks)

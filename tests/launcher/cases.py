@@ -16,10 +16,12 @@ from pathlib import Path
 
 from launcher.addresses import seat
 from launcher.claims import claim
+from launcher.cpus import cpuset_of_flag, processors_of
 from launcher.domain import domain_xml
 from launcher.facts import Facts, read_block_sizes
 from launcher.hostdevs import whole_cards
 from launcher.manifest.reading import read_manifest
+from pci.processors import UNKNOWN
 from pci.sysfs import read_host
 from tests.processes import FIXTURES
 
@@ -31,6 +33,7 @@ _FLAGS = argparse.ArgumentParser()
 _FLAGS.add_argument("--env", action="append", default=[])
 _FLAGS.add_argument("--sysfs")
 _FLAGS.add_argument("--emulation", action="store_true")
+_FLAGS.add_argument("--cpuset")
 _FLAGS.add_argument("--block-volume", action="append", default=[])
 _FLAGS.add_argument("--raw-image", action="append", default=[])
 _FLAGS.add_argument("--block-size", action="append", default=[], type=read_block_sizes)
@@ -62,6 +65,8 @@ class Case:
         claims, _ = claim(vmi.spec.domain.devices, environ, host)
         facts = Facts(
             kvm=not flags.emulation,
+            cpus=cpuset_of_flag(flags.cpuset),
+            processors=processors_of(FIXTURES / "sysfs" / flags.sysfs) if flags.sysfs else UNKNOWN,
             block=frozenset(flags.block_volume),
             raw_images=frozenset(flags.raw_image),
             block_sizes=dict(flags.block_size),

@@ -207,3 +207,19 @@ def test_a_block_size_that_is_none_is_one_line(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", FIXTURES / "vms" / "no-devices.yaml", "--block-size", "data=big")
     assert result.stderr.startswith("gpu-launcher: --block-size data=big: expected NAME=LOGICAL/PHYSICAL/DISCARD")
     assert (result.stdout, result.returncode) == ("", 2)
+
+
+def test_the_pods_cpus_come_in_by_a_flag_and_the_nodes_by_sysfs(gpu_launcher: Command, machine: Machine) -> None:
+    vm = FIXTURES / "vms" / "dedicated-cpus.yaml"
+    flags = ("--env", "X=1", "--cpuset", "0-3,16-19", "--sysfs", machine("two-rtx-3090"))
+    result = gpu_launcher("render", vm, *flags)
+    assert (result.stdout, result.stderr, result.returncode) == (golden("dedicated-cpus"), "", 0)
+
+
+def test_a_pod_runs_on_the_cpus_of_its_cgroup(gpu_launcher: Command, copied_machine: Machine) -> None:
+    sys = copied_machine("two-rtx-3090")
+    (sys / "fs/cgroup").mkdir(parents=True)
+    (sys / "fs/cgroup/cpuset.cpus.effective").write_text("0-3,16-18\n")
+    result = gpu_launcher("run", "--vm", FIXTURES / "vms" / "dedicated-cpus.yaml", "--sysfs", sys)
+    assert "the guest needs 8 CPUs (8 vCPUs), and the pod has 7 (0-3,16-18)" in result.stderr
+    assert (result.stdout, result.returncode) == ("", 2)

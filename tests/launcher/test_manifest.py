@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import UserError
+from launcher.manifest.cpu import CPU
 from launcher.manifest.reading import read_manifest
 from tests.launcher.vms import RTX_2060, vmi_text
 from tests.processes import FIXTURES
@@ -32,7 +33,7 @@ def test_a_virtual_machine_is_read_by_its_template() -> None:
 
 def test_null_is_absence_also_for_what_is_not_converted(path: Path) -> None:
     path.write_text(vmi_text(domain="    cpu:\n    machine: null\n") + "  networks:\n  volumes: []\n")
-    assert read_manifest(path).spec.domain.cpu.model == "host-model"
+    assert read_manifest(path).spec.domain.cpu == CPU()
 
 
 def test_json_is_yaml_too(path: Path) -> None:

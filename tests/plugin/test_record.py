@@ -3,10 +3,11 @@ from pathlib import Path
 import pytest
 
 from pci import details
+from pci.processors import NODE_FILES, SIBLINGS, read_processors
 from pci.sysfs import FILES, LINKS, VFIO_DEV_NUMBER, read_host
 from plugin.errors import Refusal, UserError
 from plugin.record import record
-from tests.compose import MACHINES, SYSFS, compose
+from tests.compose import MACHINES, PROCESSORS, SYSFS, compose
 from tests.conftest import Machine
 
 
@@ -24,11 +25,12 @@ def test_a_recorded_machine_recorded_again_is_the_same(machine: Machine, tmp_pat
     record(machine(name), tmp_path / "again")
     assert contents(tmp_path / "again") == contents(machine(name))
     assert read_host(tmp_path / "again") == read_host(machine(name))
+    assert read_processors(tmp_path / "again") == read_processors(machine(name))
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
 def test_a_composed_machine_is_what_its_description_says(machine: Machine, tmp_path: Path, name: str) -> None:
-    compose(tmp_path / "sys", MACHINES[name])
+    compose(tmp_path / "sys", MACHINES[name], PROCESSORS.get(name))
     assert contents(tmp_path / "sys") == contents(machine(name)), "run python -m tests.compose, and read the diff"
 
 
@@ -42,7 +44,14 @@ def test_this_machine_can_be_recorded_and_nothing_but_what_is_read(tmp_path: Pat
     record(Path("/sys"), tmp_path / "here")
     assert read_host(tmp_path / "here").functions == read_host(Path("/sys")).functions
     below_devices = {path.name for path in (tmp_path / "here/devices").rglob("*") if not path.is_dir()}
-    assert below_devices <= {*FILES, *LINKS, *details.FILES, VFIO_DEV_NUMBER}
+    assert below_devices <= {
+        *FILES,
+        *LINKS,
+        *details.FILES,
+        *NODE_FILES,
+        VFIO_DEV_NUMBER,
+        SIBLINGS.rpartition("/")[2],
+    }
 
 
 def test_a_directory_with_something_in_it_is_left_alone(machine: Machine, tmp_path: Path) -> None:

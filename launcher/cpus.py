@@ -1,0 +1,45 @@
+"""The CPUs that the pod has, and how the node's hang together: from a flag, from cgroups, from sysfs."""
+
+from pathlib import Path
+
+from launcher.errors import Refusal, UserError
+from pci.attribute import Unreadable, text
+from pci.processors import Processors, parse_cpulist, read_processors
+
+#: Version 2 and version 1 of cgroups, as a container sees its own (cgroups(7), cpuset(7)).
+_CPUSETS = ("fs/cgroup/cpuset.cpus.effective", "fs/cgroup/cpuset/cpuset.cpus")
+
+
+def cpuset_of_flag(said: str | None) -> tuple[int, ...] | None:
+    """What --cpuset says; UserError where that is no list of CPUs."""
+    if said is None:
+        return None
+    try:
+        cpus = parse_cpulist(said)
+    except ValueError as error:
+        raise UserError(f"--cpuset: {error}") from error
+    if not cpus:
+        raise UserError("--cpuset: expected at least one CPU, like 0-3,8")
+    return cpus
+
+
+def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
+    """The CPUs of the container that this runs in; Refusal where its cgroup does not say."""
+    try:
+        for path in _CPUSETS:
+            if said := text(sys, path):
+                return parse_cpulist(said)
+    except (Unreadable, ValueError) as error:
+        raise Refusal(f"{sys}: cannot read the pod's CPUs: {error}") from error
+    raise Refusal(
+        f"{sys}: cannot read the pod's CPUs: expected {' or '.join(_CPUSETS)}; "
+        "dedicatedCpuPlacement needs the cpuset controller and its file system in the container"
+    )
+
+
+def processors_of(sys: Path) -> Processors:
+    """The node's, by the tree that stands for /sys; Refusal where that cannot be read."""
+    try:
+        return read_processors(sys)
+    except Unreadable as error:
+        raise Refusal(f"{sys}: {error}") from error
