@@ -9,7 +9,6 @@ and a check here and there. Null is absence, as in Kubernetes, and an unknown fi
 import difflib
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from inspect import get_annotations
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
@@ -116,8 +115,7 @@ def fields(cls: Any) -> tuple[Field, ...]:
     return found
 
 
-@cache
-def validator(cls: Any) -> SchemaValidator:
+def validator(cls: type) -> SchemaValidator:
     """Reads a mapping into `cls`; its ValidationError has the path of each field that is wrong."""
     return SchemaValidator(_object(cls))
 

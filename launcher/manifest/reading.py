@@ -1,11 +1,12 @@
 """From a file to a manifest, or to one line that says what is wrong with it."""
 
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic_core import ErrorDetails, ValidationError
+from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
 
 from launcher.errors import UserError
 from launcher.manifest.scalars import shown
@@ -54,12 +55,17 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
     if not isinstance(kind, str) or kind not in _KINDS:
         raise UserError(f"{path}: kind: expected VirtualMachine or VirtualMachineInstance, found {shown(kind)}")
     try:
-        manifest = validator(_KINDS[kind]).validate_python(document)
+        manifest = _validator(kind).validate_python(document)
     except ValidationError as error:
         first, *more = error.errors(include_url=False)
         others = f" (and {len(more)} more)" if more else ""
         raise UserError(f"{path}: {_line(first)}{others}") from error
     return manifest.instance() if isinstance(manifest, VirtualMachine) else manifest
+
+
+@cache
+def _validator(kind: str) -> SchemaValidator:
+    return validator(_KINDS[kind])
 
 
 def _read_yaml(path: Path) -> Any:
