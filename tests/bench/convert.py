@@ -60,9 +60,8 @@ def timed(work: Callable[[], object], rounds: int) -> list[float]:
 def ours(rounds: int) -> None:
     """In a process of its own: print the rounds of the whole machine's golden case, as JSON."""
     from launcher.addresses import seat
-    from launcher.claims import claim
     from launcher.domain import domain_xml
-    from launcher.hostdevs import whole_cards
+    from launcher.hostdevs import passed_on
     from launcher.manifest.reading import read_manifest
     from tests.launcher.cases import case
 
@@ -71,8 +70,8 @@ def ours(rounds: int) -> None:
 
     def convert() -> str:
         vmi = read_manifest(machine.vm)
-        claims, _ = claim(vmi.spec.domain.devices, environ, host)
-        return domain_xml(vmi, seat(whole_cards(claims, host)), facts)
+        cards, _ = passed_on(vmi, environ, host)
+        return domain_xml(vmi, seat(cards), facts)
 
     print(json.dumps(timed(convert, rounds)))
 

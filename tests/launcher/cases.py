@@ -3,9 +3,10 @@
     # render one-gpu-without-sysfs: --env PCI_RESOURCE_...=0000:01:00.0
 
 is a case whose golden file is fixtures/domains/one-gpu-without-sysfs.xml; the flags are those of `gpu-launcher render`,
-with a machine of fixtures/sysfs after --sysfs. A manifest without such a line is one case, of its own name, without
-flags. `# needs libvirt 11.2.0: <table type='msdm'>` and the like keep it from a driver that cannot take it. Manifests
-in fixtures/refused are not rendered: their `# refused: ` comment is the error, whole.
+with a machine of fixtures/sysfs after --sysfs and a directory of fixtures/dra after --dra. A manifest without such a
+line is one case, of its own name, without flags. `# needs libvirt 11.2.0: <table type='msdm'>` and the like keep it
+from a driver that cannot take it. Manifests in fixtures/refused are not rendered: their `# refused: ` comment is the
+error, whole.
 """
 
 import argparse
@@ -14,11 +15,12 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.addresses import seat
-from launcher.claims import claim
+from launcher.addresses import seat, usb
+from launcher.claims import entries
 from launcher.domain import domain_xml
+from launcher.dra import read_allocated
 from launcher.facts import Facts, read_block_sizes
-from launcher.hostdevs import whole_cards
+from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
 from pci.sysfs import read_host
 from tests.processes import FIXTURES
@@ -30,6 +32,7 @@ REFUSED = FIXTURES / "refused"
 _FLAGS = argparse.ArgumentParser()
 _FLAGS.add_argument("--env", action="append", default=[])
 _FLAGS.add_argument("--sysfs")
+_FLAGS.add_argument("--dra")
 _FLAGS.add_argument("--emulation", action="store_true")
 _FLAGS.add_argument("--block-volume", action="append", default=[])
 _FLAGS.add_argument("--raw-image", action="append", default=[])
@@ -59,14 +62,16 @@ class Case:
         environ = dict(setting.split("=", 1) for setting in flags.env)
         host = read_host(FIXTURES / "sysfs" / flags.sysfs) if flags.sysfs else None
         vmi = read_manifest(self.vm)
-        claims, _ = claim(vmi.spec.domain.devices, environ, host)
+        directory = FIXTURES / "dra" / flags.dra if flags.dra else None
+        allocated = read_allocated(entries(vmi.spec.domain.devices), vmi.spec.resourceClaims, directory)
+        cards, _ = passed_on(vmi, environ, host, allocated)
         facts = Facts(
             kvm=not flags.emulation,
             block=frozenset(flags.block_volume),
             raw_images=frozenset(flags.raw_image),
             block_sizes=dict(flags.block_size),
         )
-        return domain_xml(vmi, seat(whole_cards(claims, host)), facts)
+        return domain_xml(vmi, seat(cards), facts, usb(cards))
 
 
 def cases(*vms: Path) -> tuple[Case, ...]:

@@ -20,7 +20,7 @@ from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
-from tests.launcher.vms import devices, seats, vmi_text, write_vmi
+from tests.launcher.vms import seats, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -105,10 +105,11 @@ def addresses(domain: etree._Element, element: str) -> set[tuple[int, ...]]:
 
 
 def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any, tmp_path: Path) -> None:
-    wanted = devices(gpus=[(f"gpu{number}", "example.com/card") for number in range(32)])
+    gpus = [(f"gpu{number}", "example.com/card") for number in range(32)]
     value = ",".join(f"0000:{0x10 + number:02x}:00.0" for number in range(32))
-    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml"))
-    xml = domain_xml(vmi, seats(wanted, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value}), Facts(kvm=False))
+    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", gpus=gpus))
+    found = seats(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
+    xml = domain_xml(vmi, found, Facts(kvm=False))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         assert len(guest.hostdevs(domain)) == 32
 
@@ -125,16 +126,17 @@ PERIPHERALS = """\
 
 @pytest.mark.parametrize("number", [1, 2, 9, 32])
 def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: Any, tmp_path: Path) -> None:
-    wanted = devices(gpus=[(f"gpu{card}", "example.com/card") for card in range(number)])
+    gpus = [(f"gpu{card}", "example.com/card") for card in range(number)]
     environ = {"PCI_RESOURCE_EXAMPLE_COM_CARD": ",".join(f"0000:{0x10 + card:02x}:00.0" for card in range(number))}
     bare = "      autoattachGraphicsDevice: false\n      autoattachMemBalloon: false\n"
     placed = []
     for more in (bare, *(f"{PERIPHERALS}      video: {{type: {model}}}\n" for model in ("vga", "virtio"))):
         path = tmp_path / "vm.yaml"
-        path.write_text(vmi_text().replace("      autoattachPodInterface: false\n", more))
+        path.write_text(vmi_text(gpus=gpus).replace("      autoattachPodInterface: false\n", more))
         if "interfaces" in more:
             path.write_text(path.read_text() + "  networks: [{name: default, pod: {}}]\n")
-        xml = domain_xml(read_manifest(path), seats(wanted, environ), Facts(kvm=False))
+        vmi = read_manifest(path)
+        xml = domain_xml(vmi, seats(vmi.spec.domain.devices, environ), Facts(kvm=False))
         with guest.defined(qemu_driver, definable(xml), guest.Events()) as domain:
             placed.append(etree.fromstring(domain.XMLDesc()))
     ports = [addresses(domain, "controller[@model='pcie-root-port']") for domain in placed]
