@@ -119,7 +119,7 @@ def explain(
     block_volume: BlockVolume = None,
     raw_image: RawImage = None,
     block_size: BlockSize = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs; the keys are in launcher/explain.py.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
     """Say which device each gpu and host device gets, where it is in the guest, and what is left over."""
     from launcher import explain as explaining
