@@ -158,6 +158,16 @@ def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_d
             guest.defined(qemu_driver, xml, guest.Events()).__enter__()
 
 
+def test_usb_devices_are_told_by_their_number_and_their_port(qemu_driver: Any) -> None:
+    xml = definable(case("usb-devices").xml("--emulation"))
+    with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+        assert guest.hostdevs(domain) == (
+            "ua-hostdevice-card: host 0000:01:00.0 -> guest 0000:01:00.0",
+            "ua-usb-host-stick: host 1:3 -> guest USB port 1",
+            "ua-usb-host-key: host 2:10 -> guest USB port 2",
+        )
+
+
 def test_libvirts_qemu_driver_would_have_refused_two_devices_on_one_address(qemu_driver: Any) -> None:
     xml = RTX_2060_CASE.xml("--emulation").replace(
         'type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x1"',
