@@ -1,20 +1,30 @@
 """Which device each `gpus` and `hostDevices` entry gets: the manifest against the pod's variables.
 
-A claim is an entry with its device. (Kubernetes' ResourceClaim is something else.) The variables and their two
-dialects are described in pci.resource; here they become one pool, from which all gpus draw in order, then all
-hostDevices, and which gives every device once.
+A claim is an entry with its device. (Kubernetes' ResourceClaim is something else; what it gave is read in
+launcher.dra.) The variables and their two dialects are described in pci.resource; here they become one pool, from which
+all gpus draw in order, then all hostDevices, and which gives every device once.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from types import MappingProxyType
 from uuid import UUID
 
 from launcher.errors import UserError
 from launcher.manifest.devices import Devices
+from launcher.manifest.hostdevices import Request
 from pci.address import PCIAddress
-from pci.resource import InvalidValue, Kind, cards, decode, decode_mdevs, variable
+from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
 from pci.sysfs import Host
+
+Device = PCIAddress | UUID | USBAddress
+
+_DECODE: Mapping[Kind, Callable[[str, str], tuple[Device, ...]]] = {
+    Kind.PCI: decode,
+    Kind.MDEV: decode_mdevs,
+    Kind.USB: decode_usb,
+}
 
 
 class EntryKind(StrEnum):
@@ -26,15 +36,11 @@ class EntryKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry of the manifest that wants a device of `resource`."""
+    """One entry of the manifest: it wants a device of a resource, or that of a request."""
 
     kind: EntryKind
     name: str
-    resource: str
-
-    @property
-    def alias(self) -> str:
-        return f"ua-{self.kind}-{self.name}"
+    wants: str | Request
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
@@ -42,10 +48,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An entry and its host device: a PCI function's address, or a mediated device's UUID."""
+    """An entry and its host device: a PCI function's address, a mediated device's UUID, a USB device's number.
+
+    `variable` is the one it came from; None for what DRA gave.
+    """
 
     entry: Entry
-    device: PCIAddress | UUID
+    device: Device
+    variable: str | None
+
+    @property
+    def alias(self) -> str:
+        """KubeVirt's: ua-gpu-NAME, ua-hostdevice-NAME, ua-dra-gpu-NAME, ua-dra-hostdevice-NAME, ua-usb-host-NAME."""
+        if isinstance(self.device, USBAddress):
+            return f"ua-usb-host-{self.entry.name}"
+        dra = "dra-" if isinstance(self.entry.wants, Request) else ""
+        return f"ua-{dra}{self.entry.kind}-{self.entry.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,86 +71,120 @@ class LeftOver:
     """Devices that the pod holds and no entry of the manifest asks for."""
 
     variable: str
-    devices: tuple[PCIAddress | UUID, ...]
+    devices: tuple[Device, ...]
 
     def __str__(self) -> str:
         names = ", ".join(map(str, self.devices))
-        return f"{self.variable} has {names} left over: no entry of gpus or hostDevices asks for what the pod holds"
+        text = f"{self.variable} has {names} left over: no entry of gpus or hostDevices asks for what the pod holds"
+        if isinstance(self.devices[0], USBAddress):
+            # KubeVirt's plugin gives all devices of a resource with several selectors for one request.
+            text += "; an entry gets one USB device, so give each a resource of its own"
+        return text
+
+
+_NOTHING: Mapping[Request, Device] = MappingProxyType({})
 
 
 def claim(
-    devices: Devices, environ: Mapping[str, str], host: Host | None
+    devices: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] = _NOTHING
 ) -> tuple[tuple[Claim, ...], tuple[LeftOver, ...]]:
     """A claim for each entry, in the order of the manifest, gpus first; and what is left of the variables.
 
-    `host`, where known, says which functions make a card (for the older dialect). UserError, naming entry, resource
-    and variable, where a variable is unset, empty, exhausted or holds what is no device.
+    `host`, where known, says which functions make a card (for the older dialect). `allocated` is what DRA gave for each
+    request in the manifest. UserError, naming entry, resource and variable, where a variable is unset, empty,
+    exhausted or holds what is no device, and where two entries would have one device.
     """
-    wanted = _entries(devices)
-    pools = {entry.resource: _Pool.of(entry, wanted, environ, host) for entry in wanted}
-    given: set[PCIAddress | UUID] = set()
-    claims = []
+    wanted = entries(devices)
+    claims = {
+        entry: Claim(entry=entry, device=allocated[entry.wants], variable=None)
+        for entry in wanted
+        if isinstance(entry.wants, Request)
+    }
+    given = _each_once(claims.values())
+    pools: dict[str, _Pool] = {}
     for entry in wanted:
-        device = pools[entry.resource].next(entry, given)
-        given.add(device)
-        claims.append(Claim(entry=entry, device=device))
+        if isinstance(entry.wants, str):
+            if entry.wants not in pools:
+                pools[entry.wants] = _Pool.of(entry, entry.wants, wanted, environ, host)
+            pool = pools[entry.wants]
+            claims[entry] = Claim(entry=entry, device=pool.next(entry, given), variable=pool.variable)
+            given.add(claims[entry].device)
+    by_variable = {pool.variable: pool for pool in pools.values()}
     left_over = tuple(
         LeftOver(pool.variable, left)
-        for pool in {pool.variable: pool for pool in pools.values()}.values()
+        for pool in by_variable.values()
         if (left := tuple(device for device in pool.devices if device not in given))
     )
-    return tuple(claims), (*left_over, *_unasked(environ, {pool.variable for pool in pools.values()}))
+    return tuple(claims[entry] for entry in wanted), (*left_over, *_unasked(environ, set(by_variable)))
 
 
-def _entries(devices: Devices) -> tuple[Entry, ...]:
+def entries(devices: Devices) -> tuple[Entry, ...]:
+    """The entries of the manifest in its order, gpus first."""
     listed = ((EntryKind.GPU, devices.gpus), (EntryKind.HOST_DEVICE, devices.hostDevices))
-    return tuple(
-        Entry(kind=kind, name=device.name, resource=device.deviceName or "")
-        for kind, entries in listed
-        for device in entries
-    )
+    return tuple(Entry(kind=kind, name=entry.name, wants=entry.wants) for kind, found in listed for entry in found)
+
+
+def _each_once(claims: Iterable[Claim]) -> set[Device]:
+    """Their devices; UserError for one that two requests have."""
+    owners: dict[Device, Entry] = {}
+    for claim in claims:
+        first = owners.setdefault(claim.device, claim.entry)
+        if first is not claim.entry:
+            raise UserError(
+                f"{claim.entry} is {claim.entry.wants}, which was given {claim.device}, and so was {first.wants}, "
+                f"{first}; expected each device once: the DRA driver's log says why"
+            )
+    return set(owners)
 
 
 @dataclass(frozen=True, slots=True)
 class _Pool:
     """The devices of one variable, one per device whatever the dialect, and how many entries draw on it."""
 
+    resource: str
     variable: str
-    devices: tuple[PCIAddress | UUID, ...]
+    devices: tuple[Device, ...]
     wanted: int
 
     @classmethod
-    def of(cls, entry: Entry, wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None) -> "_Pool":
-        pci, mdev = variable(entry.resource, Kind.PCI), variable(entry.resource, Kind.MDEV)
-        if pci in environ and mdev in environ:
+    def of(
+        cls, entry: Entry, resource: str, wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None
+    ) -> "_Pool":
+        """The pool of the entry's resource; `entry` is the first that draws on it."""
+        found = [kind for kind in Kind if variable(resource, kind) in environ]
+        if len(found) > 1:
+            names = " and ".join(variable(resource, kind) for kind in found)
             raise UserError(
-                f"{entry} asks for {entry.resource}, which has both {pci} and {mdev}; "
+                f"{entry} asks for {resource}, which has both {names}; "
                 "expected one device plugin to serve a resource, so that one of them is set"
             )
-        usb = variable(entry.resource, Kind.USB)
-        if usb in environ:
-            raise UserError(f"{entry} asks for {entry.resource}, but {usb} is set: USB devices are not converted yet")
-        name = mdev if mdev in environ else pci
-        if name not in environ:
+        if not found:
+            name = variable(resource)
             raise UserError(
-                f"{entry} asks for {entry.resource}, but {name} is not set; "
-                f"expected the pod to request {entry.resource} and its device plugin to set the variable "
+                f"{entry} asks for {resource}, but {name} is not set; "
+                f"expected the pod to request {resource} and its device plugin to set the variable "
                 f"(offline: --env {name}=0000:41:00.0)"
             )
+        (kind,) = found
+        name = variable(resource, kind)
+        if kind is Kind.USB and entry.kind is EntryKind.GPU:
+            raise UserError(
+                f"{entry} asks for {resource}, but {name} is set: it is a USB device; list it under hostDevices"
+            )
         # Two resources can share a variable; what counts is who draws on it.
-        drawing = sum(1 for other in wanted if variable(other.resource) == pci)
+        drawing = sum(1 for other in wanted if isinstance(other.wants, str) and variable(other.wants, kind) == name)
         try:
-            if name == mdev:
-                return cls(name, decode_mdevs(name, environ[name]), drawing)
-            addresses = cards(decode(name, environ[name]), wanted=drawing, same_card=_same_card(host))
+            if kind is not Kind.PCI:
+                return cls(resource, name, _DECODE[kind](name, environ[name]), drawing)
+            devices = cards(decode(name, environ[name]), wanted=drawing, same_card=_same_card(host))
         except InvalidValue as error:
-            raise UserError(f"{entry} asks for {entry.resource}, but {error}") from error
-        return cls(name, addresses, drawing)
+            raise UserError(f"{entry} asks for {resource}, but {error}") from error
+        return cls(resource, name, devices, drawing)
 
-    def next(self, entry: Entry, given: set[PCIAddress | UUID]) -> PCIAddress | UUID:
+    def next(self, entry: Entry, given: set[Device]) -> Device:
         if not self.devices:
             raise UserError(
-                f"{entry} asks for {entry.resource}, but {self.variable} is empty; "
+                f"{entry} asks for {self.resource}, but {self.variable} is empty; "
                 "expected at least one address: the device plugin allocated nothing, its log says why"
             )
         for device in self.devices:
@@ -140,14 +192,14 @@ class _Pool:
                 return device
         if len(self.devices) >= self.wanted:
             raise UserError(
-                f"{entry} asks for {entry.resource}, but all that {self.variable} has "
-                f"({', '.join(map(str, self.devices))}) was given to entries of other resources; "
-                "expected each device under one resource"
+                f"{entry} asks for {self.resource}, but all that {self.variable} has "
+                f"({', '.join(map(str, self.devices))}) was given to other entries; "
+                "expected each device under one resource, or by one request of DRA's"
             )
         raise UserError(
-            f"{entry} asks for {entry.resource}, but {self.variable} is exhausted: {self.wanted} entries draw on its "
+            f"{entry} asks for {self.resource}, but {self.variable} is exhausted: {self.wanted} entries draw on its "
             f"{len(self.devices)} ({', '.join(map(str, self.devices))}); "
-            f"expected the pod to request {self.wanted} of {entry.resource}"
+            f"expected the pod to request {self.wanted} of {self.resource}"
         )
 
 
@@ -167,13 +219,11 @@ def _unasked(environ: Mapping[str, str], asked: set[str]) -> tuple[LeftOver, ...
     """Variables of the contract that no entry draws on at all, and that hold devices."""
     found = []
     for name in sorted(environ.keys() - asked):
-        kind = next((kind for kind in (Kind.PCI, Kind.MDEV) if name.startswith(f"{kind}_")), None)
+        kind = next((kind for kind in Kind if name.startswith(f"{kind}_")), None)
+        if kind is None:
+            continue
         try:
-            devices: tuple[PCIAddress | UUID, ...] = ()
-            if kind is Kind.PCI:
-                devices = decode(name, environ[name])
-            elif kind is Kind.MDEV:
-                devices = decode_mdevs(name, environ[name])
+            devices: tuple[Device, ...] = _DECODE[kind](name, environ[name])
         except InvalidValue:
             continue  # nobody asked for it, so it need not be ours
         if devices:

@@ -8,19 +8,20 @@ import shlex
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
-from launcher.addresses import seat
-from launcher.claims import claim
+from launcher.addresses import seat, usb
+from launcher.claims import Device, LeftOver, entries
 from launcher.cpus import cpuset_of_flag, cpuset_of_pod, processors_of
 from launcher.domain import domain_element, domain_xml, serialised, socket_directory
 from launcher.elements.memory import guest_memory
 from launcher.embedded import DEFAULT_URI, is_embedded
 from launcher.errors import Refusal, UserError, one_line
 from launcher.facts import BlockSizes, Facts, read_block_sizes
-from launcher.hostdevs import Card, not_passed_on, whole_cards
+from launcher.hostdevs import Card, passed_on
+from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.preflight import has_kvm, let_vfio_lock
@@ -36,7 +37,54 @@ app = typer.Typer(
     help="Runs a KubeVirt VM with its GPUs, or prints its libvirt domain.",
 )
 
+# The options that render and explain share.
+VM = Annotated[Path, typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")]
+Env = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
+]
+EnvFile = Annotated[Path | None, typer.Option("--env-file", help="The pod's variables, one NAME=VALUE a line.")]
+Sysfs = Annotated[
+    Path | None,
+    typer.Option(
+        "--sysfs", help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"
+    ),
+]
+DRA = Annotated[
+    Path | None,
+    typer.Option(
+        "--dra",
+        metavar="DIR",
+        help="What DRA's drivers say of the pod's claims.  "
+        "[default: none with --env or --env-file, else /var/run/kubernetes.io/dra-device-attributes]",
+    ),
+]
 Emulation = Annotated[bool, typer.Option("--emulation", help="QEMU's own CPU instead of KVM.")]
+BlockVolume = Annotated[
+    list[str] | None,
+    typer.Option("--block-volume", metavar="NAME", help="A volume whose claim is a block device; may be given again."),
+]
+RawImage = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--raw-image", metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."
+    ),
+]
+BlockSize = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--block-size",
+        metavar="NAME=LOGICAL/PHYSICAL/DISCARD",
+        help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
+    ),
+]
+Cpuset = Annotated[
+    str | None,
+    typer.Option("--cpuset", metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement."),
+]
+Libvirt = Annotated[
+    str | None,
+    typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
+]
 
 _SYS = Path("/sys")
 _KVM = Path("/dev/kvm")
@@ -44,57 +92,37 @@ _KVM = Path("/dev/kvm")
 
 @app.command()
 def render(
-    vm: Annotated[Path, typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")],
-    env: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
-    ] = None,
-    env_file: Annotated[Path | None, typer.Option(help="The pod's variables, one NAME=VALUE a line.")] = None,
-    sysfs: Annotated[
-        Path | None,
-        typer.Option(help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"),
-    ] = None,
+    vm: VM,
+    env: Env = None,
+    env_file: EnvFile = None,
+    sysfs: Sysfs = None,
+    dra: DRA = None,
     emulation: Emulation = False,
-    block_volume: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A volume whose claim is a block device; may be given again."),
-    ] = None,
-    raw_image: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."),
-    ] = None,
-    block_size: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="NAME=LOGICAL/PHYSICAL/DISCARD",
-            help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
-        ),
-    ] = None,
-    libvirt: Annotated[
-        str | None, typer.Option(metavar="VERSION", help="The libvirt it is for: refuse what is newer than that.")
-    ] = None,
-    cpuset: Annotated[
-        str | None, typer.Option(metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement.")
-    ] = None,
+    block_volume: BlockVolume = None,
+    raw_image: RawImage = None,
+    block_size: BlockSize = None,
+    cpuset: Cpuset = None,
+    libvirt: Libvirt = None,
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     version = parse_version(libvirt) if libvirt is not None else None
-    offline = env is not None or env_file is not None
-    environ = _environ(env or [], env_file) if offline else os.environ
+    pod = _pod(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
-    sys = sysfs if offline else sysfs or _SYS
-    cards = _cards(vmi, environ, sys)
+    cards, left_over, _ = _passed_on(vmi, pod)
+    for unasked in left_over:
+        _warn(str(unasked))
     for card in cards:
         if card.missing is not None:
             _warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
     facts = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
-        processors=_processors(vmi, sys),
+        processors=_processors(vmi, pod.sysfs),
         block=frozenset(block_volume or []),
         raw_images=frozenset(raw_image or []),
         block_sizes=_block_sizes(block_size or []),
     )
-    tree = domain_element(vmi, seat(cards), facts)
+    tree = domain_element(vmi, seat(cards), facts, usb(cards))
     newer = newer_elements(tree)
     if version is not None:
         refuse_newer(newer, version)
@@ -102,6 +130,31 @@ def render(
         for element in newer:
             _warn(str(element))
     _print(serialised(tree))
+
+
+@app.command()
+def explain(
+    vm: VM,
+    env: Env = None,
+    env_file: EnvFile = None,
+    sysfs: Sysfs = None,
+    dra: DRA = None,
+    emulation: Emulation = False,
+    block_volume: BlockVolume = None,
+    raw_image: RawImage = None,
+    block_size: BlockSize = None,
+    cpuset: Cpuset = None,
+    libvirt: Libvirt = None,
+    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+) -> None:
+    """Say which device each gpu and host device gets, where it is in the guest, and what is left over."""
+    from launcher import explain as explaining
+
+    pod = _pod(env, env_file, sysfs, dra)
+    vmi = read_manifest(vm)
+    cards, left_over, host = _passed_on(vmi, pod)
+    found = explaining.explanation(cards, seat(cards), left_over, host)
+    _print(explaining.as_json(found) if as_json else explaining.table(found))
 
 
 @app.command()
@@ -131,21 +184,24 @@ def run(
     except ModuleNotFoundError as error:
         raise Refusal(f"run needs the Python package {error.name}: pip install 'gpu-launcher[libvirt]'") from error
     vmi = read_manifest(vm)
-    cards = _cards(vmi, os.environ, sysfs)
+    cards, left_over, _ = _passed_on(vmi, _Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False))
+    for unasked in left_over:
+        _warn(str(unasked))
     for card in cards:
         if card.missing is not None:
             raise Refusal(
                 f"{card.claim.entry}: {card.missing}; expected all functions of its card in {sysfs}: "
                 "the device is gone, or the variable is another node's"
             )
-    if cards and is_embedded(connect):
+    seats = seat(cards)
+    if seats and is_embedded(connect):
         let_vfio_lock(guest_memory(vmi.spec.domain))
     # Another libvirt runs QEMU where this process cannot look for KVM.
     allowed = vmi.metadata.annotations.allow_emulation
     kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
     cpus = cpuset_of_pod(sysfs) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
     facts = Facts(kvm=kvm, cpus=cpus, processors=_processors(vmi, sysfs))
-    xml = domain_xml(vmi, seat(cards), facts)
+    xml = domain_xml(vmi, seats, facts, usb(cards))
     run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 
@@ -156,15 +212,32 @@ def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:
         raise UserError(f"--block-size {error}") from error
 
 
-def _cards(vmi: VirtualMachineInstance, environ: Mapping[str, str], sysfs: Path | None) -> tuple[Card, ...]:
+class _Pod(NamedTuple):
+    """The pod whose devices are passed on: this one, or what the flags say of one; None for what they don't say."""
+
+    environ: Mapping[str, str]
+    sysfs: Path | None
+    dra: Path | None
+    offline: bool
+
+
+def _pod(env: list[str] | None, env_file: Path | None, sysfs: Path | None, dra: Path | None) -> _Pod:
+    if env is None and env_file is None:
+        return _Pod(environ=os.environ, sysfs=sysfs or _SYS, dra=dra, offline=False)
+    return _Pod(environ=_environ(env or [], env_file), sysfs=sysfs, dra=dra, offline=True)
+
+
+def _passed_on(vmi: VirtualMachineInstance, pod: _Pod) -> tuple[tuple[Card, ...], tuple[LeftOver, ...], Host | None]:
     devices = vmi.spec.domain.devices
     # A VM without devices renders where there is no /sys at all; what a flag names is looked at in any case.
-    host = _host(sysfs) if devices.gpus or devices.hostDevices or sysfs != _SYS else None
-    claims, left_over = claim(devices, environ, host)
-    cards = whole_cards(claims, host)
-    for unasked in not_passed_on(left_over, cards):
-        _warn(str(unasked))
-    return cards
+    host = _host(pod.sysfs) if devices.gpus or devices.hostDevices or pod.sysfs != _SYS else None
+    allocated: Mapping[Request, Device] = {}
+    if any(entry.claimName is not None for entry in (*devices.gpus, *devices.hostDevices)):
+        from launcher.dra import IN_POD, read_allocated
+
+        directory = pod.dra if pod.offline else pod.dra or IN_POD
+        allocated = read_allocated(entries(devices), vmi.spec.resourceClaims, directory)
+    return *passed_on(vmi, pod.environ, host, allocated), host
 
 
 def _processors(vmi: VirtualMachineInstance, sysfs: Path | None) -> Processors:

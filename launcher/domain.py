@@ -14,6 +14,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
+from launcher.claims import Claim
 from launcher.elements import (
     clock,
     consoles,
@@ -23,6 +24,7 @@ from launcher.elements import (
     features,
     firmware,
     graphics,
+    hostdev,
     interfaces,
     iothreads,
     lifecycle,
@@ -32,24 +34,25 @@ from launcher.elements import (
     placement,
     security,
 )
-from launcher.elements.hostdev import hostdev
 from launcher.facts import Facts
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
-def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts) -> str:
+def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts, usb: tuple[Claim, ...] = ()) -> str:
     """The whole domain, as text that ends with a newline."""
-    return serialised(domain_element(vmi, seats, facts))
+    return serialised(domain_element(vmi, seats, facts, usb))
 
 
 def serialised(root: Element) -> str:
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
-def domain_element(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts) -> Element:
-    """The whole domain, as its root element."""
+def domain_element(
+    vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts, usb: tuple[Claim, ...] = ()
+) -> Element:
+    """The whole domain, as its root element. `usb` are the claims that have no seat."""
     domain = vmi.spec.domain
     uuid = _uuid(vmi)
     sockets = str(socket_directory(vmi))
@@ -82,13 +85,13 @@ def domain_element(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: 
             *lifecycle.on_crash(domain),
             E.devices(
                 *(controllers.root_port(seat) for seat in seats),
-                *controllers.controllers(vmi),
+                *controllers.controllers(vmi, usb=bool(usb)),
                 *disks.disks(vmi, facts),
                 *interfaces.interfaces(vmi, uuid),
                 *consoles.consoles(domain.devices, sockets),
                 *graphics.graphics(vmi.spec, sockets),
                 *peripherals.peripherals(vmi),
-                *(hostdev(device) for seat in seats for device in seat.hostdevs),
+                *hostdev.hostdevs(domain.devices, seats, usb),
             ),
             *security.launch_security(domain),
         ]

@@ -204,6 +204,9 @@ def _hostdev_line(element: etree._Element) -> str:
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
     ours = alias is not None and alias.get("name", "").startswith(_USER_ALIAS)
     name = alias.get("name") if alias is not None and ours else "companion"
+    if element.get("type") == "usb":
+        port = address.get("port") if address is not None else "none"
+        return f"{name}: host {source.get('bus')}:{source.get('device')} -> guest USB port {port}"
     host = source.get("uuid") or _address(source)
     return f"{name}: host {host} -> guest {_address(address) if address is not None else 'nowhere'}"
 

@@ -1,25 +1,34 @@
-"""Whole cards: every claimed function with its companions.
+"""Whole cards: every claimed function with its companions, and with the other cards of its unit.
 
 A graphics card is several functions of one slot: the GPU, its audio, perhaps USB and UCSI. They belong together and
 share an IOMMU group, so the guest gets them together. A companion of a claimed function is on the same slot, in the
 same group, neither a virtual function nor a bridge, and not claimed by another entry. All claims are made before, so
 that no companion is taken that an entry asks for.
+
+A group of several cards may be offered as one unit (`groups: together` in gpu-plugin's config); its value then has the
+unit's first address alone, and its other cards come with the first.
 """
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from uuid import UUID
+from types import MappingProxyType
+from typing import Literal
 
-from launcher.claims import Claim, LeftOver
+from launcher.claims import Claim, Device, LeftOver, claim
+from launcher.manifest.hostdevices import Request
+from launcher.manifest.spec import VirtualMachineInstance
 from pci.address import PCIAddress
-from pci.sysfs import Host
+from pci.functions import is_on_vfio
+from pci.sysfs import Function, Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
-    """A claim, and all the functions that the guest gets for it: ascending, the claimed one among them.
+    """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or another
+    card of the claimed one's unit.
 
-    `functions` is empty for a mediated device. `missing` says, in words that follow "gpu 'gpu1': ", why the card may
-    not be whole: its companions were not looked for, not found, or not readable. None where it is whole.
+    `functions` is empty for a mediated and for a USB device. `missing` says, in words that follow "gpu 'gpu1': ", why
+    the card may not be whole: its companions were not looked for, not found, or not readable. None where it is whole.
     """
 
     claim: Claim
@@ -27,19 +36,39 @@ class Card:
     missing: str | None
 
 
-def whole_cards(claims: tuple[Claim, ...], host: Host | None) -> tuple[Card, ...]:
-    """A card for each claim, in order. A companion that two claims could have goes to the first."""
-    taken = {claim.device for claim in claims}
-    cards = []
-    for claim in claims:
-        if isinstance(claim.device, UUID):
-            cards.append(Card(claim=claim, functions=(), missing=None))
-            continue
-        found = host.card(claim.device) if host is not None else ()
-        companions = [function.address for function in found if function.address not in taken]
-        taken.update(companions)
-        functions = tuple(sorted([claim.device, *companions]))
-        cards.append(Card(claim=claim, functions=functions, missing=_missing(claim.device, host)))
+def passed_on(
+    vmi: VirtualMachineInstance,
+    environ: Mapping[str, str],
+    host: Host | None,
+    allocated: Mapping[Request, Device] = MappingProxyType({}),
+) -> tuple[tuple[Card, ...], tuple[LeftOver, ...]]:
+    """All that the guest gets for its gpus and hostDevices, and what stays behind of what the pod holds."""
+    claims, left_over = claim(vmi.spec.domain.devices, environ, host, allocated)
+    cards = whole_cards(claims, left_over, host, vmi.metadata.annotations.companions)
+    return cards, not_passed_on(left_over, cards)
+
+
+def whole_cards(
+    claims: tuple[Claim, ...],
+    left_over: tuple[LeftOver, ...],
+    host: Host | None,
+    companions: Literal["card", "none"] = "card",
+) -> tuple[Card, ...]:
+    """A card for each claim, in order; then the other cards of their units, so that those move no entry's card.
+
+    A companion that two claims could have goes to the first. What is left over of the variables was named by a plugin
+    as a device of its own, and so belongs to nobody's unit. With `companions` none, a card is its claimed function.
+    """
+    named: set[Device] = {each.device for each in claims}
+    taken = set(named)
+    cards = [_card(each, host, companions, taken) for each in claims]
+    if host is None or companions == "none":
+        return tuple(cards)
+    named.update(device for unasked in left_over for device in unasked.devices)
+    for first in claims:
+        for functions in _rest_of_unit(first.device, host, named):
+            addresses = tuple(function.address for function in functions)
+            cards.append(Card(claim=first, functions=addresses, missing=None))
     return tuple(cards)
 
 
@@ -53,6 +82,46 @@ def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[Card, ...]) -> t
     )
 
 
+def _card(claim: Claim, host: Host | None, companions: Literal["card", "none"], taken: set[Device]) -> Card:
+    device = claim.device
+    if not isinstance(device, PCIAddress):
+        return Card(claim=claim, functions=(), missing=None)
+    if companions == "none":
+        return Card(claim=claim, functions=(device,), missing=None)
+    found = host.card(device) if host is not None else ()
+    others = [function.address for function in found if function.address not in taken]
+    taken.update(others)
+    return Card(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
+
+
+def _rest_of_unit(claimed: Device, host: Host, named: set[Device]) -> Iterable[tuple[Function, ...]]:
+    """The other cards of the unit whose first address is `claimed`; none where it is no unit.
+
+    It is one where all endpoints of the group are on vfio, none of another slot has a name of its own, and none of its
+    kind is before it: the plugin would have written that one's address.
+    """
+    function = host.functions.get(claimed) if isinstance(claimed, PCIAddress) else None
+    if function is None or function.is_virtual or function.iommu_group is None:
+        return ()
+    members = [host.functions.get(address) for address in host.groups[function.iommu_group]]
+    endpoints = [member for member in members if member is not None and not member.is_bridge]
+    others = [member for member in endpoints if not member.address.shares_slot(function.address)]
+    if (
+        None in members
+        or not all(map(is_on_vfio, endpoints))
+        or any(other.address in named for other in others)
+        or any(other.address < function.address and _alike(other, function) for other in others)
+    ):
+        return ()
+    cards = {card[0].address: card for other in others if not other.is_virtual and (card := host.card(other.address))}
+    return tuple(cards[first] for first in sorted(cards))
+
+
+def _alike(one: Function, other: Function) -> bool:
+    """Whether both are graphics, both audio, ...: the base class of PCI."""
+    return one.pci_class >> 16 == other.pci_class >> 16
+
+
 def _missing(claimed: PCIAddress, host: Host | None) -> str | None:
     if host is None:
         return f"{claimed} was not looked up: there is no --sysfs"
@@ -62,6 +131,7 @@ def _missing(claimed: PCIAddress, host: Host | None) -> str | None:
     if function.is_virtual or function.iommu_group is None:
         return None
     for member in host.groups[function.iommu_group]:
-        if member.shares_slot(claimed) and member not in host.functions:
-            return f"{member}, on its slot and in its group, cannot be read in sysfs"
+        if member not in host.functions:
+            where = "on its slot and in its group" if member.shares_slot(claimed) else "in its group"
+            return f"{member}, {where}, cannot be read in sysfs"
     return None

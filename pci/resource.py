@@ -9,14 +9,16 @@ For every resource that a container requests, the plugin sets one environment va
 - **Value, as written.** One address per requested device, sorted, comma-joined, no repeats. The kubelet hands out
   device IDs in the order of a Go map, so only sorting makes the value repeatable.
 - **Value, as read.** One trailing comma and repeats are dropped. Anything that is not an address is an error that
-  names the variable and the item.
+  names the variable and the item. USB devices are `bus:device`, in decimal.
 - **Meaning.** An address in the value is usable: its whole IOMMU group is bound to vfio and its nodes are in the
   container. A device is a card (or one virtual function, or one mediated device), named by one of its functions.
 - **The older dialect.** NVIDIA's plugin before its pull request 191 listed every function of each group. When a
   value has more addresses than there are entries that draw on it, functions of one slot collapse to one card.
 """
 
+import re
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
 from uuid import UUID
@@ -32,6 +34,17 @@ class Kind(StrEnum):
     PCI = "PCI_RESOURCE"
     MDEV = "MDEV_PCI_RESOURCE"
     USB = "USB_RESOURCE"
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class USBAddress:
+    """A USB device, as the kernel numbers it: /dev/bus/usb/BBB/DDD. It has another number when it is plugged again."""
+
+    bus: int
+    device: int
+
+    def __str__(self) -> str:
+        return f"{self.bus}:{self.device}"
 
 
 class InvalidValue(ValueError):
@@ -62,6 +75,11 @@ def decode(variable: str, value: str) -> tuple[PCIAddress, ...]:
 def decode_mdevs(variable: str, value: str) -> tuple[UUID, ...]:
     """The mediated devices in a variable's value, in its order; InvalidValue names what is not a UUID."""
     return tuple(dict.fromkeys(_uuid(variable, item) for item in _items(value)))
+
+
+def decode_usb(variable: str, value: str) -> tuple[USBAddress, ...]:
+    """The USB devices in a variable's value, in its order; InvalidValue names what is not `bus:device` in decimal."""
+    return tuple(dict.fromkeys(_usb(variable, item) for item in _items(value)))
 
 
 def cards(
@@ -106,3 +124,11 @@ def _uuid(variable: str, item: str) -> UUID:
     if found is None or str(found) != item.lower():
         raise InvalidValue(variable, item, "the UUID of a mediated device")
     return found
+
+
+def _usb(variable: str, item: str) -> USBAddress:
+    # With or without the noughts of /dev/bus/usb/001/010; libvirt would read them as octal.
+    match = re.fullmatch("([0-9]{1,3}):([0-9]{1,3})", item, re.ASCII)
+    if match is None or not int(match[1]) or not 1 <= int(match[2]) <= 127:
+        raise InvalidValue(variable, item, "a USB device's bus and number like 1:4")
+    return USBAddress(int(match[1]), int(match[2]))

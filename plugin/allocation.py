@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from pci.functions import is_vfio_driver
 from pci.resource import Kind, encode, variable
 from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV
 from plugin.errors import Refusal
 from plugin.inventory import Device
 from plugin.nodes import Node, egm_nodes
 from plugin.snapshot import Snapshot
-from plugin.viability import is_vfio_driver
 
 
 @dataclass(frozen=True)

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from pci.address import PCIAddress
+from pci.functions import is_gpu, is_nvswitch, is_on_vfio
 from pci.resource import Kind, variable
 from pci.sysfs import Function, Host, MediatedDevice
 from plugin.config import Config, Groups, NodeDevice, Rule
 from plugin.errors import Refusal
 from plugin.naming import PREFIXES, PCIIDs, resource_name, type_resource_name
-from plugin.viability import is_gpu, is_nvswitch, is_on_vfio, not_for_guests, not_viable
+from plugin.viability import not_for_guests, not_viable
 
 Card = tuple[Function, ...]
 

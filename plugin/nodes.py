@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
+from pci.functions import is_on_vfio
 from plugin.config import NodeDevice
 from plugin.inventory import Device
-from plugin.viability import is_on_vfio
 
 VFIO = "vfio"
 CDEVS = "vfio/devices"

@@ -8,9 +8,9 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+from pci.functions import is_on_vfio, is_vfio_driver
 from pci.sysfs import DEVICES, IOMMU_GROUPS, VFIO_DEV, read_host
 from plugin.binding.plan import Write
-from plugin.viability import is_on_vfio, is_vfio_driver
 
 _DRIVERS = "bus/pci/drivers"
 _NO_OVERRIDE = "(null)"

@@ -26,7 +26,7 @@ def root_port(seat: Seat) -> Element:
     )
 
 
-def controllers(vmi: VirtualMachineInstance, *, usb: bool = False) -> list[Element]:
+def controllers(vmi: VirtualMachineInstance, *, usb: bool) -> list[Element]:
     """What devices of other buses than PCI are plugged into. The agent's channel is on virtio-serial.
 
     `usb`: whether USB devices of the host's are passed on.

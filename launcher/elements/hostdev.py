@@ -1,22 +1,88 @@
-"""<hostdev>: a host's PCI function or mediated device in the guest."""
+"""<hostdev>: a host's PCI function, mediated or USB device in the guest; and which of them is a display."""
 
+from collections.abc import Iterable, Mapping
 from uuid import UUID
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.addresses import HostDev
+from launcher.addresses import HostDev, Seat
+from launcher.claims import Claim, EntryKind
 from launcher.elements.address import guest_address, pci_address
+from launcher.errors import UserError
+from launcher.manifest.devices import Devices
+from launcher.manifest.hostdevices import GPU, Display
+from pci.resource import USBAddress
+
+_Attributes = Mapping[str, str]
 
 
-def hostdev(device: HostDev) -> Element:
+def hostdevs(devices: Devices, seats: tuple[Seat, ...], usb: tuple[Claim, ...]) -> list[Element]:
+    """The seats' devices in their order, then the USB devices."""
+    seated = [device for seat in seats for device in seat.hostdevs]
+    displays = _displays(devices, [device.claim for device in seated if device.claim is not None])
+    found = [_seated(device, displays.get(device.alias or "", {})) for device in seated]
+    return found + [_usb(claim) for claim in usb]
+
+
+def _seated(device: HostDev, display: _Attributes) -> Element:
     """managed='no' for PCI: binding to vfio is done before the pod starts, and a pod may not write to sysfs."""
     if isinstance(device.source, UUID):
         source = E.source(E.address(uuid=str(device.source)))
-        element = E.hostdev(source, mode="subsystem", type="mdev", model="vfio-pci")
+        element = E.hostdev(source, mode="subsystem", type="mdev", model="vfio-pci", **display)
     else:
-        element = E.hostdev(E.source(pci_address(device.source)), mode="subsystem", type="pci", managed="no")
+        element = E.hostdev(E.source(pci_address(device.source)), mode="subsystem", type="pci", managed="no", **display)
     if device.alias is not None:
         element.append(E.alias(name=device.alias))
     element.append(guest_address(device.address, multifunction=device.multifunction))
     return element
+
+
+def _usb(claim: Claim) -> Element:
+    device = claim.device
+    assert isinstance(device, USBAddress), "the launcher sorts them by kind"
+    source = E.source(E.address(bus=str(device.bus), device=str(device.device)))
+    return E.hostdev(source, E.alias(name=claim.alias), mode="subsystem", type="usb")
+
+
+def _displays(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, _Attributes]:
+    """By alias, display and ramfb of the gpus that have a display.
+
+    As KubeVirt has it: where no gpu says anything about a display, the first mediated device has one, with ramfb (what
+    firmware and boot loader draw on). Otherwise each that says so: a mediated device with `display: {}`, a PCI device
+    with `display: {enabled: true}` alone. KubeVirt makes one also without graphics, and libvirt refuses it; here the
+    first goes without, and one that is asked for is refused. QEMU has one ramfb, also where the video device is one.
+    """
+    gpus = {gpu.name: gpu for gpu in devices.gpus}
+    ramfb = ["video"] if devices.video is not None and devices.video.type == "ramfb" else []
+    silent = not any(_said(gpu) for gpu in devices.gpus)
+    found: dict[str, _Attributes] = {}
+    for claim in claims:
+        if claim.entry.kind is not EntryKind.GPU:
+            continue
+        said, mediated = _said(gpus[claim.entry.name]), isinstance(claim.device, UUID)
+        if silent:
+            if mediated and not found and devices.autoattachGraphicsDevice:
+                found[claim.alias] = {"display": "on"} if ramfb else {"display": "on", "ramfb": "on"}
+            continue
+        if said is None or not (mediated if said.enabled is None else said.enabled):
+            continue
+        if not devices.autoattachGraphicsDevice:
+            raise UserError(
+                f"{claim.entry}: virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false; "
+                "expected display.enabled: false, or graphics"
+            )
+        found[claim.alias] = {"display": "on"}
+        if said.ramFB.enabled:
+            found[claim.alias] = {"display": "on", "ramfb": "on"}
+            ramfb.append(str(claim.entry))
+    if not silent and len(ramfb) > 1:
+        raise UserError(
+            f"{' and '.join(ramfb)} would each be the ramfb, and a guest has one; "
+            "expected virtualGPUOptions.display.ramFB.enabled: false on all others"
+        )
+    return found
+
+
+def _said(gpu: GPU) -> Display | None:
+    return gpu.virtualGPUOptions.display if gpu.virtualGPUOptions is not None else None

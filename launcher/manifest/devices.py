@@ -3,7 +3,7 @@
 from typing import Annotated, Literal
 
 from launcher.manifest.disks import Disk
-from launcher.manifest.hostdevices import GPU, HostDevice
+from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import Interface
 from launcher.manifest.scalars import AliasName, first_twice
 from launcher.model import Ignored, Refused, model
@@ -92,6 +92,7 @@ class Devices:
     filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher; use a disk instead")] = None
 
     def __post_init__(self) -> None:
+        refuse_repeated((*self.gpus, *self.hostDevices))
         for check in (_check_names, _check_orders, _check_attached):
             check(self)
 
@@ -116,15 +117,13 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 def _check_names(devices: Devices) -> None:
     """Names become aliases, of which a domain has each once: gpus and hostDevices with a prefix, the others without."""
-    if name := first_twice(device.name for device in (*devices.gpus, *devices.hostDevices)):
-        raise ValueError(f"two entries of gpus and hostDevices are called {name!r}; rename one of them")
     if name := first_twice(interface.name for interface in devices.interfaces):
         raise ValueError(f"two interfaces are called {name!r}; rename one of them, and its network")
     single = [device for device in (devices.watchdog, devices.sound) if device is not None]
     named = [device.name for device in (*devices.disks, *devices.interfaces, *devices.inputs, *single)]
     prefixed = [
-        *(f"gpu-{gpu.name}" for gpu in devices.gpus),
-        *(f"hostdevice-{device.name}" for device in devices.hostDevices),
+        *(f"{'dra-' if gpu.claimName else ''}gpu-{gpu.name}" for gpu in devices.gpus),
+        *(f"{'dra-' if device.claimName else ''}hostdevice-{device.name}" for device in devices.hostDevices),
         *(f"usb-host-{device.name}" for device in devices.hostDevices),
     ]
     if name := first_twice([*named, *prefixed]):

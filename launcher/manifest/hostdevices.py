@@ -1,8 +1,8 @@
-"""spec.domain.devices.gpus and hostDevices."""
+"""spec.domain.devices.gpus and hostDevices, and spec.resourceClaims."""
 
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
-from launcher.manifest.scalars import AliasName, matching
+from launcher.manifest.scalars import AliasName, DNSName, matching
 from launcher.model import Ignored, model
 
 Resource = Annotated[
@@ -12,6 +12,21 @@ Resource = Annotated[
         "is no resource name; expected one like nvidia.com/GH100_H100_PCIE",
     ),
 ]
+# Part of a path below DRA's directory, so nothing that leads out of it.
+DNSLabel = Annotated[
+    str,
+    matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "is no DNS label; expected lower-case letters, digits and -"),
+]
+
+
+class Request(NamedTuple):
+    """A request of a ResourceClaim, which is one device; the claim as spec.resourceClaims calls it."""
+
+    claim: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"request {self.name!r} of claim {self.claim!r}"
 
 
 @model
@@ -21,8 +36,10 @@ class RamFB:
 
 @model
 class Display:
-    enabled: bool = True
-    ramFB: RamFB | None = None
+    """`enabled` is on for a mediated device where it is not said, and off for a PCI device, as KubeVirt has it."""
+
+    enabled: bool | None = None
+    ramFB: RamFB = RamFB()
 
 
 @model
@@ -39,11 +56,79 @@ class HostDevice:
 
     name: AliasName
     deviceName: Resource | None = None
-    claimName: str | None = None
-    requestName: str | None = None
+    claimName: DNSLabel | None = None
+    requestName: DNSLabel | None = None
     tag: Annotated[str | None, Ignored("tags are for the config drive's device metadata, which is not written")] = None
+
+    def __post_init__(self) -> None:
+        either = "either deviceName, a resource of a device plugin's, or claimName and requestName, a request of DRA's"
+        if self.deviceName is not None:
+            other = "claimName" if self.claimName is not None else "requestName"
+            if self.claimName is not None or self.requestName is not None:
+                raise ValueError(f"has both deviceName and {other}; expected {either}")
+        elif self.claimName is None and self.requestName is None:
+            raise ValueError(f"names no device; expected {either}")
+        elif self.claimName is None:
+            raise ValueError("has requestName without claimName; expected the claim, as spec.resourceClaims calls it")
+        elif self.requestName is None:
+            raise ValueError(f"has claimName without requestName; expected the request of {self.claimName} that it is")
+
+    @property
+    def wants(self) -> str | Request:
+        """A resource, or the request of a claim."""
+        if self.claimName is not None and self.requestName is not None:
+            return Request(self.claimName, self.requestName)
+        assert self.deviceName is not None, "an entry has one or the other"
+        return self.deviceName
 
 
 @model
 class GPU(HostDevice):
     virtualGPUOptions: VirtualGPUOptions | None = None
+
+
+@model
+class ResourceClaim:
+    """A claim of the pod's: one that exists, or one that is made from a template for the pod."""
+
+    name: DNSLabel
+    resourceClaimName: DNSName | None = None
+    resourceClaimTemplateName: DNSName | None = None
+
+    def __post_init__(self) -> None:
+        named = (self.resourceClaimName is not None) + (self.resourceClaimTemplateName is not None)
+        if named != 1:
+            raise ValueError(
+                f"has {'both' if named else 'neither'} resourceClaimName "
+                f"{'and' if named else 'nor'} resourceClaimTemplateName; expected one of them"
+            )
+
+
+def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
+    """ValueError for two entries of one name, or of one request: a request of DRA's is one device."""
+    names: set[str] = set()
+    requests: dict[Request, str] = {}
+    for entry in entries:
+        if entry.name in names:
+            raise ValueError(f"two entries of gpus and hostDevices are called {entry.name!r}; rename one of them")
+        names.add(entry.name)
+        wants = entry.wants
+        if isinstance(wants, Request) and (first := requests.setdefault(wants, entry.name)) != entry.name:
+            raise ValueError(
+                f"{first!r} and {entry.name!r} are both {wants}, which is one device; expected a request for each"
+            )
+
+
+def refuse_unknown_claims(entries: tuple[HostDevice, ...], claims: tuple[ResourceClaim, ...]) -> None:
+    """ValueError for two claims of one name, and for an entry of a claim that the pod doesn't have."""
+    known: set[str] = set()
+    for claim in claims:
+        if claim.name in known:
+            raise ValueError(f"two resourceClaims are called {claim.name!r}; rename one of them")
+        known.add(claim.name)
+    for entry in entries:
+        if entry.claimName is not None and entry.claimName not in known:
+            raise ValueError(
+                f"{entry.name!r} of gpus and hostDevices is of claim {entry.claimName!r}, which is not in "
+                f"resourceClaims; expected {' or '.join(map(repr, sorted(known))) or 'it there'}"
+            )

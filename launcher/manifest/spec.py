@@ -10,6 +10,7 @@ from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
 from launcher.manifest.firmware import Chassis, Firmware, Machine
+from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.scalars import Count, DNSName, UUIDText, between
@@ -76,15 +77,6 @@ class Domain:
 
 
 @model
-class ResourceClaim:
-    """A claim of the pod's; the launcher reads what its driver has allocated."""
-
-    name: str
-    resourceClaimName: str | None = None
-    resourceClaimTemplateName: str | None = None
-
-
-@model
 class Spec:
     domain: Domain
     architecture: Literal["amd64", "arm64"] = "amd64"
@@ -118,6 +110,7 @@ class Spec:
         check_disks(self.disks, self.volumes, self.architecture)
         check_networks(devices.interfaces, self.networks)
         check_architecture(devices, self.architecture)
+        refuse_unknown_claims((*devices.gpus, *devices.hostDevices), self.resourceClaims)
         domain = self.domain
         relations.check_machine(domain.machine, self.architecture)
         if self.architecture == "arm64":

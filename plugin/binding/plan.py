@@ -10,13 +10,14 @@ from dataclasses import dataclass
 
 from pci.address import PCIAddress
 from pci.details import Details
+from pci.functions import is_gpu, is_vfio_driver
 from pci.sysfs import DEVICES, Function, Host
 from plugin.binding.uses import Use
 from plugin.config import Config
 from plugin.errors import Refusal
 from plugin.inventory import fitting
 from plugin.naming import PREFIXES
-from plugin.viability import PLACEHOLDERS, is_gpu, is_vfio_driver
+from plugin.viability import PLACEHOLDERS
 
 _PROBE = "bus/pci/drivers_probe"
 _NVIDIA = 0x10DE

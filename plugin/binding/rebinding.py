@@ -11,6 +11,7 @@ from typing import NoReturn
 from pci.address import PCIAddress
 from pci.attribute import Unreadable, link_name, names
 from pci.details import read_details
+from pci.functions import is_vfio_driver
 from pci.sysfs import DEVICES, Host
 from plugin.binding.former import boot_id, read_former, write_former
 from plugin.binding.modalias import best_module, read_aliases
@@ -18,7 +19,6 @@ from plugin.binding.plan import Binding, Card, Move, Plan, Seen, Write, writes
 from plugin.binding.processes import read_processes
 from plugin.binding.uses import uses
 from plugin.errors import Refusal
-from plugin.viability import is_vfio_driver
 
 _DRIVERS = "bus/pci/drivers"
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.attribute import Unreadable, address_or_none, link_name, names, text
+from pci.functions import is_vfio_driver
 from pci.sysfs import DEVICES, Function
 from plugin.binding.processes import Processes
-from plugin.viability import is_vfio_driver
 
 _NVME_SUBSYSTEMS = "class/nvme-subsystem"
 _IFF_UP = 0x1  # include/uapi/linux/if.h

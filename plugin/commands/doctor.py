@@ -9,13 +9,13 @@ from typing import Annotated, Any
 import typer
 
 from pci.details import BAR, Details
+from pci.functions import what
 from pci.sysfs import Function
 from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, Severity, examine, parameters, size
 from plugin.inventory import Device
 from plugin.naming import PCI_IDS, read_pci_ids
-from plugin.viability import what
 
 _EXIT_CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.PROBLEM: 4}
 _COLUMNS = 80

@@ -6,11 +6,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+from pci.functions import what
 from pci.sysfs import Function, Host
 from plugin.inventory import Device
 from plugin.picture.drawing import Colours, Line, wrapped
 from plugin.snapshot import Snapshot
-from plugin.viability import what
 
 if TYPE_CHECKING:
     from pci.address import PCIAddress

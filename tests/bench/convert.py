@@ -59,22 +59,11 @@ def timed(work: Callable[[], object], rounds: int) -> list[float]:
 
 def ours(rounds: int) -> None:
     """In a process of its own: print the rounds of the whole machine's golden case, as JSON."""
-    from launcher.addresses import seat
-    from launcher.claims import claim
-    from launcher.domain import domain_xml
-    from launcher.hostdevs import whole_cards
-    from launcher.manifest.reading import read_manifest
     from tests.launcher.cases import case
 
     machine = case("whole-machine")
-    environ, host, facts = machine.world()
-
-    def convert() -> str:
-        vmi = read_manifest(machine.vm)
-        claims, _ = claim(vmi.spec.domain.devices, environ, host)
-        return domain_xml(vmi, seat(whole_cards(claims, host)), facts)
-
-    print(json.dumps(timed(convert, rounds)))
+    world = machine.world()
+    print(json.dumps(timed(lambda: world.xml(machine.vm), rounds)))
 
 
 def main() -> None:

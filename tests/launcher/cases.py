@@ -3,26 +3,29 @@
     # render one-gpu-without-sysfs: --env PCI_RESOURCE_...=0000:01:00.0
 
 is a case whose golden file is fixtures/domains/one-gpu-without-sysfs.xml; the flags are those of `gpu-launcher render`,
-with a machine of fixtures/sysfs after --sysfs. A manifest without such a line is one case, of its own name, without
-flags. `# needs libvirt 11.2.0: <table type='msdm'>` and the like keep it from a driver that cannot take it. Manifests
-in fixtures/refused are not rendered: their `# refused: ` comment is the error, whole.
+with a machine of fixtures/sysfs after --sysfs and a directory of fixtures/dra after --dra. A manifest without such a
+line is one case, of its own name, without flags. `# needs libvirt 11.2.0: <table type='msdm'>` and the like keep it
+from a driver that cannot take it. Manifests in fixtures/refused are not rendered: their `# refused: ` comment is the
+error, whole.
 """
 
 import argparse
 import re
 import shlex
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.addresses import seat
-from launcher.claims import claim
+from launcher.addresses import seat, usb
+from launcher.claims import entries
 from launcher.cpus import cpuset_of_flag, processors_of
 from launcher.domain import domain_xml
+from launcher.dra import read_allocated
 from launcher.facts import Facts, read_block_sizes
-from launcher.hostdevs import whole_cards
+from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
 from pci.processors import UNKNOWN
-from pci.sysfs import read_host
+from pci.sysfs import Host, read_host
 from tests.processes import FIXTURES
 
 VMS = FIXTURES / "vms"
@@ -32,11 +35,29 @@ REFUSED = FIXTURES / "refused"
 _FLAGS = argparse.ArgumentParser()
 _FLAGS.add_argument("--env", action="append", default=[])
 _FLAGS.add_argument("--sysfs")
+_FLAGS.add_argument("--dra")
 _FLAGS.add_argument("--emulation", action="store_true")
 _FLAGS.add_argument("--cpuset")
 _FLAGS.add_argument("--block-volume", action="append", default=[])
 _FLAGS.add_argument("--raw-image", action="append", default=[])
 _FLAGS.add_argument("--block-size", action="append", default=[], type=read_block_sizes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class World:
+    """All that a domain is made of beside its manifest."""
+
+    environ: Mapping[str, str]
+    host: Host | None
+    dra: Path | None
+    facts: Facts
+
+    def xml(self, vm: Path) -> str:
+        """All stages, from the manifest's text to the domain's."""
+        vmi = read_manifest(vm)
+        allocated = read_allocated(entries(vmi.spec.domain.devices), vmi.spec.resourceClaims, self.dra)
+        cards, _ = passed_on(vmi, self.environ, self.host, allocated)
+        return domain_xml(vmi, seat(cards), self.facts, usb(cards))
 
 
 @dataclass(frozen=True)
@@ -57,21 +78,35 @@ class Case:
     def golden(self) -> Path:
         return DOMAINS / f"{self.name}.xml"
 
-    def xml(self, *more: str) -> str:
+    def world(self, *more: str) -> World:
+        """What the flags say; `more` of them may be given."""
         flags = _FLAGS.parse_args([*self.flags, *more])
-        environ = dict(setting.split("=", 1) for setting in flags.env)
-        host = read_host(FIXTURES / "sysfs" / flags.sysfs) if flags.sysfs else None
-        vmi = read_manifest(self.vm)
-        claims, _ = claim(vmi.spec.domain.devices, environ, host)
-        facts = Facts(
-            kvm=not flags.emulation,
-            cpus=cpuset_of_flag(flags.cpuset),
-            processors=processors_of(FIXTURES / "sysfs" / flags.sysfs) if flags.sysfs else UNKNOWN,
-            block=frozenset(flags.block_volume),
-            raw_images=frozenset(flags.raw_image),
-            block_sizes=dict(flags.block_size),
+        sysfs = FIXTURES / "sysfs" / flags.sysfs if flags.sysfs else None
+        return World(
+            environ=dict(setting.split("=", 1) for setting in flags.env),
+            host=read_host(sysfs) if sysfs else None,
+            dra=FIXTURES / "dra" / flags.dra if flags.dra else None,
+            facts=Facts(
+                kvm=not flags.emulation,
+                cpus=cpuset_of_flag(flags.cpuset),
+                processors=processors_of(sysfs) if sysfs else UNKNOWN,
+                block=frozenset(flags.block_volume),
+                raw_images=frozenset(flags.raw_image),
+                block_sizes=dict(flags.block_size),
+            ),
         )
-        return domain_xml(vmi, seat(whole_cards(claims, host)), facts)
+
+    def xml(self, *more: str) -> str:
+        return self.world(*more).xml(self.vm)
+
+    def arguments(self) -> list[str | Path]:
+        """What follows `gpu-launcher render`."""
+        flags = _FLAGS.parse_args(self.flags)
+        arguments: list[str | Path] = [self.vm, *self.flags]
+        for flag, folder, name in (("--sysfs", "sysfs", flags.sysfs), ("--dra", "dra", flags.dra)):
+            if name is not None:
+                arguments[arguments.index(flag) + 1] = FIXTURES / folder / name
+        return arguments
 
 
 def cases(*vms: Path) -> tuple[Case, ...]:

@@ -4,19 +4,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.addresses import SEATS, seat
+from launcher.addresses import SEATS, seat, usb
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.errors import UserError
 from launcher.hostdevs import Card
 from pci.address import PCIAddress
+from pci.resource import USBAddress
 
 
 def card(number: int, functions: list[int], claimed: int | None = None) -> Card:
     """A card at host bus `number` with these functions, the first of them claimed unless told."""
     addresses = tuple(PCIAddress(0, number, 0, function) for function in functions)
-    entry = Entry(kind=EntryKind.GPU, name=f"gpu{number}", resource="example.com/gpu")
+    entry = Entry(kind=EntryKind.GPU, name=f"gpu{number}", wants="example.com/gpu")
     device = addresses[0] if claimed is None else PCIAddress(0, number, 0, claimed)
-    return Card(claim=Claim(entry=entry, device=device), functions=addresses, missing=None)
+    return Card(claim=Claim(entry=entry, device=device, variable=None), functions=addresses, missing=None)
 
 
 function_sets = st.lists(st.integers(0, 7), min_size=1, unique=True).map(sorted)
@@ -74,8 +75,8 @@ def test_the_alias_is_on_the_claimed_function_alone() -> None:
 
 
 def test_a_mediated_device_has_a_seat_like_a_card() -> None:
-    entry = Entry(kind=EntryKind.GPU, name="v", resource="nvidia.com/GRID")
-    vgpu = Card(claim=Claim(entry=entry, device=UUID(int=1)), functions=(), missing=None)
+    entry = Entry(kind=EntryKind.GPU, name="v", wants="nvidia.com/GRID")
+    vgpu = Card(claim=Claim(entry=entry, device=UUID(int=1), variable=None), functions=(), missing=None)
     _, found = seat((card(1, [0]), vgpu))
     assert (found.port, found.hostdevs[0].address) == (PCIAddress(0, 0, 1, 1), PCIAddress(0, 2, 0, 0))
 
@@ -85,3 +86,23 @@ def test_there_are_seats_for_32() -> None:
     assert seat(full)[-1].port == PCIAddress(0, 0, 4, 7)
     with pytest.raises(UserError, match="have 33 entries; a guest has seats for 32"):
         seat((*full, card(99, [0])))
+
+
+def test_a_usb_device_has_no_seat_and_takes_none() -> None:
+    entry = Entry(kind=EntryKind.HOST_DEVICE, name="stick", wants="example.com/usb")
+    stick = Card(claim=Claim(entry=entry, device=USBAddress(1, 3), variable="V"), functions=(), missing=None)
+    assert seat((stick, card(1, [0]))) == seat((card(1, [0]),))
+    assert usb((stick, card(1, [0]))) == (stick.claim,)
+
+
+def test_cards_that_come_along_count_for_the_seats_and_are_named_apart() -> None:
+    full = tuple(card(number, [0]) for number in range(SEATS))
+    along = Card(claim=full[0].claim, functions=(PCIAddress(0, 99, 0, 0),), missing=None)
+    with pytest.raises(UserError) as error:
+        seat((*full, along))
+    assert str(error.value) == (
+        "gpus and hostDevices have 32 entries and bring 1 other cards of their IOMMU groups along; "
+        "a guest has seats for 32"
+    )
+    *_, last = seat((*full[:2], along))
+    assert ([device.alias for device in last.hostdevs], last.claim) == ([None], full[0].claim)

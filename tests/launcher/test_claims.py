@@ -2,9 +2,12 @@ from uuid import UUID
 
 import pytest
 
-from launcher.claims import claim
+from launcher.claims import Device, claim
 from launcher.errors import UserError
 from launcher.manifest.devices import Devices
+from launcher.manifest.hostdevices import GPU, HostDevice, Request
+from pci.address import PCIAddress
+from pci.resource import USBAddress
 from pci.sysfs import read_host
 from tests.conftest import Machine
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, devices
@@ -40,7 +43,7 @@ def test_gpus_and_host_devices_draw_from_one_pool_gpus_first() -> None:
 def test_the_aliases_are_kubevirts() -> None:
     wanted = devices(gpus=[("gpu1", RTX_3090)], host_devices=[("other", RTX_3090)])
     claims, _ = claim(wanted, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None)
-    assert [claim.entry.alias for claim in claims] == ["ua-gpu-gpu1", "ua-hostdevice-other"]
+    assert [claim.alias for claim in claims] == ["ua-gpu-gpu1", "ua-hostdevice-other"]
 
 
 def test_an_address_under_two_resources_is_given_once() -> None:
@@ -125,9 +128,61 @@ def test_without_entries_nothing_is_needed() -> None:
 def test_a_device_given_to_another_resource_is_said_to_be() -> None:
     wanted = devices(gpus=[("a", RTX_3090), ("b", RTX_2060)])
     environ = {RTX_3090_VARIABLE: "0000:86:00.0", RTX_2060_VARIABLE: "0000:86:00.0"}
-    assert "(0000:86:00.0) was given to entries of other resources" in problem_of(wanted, environ)
+    assert "(0000:86:00.0) was given to other entries" in problem_of(wanted, environ)
 
 
-def test_a_usb_variable_is_refused_by_name() -> None:
-    problem = problem_of(devices(host_devices=[("u", "example.com/usb")]), {"USB_RESOURCE_EXAMPLE_COM_USB": "1:2"})
-    assert "USB_RESOURCE_EXAMPLE_COM_USB is set: USB devices are not converted yet" in problem
+DRA_GPU = Devices(gpus=(GPU(name="gpu1", claimName="gpus", requestName="gpu"),))
+
+
+def test_a_gpu_of_usb_is_refused_by_name() -> None:
+    problem = problem_of(devices(gpus=[("u", "example.com/usb")]), {"USB_RESOURCE_EXAMPLE_COM_USB": "1:2"})
+    assert problem.endswith("USB_RESOURCE_EXAMPLE_COM_USB is set: it is a USB device; list it under hostDevices")
+
+
+def test_a_usb_entry_is_one_device_and_the_others_of_its_resource_stay_behind() -> None:
+    wanted = devices(host_devices=[("stick", "example.com/usb")])
+    (claimed,), (left_over,) = claim(wanted, {"USB_RESOURCE_EXAMPLE_COM_USB": "001:003,1:4,"}, None)
+    assert (claimed.device, claimed.alias) == (USBAddress(1, 3), "ua-usb-host-stick")
+    assert str(left_over) == (
+        "USB_RESOURCE_EXAMPLE_COM_USB has 1:4 left over: no entry of gpus or hostDevices asks for what the pod holds; "
+        "an entry gets one USB device, so give each a resource of its own"
+    )
+
+
+def test_a_request_has_what_dra_gave_and_an_alias_that_says_so() -> None:
+    both = Devices(gpus=DRA_GPU.gpus, hostDevices=(HostDevice(name="nic", claimName="gpus", requestName="nic"),))
+    given: dict[Request, Device] = {
+        Request("gpus", "gpu"): PCIAddress.parse("0000:41:00.0"),
+        Request("gpus", "nic"): PCIAddress.parse("0000:42:00.0"),
+    }
+    claims, _ = claim(both, {}, None, given)
+    assert [(str(each.device), each.alias, each.variable) for each in claims] == [
+        ("0000:41:00.0", "ua-dra-gpu-gpu1", None),
+        ("0000:42:00.0", "ua-dra-hostdevice-nic", None),
+    ]
+
+
+def test_a_device_that_dra_gave_is_given_to_no_entry_of_a_variable() -> None:
+    wanted = Devices(gpus=DRA_GPU.gpus, hostDevices=(HostDevice(name="other", deviceName=RTX_3090),))
+    given: dict[Request, Device] = {Request("gpus", "gpu"): PCIAddress.parse("0000:86:00.0")}
+    claims, left_over = claim(wanted, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None, given)
+    assert [str(each.device) for each in claims] == ["0000:86:00.0", "0000:af:00.0"]
+    assert left_over == ()
+    with pytest.raises(UserError, match=r"all that .* has \(0000:86:00.0\) was given to other entries"):
+        claim(wanted, {RTX_3090_VARIABLE: "0000:86:00.0"}, None, given)
+
+
+def test_a_device_that_dra_gave_for_two_requests_is_refused() -> None:
+    second = HostDevice(name="nic", claimName="gpus", requestName="nic")
+    address = PCIAddress.parse("0000:41:00.0")
+    with pytest.raises(UserError) as error:
+        claim(
+            Devices(gpus=DRA_GPU.gpus, hostDevices=(second,)),
+            {},
+            None,
+            {Request("gpus", "gpu"): address, Request("gpus", "nic"): address},
+        )
+    assert str(error.value) == (
+        "hostdevice 'nic' is request 'nic' of claim 'gpus', which was given 0000:41:00.0, and so was request 'gpu' of "
+        "claim 'gpus', gpu 'gpu1'; expected each device once: the DRA driver's log says why"
+    )

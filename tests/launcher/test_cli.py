@@ -1,5 +1,7 @@
 """gpu-launcher as people call it: a process, its arguments, its environment, what it prints and its exit code."""
 
+import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -223,3 +225,55 @@ def test_a_pod_runs_on_the_cpus_of_its_cgroup(gpu_launcher: Command, copied_mach
     result = gpu_launcher("run", "--vm", FIXTURES / "vms" / "dedicated-cpus.yaml", "--sysfs", sys)
     assert "the guest needs 8 CPUs (8 vCPUs), and the pod has 7 (0-3,16-18)" in result.stderr
     assert (result.stdout, result.returncode) == ("", 2)
+
+
+def test_explain_takes_what_render_takes_and_says_who_gets_what(gpu_launcher: Command, machine: Machine) -> None:
+    flags = [VALUE + "0000:01:00.0,0000:86:00.0", "--sysfs", machine("rtx-2060"), "--emulation", "--block-volume", "a"]
+    result = gpu_launcher("explain", ONE_GPU, *flags)
+    rows = [line.split()[:4] for line in result.stdout.splitlines()]
+    assert rows[:3] == [
+        ["ENTRY", "HOST", "IS", "GUEST"],
+        ["gpu", "gpu1", "0000:01:00.0", "GPU"],
+        ["0000:01:00.1", "audio", "0000:01:00.1", "1"],
+    ]
+    assert result.stdout.endswith(f"left over: 0000:86:00.0 of {RTX_2060_VARIABLE}\n")
+    assert (result.stderr, result.returncode) == ("", 0)
+
+
+def test_explain_is_json_for_programs(gpu_launcher: Command) -> None:
+    result = gpu_launcher("explain", ONE_GPU, VALUE + "0000:01:00.0", "--json")
+    (entry,) = json.loads(result.stdout)["entries"]
+    assert (entry["variable"], entry["alias"], result.stderr) == (RTX_2060_VARIABLE, "ua-gpu-gpu1", "")
+
+
+def test_explain_says_what_render_would_refuse(gpu_launcher: Command) -> None:
+    result = gpu_launcher("explain", ONE_GPU, VALUE)
+    assert result.stderr.startswith(f"gpu-launcher: gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty")
+    assert (result.stdout, result.returncode) == ("", 2)
+
+
+def test_what_dra_gave_is_read_where_a_flag_says(gpu_launcher: Command, machine: Machine) -> None:
+    vm, flags = FIXTURES / "vms" / "dra-without-vgpu.yaml", ["--dra", FIXTURES / "dra" / "pod"]
+    offline = gpu_launcher("render", vm, *flags, "--env", "X=1", "--sysfs", machine("rtx-2060"))
+    in_the_pod = gpu_launcher("render", vm, *flags, "--sysfs", machine("rtx-2060"))
+    assert offline.stdout == in_the_pod.stdout == golden("dra-without-vgpu")
+    assert (offline.stderr, in_the_pod.stderr) == ("", "")
+
+
+def test_without_a_flag_what_dra_gave_is_read_in_the_pod_and_nowhere_else(gpu_launcher: Command) -> None:
+    vm = FIXTURES / "vms" / "dra-without-vgpu.yaml"
+    of_the_pod = "/var/run/kubernetes.io/dra-device-attributes"
+    in_the_pod = gpu_launcher("render", vm)
+    assert f"{of_the_pod}/resourceclaims/team-gpus/gpu: No such file or directory" in in_the_pod.stderr
+    offline = gpu_launcher("render", vm, "--env", "X=1")
+    assert offline.stderr.endswith(f"expected --dra DIR, a copy of the pod's {of_the_pod}\n")
+    assert (in_the_pod.returncode, offline.returncode) == (2, 2)
+
+
+def test_explain_has_every_flag_of_render(gpu_launcher: Command) -> None:
+    renders, explains = (
+        set(re.findall(r"^ +(--[a-z-]+)", gpu_launcher(command, "--help").stdout, re.MULTILINE))
+        for command in ("render", "explain")
+    )
+    assert explains - renders == {"--json"}
+    assert {"--env", "--sysfs", "--dra"} <= renders == renders & explains

@@ -21,7 +21,7 @@ from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.versions import Version, newer_elements, parse_version, shown
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
-from tests.launcher.vms import devices, seats, vmi_text, write_vmi
+from tests.launcher.vms import seats, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -113,10 +113,11 @@ def addresses(domain: etree._Element, element: str) -> set[tuple[int, ...]]:
 
 
 def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any, tmp_path: Path) -> None:
-    wanted = devices(gpus=[(f"gpu{number}", "example.com/card") for number in range(32)])
+    gpus = [(f"gpu{number}", "example.com/card") for number in range(32)]
     value = ",".join(f"0000:{0x10 + number:02x}:00.0" for number in range(32))
-    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml"))
-    xml = domain_xml(vmi, seats(wanted, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value}), Facts(kvm=False))
+    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", gpus=gpus))
+    found = seats(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
+    xml = domain_xml(vmi, found, Facts(kvm=False))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         assert len(guest.hostdevs(domain)) == 32
 
@@ -133,16 +134,17 @@ PERIPHERALS = """\
 
 @pytest.mark.parametrize("number", [1, 2, 9, 32])
 def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: Any, tmp_path: Path) -> None:
-    wanted = devices(gpus=[(f"gpu{card}", "example.com/card") for card in range(number)])
+    gpus = [(f"gpu{card}", "example.com/card") for card in range(number)]
     environ = {"PCI_RESOURCE_EXAMPLE_COM_CARD": ",".join(f"0000:{0x10 + card:02x}:00.0" for card in range(number))}
     bare = "      autoattachGraphicsDevice: false\n      autoattachMemBalloon: false\n"
     placed = []
     for more in (bare, *(f"{PERIPHERALS}      video: {{type: {model}}}\n" for model in ("vga", "virtio"))):
         path = tmp_path / "vm.yaml"
-        path.write_text(vmi_text().replace("      autoattachPodInterface: false\n", more))
+        path.write_text(vmi_text(gpus=gpus).replace("      autoattachPodInterface: false\n", more))
         if "interfaces" in more:
             path.write_text(path.read_text() + "  networks: [{name: default, pod: {}}]\n")
-        xml = domain_xml(read_manifest(path), seats(wanted, environ), Facts(kvm=False))
+        vmi = read_manifest(path)
+        xml = domain_xml(vmi, seats(vmi.spec.domain.devices, environ), Facts(kvm=False))
         with guest.defined(qemu_driver, definable(xml), guest.Events()) as domain:
             placed.append(etree.fromstring(domain.XMLDesc()))
     ports = [addresses(domain, "controller[@model='pcie-root-port']") for domain in placed]
@@ -162,6 +164,16 @@ def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_d
     else:
         with pytest.raises(Refusal, match="'type' in element 'backend': 'passt'"):
             guest.defined(qemu_driver, xml, guest.Events()).__enter__()
+
+
+def test_usb_devices_are_told_by_their_number_and_their_port(qemu_driver: Any) -> None:
+    xml = definable(case("usb-devices").xml("--emulation"))
+    with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+        assert guest.hostdevs(domain) == (
+            "ua-hostdevice-card: host 0000:01:00.0 -> guest 0000:01:00.0",
+            "ua-usb-host-stick: host 1:3 -> guest USB port 1",
+            "ua-usb-host-key: host 2:10 -> guest USB port 2",
+        )
 
 
 def test_libvirts_qemu_driver_would_have_refused_two_devices_on_one_address(qemu_driver: Any) -> None:

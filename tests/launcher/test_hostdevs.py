@@ -1,5 +1,7 @@
+import pytest
+
 from launcher.claims import claim
-from launcher.hostdevs import Card, whole_cards
+from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest.devices import Devices
 from pci.sysfs import Host, read_host
 from tests.conftest import Machine
@@ -7,7 +9,7 @@ from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_V
 
 
 def cards_of(wanted: Devices, environ: dict[str, str], host: Host | None) -> tuple[Card, ...]:
-    return whole_cards(claim(wanted, environ, host)[0], host)
+    return whole_cards(*claim(wanted, environ, host), host)
 
 
 def functions(card: Card) -> list[str]:
@@ -37,10 +39,70 @@ def test_a_companion_that_another_entry_claims_stays_with_that_entry(machine: Ma
     assert functions(audio) == ["0000:01:00.1"]
 
 
-def test_other_cards_of_the_group_and_the_root_port_are_no_companions(machine: Machine) -> None:
+UNIT = devices(gpus=[("pair", RTX_2060)])
+UNITS_VALUE = {RTX_2060_VARIABLE: "0000:01:00.0"}
+FIRST_OF_UNIT = ["0000:01:00.0", "0000:01:00.1", "0000:01:00.2", "0000:01:00.3"]
+
+
+def test_the_other_card_of_a_unit_comes_along_and_the_root_ports_of_its_group_do_not(machine: Machine) -> None:
+    host = read_host(machine("two-gpus-one-group"))
+    first, second = cards_of(UNIT, UNITS_VALUE, host)
+    assert (functions(first), functions(second)) == (FIRST_OF_UNIT, ["0000:02:00.0", "0000:02:00.1"])
+    assert (first.claim, second.missing) == (second.claim, None)
+
+
+def test_what_comes_along_is_behind_the_cards_of_all_entries(machine: Machine) -> None:
+    host = read_host(machine("two-gpus-one-group"))
+    wanted = devices(gpus=[("pair", RTX_2060)], host_devices=[("vf", "example.com/vf")])
+    cards = cards_of(wanted, {**UNITS_VALUE, "PCI_RESOURCE_EXAMPLE_COM_VF": "0000:00:14.0"}, host)
+    assert [functions(card)[0] for card in cards] == ["0000:01:00.0", "0000:00:14.0", "0000:02:00.0"]
+
+
+def test_a_card_behind_another_of_its_kind_in_its_group_is_no_unit(machine: Machine) -> None:
+    # The config withholds the first card: a unit's value would have that one's address.
     host = read_host(machine("two-gpus-one-group"))
     (card,) = cards_of(devices(gpus=[("g", RTX_3090)]), {RTX_3090_VARIABLE: "0000:02:00.0"}, host)
     assert functions(card) == ["0000:02:00.0", "0000:02:00.1"]
+
+
+def test_a_card_that_another_entry_or_a_variable_names_comes_along_with_nobody(machine: Machine) -> None:
+    host = read_host(machine("two-gpus-one-group"))
+    environ = {**UNITS_VALUE, RTX_3090_VARIABLE: "0000:02:00.0"}
+    (unasked,) = cards_of(UNIT, environ, host)
+    both = cards_of(devices(gpus=[("a", RTX_2060), ("b", RTX_3090)]), environ, host)
+    assert functions(unasked) == FIRST_OF_UNIT
+    assert [functions(card)[0] for card in both] == ["0000:01:00.0", "0000:02:00.0"]
+
+
+def test_in_the_older_dialect_the_other_card_of_the_group_is_left_over(machine: Machine) -> None:
+    host = read_host(machine("two-gpus-one-group"))
+    environ = {RTX_2060_VARIABLE: ",".join([*FIRST_OF_UNIT, "0000:02:00.0", "0000:02:00.1"])}
+    claims, left_over = claim(UNIT, environ, host)
+    cards = whole_cards(claims, left_over, host)
+    assert [functions(card) for card in cards] == [FIRST_OF_UNIT]
+    assert [list(map(str, left.devices)) for left in not_passed_on(left_over, cards)] == [["0000:02:00.0"]]
+
+
+@pytest.mark.parametrize("address", ["0000:01:00.2", "0000:02:00.1"])
+def test_a_group_with_an_endpoint_on_another_driver_is_no_unit(copied_machine: Machine, address: str) -> None:
+    sys = copied_machine("two-gpus-one-group")
+    uevent = sys / f"bus/pci/devices/{address}/uevent"
+    uevent.write_text(uevent.read_text().replace("DRIVER=vfio-pci", "DRIVER=xhci_hcd"))
+    assert len(cards_of(UNIT, UNITS_VALUE, read_host(sys))) == 1
+
+
+def test_a_card_of_the_group_that_cannot_be_read_is_missed_by_name(copied_machine: Machine) -> None:
+    sys = copied_machine("two-gpus-one-group")
+    (sys / "bus/pci/devices/0000:02:00.0/uevent").unlink()
+    (card,) = cards_of(UNIT, UNITS_VALUE, read_host(sys))
+    assert card.missing == "0000:02:00.0, in its group, cannot be read in sysfs"
+
+
+def test_without_companions_a_claim_is_its_function_alone_and_nothing_is_missed(machine: Machine) -> None:
+    host = read_host(machine("two-gpus-one-group"))
+    for known in (host, None):
+        (card,) = whole_cards(*claim(UNIT, UNITS_VALUE, known), known, companions="none")
+        assert (functions(card), card.missing) == (["0000:01:00.0"], None)
 
 
 def test_a_function_of_the_slot_in_another_group_is_no_companion(copied_machine: Machine) -> None:

@@ -48,4 +48,4 @@ def devices(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tupl
 
 def seats(wanted: Devices, environ: Mapping[str, str], host: Host | None = None) -> tuple[Seat, ...]:
     """All stages from the manifest's devices to their seats."""
-    return seat(whole_cards(claim(wanted, environ, host)[0], host))
+    return seat(whole_cards(*claim(wanted, environ, host), host))

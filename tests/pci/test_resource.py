@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pci.address import PCIAddress
-from pci.resource import InvalidValue, Kind, cards, decode, decode_mdevs, encode, variable
+from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, encode, variable
 from tests.pci.test_address import addresses
 
 
@@ -90,3 +90,16 @@ def test_collapsing_keeps_order_and_one_address_of_every_slot(given: list[PCIAdd
     found = cards(tuple(given), wanted=wanted)
     assert [address for address in given if address in found] == list(found)
     assert all(any(address.shares_slot(first) for first in found) for address in given)
+
+
+def test_usb_devices_are_bus_and_number_in_decimal_with_or_without_noughts() -> None:
+    # libvirt would take 010 for octal.
+    assert decode_usb("V", "1:3,002:010,1:3,") == (USBAddress(1, 3), USBAddress(2, 10))
+    assert str(USBAddress(2, 10)) == "2:10"
+
+
+@pytest.mark.parametrize("item", ["1", "1:", ":1", "1:2:3", "0:1", "1:0", "1:128", "1000:1", "a:1", " 1:2", "1.2"])
+def test_what_is_no_usb_device_is_named_with_its_variable(item: str) -> None:
+    with pytest.raises(InvalidValue) as error:
+        decode_usb("USB_RESOURCE_X", f"1:2,{item}")
+    assert str(error.value) == f"USB_RESOURCE_X: {item!r} is not a USB device's bus and number like 1:4"

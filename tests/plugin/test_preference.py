@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pci.address import PCIAddress
+from pci.functions import is_gpu
 from pci.sysfs import read_host
 from plugin.errors import Refusal
 from plugin.preference import Place, Policy, preferred
-from plugin.viability import is_gpu
 from tests.conftest import Machine
 
 POLICIES = (None, Policy.PACK, Policy.SPREAD)

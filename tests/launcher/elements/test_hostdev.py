@@ -1,0 +1,69 @@
+"""Which device is a display: what holds whatever the gpus say of it."""
+
+from uuid import UUID
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from launcher.addresses import seat
+from launcher.claims import Claim, Entry, EntryKind
+from launcher.elements.hostdev import hostdevs
+from launcher.errors import UserError
+from launcher.hostdevs import Card
+from launcher.manifest.devices import Devices, Video
+from launcher.manifest.hostdevices import GPU, Display, RamFB, VirtualGPUOptions
+from pci.address import PCIAddress
+
+displays = st.builds(
+    Display,
+    enabled=st.sampled_from([None, True, False]),
+    ramFB=st.builds(RamFB, enabled=st.booleans()),
+)
+options = st.none() | st.builds(VirtualGPUOptions, display=st.none() | displays)
+# Per gpu: what it says, and whether its device is mediated.
+gpus = st.lists(st.tuples(options, st.booleans()), max_size=4)
+
+
+def displays_of(said: list[tuple[VirtualGPUOptions | None, bool]], *, graphics: bool, video: bool) -> list[set[str]]:
+    """For each gpu, which of display and ramfb is on."""
+    devices = Devices(
+        gpus=tuple(
+            GPU(name=str(number), deviceName="a/b", virtualGPUOptions=option) for number, (option, _) in enumerate(said)
+        ),
+        autoattachGraphicsDevice=graphics,
+        video=Video(type="ramfb") if video else None,
+    )
+    cards = []
+    for number, (_, mediated) in enumerate(said):
+        entry = Entry(kind=EntryKind.GPU, name=str(number), wants="a/b")
+        address = PCIAddress(0, number + 1, 0, 0)
+        device = UUID(int=number) if mediated else address
+        functions = () if mediated else (address,)
+        cards.append(Card(claim=Claim(entry=entry, device=device, variable="V"), functions=functions, missing=None))
+    elements = hostdevs(devices, seat(tuple(cards)), ())
+    return [{name for name in ("display", "ramfb") if element.get(name) == "on"} for element in elements]
+
+
+@given(gpus, st.booleans(), st.booleans())
+def test_no_display_without_graphics_no_ramfb_without_a_display_and_one_ramfb_in_all(
+    said: list[tuple[VirtualGPUOptions | None, bool]], graphics: bool, video: bool
+) -> None:
+    try:
+        found = displays_of(said, graphics=graphics, video=video)
+    except UserError:
+        # Only what was asked for is refused.
+        assert any(option is not None and option.display is not None for option, _ in said)
+        return
+    assert graphics or not any(found)
+    assert all("display" in each for each in found if each)
+    assert sum("ramfb" in each for each in found) + video <= 1
+
+
+@given(gpus)
+def test_a_display_that_nobody_asked_for_is_the_first_mediated_devices(
+    said: list[tuple[VirtualGPUOptions | None, bool]],
+) -> None:
+    silent: list[tuple[VirtualGPUOptions | None, bool]] = [(None, mediated) for _, mediated in said]
+    found = displays_of(silent, graphics=True, video=False)
+    first = next((number for number, (_, mediated) in enumerate(silent) if mediated), None)
+    assert [number for number, each in enumerate(found) if each] == ([] if first is None else [first])

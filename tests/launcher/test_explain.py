@@ -1,0 +1,126 @@
+"""What is said of each entry, on the recorded machines."""
+
+import json
+
+from launcher.addresses import seat
+from launcher.explain import Explanation, as_json, explanation, table
+from launcher.hostdevs import passed_on
+from launcher.manifest.hostdevices import Request
+from launcher.manifest.reading import read_manifest
+from pci.address import PCIAddress
+from pci.sysfs import Host, read_host
+from tests.conftest import Machine
+from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE
+from tests.processes import FIXTURES
+
+VGPU = "11111111-0000-4000-8000-000000000001"
+VGPU_VARIABLE = "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q"
+
+
+def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allocated: str) -> Explanation:
+    """A manifest of fixtures/vms; `allocated` has the address that DRA gave for each request of the claim gpus."""
+    vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
+    given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
+    cards, left_over = passed_on(vmi, environ, host, given)
+    return explanation(cards, seat(cards), left_over, host)
+
+
+def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:
+    environ = {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0", RTX_2060_VARIABLE: "0000:86:00.0"}
+    found = explained("two-gpus", environ, read_host(machine("two-rtx-3090")))
+    assert table(found) == (
+        "ENTRY     HOST          IS     GUEST         GROUP  NUMA  ALIAS        FROM\n"
+        "gpu gpu1  0000:e1:00.0  GPU    0000:01:00.0  71     1     ua-gpu-gpu1  "
+        "nvidia.com/GA102_GEFORCE_RTX_3090, PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
+        "          0000:e1:00.1  audio  0000:01:00.1  71     1\n"
+        "gpu gpu2  0000:01:00.0  GPU    0000:02:00.0  11     0     ua-gpu-gpu2  "
+        "nvidia.com/GA102_GEFORCE_RTX_3090, PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
+        "          0000:01:00.1  audio  0000:02:00.1  11     0\n"
+        "left over: 0000:86:00.0 of PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A\n"
+    )
+
+
+def test_the_json_has_these_keys() -> None:
+    found = explained("one-gpu", {RTX_2060_VARIABLE: "0000:01:00.0", VGPU_VARIABLE: VGPU})
+    assert json.loads(as_json(found)) == {
+        "entries": [
+            {
+                "kind": "gpu",
+                "name": "gpu1",
+                "resource": "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A",
+                "claim": None,
+                "request": None,
+                "variable": RTX_2060_VARIABLE,
+                "alias": "ua-gpu-gpu1",
+                "iommuGroup": None,
+                "numaNode": None,
+                "missing": "0000:01:00.0 was not looked up: there is no --sysfs",
+                "passed": [{"host": "0000:01:00.0", "is": None, "guest": "0000:01:00.0"}],
+            }
+        ],
+        "leftOver": [{"variable": VGPU_VARIABLE, "devices": [VGPU]}],
+    }
+
+
+def test_a_card_that_may_not_be_whole_is_said_to_be(machine: Machine) -> None:
+    found = explained("one-gpu", {RTX_2060_VARIABLE: "0000:86:00.0"}, read_host(machine("rtx-2060")))
+    assert table(found).endswith("\nmay not be whole: gpu gpu1: 0000:86:00.0 is not in sysfs\n")
+
+
+def test_a_units_other_card_is_below_its_first_at_a_place_of_its_own(machine: Machine) -> None:
+    environ = {RTX_2060_VARIABLE: "0000:01:00.0", VGPU_VARIABLE: VGPU}
+    pair, vgpu = explained("unit-of-two-cards", environ, read_host(machine("two-gpus-one-group")))["entries"]
+    assert [(each["host"], each["is"], each["guest"]) for each in pair["passed"]] == [
+        ("0000:01:00.0", "GPU", "0000:01:00.0"),
+        ("0000:01:00.1", "audio", "0000:01:00.1"),
+        ("0000:01:00.2", "USB", "0000:01:00.2"),
+        ("0000:01:00.3", "UCSI", "0000:01:00.3"),
+        ("0000:02:00.0", "GPU", "0000:03:00.0"),
+        ("0000:02:00.1", "audio", "0000:03:00.1"),
+    ]
+    assert (pair["iommuGroup"], vgpu["passed"]) == (
+        1,
+        [{"host": VGPU, "is": "mediated device", "guest": "0000:02:00.0"}],
+    )
+
+
+def test_a_mediated_device_is_told_by_its_type_its_group_and_its_parents_node(copied_machine: Machine) -> None:
+    sys = copied_machine("two-rtx-3090")
+    device = sys / "devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0" / VGPU
+    (device / "mdev_type").mkdir(parents=True)
+    (device / "mdev_type/name").write_text("GRID T4-1Q\n")
+    (device / "iommu_group").symlink_to("../../../../../kernel/iommu_groups/90")
+    devices = sys / "bus/mdev/devices"
+    devices.mkdir(parents=True)
+    (devices / VGPU).symlink_to(f"../../../devices/pci0000:e0/0000:e0:01.1/0000:e1:00.0/{VGPU}")
+    (vgpu,) = explained("vgpu-without-graphics", {VGPU_VARIABLE: VGPU}, read_host(sys))["entries"]
+    assert (vgpu["iommuGroup"], vgpu["numaNode"], vgpu["passed"][0]["is"]) == (90, 1, "GRID T4-1Q")
+
+
+def test_a_request_is_told_by_its_claim_and_has_no_variable(machine: Machine) -> None:
+    vmi = "dra-without-vgpu"
+    found = explained(vmi, {}, read_host(machine("rtx-2060")), gpu="0000:01:00.0")
+    (entry,) = found["entries"]
+    assert [entry[key] for key in ("resource", "claim", "request", "variable", "alias")] == [
+        None,
+        "gpus",
+        "gpu",
+        None,
+        "ua-dra-gpu-card",
+    ]
+    assert "ua-dra-gpu-card  request gpu of claim gpus\n" in table(found)
+
+
+def test_a_usb_device_has_no_address_in_the_guest_and_no_group() -> None:
+    environ = {"USB_RESOURCE_KUBEVIRT_IO_STORAGE": "1:3,2:10", RTX_2060_VARIABLE: "0000:01:00.0"}
+    stick, _, key = explained("usb-devices", environ)["entries"]
+    assert stick["passed"] == [{"host": "1:3", "is": "USB device", "guest": None}]
+    assert (key["alias"], key["iommuGroup"]) == ("ua-usb-host-key", None)
+
+
+def test_a_manifest_without_devices_says_so_and_still_what_is_left_over() -> None:
+    found = explained("no-devices", {RTX_2060_VARIABLE: "0000:01:00.0"})
+    assert table(found) == (
+        "The manifest has no gpus and no hostDevices.\n"
+        "left over: 0000:01:00.0 of PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A\n"
+    )
