@@ -9,7 +9,7 @@ from uuid import UUID, uuid5
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.virtio import is_encrypted, virtio_driver, virtio_model
+from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.interfaces import Interface, Passt, Port
 from launcher.manifest.spec import Domain, VirtualMachineInstance
 
@@ -44,8 +44,9 @@ def _interface(interface: Interface, domain: Domain, uuid: UUID) -> Element:
         element.append(E.link(state="down"))
     if interface.bootOrder is not None:
         element.append(E.boot(order=str(interface.bootOrder)))
-    if interface.bootOrder is None or is_encrypted(domain):
-        # Or the firmware tries to boot from the network when a disk does not; and iPXE knows nothing of SEV.
+    else:
+        # Or the firmware tries to boot from the network when a disk does not. Under SEV, where iPXE does not work, a
+        # manifest with a boot order is refused.
         element.append(E.rom(enabled="no"))
     if interface.acpiIndex:
         element.append(E.acpi(index=str(interface.acpiIndex)))

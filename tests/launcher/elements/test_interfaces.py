@@ -34,7 +34,7 @@ def test_a_vm_that_wants_no_network_has_none(tmp_path: Path) -> None:
 def test_under_sev_a_virtio_card_asks_before_it_reads_and_no_card_has_firmware(tmp_path: Path) -> None:
     sev = "    firmware: {bootloader: {efi: {secureBoot: false}}}\n    launchSecurity: {sev: {}}\n"
     for model, iommu in (("virtio", ["on"]), ("e1000e", [])):
-        said = vmi(tmp_path / "vm.yaml", f"name: default, model: {model}, bootOrder: 1, passt: {{}}", sev)
+        said = vmi(tmp_path / "vm.yaml", f"name: default, model: {model}, passt: {{}}", sev)
         (element,) = interfaces(said, ONE)
         assert [driver.get("iommu") for driver in element.iterfind("driver")] == iommu
         assert etree.tostring(element.findall("rom")[0]) == b'<rom enabled="no"/>'
