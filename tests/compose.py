@@ -291,7 +291,10 @@ MACHINES: Mapping[str, tuple[Function, ...]] = {
 
 
 #: Of the machines whose processors are looked at as well.
-PROCESSORS: Mapping[str, Processors] = {"two-rtx-3090": Processors(sockets=2, cores=8)}
+PROCESSORS: Mapping[str, Processors] = {
+    "two-rtx-3090": Processors(sockets=2, cores=8),
+    "hgx-a100-8-gpu": Processors(sockets=8, cores=16),  # two sockets, four nodes each (NPS4)
+}
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def test_json_is_yaml_too(path: Path) -> None:
         (("{name: vm}", "{name: VM/1}"), "metadata.name: 'VM/1' is no Kubernetes name"),
         # Not ours at all.
         (("VirtualMachineInstance", "Pod"), "kind: expected VirtualMachine or VirtualMachineInstance"),
-        (  # noqa: E501
+        (
             ("kubevirt.io/v1", "kubevirt.io/v2"),
             "apiVersion: input should be 'kubevirt.io/v1' or 'kubevirt.io/v1alpha3', found 'kubevirt.io/v2'",
         ),
