@@ -102,8 +102,11 @@ def test_a_guest_that_ends_as_its_grace_period_does_leaves_nothing(xml: str) -> 
 
 
 def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
-    path = write_vmi(tmp_path / "vm.yaml", domain="    cpu: {cores: 4000000000}\n")
-    xml, events = domain_xml(read_manifest(path), (), Facts()), guest.Events()
+    path = write_vmi(tmp_path / "vm.yaml")
+    xml, events = (
+        domain_xml(read_manifest(path), (), Facts()).replace(">1</vcpu>", ">4000000000</vcpu>"),
+        guest.Events(),
+    )
     with (
         guest.connected("test:///default", events) as connection,
         pytest.raises(Refusal) as error,

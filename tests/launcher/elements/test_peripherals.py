@@ -20,7 +20,6 @@ def made(path: Path, domain: str = "", devices: str = "") -> dict[str, Element]:
         ("", "on"),
         ("    cpu: {cores: 2}\n", "on"),
         ("    cpu: {cores: 2, dedicatedCpuPlacement: true}\n", "off"),
-        ("    cpu: {cores: 2, dedicatedCpuPlacement: true, realtime: {}}\n", "off"),
     ],
 )
 def test_the_balloon_tells_of_free_pages_but_where_time_is_dear(tmp_path: Path, domain: str, reports: str) -> None:
