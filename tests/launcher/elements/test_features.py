@@ -47,16 +47,3 @@ def test_a_disabled_feature_needs_nothing(tmp_path: Path) -> None:
         ("stimer", "off", 0),
         ("ipi", "off", 0),
     ]
-
-
-def test_a_guest_with_cpus_of_its_own_is_told(tmp_path: Path) -> None:
-    hint = features_of(tmp_path, "    cpu: {cores: 2, dedicatedCpuPlacement: true}\n").find("kvm/hint-dedicated")
-    assert hint is not None
-    assert hint.get("state") == "on"
-
-
-def test_a_realtime_guest_has_no_performance_counters(tmp_path: Path) -> None:
-    realtime = "    cpu: {cores: 2, dedicatedCpuPlacement: true, realtime: {}}\n"
-    pmu = features_of(tmp_path, realtime).find("pmu")
-    assert pmu is not None
-    assert pmu.get("state") == "off"
