@@ -44,6 +44,9 @@ class Memory:
         Any, Ignored("it is headroom for hotplug, which there is not: a guest has its memory from its start")
     ] = None
     hugepages: Hugepages | None = None
+    reservedOverhead: Annotated[
+        Any, Ignored("it is about the pod's memory limit; what VFIO is to lock is asked for before the start anyway")
+    ] = None
 
 
 @model

@@ -203,6 +203,13 @@ def test_an_rtx_2060_is_one_slot_of_four_functions_behind_a_port_of_its_own() ->
     assert [alias.get("name") for hostdev in hostdevs for alias in hostdev.iterfind("alias")] == ["ua-gpu-gpu1"]
 
 
+def test_a_guest_with_cpus_of_its_own_is_told_and_a_realtime_guest_has_no_performance_counters() -> None:
+    features = etree.fromstring(case("realtime").xml()).find("features")
+    assert features is not None
+    assert [element.get("state") for element in features.iterfind("kvm/hint-dedicated")] == ["on"]
+    assert [element.get("state") for element in features.iterfind("pmu")] == ["off"]
+
+
 def test_nothing_in_a_manifest_can_break_out_of_its_place(tmp_path: Path) -> None:
     text = '</entry><evil a="b"/>&lt;'
     chassis = f"    chassis: {{serial: '{text}'}}\n"
