@@ -3,8 +3,7 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from launcher.domain import domain_xml
-from launcher.facts import Facts
+from launcher.elements.features import features
 from launcher.manifest.reading import read_manifest
 from tests.launcher.vms import write_vmi
 
@@ -12,10 +11,8 @@ CLOCK = "    clock: {timer: {hyperv: {}}}\n"
 
 
 def features_of(path: Path, domain: str) -> etree._Element:
-    root = etree.fromstring(domain_xml(read_manifest(write_vmi(path / "vm.yaml", domain=domain)), (), Facts()))
-    features = root.find("features")
-    assert features is not None
-    return features
+    (element,) = features(read_manifest(write_vmi(path / "vm.yaml", domain=domain)))
+    return element
 
 
 @pytest.mark.parametrize(
@@ -30,8 +27,8 @@ def features_of(path: Path, domain: str) -> etree._Element:
     ],
 )
 def test_a_hyperv_feature_brings_what_it_needs(tmp_path: Path, said: str, on: set[str]) -> None:
-    features = features_of(tmp_path, f"    features: {{hyperv: {{{said}: {{}}}}}}\n{CLOCK}")
-    assert {element.tag for element in features.iterfind("hyperv/*[@state='on']")} == on
+    element = features_of(tmp_path, f"    features: {{hyperv: {{{said}: {{}}}}}}\n{CLOCK}")
+    assert {feature.tag for feature in element.iterfind("hyperv/*[@state='on']")} == on
 
 
 @pytest.mark.parametrize("nothing", ["hyperv: {}", "hypervPassthrough: {enabled: false}", "hyperv: {evmcs: null}"])
@@ -56,7 +53,10 @@ def test_a_guest_with_cpus_of_its_own_is_told(tmp_path: Path) -> None:
 
 
 def test_a_realtime_guest_has_no_performance_counters(tmp_path: Path) -> None:
-    realtime = "    cpu: {cores: 2, dedicatedCpuPlacement: true, realtime: {}}\n"
-    pmu = features_of(tmp_path, realtime).find("pmu")
+    cpu = "{cores: 2, dedicatedCpuPlacement: true, realtime: {}, numa: {guestMappingPassthrough: {}}}"
+    path = write_vmi(tmp_path / "vm.yaml", domain=f"    cpu: {cpu}\n")
+    path.write_text(path.read_text().replace("{guest: 1Gi}", "{guest: 1Gi, hugepages: {pageSize: 2Mi}}"))
+    (element,) = features(read_manifest(path))
+    pmu = element.find("pmu")
     assert pmu is not None
     assert pmu.get("state") == "off"
