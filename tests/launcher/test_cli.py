@@ -201,13 +201,8 @@ def test_what_volumes_hold_comes_in_by_flags(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", FIXTURES / "vms" / "container-disks.yaml", "--raw-image", "drivers")
     assert (result.stdout, result.stderr, result.returncode) == (golden("container-disks-raw"), "", 0)
     sizes = ("--block-volume", "device", "--block-size", "device=512/4096/0", "--block-size", "file=4096")
-<<<<<<< HEAD
-    result = gpu_launcher("render", FIXTURES / "vms" / "discard-granularity.yaml", *sizes)
-    assert (result.stdout, result.returncode) == (golden("discard-granularity"), 0)
-=======
     result = gpu_launcher("render", FIXTURES / "vms" / "discard-granularity.yaml", *sizes, "--libvirt", "12.0")
     assert (result.stdout, result.stderr, result.returncode) == (golden("discard-granularity"), "", 0)
->>>>>>> f-machine
 
 
 def test_a_block_size_that_is_none_is_one_line(gpu_launcher: Command) -> None:
