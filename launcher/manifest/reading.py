@@ -21,6 +21,7 @@ _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
 
 _LARGEST = 3 << 20  # twice what etcd takes of one object
 _DEEPEST = 100
+_LONGEST = 1000  # characters of an error
 _MOST = 100_000  # ten times what etcd would store of the smallest values
 
 
@@ -136,4 +137,6 @@ def _line(error: ErrorDetails) -> str:
         case _:
             message = error["msg"]
             problem = f"{message[0].lower()}{message[1:]}, found {shown(error['input'])}"
-    return f"{where}: {problem}"
+    text = f"{where}: {problem}"
+    # Whatever was quoted, a line stays one that people read: its beginning and what to do about it.
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 200]} ... {text[-200:]}"

@@ -45,7 +45,7 @@ def _uuid(value: Any) -> UUID:
     try:
         return UUID(value)
     except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{value!r} is not a UUID") from None
+        raise ValueError(f"{shown(value)} is not a UUID") from None
 
 
 def _path_in_image(value: str) -> str:
