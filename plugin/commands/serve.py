@@ -50,7 +50,7 @@ def serve(
         plugins_registry=plugins_registry,
         pod_resources=pod_resources,
         config=config,
-        look=lambda rules: inventory_of(sysfs, rules, names),
+        look=lambda rules, before: inventory_of(sysfs, rules, names, before),
         read_config=lambda: config_of(config),
         rescan=rescan,
         metrics=metrics,

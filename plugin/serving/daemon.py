@@ -11,14 +11,13 @@ from pathlib import Path
 from pci.address import PCIAddress
 from plugin.config import Config
 from plugin.errors import PluginError
-from plugin.inventory import Inventory
 from plugin.nodes import CDEVS, VFIO
 from plugin.serving import podresources
 from plugin.serving.bus import is_off_the_bus
 from plugin.serving.events import Directories, Gathered, Uevents
 from plugin.serving.kubelet import Kubelet, Registrations, kubelet_directory, serve
 from plugin.serving.monitoring import monitoring
-from plugin.serving.watch import Watch, look_again_or_say_why
+from plugin.serving.watch import Look, Watch, look_again_or_say_why
 
 _log = logging.getLogger(__name__)
 
@@ -35,7 +34,7 @@ _RESETS_END_WITHIN = 2.0
 class World:
     """Where the daemon finds things: the directories that stand for /sys and /dev, the kubelet's, and the config file.
 
-    `look` reads sysfs by a config, `read_config` the config anew. `rescan` is the seconds between two looks at
+    `look` takes the inventory by a config, `read_config` reads that anew. `rescan` is the seconds between two looks at
     everything, for what no event told. `metrics` and `health` are ports, None for none.
     """
 
@@ -45,7 +44,7 @@ class World:
     plugins_registry: Path | None
     pod_resources: Path
     config: Path | None
-    look: Callable[[Config], Inventory]
+    look: Look
     read_config: Callable[[], Config]
     rescan: float
     metrics: int | None

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
-from tests.kernel import bind
+from tests.kernel import bind, plug, unplug
 
 GPU = PCIAddress.parse("0000:01:00.0")
 RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -244,6 +245,55 @@ def test_resources_that_share_a_variable_are_refused(take: Take, machine: Machin
         take(machine("two-cards-nested-vfio"), *rules)
 
 
+A_B_C = (Rule(address="0000:01:00.0", resource="a/b.c"), Rule(address="0000:e1:00.0", resource="a.b/c"))
+OTHER = PCIAddress.parse("0000:e1:00.0")
+
+
+@pytest.mark.parametrize(("there", "later"), [(GPU, OTHER), (OTHER, GPU)])
+def test_a_resource_that_comes_later_and_shares_a_variable_is_withheld_and_the_one_before_stays(
+    copied_machine: Machine, pci_ids: PCIIDs, there: PCIAddress, later: PCIAddress
+) -> None:
+    """Whichever is the first by name: a card that is plugged in must not take another one off the node."""
+    sys = copied_machine("two-rtx-3090")
+    config = Config(offer=A_B_C)
+    for number in (0, 1):
+        unplug(sys, f"{str(later)[:-1]}{number}")
+    before = take_inventory(read_host(sys), config, pci_ids)
+    assert [device.id for devices in before.listed.values() for device in devices] == [str(there)]
+    for number in (0, 1):
+        plug(sys, f"{str(later)[:-1]}{number}")
+    for _ in range(2):  # and so it stays
+        before = take_inventory(read_host(sys), config, pci_ids, before)
+        assert [device.id for devices in before.listed.values() for device in devices] == [str(there)]
+        old, new = before.by_id[str(there)].resource, before.by_id[str(later)].resource
+        assert reason(before, later) == (
+            f"cannot be told apart: resources {old} and {new} would share the variable PCI_RESOURCE_A_B_C; "
+            "give one of them another name in the config"
+        )
+    for number in (0, 1):
+        unplug(sys, f"{str(there)[:-1]}{number}")
+    alone = take_inventory(read_host(sys), config, pci_ids, before)
+    assert reason(alone, later) is None, "nobody else has the variable any more"
+
+
+def test_two_resources_that_come_at_once_and_share_a_variable_are_one_offer(machine: Machine, pci_ids: PCIIDs) -> None:
+    nothing = Inventory(devices=(), faults=(), egms={}, noiommu=frozenset())
+    found = take_inventory(read_host(machine("two-rtx-3090")), Config(offer=A_B_C), pci_ids, nothing)
+    assert list(found.listed) == ["a.b/c"]
+
+
+def test_a_mediated_device_that_is_made_later_and_called_like_a_card_is_withheld(
+    copied_machine: Machine, pci_ids: PCIIDs
+) -> None:
+    sys = copied_machine("rtx-2060")
+    config = Config(offer=(Rule(mdev_type="GRID T4-1Q", resource=RTX),))
+    before = take_inventory(read_host(sys), config, pci_ids)
+    with_mdev(sys, type_name="GRID T4-1Q")
+    found = take_inventory(read_host(sys), config, pci_ids, before)
+    assert [device.id for device in found.listed[RTX]] == [str(GPU)]
+    assert "would be both PCI and mediated devices" in str(found.by_id[MDEV].withheld)
+
+
 def together(sys: Path, pci_ids: PCIIDs, *rules: Rule) -> Inventory:
     return take_inventory(read_host(sys), Config(offer=rules, groups=Groups.TOGETHER), pci_ids)
 
@@ -432,5 +482,9 @@ def test_a_card_may_not_be_called_like_a_node_device(machine: Machine, pci_ids: 
     config = Config(
         offer=(Rule(vendor="10de", resource="devices.gpu-launcher.dev/kvm"),), node_devices={NodeDevice.KVM: 1}
     )
-    with pytest.raises(Refusal, match=r"devices\.gpu-launcher\.dev/kvm is the name of the node's /dev/kvm"):
+    problem = "devices.gpu-launcher.dev/kvm is the name of the node's /dev/kvm; give the card another one"
+    with pytest.raises(Refusal, match=re.escape(problem)):
         take_inventory(read_host(machine("rtx-2060")), config, pci_ids)
+    nothing = Inventory(devices=(), faults=(), egms={}, noiommu=frozenset())
+    later = take_inventory(read_host(machine("rtx-2060")), config, pci_ids, nothing)
+    assert (later.listed, reason(later)) == ({}, f"cannot be told apart: {problem}")
