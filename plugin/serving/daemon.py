@@ -53,8 +53,10 @@ class World:
 
 async def run(world: World) -> None:
     """Serve until SIGTERM or SIGINT. PluginError for what is wrong from the start."""
-    directory = kubelet_directory(world.kubelet_dir)
-    registry = None if world.plugins_registry is None else kubelet_directory(world.plugins_registry)
+    directory = kubelet_directory(world.kubelet_dir, "device plugin directory; name it with --kubelet-dir")
+    registry = None
+    if world.plugins_registry is not None:
+        registry = kubelet_directory(world.plugins_registry, "plugins_registry; name it with --plugins-registry")
     kubelet = Kubelet(directory, registry)
     registrations = Registrations()
     watch: Watch

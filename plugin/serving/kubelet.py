@@ -52,14 +52,18 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
 _WORTH_A_WARNING = 5  # failures in a row
 
 
-def kubelet_directory(path: Path) -> Path:
-    """The directory, absolute; Refusal where it is missing or its path is too long for a socket."""
+def kubelet_directory(path: Path, what: str) -> Path:
+    """The directory, absolute; Refusal where it is missing or its path is too long for a socket. `what` it is of the
+    kubelet's, and how to name another, for whoever reads the error."""
     path = path.absolute()
     if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
-        raise Refusal(f"{path}: no such directory; expected the kubelet's device plugin directory")
+        raise Refusal(f"{path}: no such directory; expected the kubelet's {what}")
     longest = os.fsencode(path / _socket_name("any"))
     if len(longest) > _LONGEST_SOCKET_PATH:
-        raise Refusal(f"{path}: sockets below it would have {len(longest)} bytes; 107 is the most Linux takes")
+        raise Refusal(
+            f"{path}: sockets below it would have {len(longest)} bytes, and 107 is the most Linux takes; "
+            f"expected the kubelet's {what}"
+        )
     return path
 
 
