@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from pci.address import PCIAddress
 from pci.resource import Kind, variable
-from pci.sysfs import Function, Host, MediatedDevice
+from pci.sysfs import Function, Host, MediatedDevice, OtherMember
 from plugin.config import Config, Groups, NodeDevice, Rule
 from plugin.errors import Refusal
 from plugin.naming import PREFIXES, PCIIDs, resource_name, type_resource_name
@@ -29,16 +29,17 @@ class Device:
 
     `functions` are ascending; the first one's address is the device's ID. `lead` is the one it is wanted for: the GPU,
     or what the config's rule fits. A mediated device has no functions and its UUID for an ID; `lead` is its parent.
-    `members` are all of its IOMMU group, or the mediated device's none. `cdevs` are the names of the nodes that it and
-    they have in /dev/vfio/devices, None among them for one that has none. `resource` is None for what no rule and no
-    vendor's prefix gives a name. `withheld` says why the kubelet never hears of it, `unhealthy` why it hears and may
-    not hand it out; at most one of them is set.
+    `members` are all functions of its IOMMU group and `others` what else is in it; a mediated device has neither.
+    `cdevs` are the names of the nodes that it and they have in /dev/vfio/devices, None among them for one that has
+    none. `resource` is None for what no rule and no vendor's prefix gives a name. `withheld` says why the kubelet never
+    hears of it, `unhealthy` why it hears and may not hand it out; at most one of them is set.
     """
 
     functions: Card
     lead: Function
     mdev: MediatedDevice | None
     members: tuple[Function, ...]
+    others: tuple[OtherMember, ...]
     cdevs: frozenset[str | None]
     model: str
     resource: str | None
@@ -191,6 +192,7 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
             lead=unit.lead,
             mdev=None,
             members=members,
+            others=() if unit.lead.iommu_group is None else host.others.get(unit.lead.iommu_group, ()),
             cdevs=frozenset(member.vfio_device for member in members if is_on_vfio(member)),
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
@@ -237,6 +239,7 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             lead=parent,
             mdev=mdev,
             members=(),
+            others=(),
             cdevs=frozenset([mdev.vfio_device]),
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,

@@ -50,6 +50,18 @@ def plug(sys: Path, address: str) -> None:
     (sys / "unplugged" / address).rename(sys / DEVICES / address)
 
 
+def platform_device(sys: Path, group: int, name: str, driver: str | None) -> None:
+    """Put a device of the platform bus into an IOMMU group, on that driver or on none."""
+    place = sys.resolve() / "devices/platform" / name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "driver").unlink(missing_ok=True)
+    if driver is not None:
+        (place / "driver").symlink_to(f"../../../bus/platform/drivers/{driver}")
+    member = sys.resolve() / IOMMU_GROUPS / str(group) / "devices" / name
+    if not member.is_symlink():
+        member.symlink_to(f"../../../../devices/platform/{name}")
+
+
 def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:
     """VFIO's nodes for what it has in that tree, as files: by group, and with `cdevs` for each function too. Returns
     the directory that stands for /dev."""

@@ -15,7 +15,7 @@ from plugin.snapshot import Snapshot
 from tests.compose import RTX_3090 as RTX_3090_IDS
 from tests.compose import Function, card, compose
 from tests.conftest import Machine
-from tests.kernel import bind, make_nodes
+from tests.kernel import bind, make_nodes, platform_device
 
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 
@@ -145,6 +145,7 @@ CHANGES: dict[str, Callable[[Path, Path], object]] = {
     "the group has a member more": lambda sys, dev: (sys / "kernel/iommu_groups/11/devices/0000:02:00.0").symlink_to(
         "nowhere"
     ),
+    "the group has a member more that is not on PCI": lambda sys, dev: platform_device(sys, 11, "INTC1055:00", None),
     "the group has another number": lambda sys, dev: (sys / "kernel/iommu_groups/11").rename(
         sys / "kernel/iommu_groups/12"
     ),
@@ -196,14 +197,18 @@ def test_a_virtual_function_outlives_its_physical_ones_driver(
     assert is_as_seen(sys, tmp_path, snapshot, pick(snapshot, "example.com/vf", ["0000:02:00.1"]))
 
 
-def test_what_is_no_pci_function_changes_nothing_in_a_group(
-    copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs
+@pytest.mark.parametrize("driver", [None, "vfio-platform"])
+def test_a_member_that_is_not_on_pci_and_gets_another_driver_is_noticed(
+    copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs, driver: str | None
 ) -> None:
     sys = copied_machine("two-rtx-3090")
-    (sys / "kernel/iommu_groups/11/devices/INTC1055:00").symlink_to("nowhere")
+    platform_device(sys, 11, "INTC1055:00", driver)
     nodes = read_nodes(make_nodes(sys, tmp_path / "dev"))
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
-    assert is_as_seen(sys, tmp_path / "dev", snapshot, pick(snapshot, RTX_3090, ["0000:01:00.0"]))
+    devices = pick(snapshot, RTX_3090, ["0000:01:00.0"])
+    assert is_as_seen(sys, tmp_path / "dev", snapshot, devices)
+    platform_device(sys, 11, "INTC1055:00", "intel-lpss")
+    assert not is_as_seen(sys, tmp_path / "dev", snapshot, devices)
 
 
 def test_noiommu_mode_is_for_who_asks_and_has_its_node_where_it_would_be_with_an_iommu(

@@ -14,7 +14,7 @@ from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
-from tests.kernel import bind, plug, unplug
+from tests.kernel import bind, platform_device, plug, unplug
 
 GPU = PCIAddress.parse("0000:01:00.0")
 RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -139,6 +139,33 @@ def test_others_of_the_group_leave_it_viable_without_a_driver_of_their_own(
     gpu = card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1)
     compose(tmp_path / "sys", desktop((*gpu, nic)))
     assert reason(take(tmp_path / "sys")) is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        (
+            "intel-lpss",
+            "is in group 1, which is not viable: INTC1055:00 (not on PCI) is bound to intel-lpss; free it of its driver",
+        ),
+        ("vfio-platform", None),
+        (None, None),
+    ],
+)
+def test_what_is_not_on_pci_has_to_leave_the_group_viable_too(
+    take: Take, copied_machine: Machine, driver: str | None, expected: str | None
+) -> None:
+    sys = copied_machine("rtx-2060")
+    platform_device(sys, 1, "INTC1055:00", driver)
+    assert reason(take(sys)) == expected
+
+
+def test_a_member_whose_driver_cannot_be_read_leaves_no_group_viable(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "kernel/iommu_groups/1/devices/INTC1055:00/driver").mkdir(parents=True)
+    inventory = take(sys)
+    assert reason(inventory) == "is in group 1, which is not viable: the driver of INTC1055:00 cannot be read"
+    assert inventory.faults == ("kernel/iommu_groups/1/devices/INTC1055:00/driver: expected a link",)
 
 
 def test_a_foreign_member_may_lose_its_driver_instead(take: Take, tmp_path: Path) -> None:
