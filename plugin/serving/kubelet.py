@@ -282,7 +282,8 @@ class _Serving:
             if self._is_void(ours, identity):
                 return
             if siblings:
-                remove_dead_sockets(self._kubelet.sockets)  # a plugin that was killed leaves them
+                # A plugin that was killed leaves them, also those of resources that nobody serves any more.
+                remove_dead_sockets(self._kubelet.sockets)
             now = _siblings(ours, self._resource)
             if siblings and not now:
                 # Its last list was empty, and counts for the resource; or the kubelet held one registration only.

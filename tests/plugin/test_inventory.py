@@ -145,8 +145,8 @@ def test_others_of_the_group_leave_it_viable_without_a_driver_of_their_own(
     ("driver", "expected"),
     [
         (
-            "intel-lpss",
-            "is in group 1, which is not viable: INTC1055:00 (not on PCI) is bound to intel-lpss; free it of its driver",
+            "intel-ish",
+            "is in group 1, which is not viable: INTC1055:00 (not on PCI) is bound to intel-ish; free it of its driver",
         ),
         ("vfio-platform", None),
         (None, None),

@@ -203,6 +203,21 @@ def test_a_rolling_update_leaves_the_resource_with_the_plugin_that_stays(
             assert kubelet.allocate(RTX_3090, 2).envs
 
 
+def test_of_a_plugin_that_was_killed_no_socket_is_left_also_of_what_only_it_served(
+    machine: Machine, kubelet: Kubelet, tmp_path: Path
+) -> None:
+    sys = machine("two-rtx-3090")
+    config = tmp_path / "config.yaml"
+    config.write_text("node_devices: {kvm: 1}\n")
+    with serve(sys, kubelet.directory, "--config", config) as old:
+        kubelet.wait_until(lambda: {RTX_3090, "devices.gpu-launcher.dev/kvm"} <= kubelet.endpoints.keys())
+        with serve(sys, kubelet.directory) as new:
+            new.wait_for_line("watched by the kubelet")
+            assert len(list(kubelet.directory.glob("gpu-plugin-*"))) == 3
+            old.kill()
+            wait_until(lambda: len(list(kubelet.directory.glob("gpu-plugin-*"))) == 1)
+
+
 def test_sigterm_does_not_wait_for_a_kubelet_that_does_not_answer(machine: Machine, short_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(short_dir / "kubelet.sock"))
