@@ -264,7 +264,9 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
         other = by_variable.setdefault(variable(claim[0]), claim)
         if other != claim:
             clashes[claim] = _clash(claim[0], *other)
-    if before is None and clashes:
+    if not clashes:
+        return devices
+    if before is None:
         raise Refusal(next(iter(clashes.values())))
     return tuple(
         replace(device, withheld=f"cannot be told apart: {clash}", unhealthy=None)

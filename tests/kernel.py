@@ -8,7 +8,7 @@ from collections.abc import Callable, Container, Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from pci.sysfs import DEVICES, IOMMU_GROUPS, VFIO_DEV, read_host
+from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV, read_host
 from plugin.binding.plan import Write
 from plugin.viability import is_on_vfio, is_vfio_driver
 
@@ -60,6 +60,25 @@ def platform_device(sys: Path, group: int, name: str, driver: str | None) -> Non
     member = sys.resolve() / IOMMU_GROUPS / str(group) / "devices" / name
     if not member.is_symlink():
         member.symlink_to(f"../../../../devices/platform/{name}")
+
+
+def mediated_device(
+    sys: Path, parent: str, uuid: str, type_name: str | None, *, directory: str = "nvidia-231", group: int | None
+) -> None:
+    """Let the parent's driver make a mediated device. Types of i915 have no name but their directory's."""
+    above = (sys / DEVICES / parent).resolve()
+    place = above / uuid
+    place.mkdir()
+    kind = above / "mdev_supported_types" / directory
+    kind.mkdir(parents=True)
+    if type_name is not None:
+        (kind / "name").write_text(f"{type_name}\n")
+    (place / "mdev_type").symlink_to(f"../mdev_supported_types/{directory}")
+    if group is not None:
+        (place / "iommu_group").symlink_to(os.path.relpath(sys.resolve() / IOMMU_GROUPS / str(group), place))
+    link = sys / MDEVS / uuid
+    link.parent.mkdir(parents=True)
+    link.symlink_to(Path("../../..") / place.relative_to(sys.resolve()))
 
 
 def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:

@@ -14,7 +14,7 @@ from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
-from tests.kernel import bind, platform_device, plug, unplug
+from tests.kernel import bind, mediated_device, platform_device, plug, unplug
 
 GPU = PCIAddress.parse("0000:01:00.0")
 RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -112,6 +112,77 @@ def test_a_gpu_is_offered_on_vfio_pci_and_its_variants_only(
     gpu = card("0000:01:00", RTX_2060[:1], path="pci0000:00/0000:00:01.0", group=1, drivers=[driver])
     compose(tmp_path / "sys", desktop(gpu))
     assert reason(take(tmp_path / "sys")) == expected
+
+
+def test_of_six_cards_the_two_that_are_whole_and_on_vfio_are_offered(take: Take, tmp_path: Path) -> None:
+    sys = tmp_path / "sys"
+    drivers = ("vfio-pci", "nvgrace_gpu_vfio_pci", "vfio-pci", None, "vfio-pci", "vfio-pci")
+    cards = [
+        Function(
+            address=f"0000:0{number}:00.0",
+            id=f"10de:1b8{number - 1}",
+            pci_class=0x030200,
+            path=f"pci0000:00/0000:00:0{number}.0",
+            driver=driver,
+            group=None if number == 5 else number,
+        )
+        for number, driver in enumerate(drivers, start=1)
+    ]
+    compose(sys, cards)
+    for number, lost in ((3, ":1B82"), (6, "PCI_ID=10DE:1B85\n")):  # no device ID; no vendor
+        uevent = sys / f"bus/pci/devices/0000:0{number}:00.0/uevent"
+        uevent.write_text(uevent.read_text().replace(lost, ""))
+    inventory = take(sys)
+    assert {resource: [device.id for device in devices] for resource, devices in inventory.listed.items()} == {
+        "nvidia.com/1b80": ["0000:01:00.0"],
+        "nvidia.com/1b81": ["0000:02:00.0"],
+    }
+    withheld = {device.id: str(device.withheld)[:21] for device in inventory.devices if device.withheld}
+    assert withheld == {"0000:04:00.0": "is bound to no driver", "0000:05:00.0": "is in no IOMMU group:"}
+    assert [fault.partition("/uevent")[0] for fault in inventory.faults] == [
+        "bus/pci/devices/0000:03:00.0",
+        "bus/pci/devices/0000:06:00.0",
+    ]
+
+
+DSA = Function(
+    address="0000:6a:01.0", id="8086:0b25", pci_class=0x088000, path="pci0000:6a", driver="vfio-pci", group=6
+)
+QAT = replace(DSA, address="0000:6b:00.0", id="8086:4940", pci_class=0x0B4000, group=7)
+
+
+@pytest.mark.parametrize(
+    ("functions", "listed", "withheld"),
+    [
+        ([], [], None),
+        ([DSA], ["0000:6a:01.0"], None),
+        ([DSA, QAT], ["0000:6a:01.0"], None),
+        ([QAT], [], None),
+        ([replace(DSA, driver="idxd")], [], "is bound to idxd; bind the whole card to vfio-pci"),
+        ([replace(DSA, driver=None)], [], "is bound to no driver; bind the whole card to vfio-pci"),
+        ([replace(DSA, group=None)], [], "is in no IOMMU group: "),
+        ([DSA, replace(DSA, address="0000:6f:01.0", group=8)], ["0000:6a:01.0", "0000:6f:01.0"], None),
+    ],
+)
+def test_an_accelerator_that_a_rule_fits_is_offered_or_has_a_reason(
+    take: Take, tmp_path: Path, functions: list[Function], listed: list[str], withheld: str | None
+) -> None:
+    compose(tmp_path / "sys", functions)
+    inventory = take(tmp_path / "sys", Rule(device="8086:0b25", resource="intel.com/dsa"))
+    assert [device.id for device in inventory.listed.get("intel.com/dsa", ())] == listed
+    reasons = [device.withheld for device in inventory.devices if device.withheld]
+    assert len(reasons) == (withheld is not None)
+    assert withheld is None or str(reasons[0]).startswith(withheld)
+
+
+def test_an_accelerator_that_cannot_be_read_is_a_fault_and_the_other_is_offered(take: Take, tmp_path: Path) -> None:
+    sys = tmp_path / "sys"
+    compose(sys, [DSA, replace(DSA, address="0000:6f:01.0", group=8)])
+    (sys / "bus/pci/devices/0000:6a:01.0/uevent").write_text("")
+    inventory = take(sys, Rule(device="8086:0b25", resource="intel.com/dsa"))
+    assert [device.id for device in inventory.listed["intel.com/dsa"]] == ["0000:6f:01.0"]
+    (fault,) = inventory.faults
+    assert fault.startswith("bus/pci/devices/0000:6a:01.0/uevent: ")
 
 
 @pytest.mark.parametrize("driver", [None, "pci-stub"])
@@ -225,6 +296,12 @@ def test_the_first_rule_that_fits_names_the_resource(take: Take, machine: Machin
     assert list(take(machine("rtx-2060"), *rules).listed) == ["example.com/first"]
 
 
+def test_two_rules_with_one_name_are_one_resource(take: Take, machine: Machine) -> None:
+    rules = [Rule(address=address, resource="example.com/pool") for address in ("0000:01:00.0", "0000:e1:00.0")]
+    listed = take(machine("two-rtx-3090"), *rules).listed
+    assert [device.id for device in listed["example.com/pool"]] == ["0000:01:00.0", "0000:e1:00.0"]
+
+
 def test_a_virtual_function_is_a_device_of_its_own(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("two-cards-nested-vfio")
     bind(sys, "0000:02:00.1", "vfio-pci")
@@ -315,7 +392,7 @@ def test_a_mediated_device_that_is_made_later_and_called_like_a_card_is_withheld
     sys = copied_machine("rtx-2060")
     config = Config(offer=(Rule(mdev_type="GRID T4-1Q", resource=RTX),))
     before = take_inventory(read_host(sys), config, pci_ids)
-    with_mdev(sys, type_name="GRID T4-1Q")
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
     found = take_inventory(read_host(sys), config, pci_ids, before)
     assert [device.id for device in found.listed[RTX]] == [str(GPU)]
     assert "would be both PCI and mediated devices" in str(found.by_id[MDEV].withheld)
@@ -449,23 +526,6 @@ def test_a_vgpu_whose_type_nothing_names_any_more_asks_for_a_rule(take: Take, tm
 MDEV = "b0c9d7f4-8d30-4d0f-9d6c-0a4d1c2f9f10"
 
 
-def with_mdev(sys: Path, *, type_name: str | None, directory: str = "nvidia-231", group: int | None = 40) -> None:
-    """A mediated device of the GPU, as the kernel shows it."""
-    gpu = (sys / "bus/pci/devices/0000:01:00.0").resolve()
-    place = gpu / MDEV
-    place.mkdir()
-    supported = gpu / "mdev_supported_types" / directory
-    supported.mkdir(parents=True)
-    if type_name is not None:
-        (supported / "name").write_text(f"{type_name}\n")
-    (place / "mdev_type").symlink_to(f"../mdev_supported_types/{directory}")
-    if group is not None:
-        (place / "iommu_group").symlink_to(f"../../../../kernel/iommu_groups/{group}")
-    link = sys / "bus/mdev/devices" / MDEV
-    link.parent.mkdir(parents=True)
-    link.symlink_to(Path("../../..") / place.relative_to(sys))
-
-
 @pytest.mark.parametrize(
     ("type_name", "directory", "resource"),
     [
@@ -479,20 +539,28 @@ def test_a_mediated_device_is_offered_by_its_type(
     take: Take, copied_machine: Machine, type_name: str | None, directory: str, resource: str
 ) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name=type_name, directory=directory)
+    mediated_device(sys, str(GPU), MDEV, type_name, directory=directory, group=40)
     (device,) = take(sys).listed[resource]
     assert (device.id, device.kind, device.iommu_group, device.lead.address) == (MDEV, Kind.MDEV, 40, GPU)
 
 
+def test_a_mediated_device_is_on_the_node_of_its_parent(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices/0000:01:00.0/numa_node").write_text("2\n")
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
+    device = take(sys).by_id[MDEV]
+    assert (device.lead.address, device.numa_node) == (GPU, 2)
+
+
 def test_a_mediated_device_without_a_group_is_withheld(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name="GRID T4-1Q", group=None)
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=None)
     assert str(take(sys).by_id[MDEV].withheld).startswith("is in no IOMMU group")
 
 
 def test_a_rule_names_mediated_devices_by_type(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name="GRID T4-1Q")
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
     assert MDEV in {d.id for d in take(sys, Rule(mdev_type="GRID T4-1Q", resource="a.b/c")).listed["a.b/c"]}
     withheld = take(sys, Rule(mdev_type="GRID T4-1Q", vendor="10de", withhold=True)).by_id[MDEV]
     assert withheld.withheld == "is withheld by the config"
@@ -500,7 +568,7 @@ def test_a_rule_names_mediated_devices_by_type(take: Take, copied_machine: Machi
 
 def test_one_resource_is_never_both_cards_and_mediated_devices(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name="GRID T4-1Q")
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
     with pytest.raises(Refusal, match="would be both PCI and mediated devices"):
         take(sys, Rule(mdev_type="GRID T4-1Q", resource=RTX))
 

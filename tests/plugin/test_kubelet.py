@@ -1,9 +1,11 @@
 """The plugin as a process beside a kubelet's stand-in, over real sockets."""
 
 import json
+import re
 import signal
 import socket
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import grpc
@@ -11,8 +13,9 @@ import pytest
 
 from plugin.kubelet_api.pluginregistration_v1.registration_pb2 import InfoRequest
 from plugin.kubelet_api.pluginregistration_v1.registration_pb2_grpc import RegistrationStub
+from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.conftest import Machine
-from tests.kernel import bind, make_nodes
+from tests.kernel import bind, make_nodes, unplug
 from tests.kubelet import Kubelet, running_kubelet
 from tests.plugin.serving import BOTH, RTX_3090, serve, wait_until
 
@@ -55,6 +58,71 @@ def test_a_card_rebound_since_the_last_list_is_refused_by_name(copied_machine: M
         assert "0000:01:00.1 (audio) is bound to snd_hda_intel" in str(error.value.details())
         # The refusal was news: the list goes down at once, not at the next look.
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ("0000:e1:00.0",))
+
+
+def test_each_container_of_one_call_has_its_own_answer(machine: Machine, kubelet: Kubelet) -> None:
+    """NVIDIA's plugin lists the first container's devices for the second, too."""
+    with serve(machine("two-rtx-3090"), kubelet.directory):
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        containers = [api.ContainerAllocateRequest(devices_ids=[ID]) for ID in reversed(BOTH)]
+        stub = kubelet.endpoints[RTX_3090].stub
+        answer = stub.Allocate(api.AllocateRequest(container_requests=containers))
+        nothing = stub.Allocate(api.AllocateRequest())
+    assert [list(one.envs.values()) for one in answer.container_responses] == [[ID] for ID in reversed(BOTH)]
+    assert [[node.host_path for node in one.devices] for one in answer.container_responses] == [
+        ["/dev/vfio/vfio", "/dev/vfio/71"],
+        ["/dev/vfio/vfio", "/dev/vfio/11"],
+    ]
+    assert list(nothing.container_responses) == []
+
+
+def _half_gone(sys: Path) -> None:
+    """Its companion has left the group, and nothing can be read of it."""
+    (sys / "bus/pci/devices/0000:01:00.0/uevent").write_text("?\n")
+    unplug(sys, "0000:01:00.1")
+
+
+def _unplug(sys: Path) -> None:
+    for number in (0, 1):
+        unplug(sys, f"0000:01:00.{number}")
+
+
+def _swap(sys: Path) -> None:
+    """Another vendor's card in its place, which nothing gave to vfio."""
+    for number in (0, 1):
+        uevent = sys / f"bus/pci/devices/0000:01:00.{number}/uevent"
+        uevent.write_text(uevent.read_text().replace("PCI_ID=10DE", "PCI_ID=1002"))
+        bind(sys, f"0000:01:00.{number}", None)
+
+
+def _regroup(sys: Path) -> None:
+    groups = sys / "kernel/iommu_groups"
+    (groups / "11").rename(groups / "12")
+    for number in (0, 1):
+        link = (sys / f"bus/pci/devices/0000:01:00.{number}").resolve() / "iommu_group"
+        target = link.readlink()
+        link.unlink()
+        link.symlink_to(target.with_name("12"))
+
+
+@pytest.mark.parametrize(
+    ("happens", "problem"),
+    [
+        (_half_gone, "'0000:01:00.0' is not a device of"),
+        (_unplug, "'0000:01:00.0' is not a device of"),
+        (_swap, "'0000:01:00.0' is not a device of"),
+        (_regroup, "it has lost its node: /dev/vfio/12 does not exist"),
+    ],
+)
+def test_a_card_that_is_another_one_since_the_last_look_is_refused(
+    copied_machine: Machine, kubelet: Kubelet, happens: Callable[[Path], None], problem: str
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    with serve(sys, kubelet.directory, "--rescan", "3600"):
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        happens(sys)
+        with pytest.raises(grpc.RpcError, match=re.escape(problem)):
+            kubelet.allocate_devices(RTX_3090, ["0000:01:00.0"])
 
 
 def test_capacity_follows_the_node_both_ways(copied_machine: Machine, kubelet: Kubelet) -> None:
@@ -132,6 +200,10 @@ def test_only_dead_sockets_of_ours_are_removed(machine: Machine, kubelet: Kubele
     assert (kubelet.directory / "gpu-plugin-mine.sock").read_text() == "not a socket"
 
 
+def _pauses(log: Iterable[str]) -> list[float]:
+    return [float(found[1]) for line in list(log) if (found := re.search(r"trying again in ([0-9.]+) s", line))]
+
+
 def test_a_refused_registration_is_tried_again_ever_more_slowly_and_stops_no_other(
     machine: Machine, kubelet: Kubelet, tmp_path: Path
 ) -> None:
@@ -144,6 +216,9 @@ def test_a_refused_registration_is_tried_again_ever_more_slowly_and_stops_no_oth
         plugin.wait_for_line(f"{RTX_3090}: not registered, trying again in")
         assert any("not this one" in line for line in plugin.log)
         assert kubelet.healthy("devices.gpu-launcher.dev/kvm") == ("kvm-0",)
+        # Each pause is up to twice the one before, and less by chance: of two, the longer is sure.
+        wait_until(lambda: len(_pauses(plugin.log)) >= 3)
+        assert _pauses(plugin.log)[0] < _pauses(plugin.log)[2] <= 10
         kubelet.refuses.clear()
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 
