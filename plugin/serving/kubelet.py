@@ -161,6 +161,7 @@ class _Serving:
         failures = 0
         while not self._ended:
             began = time.monotonic()
+            kubelet = _identity(self._kubelet.socket)
             try:
                 await self._serve_until_lost()
                 failures = 0
@@ -175,7 +176,7 @@ class _Serving:
                 level = logging.DEBUG if failures < _WORTH_A_WARNING else logging.WARNING
                 _log.log(level, "%s: not registered, trying again in %.2g s: %s", self._resource, pause, reason)
                 # A kubelet that was killed leaves its socket behind, and the pauses have grown when the next one comes.
-                if await self._another_kubelet(pause):
+                if await self._another_kubelet(kubelet, pause):
                     failures = 0
 
     async def _serve_until_lost(self) -> None:
@@ -207,7 +208,6 @@ class _Serving:
             _log.info("%s: registered, and watched by the kubelet", resource, extra={"resource": resource})
             await self._until_lost(servicer, ours, identity, siblings)
         finally:
-            streams = servicer.streams
             self._registrations.watched[resource] = False
             if self._ended:
                 del self._registrations.watched[resource]
@@ -216,10 +216,10 @@ class _Serving:
             # Streams end by themselves; the grace lets their last message through.
             await server.stop(grace=1.0 if self._ended else None)
             _remove(ours)
-            if streams and (identity is None or _identity(kubelet.socket) == identity):
+            if servicer.watched:
                 # Kubelets before 1.37 hold one registration per resource, and count it as gone when the stream of any
                 # plugin that had it ends (kubernetes issue 121994). It has to be over before the next one begins.
-                await self._another_kubelet(_STREAMS_END_WITHIN)
+                await self._another_kubelet(identity or _identity(kubelet.socket), _STREAMS_END_WITHIN)
 
     async def _kubelet_there(self) -> Identity | None:
         """Wait for the kubelet's socket; which file it is. None when the resource is ended meanwhile."""
@@ -234,9 +234,8 @@ class _Serving:
             await _wait(move, _LOOK_AT_SOCKETS)
         return None
 
-    async def _another_kubelet(self, at_most: float) -> bool:
-        """Wait until the kubelet's socket is another one, or so many seconds; whether it is."""
-        before = _identity(self._kubelet.socket)
+    async def _another_kubelet(self, before: Identity | None, at_most: float) -> bool:
+        """Wait until the kubelet's socket is another one than before, or so many seconds; whether it is."""
         until = time.monotonic() + at_most
         while not self._ended:
             move = self._kubelet.next_move
@@ -256,7 +255,7 @@ class _Serving:
             move = self._kubelet.next_move
             if servicer.refused:
                 raise ConnectionRefusedError("the kubelet refused the registration")
-            if servicer.streams:
+            if servicer.watched:
                 return True
             if self._is_void(ours, identity):
                 return False
@@ -276,32 +275,22 @@ class _Serving:
     async def _until_lost(
         self, servicer: DevicePluginServicer, ours: Path, identity: Identity | None, siblings: frozenset[str]
     ) -> None:
-        unwatched_since = time.monotonic()
         while not self._ended:
             move = self._kubelet.next_move
             if self._is_void(ours, identity):
                 return
-            if siblings:
-                # A plugin that was killed leaves them, also those of resources that nobody serves any more.
-                remove_dead_sockets(self._kubelet.sockets)
             now = _siblings(ours, self._resource)
             if siblings and not now:
                 # Its last list was empty, and counts for the resource; or the kubelet held one registration only.
                 _log.info("%s: the other plugin of this node has gone; registering again", self._resource)
                 return
             siblings = now
-            at_most = _LOOK_AT_SIBLINGS if siblings else _LOOK_AT_SOCKETS
-            if servicer.streams:
-                unwatched_since = time.monotonic()
-            else:
-                # The kubelet has to have taken note; and two plugin pods must not take the resource from each other
-                # for ever on kubelets that hold one registration only.
-                patience = _KUBELET_WATCHES_WITHIN if siblings else _STREAMS_END_WITHIN
-                left = unwatched_since + patience - time.monotonic()
-                if left <= 0:
-                    raise ConnectionResetError("the kubelet watches no more")
-                at_most = min(at_most, left)
-            await _wait(move, at_most)
+            if servicer.lost:
+                # Also where another stream goes on: kubelets before 1.37 open a second one when they are told of a
+                # socket twice, and count on it alone. Two plugin pods that take the resource from each other do so ever
+                # more slowly, as after any failure.
+                raise ConnectionResetError("the kubelet watches no more")
+            await _wait(move, _LOOK_AT_SIBLINGS if siblings else _LOOK_AT_SOCKETS)
 
 
 class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
@@ -359,7 +348,14 @@ def _sockets_of(resource: str) -> str:
 
 def _siblings(ours: Path, resource: str) -> frozenset[str]:
     """The sockets of other plugins of ours that serve the resource too: a rolling update has two pods for a while."""
-    return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}
+
+    def others() -> frozenset[str]:
+        return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}
+
+    if others():
+        # A plugin that was killed leaves them, also those of resources that nobody serves any more.
+        remove_dead_sockets(ours.parent)
+    return others()
 
 
 def _identity(path: Path) -> Identity | None:

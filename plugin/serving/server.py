@@ -26,8 +26,8 @@ _AFTER_THE_ANSWER = 0.1  # seconds
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `streams` counts the kubelet's open ListAndWatch, `refused` is whether it refused the
-    registration, and `moved` is called when either changes.
+    """Serves one resource. `watched` is whether the kubelet ever opened ListAndWatch, `lost` whether one ended that we
+    did not end, `refused` whether the kubelet refused the registration; `moved` is called when one of them changes.
 
     `close` ends the streams, each with an empty list, so that capacity goes down at once.
     """
@@ -36,7 +36,8 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._offer = offer
         self._watch = watch
         self._moved = moved
-        self.streams = 0
+        self.watched = False
+        self.lost = False
         self.refused = False
         self._closed = False
         self._given: list[Mapping[str, str]] = []
@@ -53,7 +54,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
         """The whole list at first and at every change; at the end an empty one."""
-        self.streams += 1
+        self.watched = True
         self._moved()
         try:
             sent: Listing | None = None
@@ -66,8 +67,9 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
                 await change.wait()
             yield api.ListAndWatchResponse()
         finally:
-            self.streams -= 1
-            self._moved()
+            if not (self._watch.stopped or self._closed):
+                self.lost = True
+                self._moved()
 
     async def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: Context
