@@ -4,7 +4,9 @@ import errno
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -14,6 +16,26 @@ from plugin.viability import is_on_vfio, is_vfio_driver
 
 _DRIVERS = "bus/pci/drivers"
 _NO_OVERRIDE = "(null)"
+
+
+def tell() -> None:
+    """Let the kernel that runs here send an event about a PCI function of its own: `change`, which changes nothing
+    (Documentation/ABI/testing/sysfs-uevent). OSError where that takes root, ValueError where there is no function."""
+    min(Path("/sys/bus/pci/devices").glob("*/uevent")).write_text("change")
+
+
+@cache
+def tells() -> bool:
+    """Whether it can be made to, and is heard here."""
+    kernel, uevents = 1, 15  # include/uapi/linux/netlink.h
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, uevents) as listener:
+        listener.bind((0, kernel))
+        listener.settimeout(1.0)
+        try:
+            tell()
+            return bool(listener.recv(1 << 13))
+        except (OSError, ValueError):
+            return False
 
 
 def bind(sys: Path, address: str, driver: str | None) -> None:
