@@ -45,7 +45,7 @@ _LONGEST_SOCKET_PATH = 107  # sun_path has 108 bytes, one of them the final zero
 
 _LOOK_AT_SOCKETS = 10.0  # seconds; what inotify missed
 _LOOK_AT_SIBLINGS = 1.0  # seconds; nothing tells of a plugin that was killed
-_KUBELET_WATCHES_WITHIN = 10.0  # seconds from Register to ListAndWatch; the kubelet dials at once
+_KUBELET_WATCHES_WITHIN = 10.0  # seconds from registration to ListAndWatch; the kubelet dials at once
 _STREAMS_END_WITHIN = 0.5  # seconds from a plugin's last message to the kubelet having taken note
 _ENDS_WITHIN = 2.0  # seconds for the last lists and the end of the streams
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
@@ -193,7 +193,7 @@ class _Serving:
         server = grpc.aio.server()
         deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
         if kubelet.registry is not None:
-            registration = RegistrationServicer(resource, ours, servicer.refuse)
+            registration = RegistrationServicer(resource, ours, servicer.hear)
             registration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
         siblings = _siblings(ours, resource)
         try:
@@ -201,6 +201,7 @@ class _Serving:
             await server.start()
             if kubelet.registry is None:
                 await _register(resource, ours.name, kubelet.socket)
+                servicer.hear(registered=True)
             self._registrations.count[resource] = self._registrations.count.get(resource, 0) + 1
             if not await self._is_watched(servicer, ours, identity):
                 return
@@ -248,17 +249,19 @@ class _Serving:
         return False
 
     async def _is_watched(self, servicer: DevicePluginServicer, ours: Path, identity: Identity | None) -> bool:
-        """Wait for ListAndWatch: Register returning OK does not mean that the kubelet watches. In its plugins_registry
-        it may come at any time."""
-        until = time.monotonic() + (_KUBELET_WATCHES_WITHIN if identity is not None else math.inf)
+        """Wait for ListAndWatch: that the kubelet took the registration does not mean that it watches. In its
+        plugins_registry it may come at any time."""
+        until = math.inf
         while not self._ended:
             move = self._kubelet.next_move
-            if servicer.refused:
+            if servicer.registered is False:
                 raise ConnectionRefusedError("the kubelet refused the registration")
             if servicer.watched:
                 return True
             if self._is_void(ours, identity):
                 return False
+            if servicer.registered:
+                until = min(until, time.monotonic() + _KUBELET_WATCHES_WITHIN)
             if (left := until - time.monotonic()) <= 0:
                 _log.warning("%s: registered, but the kubelet does not watch; registering again", self._resource)
                 return False
@@ -282,24 +285,22 @@ class _Serving:
             now = _siblings(ours, self._resource)
             if siblings and not now:
                 # Its last list was empty, and counts for the resource; or the kubelet held one registration only.
-                _log.info("%s: the other plugin of this node has gone; registering again", self._resource)
-                return
+                raise ConnectionResetError("the other plugin of this node has gone")
             siblings = now
             if servicer.lost:
                 # Also where another stream goes on: kubelets before 1.37 open a second one when they are told of a
-                # socket twice, and count on it alone. Two plugin pods that take the resource from each other do so ever
-                # more slowly, as after any failure.
+                # socket twice, and count on it alone.
                 raise ConnectionResetError("the kubelet watches no more")
             await _wait(move, _LOOK_AT_SIBLINGS if siblings else _LOOK_AT_SOCKETS)
 
 
 class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
-    """Answers the kubelet that found our socket in its plugins_registry. `refused` is called when it says no."""
+    """Answers the kubelet that found our socket in its plugins_registry. `hear` is called with its yes or no."""
 
-    def __init__(self, resource: str, socket_path: Path, refused: Callable[[], None]) -> None:
+    def __init__(self, resource: str, socket_path: Path, hear: Callable[[bool], None]) -> None:
         self._resource = resource
         self._path = socket_path
-        self._refused = refused
+        self._hear = hear
 
     async def GetInfo(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
         return registration.PluginInfo(
@@ -311,7 +312,7 @@ class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
     ) -> registration.RegistrationStatusResponse:
         if not request.plugin_registered:
             _log.warning("%s: the kubelet refused the registration: %s", self._resource, request.error)
-            self._refused()
+        self._hear(request.plugin_registered)
         return registration.RegistrationStatusResponse()
 
 

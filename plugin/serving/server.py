@@ -26,8 +26,9 @@ _AFTER_THE_ANSWER = 0.1  # seconds
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `watched` is whether the kubelet ever opened ListAndWatch, `lost` whether one ended that we
-    did not end, `refused` whether the kubelet refused the registration; `moved` is called when one of them changes.
+    """Serves one resource. `registered` is whether the kubelet took the registration, None until it says; `watched`
+    whether it ever opened ListAndWatch; `lost` whether one ended that we did not end. `moved` is called when one of
+    them changes.
 
     `close` ends the streams, each with an empty list, so that capacity goes down at once.
     """
@@ -36,17 +37,18 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._offer = offer
         self._watch = watch
         self._moved = moved
+        self.registered: bool | None = None
         self.watched = False
         self.lost = False
-        self.refused = False
         self._closed = False
         self._given: list[Mapping[str, str]] = []
 
     def close(self) -> None:
         self._closed = True
 
-    def refuse(self) -> None:
-        self.refused = True
+    def hear(self, registered: bool) -> None:
+        """Take the kubelet's word on the registration."""
+        self.registered = registered
         self._moved()
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:

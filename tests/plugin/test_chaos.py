@@ -466,7 +466,7 @@ class Chaos(RuleBasedStateMachine):
     @precondition(lambda self: self.up)
     @rule(choice=st.integers(0, 1000))
     def lose_a_stream(self, choice: int) -> None:
-        endpoints = list(self.kubelet.endpoints.values())
+        endpoints = [endpoint for endpoint in self.kubelet.endpoints.values() if endpoint.lists]
         if endpoints:
             self.say(f"lose a stream of {endpoints[choice % len(endpoints)].name}")
             endpoints[choice % len(endpoints)].channel.close()

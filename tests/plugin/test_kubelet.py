@@ -177,6 +177,21 @@ def test_a_kubelet_that_watches_no_more_is_registered_with_again(machine: Machin
         kubelet.wait_until(lambda: len(kubelet.registrations) == 2 and kubelet.healthy(RTX_3090) == BOTH)
 
 
+def test_a_resource_that_is_lost_again_and_again_is_registered_ever_more_slowly(
+    machine: Machine, kubelet: Kubelet
+) -> None:
+    with serve(machine("two-rtx-3090"), kubelet.directory) as plugin:
+        for _ in range(5):
+            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH, seconds=5)
+            kubelet.endpoints[RTX_3090].channel.close()
+            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ())
+        plugin.wait_for_line("the kubelet watches no more")
+    (line,) = (line for line in plugin.log if "the kubelet watches no more" in line)
+    pause = re.search(r"trying again in ([\d.]+) s", line)
+    assert pause is not None
+    assert float(pause[1]) > 0.1
+
+
 @pytest.mark.parametrize("before_1_37", [False, True])
 def test_a_socket_that_is_registered_twice_goes_on_working(
     copied_machine: Machine, short_dir: Path, before_1_37: bool
@@ -268,16 +283,20 @@ def test_a_refused_registration_is_tried_again_ever_more_slowly_and_stops_no_oth
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 
 
+@pytest.mark.parametrize("in_registry", [False, True])
 def test_a_kubelet_that_takes_the_registration_and_does_not_watch_is_registered_with_again(
-    machine: Machine, kubelet: Kubelet
+    machine: Machine, short_dir: Path, registry: Path, in_registry: bool
 ) -> None:
-    kubelet.ignores.add(RTX_3090)
-    with serve(machine("two-rtx-3090"), kubelet.directory) as plugin:
-        kubelet.wait_until(lambda: len(kubelet.registrations) == 1)
-        kubelet.ignores.clear()
-        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
-        assert any("the kubelet does not watch" in line for line in plugin.log)
-    assert len({request.endpoint for request in kubelet.registrations}) == 2
+    there = ("--plugins-registry", registry) if in_registry else ()
+    with running_kubelet(short_dir, registry=registry if in_registry else None) as kubelet:
+        kubelet.ignores.add(RTX_3090)
+        with serve(machine("two-rtx-3090"), short_dir, *there) as plugin:
+            kubelet.wait_until(lambda: RTX_3090 in kubelet.endpoints)
+            first = kubelet.endpoints[RTX_3090].name
+            kubelet.ignores.clear()
+            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+            assert any("the kubelet does not watch" in line for line in plugin.log)
+            assert kubelet.endpoints[RTX_3090].name != first
 
 
 def test_a_kubelet_that_restarts_between_register_and_watch_is_found_at_once(
