@@ -26,6 +26,8 @@ _PODS_APPEAR_WITHIN = 2.0
 _QUESTIONS_APART = 0.1  # seconds; every list and every allocation is a reason to ask
 _WORTH_WAITING = 2.0  # seconds for an answer without which a device could be offered that another plugin gave out
 
+_ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
+
 #: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
 _RESETS_END_WITHIN = 2.0
 
@@ -113,6 +115,9 @@ async def run(world: World) -> None:
             await serve(watch, kubelet, registrations)
             for task in tasks:
                 task.cancel()
+    # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
+    if answering := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)
 
 
 async def _reload_when_told(

@@ -161,7 +161,7 @@ class _Serving:
         failures = 0
         while not self._ended:
             began = time.monotonic()
-            kubelet = _identity(self._kubelet.socket)
+            before = _identity(self._kubelet.socket)
             try:
                 await self._serve_until_lost()
                 failures = 0
@@ -176,7 +176,7 @@ class _Serving:
                 level = logging.DEBUG if failures < _WORTH_A_WARNING else logging.WARNING
                 _log.log(level, "%s: not registered, trying again in %.2g s: %s", self._resource, pause, reason)
                 # A kubelet that was killed leaves its socket behind, and the pauses have grown when the next one comes.
-                if await self._another_kubelet(kubelet, pause):
+                if await self._another_kubelet(before, pause):
                     failures = 0
 
     async def _serve_until_lost(self) -> None:
