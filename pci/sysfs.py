@@ -26,6 +26,7 @@ LINKS = ("iommu_group", "physfn", "driver")
 VFIO_DEV = "vfio-dev"  # below a function: a directory with the name of its node in /dev/vfio/devices
 VFIO_DEV_NUMBER = "dev"  # in that one
 GROUP_NAME = "name"  # of a group; most have none
+OTHER_DRIVER = "driver"  # of a group's member that is no PCI function
 
 DEVICES = "bus/pci/devices"
 IOMMU_GROUPS = "kernel/iommu_groups"
@@ -103,11 +104,22 @@ class MediatedDevice:
     vfio_device: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class OtherMember:
+    """A member of an IOMMU group that is no PCI function: its name on its own bus (`INTC1055:00`, a platform device),
+    and its driver; `is_readable` is whether that could be read."""
+
+    name: str
+    driver: str | None
+    is_readable: bool = True
+
+
 @dataclass(frozen=True)
 class Host:
     """A node's PCI functions by address, ascending; its IOMMU groups by number; and what could not be read.
 
-    A group's members are all that the kernel lists for it, also those that are missing from `functions`. `noiommu`
+    A group's members are all functions that the kernel lists for it, also those that are missing from `functions`; its
+    members that are no functions are in `others`, where it has any. `noiommu`
     are the groups that vfio made up where there is no IOMMU (its enable_unsafe_noiommu_mode). `mdevs` are ascending by
     UUID. `vgpu_types` are the names of NVIDIA's vGPU types by number, as far as any virtual function can still become
     one. `egms` are Grace's extended GPU memories (`egm4`) and the GPUs they belong to.
@@ -120,6 +132,7 @@ class Host:
     mdevs: tuple[MediatedDevice, ...] = ()
     vgpu_types: Mapping[int, str] = field(default_factory=dict)
     egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
+    others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
 
     @cached_property
     def _slots(self) -> Mapping[tuple[int, int, int], tuple[Function, ...]]:
@@ -177,11 +190,12 @@ def read_host(sys: Path) -> Host:
             faults.append(unreadable.fault)
         else:
             functions[function.address] = function
-    groups, noiommu = _read_groups(sys, functions, faults)
+    groups, others, noiommu = _read_groups(sys, functions, faults)
     return Host(
         functions=dict(sorted(functions.items())),
         groups=groups,
         noiommu=noiommu,
+        others=others,
         mdevs=_read_mdevs(sys, faults),
         vgpu_types=_read_vgpu_types(sys, functions, faults),
         egms=_read_egms(sys, faults),
@@ -268,8 +282,9 @@ def _way(directory: str) -> tuple[str, tuple[PCIAddress, ...]]:
 
 def _read_groups(
     sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]
-) -> tuple[Mapping[int, tuple[PCIAddress, ...]], frozenset[int]]:
+) -> tuple[Mapping[int, tuple[PCIAddress, ...]], Mapping[int, tuple[OtherMember, ...]], frozenset[int]]:
     groups: dict[int, set[PCIAddress]] = {}
+    others: dict[int, tuple[OtherMember, ...]] = {}
     noiommu: set[int] = set()
     for function in functions.values():
         if function.iommu_group is not None:
@@ -284,10 +299,20 @@ def _read_groups(
             faults.append(unreadable.fault)
             continue
         for member in _names(sys, f"{path}/devices", faults):
-            # What is not a PCI function (a mediated device, a platform device) has a group of its own.
             if (address := address_or_none(member)) is not None:
                 groups.setdefault(group, set()).add(address)
-    return {group: tuple(sorted(groups[group])) for group in sorted(groups)}, frozenset(noiommu)
+            else:
+                others[group] = (*others.get(group, ()), _read_other_member(sys, f"{path}/devices/{member}", faults))
+    return {group: tuple(sorted(groups[group])) for group in sorted(groups)}, others, frozenset(noiommu)
+
+
+def _read_other_member(sys: Path, path: str, faults: list[Fault]) -> OtherMember:
+    name = path.rpartition("/")[2]
+    try:
+        return OtherMember(name, link_name(sys, f"{path}/{OTHER_DRIVER}"))
+    except Unreadable as unreadable:
+        faults.append(unreadable.fault)
+        return OtherMember(name, None, is_readable=False)
 
 
 def _read_mdevs(sys: Path, faults: list[Fault]) -> tuple[MediatedDevice, ...]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pci.functions import is_vfio_driver
 from pci.resource import Kind, encode, variable
-from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV
+from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV
 from plugin.errors import Refusal
 from plugin.inventory import Device
 from plugin.nodes import Node, egm_nodes
@@ -72,12 +72,13 @@ def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Grou
     endpoints = [(member, f"{group}/{member.address}") for member in device.members if not member.is_bridge]
     present += [f"{path}/{VFIO_DEV}/{member.vfio_device}" for member, path in endpoints if member.vfio_device]
     # What has its place in VFIO is on the driver it was on; what has none (before Linux 6.1 all) is asked for it.
-    others = [(member, f"{path}/driver") for member, path in endpoints if not member.vfio_device]
+    drivers = [(member.driver, f"{path}/driver") for member, path in endpoints if not member.vfio_device]
+    drivers += [(other.driver, f"{group}/{other.name}/{OTHER_DRIVER}") for other in device.others]
     return Grounds(
-        entries=(group, len(device.members)),
-        links=tuple((path, f"/{member.driver}") for member, path in others if member.driver),
+        entries=(group, len(device.members) + len(device.others)),
+        links=tuple((path, f"/{driver}") for driver, path in drivers if driver),
         present=tuple(present),
-        absent=tuple(path for member, path in others if not member.driver),
+        absent=tuple(path for driver, path in drivers if not driver),
         device=device,
     )
 
@@ -86,7 +87,7 @@ def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
     """Whether all of it is still so. Reads nothing else, since it stands between the kubelet and every pod."""
     try:
         for one in all_grounds:
-            if one.entries is not None and _functions_in(one.entries[0]) != one.entries[1]:
+            if one.entries is not None and len(os.listdir(one.entries[0])) != one.entries[1]:
                 return False
             for path, end in one.links:
                 if not os.readlink(path).endswith(end):
@@ -100,11 +101,6 @@ def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
         and not any(os.path.lexists(path) for one in all_grounds for path in one.absent)
         and all(_origin_is_as_seen(sys, one.device) for one in all_grounds)
     )
-
-
-def _functions_in(group: str) -> int:
-    """How many of a group's members are PCI functions, which alone are members to us: 0000:41:00.0."""
-    return sum(name.count(":") == 2 for name in os.listdir(group))
 
 
 def _origin_is_as_seen(sys: Path, device: Device) -> bool:

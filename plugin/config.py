@@ -72,7 +72,7 @@ class Rule:
     withhold: bool = False
 
     def __post_init__(self) -> None:
-        for name, selector in _SELECTORS.items():
+        for name, selector in SELECTORS.items():
             values: Selection = getattr(self, name)
             values = (values,) if isinstance(values, str) else tuple(values)
             for value in values:
@@ -83,8 +83,8 @@ class Rule:
             elif selector.is_hexadecimal:
                 values = tuple(value.lower() for value in values)
             object.__setattr__(self, name, values)
-        if not any(getattr(self, name) for name in _SELECTORS):
-            raise ValueError(f"expected a selector, to say what is offered: one of {', '.join(_SELECTORS)}")
+        if not any(getattr(self, name) for name in SELECTORS):
+            raise ValueError(f"expected a selector, to say what is offered: one of {', '.join(SELECTORS)}")
         if (self.resource is not None) + (self.prefix is not None) + self.withhold != 1:
             raise ValueError("expected one of resource (a name), prefix (a name from pci.ids) and withhold: true")
         if self.mdev_type and (self.address or self.vgpu_type):
@@ -168,7 +168,8 @@ class _Selector:
     is_hexadecimal: bool = False
 
 
-_SELECTORS: Mapping[str, _Selector] = {
+#: The selectors of a rule, by name.
+SELECTORS: Mapping[str, _Selector] = {
     "vendor": _Selector(lambda text: _is_hex(text, 4), "four hexadecimal digits, like '10de'", True),
     "device": _Selector(_is_pci_id, "vendor:device in hexadecimal, like '10de:1f08'", True),
     "subsystem": _Selector(_is_pci_id, "vendor:device of the board in hexadecimal, like '1462:3756'", True),

@@ -4,20 +4,24 @@ A pure function of what sysfs said, the config and pci.ids.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import TypeAlias
 
 from pci.address import PCIAddress
 from pci.functions import is_gpu, is_nvswitch, is_on_vfio
 from pci.resource import Kind, variable
-from pci.sysfs import Function, Host, MediatedDevice
+from pci.sysfs import Function, Host, MediatedDevice, OtherMember
 from plugin.config import Config, Groups, NodeDevice, Rule
 from plugin.errors import Refusal
 from plugin.naming import PREFIXES, PCIIDs, resource_name, type_resource_name
 from plugin.viability import not_for_guests, not_viable
 
 Card = tuple[Function, ...]
+
+#: A resource, and what it is made of; None for a node device.
+_Claim: TypeAlias = tuple[str, Kind | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,16 +30,17 @@ class Device:
 
     `functions` are ascending; the first one's address is the device's ID. `lead` is the one it is wanted for: the GPU,
     or what the config's rule fits. A mediated device has no functions and its UUID for an ID; `lead` is its parent.
-    `members` are all of its IOMMU group, or the mediated device's none. `cdevs` are the names of the nodes that it and
-    they have in /dev/vfio/devices, None among them for one that has none. `resource` is None for what no rule and no
-    vendor's prefix gives a name. `withheld` says why the kubelet never hears of it, `unhealthy` why it hears and may
-    not hand it out; at most one of them is set.
+    `members` are all functions of its IOMMU group and `others` what else is in it; a mediated device has neither.
+    `cdevs` are the names of the nodes that it and they have in /dev/vfio/devices, None among them for one that has
+    none. `resource` is None for what no rule and no vendor's prefix gives a name. `withheld` says why the kubelet never
+    hears of it, `unhealthy` why it hears and may not hand it out; at most one of them is set.
     """
 
     functions: Card
     lead: Function
     mdev: MediatedDevice | None
     members: tuple[Function, ...]
+    others: tuple[OtherMember, ...]
     cdevs: frozenset[str | None]
     model: str
     resource: str | None
@@ -91,16 +96,16 @@ def node_device_resource(device: NodeDevice) -> str:
     return f"devices.gpu-launcher.dev/{device}"
 
 
-def take_inventory(host: Host, config: Config, pci_ids: PCIIDs) -> Inventory:
+def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventory | None = None) -> Inventory:
     """Every GPU and NVSwitch of the host and what the config asks for, each with its resource or the reason why not.
 
-    Refusal where two resources share one environment variable: a pod could not tell them apart.
+    Refusal where two resources share one environment variable: a pod could not tell them apart. With the inventory
+    from `before`, by the same config, the resource that was not in it is withheld instead.
     """
     # By its first function each card once, and ascending, as the host's functions are.
     cards = {card[0].address: card for card in map(host.card, host.functions) if card}
     wanted = [unit for card in cards.values() if (unit := _unit(host, card, config, pci_ids)) is not None]
-    devices = (*_as_offered(host, wanted, config), *_mdevs(host, config, pci_ids))
-    _refuse_colliding_variables(devices, config)
+    devices = _told_apart((*_as_offered(host, wanted, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(devices=devices, faults=tuple(map(str, host.faults)), egms=host.egms, noiommu=host.noiommu)
 
 
@@ -188,6 +193,7 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
             lead=unit.lead,
             mdev=None,
             members=members,
+            others=() if unit.lead.iommu_group is None else host.others.get(unit.lead.iommu_group, ()),
             cdevs=frozenset(member.vfio_device for member in members if is_on_vfio(member)),
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
@@ -234,6 +240,7 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             lead=parent,
             mdev=mdev,
             members=(),
+            others=(),
             cdevs=frozenset([mdev.vfio_device]),
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
@@ -242,22 +249,47 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
         )
 
 
-def _refuse_colliding_variables(devices: Iterable[Device], config: Config) -> None:
-    kinds: dict[str, Kind] = {}
-    for device in devices:
-        if device.resource is not None and kinds.setdefault(device.resource, device.kind) is not device.kind:
-            raise Refusal(
-                f"{device.resource} would be both PCI and mediated devices, and a pod could not tell them apart; "
-                "give one of them another name in the config"
-            )
-    by_variable: dict[str, str] = {}
-    for resource in sorted({*kinds, *map(node_device_resource, config.node_devices)}):
-        other = by_variable.setdefault(variable(resource), resource)
-        if other != resource:
-            raise Refusal(
-                f"resources {other} and {resource} would share the variable {variable(resource)}; "
-                "give one of them another name in the config"
-            )
-    for node_device in config.node_devices:
-        if (resource := node_device_resource(node_device)) in kinds:
-            raise Refusal(f"{resource} is the name of the node's /dev/{node_device.node}; give the card another one")
+def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:
+    """The devices, where each resource has a variable of its own. Refusal where not; but beside what was offered
+    `before` only the later resource's devices are withheld: a card that is plugged in must not take the others along.
+    """
+    # What is withheld counts at first: it may be given to vfio at any time.
+    counting = [device for device in devices if before is None or device.withheld is None]
+    claims = {(device.resource, device.kind) for device in counting if device.resource is not None}
+    earlier = {(resource, found[0].kind) for resource, found in before.listed.items()} if before is not None else set()
+    by_variable: dict[str, _Claim] = {}
+    for resource in map(node_device_resource, config.node_devices):
+        by_variable[variable(resource)] = (resource, None)
+    clashes: dict[_Claim, str] = {}
+    for claim in (*sorted(claims & earlier), *sorted(claims - earlier)):
+        other = by_variable.setdefault(variable(claim[0]), claim)
+        if other != claim:
+            clashes[claim] = _clash(claim[0], *other)
+    if not clashes:
+        return devices
+    if before is None:
+        raise Refusal(next(iter(clashes.values())))
+    return tuple(
+        replace(device, withheld=f"cannot be told apart: {clash}", unhealthy=None)
+        if device.withheld is None
+        and device.resource is not None
+        and (clash := clashes.get((device.resource, device.kind))) is not None
+        else device
+        for device in devices
+    )
+
+
+def _clash(resource: str, other: str, kind: Kind | None) -> str:
+    """What is wrong with a resource whose variable another has already."""
+    if resource == other and kind is None:
+        node = NodeDevice(resource.rpartition("/")[2]).node
+        return f"{resource} is the name of the node's /dev/{node}; give the card another one"
+    if resource == other:
+        return (
+            f"{resource} would be both PCI and mediated devices, and a pod could not tell them apart; "
+            "give one of them another name in the config"
+        )
+    return (
+        f"resources {other} and {resource} would share the variable {variable(resource)}; "
+        "give one of them another name in the config"
+    )

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from pci import details
+from pci.attribute import address_or_none
 from pci.platform import (
     ACPI_TABLES,
     CHIP_NAME,
@@ -32,6 +33,7 @@ from pci.sysfs import (
     MDEV_TYPE,
     MDEV_TYPE_NAME,
     MDEVS,
+    OTHER_DRIVER,
     VFIO_DEV,
     VFIO_DEV_NUMBER,
     NotSysfs,
@@ -60,7 +62,10 @@ def record(sys: Path, out: Path) -> int:
     for group in sorted((sys / IOMMU_GROUPS).glob("*")):
         _copy_file(sys, out, group / GROUP_NAME)
         for member in sorted((group / "devices").glob("*")):
-            _copy_link(sys, out, member)
+            if address_or_none(member.name) is None:
+                _copy_device(sys, out, member, files=(), links=(OTHER_DRIVER,))
+            else:
+                _copy_link(sys, out, member)
     for function in functions:
         place = _copy_device(sys, out, function, files=(*FILES, *details.FILES), links=LINKS)
         if place is not None:

@@ -6,10 +6,16 @@ driver) is unhealthy: the kubelet counts it, and hands it out to nobody.
 """
 
 from pci.functions import is_on_vfio, is_vfio_driver, what
-from pci.sysfs import Function, Host
+from pci.sysfs import Function, Host, OtherMember
 
 #: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
 PLACEHOLDERS = ("pci-stub",)
+
+
+def keeps_its_group(member: OtherMember) -> bool:
+    """Whether a group cannot be opened for what is no PCI function in it: it is on a driver that is none of VFIO's
+    (vfio-platform, vfio-amba, vfio-fsl-mc). All buses with an IOMMU count (iommu_device_use_default_domain)."""
+    return not member.is_readable or (member.driver is not None and not member.driver.startswith("vfio"))
 
 
 def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> str | None:
@@ -58,4 +64,11 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> str | None:
             continue
         cure = "bind it to vfio-pci" if member in functions else "bind it to vfio-pci or to no driver"
         return f"is in group {group}, which is not viable: {what(member)} is bound to {member.driver}; {cure}"
+    for other in filter(keeps_its_group, host.others.get(group, ())):
+        if not other.is_readable:
+            return f"is in group {group}, which is not viable: the driver of {other.name} cannot be read"
+        return (
+            f"is in group {group}, which is not viable: {other.name} (not on PCI) is bound to {other.driver}; "
+            "free it of its driver"
+        )
     return None

@@ -4,16 +4,38 @@ import errno
 import os
 import re
 import shutil
+import socket
 from collections.abc import Callable, Container, Iterable, Mapping
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 from pci.functions import is_on_vfio, is_vfio_driver
-from pci.sysfs import DEVICES, IOMMU_GROUPS, VFIO_DEV, read_host
+from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV, read_host
 from plugin.binding.plan import Write
 
 _DRIVERS = "bus/pci/drivers"
 _NO_OVERRIDE = "(null)"
+
+
+def tell() -> None:
+    """Let the kernel that runs here send an event about a PCI function of its own: `change`, which changes nothing
+    (Documentation/ABI/testing/sysfs-uevent). OSError where that takes root, ValueError where there is no function."""
+    min(Path("/sys/bus/pci/devices").glob("*/uevent")).write_text("change")
+
+
+@cache
+def tells() -> bool:
+    """Whether it can be made to, and is heard here."""
+    kernel, uevents = 1, 15  # include/uapi/linux/netlink.h
+    with socket.socket(socket.AF_NETLINK, socket.SOCK_DGRAM, uevents) as listener:
+        listener.bind((0, kernel))
+        listener.settimeout(1.0)
+        try:
+            tell()
+            return bool(listener.recv(1 << 13))
+        except (OSError, ValueError):
+            return False
 
 
 def bind(sys: Path, address: str, driver: str | None) -> None:
@@ -48,6 +70,37 @@ def plug(sys: Path, address: str) -> None:
     (member,) = (sys / "unplugged").glob(f"{address} in *")
     member.rename(sys / IOMMU_GROUPS / member.name.rpartition(" ")[2] / "devices" / address)
     (sys / "unplugged" / address).rename(sys / DEVICES / address)
+
+
+def platform_device(sys: Path, group: int, name: str, driver: str | None) -> None:
+    """Put a device of the platform bus into an IOMMU group, on that driver or on none."""
+    place = sys.resolve() / "devices/platform" / name
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "driver").unlink(missing_ok=True)
+    if driver is not None:
+        (place / "driver").symlink_to(f"../../../bus/platform/drivers/{driver}")
+    member = sys.resolve() / IOMMU_GROUPS / str(group) / "devices" / name
+    if not member.is_symlink():
+        member.symlink_to(f"../../../../devices/platform/{name}")
+
+
+def mediated_device(
+    sys: Path, parent: str, uuid: str, type_name: str | None, *, directory: str = "nvidia-231", group: int | None
+) -> None:
+    """Let the parent's driver make a mediated device. Types of i915 have no name but their directory's."""
+    above = (sys / DEVICES / parent).resolve()
+    place = above / uuid
+    place.mkdir()
+    kind = above / "mdev_supported_types" / directory
+    kind.mkdir(parents=True)
+    if type_name is not None:
+        (kind / "name").write_text(f"{type_name}\n")
+    (place / "mdev_type").symlink_to(f"../mdev_supported_types/{directory}")
+    if group is not None:
+        (place / "iommu_group").symlink_to(os.path.relpath(sys.resolve() / IOMMU_GROUPS / str(group), place))
+    link = sys / MDEVS / uuid
+    link.parent.mkdir(parents=True)
+    link.symlink_to(Path("../../..") / place.relative_to(sys.resolve()))
 
 
 def make_nodes(sys: Path, dev: Path, *, cdevs: bool = False) -> Path:

@@ -2,8 +2,9 @@
 
 As the kubelet does: it empties its directory of sockets when it starts; it dials the plugin inside Register, or finds
 its socket in plugins_registry; it takes every ListAndWatch message as the whole list of the resource, whichever plugin
-sent it; it counts all of a resource's devices as unhealthy when the last stream ends; it writes its checkpoint at every
-list and allocation; it asks for devices in no particular order; and it tells who has which device (pod-resources).
+sent it; it counts all of a resource's devices as unhealthy when the last stream ends, until the next list; it writes
+its checkpoint at every list and allocation; it asks for devices in no particular order; and it tells who has which
+device (pod-resources).
 
 Two plugins of one resource are told apart from Kubernetes 1.37 on: the one that stays takes over, and registering a
 socket twice changes nothing. Before, the last one to register counts, and the end of any stream that had the resource
@@ -144,6 +145,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         key = self._key(resource, socket.name)
         if not self.before_1_37 and key in life.clients:
             return
+        watches = resource not in self.ignores
         channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
         endpoint = Endpoint(socket.name, rpc.DevicePluginStub(channel), channel)
         try:
@@ -157,7 +159,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                 return
             life.clients[key] = self.endpoints[resource] = endpoint
             self._changed.notify_all()
-        if resource not in self.ignores:
+        if watches:
             threading.Thread(target=self._watch, args=[resource, endpoint, life], daemon=True).start()
 
     def _key(self, resource: str, socket: str) -> tuple[str, str]:
@@ -190,6 +192,8 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                 others = [endpoint for (of, _), endpoint in life.clients.items() if of == resource]
                 if others:
                     self.endpoints[resource] = random.choice(others)
+                else:
+                    life.lists.pop(resource, None)
             self._changed.notify_all()
         gone.channel.close()
 

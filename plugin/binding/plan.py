@@ -17,7 +17,7 @@ from plugin.config import Config
 from plugin.errors import Refusal
 from plugin.inventory import fitting
 from plugin.naming import PREFIXES
-from plugin.viability import PLACEHOLDERS
+from plugin.viability import PLACEHOLDERS, keeps_its_group
 
 _PROBE = "bus/pci/drivers_probe"
 _NVIDIA = 0x10DE
@@ -275,6 +275,10 @@ def _strangers(host: Host, card: Card, taken: Iterable[PCIAddress]) -> str | Non
         if member.address not in taken
         and not member.is_bridge
         and not (member.driver is None or member.driver in PLACEHOLDERS or _is_vfio(member.driver))
+    ]
+    strangers += [
+        f"{other.name} ({other.driver or 'cannot be read'})"
+        for other in filter(keeps_its_group, host.others.get(group, ()))
     ]
     if not strangers:
         return None

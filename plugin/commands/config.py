@@ -7,15 +7,53 @@ from typing import Annotated
 import typer
 
 from plugin.commands.options import config_of
+from plugin.config import SELECTORS, Config, Groups, Rule
+from plugin.errors import one_line
+from plugin.inventory import node_device_resource
+from plugin.naming import PREFIXES
 
-config = typer.Typer(help="Check a config file, or print its JSON schema.", rich_markup_mode=None)
+config = typer.Typer(help="Say what a config file means, or print its JSON schema.", rich_markup_mode=None)
 
 
 @config.command()
 def check(file: Annotated[Path, typer.Argument(help="The config file.")]) -> None:
-    """Read a config file as the daemon would: 0 and a word, or one line that says what is wrong with it."""
-    found = config_of(file)
-    print(f"{file}: fine; rules: {len(found.offer)}, groups: {found.groups}")
+    """Read a config file as the daemon would: 0 and what it means, or one line that says what is wrong with it."""
+    print("\n".join([f"{file}: fine", *in_words(config_of(file))]))
+
+
+def in_words(config: Config) -> list[str]:
+    """All that a config means, also by what it leaves out, a line each."""
+    lines = [one_line(f"{number}. {_rule(rule)}") for number, rule in enumerate(config.offer, start=1)]
+    gpus = "other GPUs of NVIDIA, AMD and Intel" if lines else "GPUs of NVIDIA, AMD and Intel"
+    prefixes = ", ".join(f"{prefix}/..." for prefix in PREFIXES.values())
+    lines.append(f"{gpus}, and their mediated devices: by model or type, as {prefixes}")
+    lines.append("anything else: not offered")
+    together = config.groups is Groups.TOGETHER
+    lines.append(
+        f"an IOMMU group of several of these: {'one unit' if together else 'withheld'} (groups: {config.groups})"
+    )
+    lines += [f"of the free {resource}: {policy}" for resource, policy in config.prefer.items()]
+    lines.append(f"of {'all others' if config.prefer else 'the free devices'}: those nearest to each other")
+    for device, count in config.node_devices.items():
+        lines.append(f"/dev/{device.node}: as {node_device_resource(device)}, for {count} containers at once")
+    if not config.node_devices:
+        lines.append("node devices, like /dev/kvm: none")
+    lines.append(
+        f"groups of vfio's no-IOMMU mode: {'offered, and they protect nobody' if config.noiommu else 'withheld'}"
+    )
+    return lines
+
+
+def _rule(rule: Rule) -> str:
+    selectors = {name: getattr(rule, name) for name in SELECTORS}
+    fits = ", ".join(f"{name} {' or '.join(values)}" for name, values in selectors.items() if values)
+    if rule.withhold:
+        return f"{fits}: withheld"
+    return (
+        f"{fits}: as {rule.resource}"
+        if rule.resource is not None
+        else f"{fits}: by model or type, as {rule.prefix}/..."
+    )
 
 
 @config.command()

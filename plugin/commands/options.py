@@ -41,5 +41,5 @@ def host_of(sysfs: Path) -> Host:
         raise Refusal(str(error)) from error
 
 
-def inventory_of(sysfs: Path, config: Config, pci_ids: PCIIDs) -> Inventory:
-    return take_inventory(host_of(sysfs), config, pci_ids)
+def inventory_of(sysfs: Path, config: Config, pci_ids: PCIIDs, before: Inventory | None) -> Inventory:
+    return take_inventory(host_of(sysfs), config, pci_ids, before)

@@ -11,6 +11,15 @@ from plugin.commands.options import POD_RESOURCES, ConfigFile, Dev, PCIIDsFile, 
 from plugin.naming import PCI_IDS, read_pci_ids
 from plugin.serving.logs import start_logging
 
+_MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
+
+
+def _seconds(value: float) -> float:
+    """Not typer's min and max: no number is less than nan."""
+    if not _MOST_OFTEN <= value <= _LEAST_OFTEN:
+        raise typer.BadParameter(f"{value:g}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
+    return value
+
 
 def serve(
     sysfs: Sysfs = Path("/sys"),
@@ -27,7 +36,7 @@ def serve(
         Path, typer.Option(help="The kubelet's pod resources socket, which tells what other plugins gave out.")
     ] = POD_RESOURCES,
     rescan: Annotated[
-        float, typer.Option(min=0.1, help="Look at everything every so many seconds, for what no event told.")
+        float, typer.Option(callback=_seconds, help="Look at everything every so many seconds, for what no event told.")
     ] = 60.0,
     metrics: Annotated[
         int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port.")
@@ -50,7 +59,7 @@ def serve(
         plugins_registry=plugins_registry,
         pod_resources=pod_resources,
         config=config,
-        look=lambda rules: inventory_of(sysfs, rules, names),
+        look=lambda rules, before: inventory_of(sysfs, rules, names, before),
         read_config=lambda: config_of(config),
         rescan=rescan,
         metrics=metrics,

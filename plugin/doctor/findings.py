@@ -12,9 +12,11 @@ from enum import IntEnum, StrEnum
 
 from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.platform import Platform
+from pci.sysfs import IOMMU_GROUPS, OTHER_DRIVER
 from plugin.config import Groups
 from plugin.doctor.evidence import Evidence
 from plugin.inventory import Device
+from plugin.viability import keeps_its_group
 
 #: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
 _KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}
@@ -403,6 +405,12 @@ def _makes_viable(evidence: Evidence, device: Device) -> tuple[str, ...]:
         for member in device.members
     ):
         mend = (f"gpu-plugin bind {device.id}",)
+    group = f"/sys/{IOMMU_GROUPS}/{device.iommu_group}/devices"
+    mend += tuple(
+        f"echo {other.name} > {group}/{other.name}/{OTHER_DRIVER}/unbind"
+        for other in filter(keeps_its_group, device.others)
+        if other.driver is not None
+    )
     if not is_on_vfio(device.lead):
         mend += ("if the node is to keep it: a rule with withhold: true in the config",)
     elif evidence.config.groups is Groups.WITHHOLD and any(

@@ -11,14 +11,13 @@ from pathlib import Path
 from pci.address import PCIAddress
 from plugin.config import Config
 from plugin.errors import PluginError
-from plugin.inventory import Inventory
 from plugin.nodes import CDEVS, VFIO
 from plugin.serving import podresources
 from plugin.serving.bus import is_off_the_bus
 from plugin.serving.events import Directories, Gathered, Uevents
 from plugin.serving.kubelet import Kubelet, Registrations, kubelet_directory, serve
 from plugin.serving.monitoring import monitoring
-from plugin.serving.watch import Watch, look_again_or_say_why
+from plugin.serving.watch import Look, Watch, look_again_or_say_why
 
 _log = logging.getLogger(__name__)
 
@@ -26,6 +25,8 @@ _log = logging.getLogger(__name__)
 _PODS_APPEAR_WITHIN = 2.0
 _QUESTIONS_APART = 0.1  # seconds; every list and every allocation is a reason to ask
 _WORTH_WAITING = 2.0  # seconds for an answer without which a device could be offered that another plugin gave out
+
+_ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
 #: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
 _RESETS_END_WITHIN = 2.0
@@ -35,7 +36,7 @@ _RESETS_END_WITHIN = 2.0
 class World:
     """Where the daemon finds things: the directories that stand for /sys and /dev, the kubelet's, and the config file.
 
-    `look` reads sysfs by a config, `read_config` the config anew. `rescan` is the seconds between two looks at
+    `look` takes the inventory by a config, `read_config` reads that anew. `rescan` is the seconds between two looks at
     everything, for what no event told. `metrics` and `health` are ports, None for none.
     """
 
@@ -45,7 +46,7 @@ class World:
     plugins_registry: Path | None
     pod_resources: Path
     config: Path | None
-    look: Callable[[Config], Inventory]
+    look: Look
     read_config: Callable[[], Config]
     rescan: float
     metrics: int | None
@@ -54,8 +55,10 @@ class World:
 
 async def run(world: World) -> None:
     """Serve until SIGTERM or SIGINT. PluginError for what is wrong from the start."""
-    directory = kubelet_directory(world.kubelet_dir)
-    registry = None if world.plugins_registry is None else kubelet_directory(world.plugins_registry)
+    directory = kubelet_directory(world.kubelet_dir, "device plugin directory; name it with --kubelet-dir")
+    registry = None
+    if world.plugins_registry is not None:
+        registry = kubelet_directory(world.plugins_registry, "plugins_registry; name it with --plugins-registry")
     kubelet = Kubelet(directory, registry)
     registrations = Registrations()
     watch: Watch
@@ -112,6 +115,9 @@ async def run(world: World) -> None:
             await serve(watch, kubelet, registrations)
             for task in tasks:
                 task.cancel()
+    # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
+    if answering := asyncio.all_tasks() - {asyncio.current_task()}:
+        await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)
 
 
 async def _reload_when_told(

@@ -45,21 +45,25 @@ _LONGEST_SOCKET_PATH = 107  # sun_path has 108 bytes, one of them the final zero
 
 _LOOK_AT_SOCKETS = 10.0  # seconds; what inotify missed
 _LOOK_AT_SIBLINGS = 1.0  # seconds; nothing tells of a plugin that was killed
-_KUBELET_WATCHES_WITHIN = 10.0  # seconds from Register to ListAndWatch; the kubelet dials at once
+_KUBELET_WATCHES_WITHIN = 10.0  # seconds from registration to ListAndWatch; the kubelet dials at once
 _STREAMS_END_WITHIN = 0.5  # seconds from a plugin's last message to the kubelet having taken note
 _ENDS_WITHIN = 2.0  # seconds for the last lists and the end of the streams
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
 _WORTH_A_WARNING = 5  # failures in a row
 
 
-def kubelet_directory(path: Path) -> Path:
-    """The directory, absolute; Refusal where it is missing or its path is too long for a socket."""
+def kubelet_directory(path: Path, what: str) -> Path:
+    """The directory, absolute; Refusal where it is missing or its path is too long for a socket. `what` it is of the
+    kubelet's, and how to name another, for whoever reads the error."""
     path = path.absolute()
     if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
-        raise Refusal(f"{path}: no such directory; expected the kubelet's device plugin directory")
+        raise Refusal(f"{path}: no such directory; expected the kubelet's {what}")
     longest = os.fsencode(path / _socket_name("any"))
     if len(longest) > _LONGEST_SOCKET_PATH:
-        raise Refusal(f"{path}: sockets below it would have {len(longest)} bytes; 107 is the most Linux takes")
+        raise Refusal(
+            f"{path}: sockets below it would have {len(longest)} bytes, and 107 is the most Linux takes; "
+            f"expected the kubelet's {what}"
+        )
     return path
 
 
@@ -157,6 +161,7 @@ class _Serving:
         failures = 0
         while not self._ended:
             began = time.monotonic()
+            before = _identity(self._kubelet.socket)
             try:
                 await self._serve_until_lost()
                 failures = 0
@@ -171,7 +176,7 @@ class _Serving:
                 level = logging.DEBUG if failures < _WORTH_A_WARNING else logging.WARNING
                 _log.log(level, "%s: not registered, trying again in %.2g s: %s", self._resource, pause, reason)
                 # A kubelet that was killed leaves its socket behind, and the pauses have grown when the next one comes.
-                if await self._another_kubelet(pause):
+                if await self._another_kubelet(before, pause):
                     failures = 0
 
     async def _serve_until_lost(self) -> None:
@@ -188,7 +193,7 @@ class _Serving:
         server = grpc.aio.server()
         deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
         if kubelet.registry is not None:
-            registration = RegistrationServicer(resource, ours, servicer.refuse)
+            registration = RegistrationServicer(resource, ours, servicer.hear)
             registration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
         siblings = _siblings(ours, resource)
         try:
@@ -196,6 +201,7 @@ class _Serving:
             await server.start()
             if kubelet.registry is None:
                 await _register(resource, ours.name, kubelet.socket)
+                servicer.hear(registered=True)
             self._registrations.count[resource] = self._registrations.count.get(resource, 0) + 1
             if not await self._is_watched(servicer, ours, identity):
                 return
@@ -203,7 +209,6 @@ class _Serving:
             _log.info("%s: registered, and watched by the kubelet", resource, extra={"resource": resource})
             await self._until_lost(servicer, ours, identity, siblings)
         finally:
-            streams = servicer.streams
             self._registrations.watched[resource] = False
             if self._ended:
                 del self._registrations.watched[resource]
@@ -212,10 +217,10 @@ class _Serving:
             # Streams end by themselves; the grace lets their last message through.
             await server.stop(grace=1.0 if self._ended else None)
             _remove(ours)
-            if streams and (identity is None or _identity(kubelet.socket) == identity):
+            if servicer.watched:
                 # Kubelets before 1.37 hold one registration per resource, and count it as gone when the stream of any
                 # plugin that had it ends (kubernetes issue 121994). It has to be over before the next one begins.
-                await self._another_kubelet(_STREAMS_END_WITHIN)
+                await self._another_kubelet(identity or _identity(kubelet.socket), _STREAMS_END_WITHIN)
 
     async def _kubelet_there(self) -> Identity | None:
         """Wait for the kubelet's socket; which file it is. None when the resource is ended meanwhile."""
@@ -230,9 +235,8 @@ class _Serving:
             await _wait(move, _LOOK_AT_SOCKETS)
         return None
 
-    async def _another_kubelet(self, at_most: float) -> bool:
-        """Wait until the kubelet's socket is another one, or so many seconds; whether it is."""
-        before = _identity(self._kubelet.socket)
+    async def _another_kubelet(self, before: Identity | None, at_most: float) -> bool:
+        """Wait until the kubelet's socket is another one than before, or so many seconds; whether it is."""
         until = time.monotonic() + at_most
         while not self._ended:
             move = self._kubelet.next_move
@@ -245,17 +249,19 @@ class _Serving:
         return False
 
     async def _is_watched(self, servicer: DevicePluginServicer, ours: Path, identity: Identity | None) -> bool:
-        """Wait for ListAndWatch: Register returning OK does not mean that the kubelet watches. In its plugins_registry
-        it may come at any time."""
-        until = time.monotonic() + (_KUBELET_WATCHES_WITHIN if identity is not None else math.inf)
+        """Wait for ListAndWatch: that the kubelet took the registration does not mean that it watches. In its
+        plugins_registry it may come at any time."""
+        until = math.inf
         while not self._ended:
             move = self._kubelet.next_move
-            if servicer.refused:
+            if servicer.registered is False:
                 raise ConnectionRefusedError("the kubelet refused the registration")
-            if servicer.streams:
+            if servicer.watched:
                 return True
             if self._is_void(ours, identity):
                 return False
+            if servicer.registered:
+                until = min(until, time.monotonic() + _KUBELET_WATCHES_WITHIN)
             if (left := until - time.monotonic()) <= 0:
                 _log.warning("%s: registered, but the kubelet does not watch; registering again", self._resource)
                 return False
@@ -272,40 +278,29 @@ class _Serving:
     async def _until_lost(
         self, servicer: DevicePluginServicer, ours: Path, identity: Identity | None, siblings: frozenset[str]
     ) -> None:
-        unwatched_since = time.monotonic()
         while not self._ended:
             move = self._kubelet.next_move
             if self._is_void(ours, identity):
                 return
-            if siblings:
-                remove_dead_sockets(self._kubelet.sockets)  # a plugin that was killed leaves them
             now = _siblings(ours, self._resource)
             if siblings and not now:
                 # Its last list was empty, and counts for the resource; or the kubelet held one registration only.
-                _log.info("%s: the other plugin of this node has gone; registering again", self._resource)
-                return
+                raise ConnectionResetError("the other plugin of this node has gone")
             siblings = now
-            at_most = _LOOK_AT_SIBLINGS if siblings else _LOOK_AT_SOCKETS
-            if servicer.streams:
-                unwatched_since = time.monotonic()
-            else:
-                # The kubelet has to have taken note; and two plugin pods must not take the resource from each other
-                # for ever on kubelets that hold one registration only.
-                patience = _KUBELET_WATCHES_WITHIN if siblings else _STREAMS_END_WITHIN
-                left = unwatched_since + patience - time.monotonic()
-                if left <= 0:
-                    raise ConnectionResetError("the kubelet watches no more")
-                at_most = min(at_most, left)
-            await _wait(move, at_most)
+            if servicer.lost:
+                # Also where another stream goes on: kubelets before 1.37 open a second one when they are told of a
+                # socket twice, and count on it alone.
+                raise ConnectionResetError("the kubelet watches no more")
+            await _wait(move, _LOOK_AT_SIBLINGS if siblings else _LOOK_AT_SOCKETS)
 
 
 class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
-    """Answers the kubelet that found our socket in its plugins_registry. `refused` is called when it says no."""
+    """Answers the kubelet that found our socket in its plugins_registry. `hear` is called with its yes or no."""
 
-    def __init__(self, resource: str, socket_path: Path, refused: Callable[[], None]) -> None:
+    def __init__(self, resource: str, socket_path: Path, hear: Callable[[bool], None]) -> None:
         self._resource = resource
         self._path = socket_path
-        self._refused = refused
+        self._hear = hear
 
     async def GetInfo(self, request: registration.InfoRequest, context: Context) -> registration.PluginInfo:
         return registration.PluginInfo(
@@ -317,7 +312,7 @@ class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
     ) -> registration.RegistrationStatusResponse:
         if not request.plugin_registered:
             _log.warning("%s: the kubelet refused the registration: %s", self._resource, request.error)
-            self._refused()
+        self._hear(request.plugin_registered)
         return registration.RegistrationStatusResponse()
 
 
@@ -354,7 +349,14 @@ def _sockets_of(resource: str) -> str:
 
 def _siblings(ours: Path, resource: str) -> frozenset[str]:
     """The sockets of other plugins of ours that serve the resource too: a rolling update has two pods for a while."""
-    return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}
+
+    def others() -> frozenset[str]:
+        return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}
+
+    if others():
+        # A plugin that was killed leaves them, also those of resources that nobody serves any more.
+        remove_dead_sockets(ours.parent)
+    return others()
 
 
 def _identity(path: Path) -> Identity | None:

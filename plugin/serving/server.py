@@ -26,8 +26,9 @@ _AFTER_THE_ANSWER = 0.1  # seconds
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `streams` counts the kubelet's open ListAndWatch, `refused` is whether it refused the
-    registration, and `moved` is called when either changes.
+    """Serves one resource. `registered` is whether the kubelet took the registration, None until it says; `watched`
+    whether it ever opened ListAndWatch; `lost` whether one ended that we did not end. `moved` is called when one of
+    them changes.
 
     `close` ends the streams, each with an empty list, so that capacity goes down at once.
     """
@@ -36,16 +37,18 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._offer = offer
         self._watch = watch
         self._moved = moved
-        self.streams = 0
-        self.refused = False
+        self.registered: bool | None = None
+        self.watched = False
+        self.lost = False
         self._closed = False
         self._given: list[Mapping[str, str]] = []
 
     def close(self) -> None:
         self._closed = True
 
-    def refuse(self) -> None:
-        self.refused = True
+    def hear(self, registered: bool) -> None:
+        """Take the kubelet's word on the registration."""
+        self.registered = registered
         self._moved()
 
     async def GetDevicePluginOptions(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
@@ -53,7 +56,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
         """The whole list at first and at every change; at the end an empty one."""
-        self.streams += 1
+        self.watched = True
         self._moved()
         try:
             sent: Listing | None = None
@@ -66,8 +69,9 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
                 await change.wait()
             yield api.ListAndWatchResponse()
         finally:
-            self.streams -= 1
-            self._moved()
+            if not (self._watch.stopped or self._closed):
+                self.lost = True
+                self._moved()
 
     async def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: Context

@@ -6,6 +6,7 @@ import logging
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeAlias
 
 from pci.address import PCIAddress
 from plugin.config import Config
@@ -17,17 +18,20 @@ from plugin.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 
+#: Takes the inventory by a config, beside the one from before by the same config; None where that is a new one.
+Look: TypeAlias = Callable[[Config, Inventory | None], Inventory]
+
 _AFTER_THE_NEWS = 0.02  # seconds
 
 
 class Watch:
     """What the node has on offer, for everybody who serves it; lives in one event loop.
 
-    `look` reads sysfs, by a config. A look that fails leaves the last snapshot standing. `next_change` is set when what
+    A look that fails leaves the last snapshot standing. `next_change` is set when what
     the kubelet is told changes or the watch is stopped: take it before reading the snapshot, then wait for it.
     """
 
-    def __init__(self, look: Callable[[Config], Inventory], config: Config, *, sys: Path, dev: Path) -> None:
+    def __init__(self, look: Look, config: Config, *, sys: Path, dev: Path) -> None:
         self._look = look
         self.config = config
         self.sys = sys
@@ -35,7 +39,7 @@ class Watch:
         self.next_change = asyncio.Event()
         self.nodes = read_nodes(dev)
         self._uses: frozenset[Use] = frozenset()
-        self.snapshot = Snapshot(look(config), self.nodes)
+        self.snapshot = Snapshot(look(config, None), self.nodes)
         self.ending = asyncio.Event()
         #: How many containers asked for each resource, by outcome (`given`, `refused`).
         self.allocations: Counter[tuple[str, str]] = Counter()
@@ -43,7 +47,7 @@ class Watch:
 
     def look_again(self) -> Snapshot:
         """Read the whole node now; wake whoever waits if it differs. PluginError where it cannot be read."""
-        inventory = self._look(self.config)
+        inventory = self._look(self.config, self.snapshot.inventory)
         self.nodes = read_nodes(self.dev)
         return self._see(inventory=inventory, nodes=self.nodes, holders=holders(inventory, self._uses))
 
@@ -68,7 +72,7 @@ class Watch:
     def reconfigure(self, config: Config) -> None:
         """Go by another config from now on. PluginError, and everything stays as it was, where it makes no sense on
         this node."""
-        inventory = self._look(config)
+        inventory = self._look(config, None)
         self.config = config
         self._see(inventory=inventory, holders=holders(inventory, self._uses))
         self.wake()

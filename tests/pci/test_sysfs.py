@@ -1,4 +1,5 @@
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,6 +8,7 @@ from hypothesis import given, settings
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.sysfs import DEVICES, FILES, LINKS, VFIO_DEV, NotSysfs, read_host
 from tests.breaking import Break, breaks, broken
+from tests.compose import Function, compose
 from tests.conftest import Machine
 
 GPU = PCIAddress.parse("0000:01:00.0")
@@ -19,6 +21,73 @@ def test_a_function_is_what_its_files_say(machine: Machine) -> None:
     assert (gpu.subsystem_vendor_id, gpu.subsystem_device_id) == (0x1462, 0x3756)
     assert (gpu.driver, gpu.iommu_group, gpu.numa_node, gpu.is_virtual) == ("vfio-pci", 1, None, False)
     assert (gpu.root, gpu.bridges) == ("pci0000:00", (PCIAddress.parse("0000:00:01.0"),))
+
+
+def test_a_board_without_a_maker_has_zeros_for_its_subsystem(machine: Machine) -> None:
+    assert read_host(machine("rtx-2060")).functions[PCIAddress.parse("0000:00:01.0")].subsystem_id == "0000:0000"
+
+
+@pytest.mark.parametrize(("text", "node"), [("3\n", 3), ("0\n", 0), ("-1\n", None), (None, None)])
+def test_a_function_is_on_the_node_that_the_firmware_says_or_on_none(
+    copied_machine: Machine, text: str | None, node: int | None
+) -> None:
+    """A kernel built without NUMA has no such file."""
+    sys = copied_machine("rtx-2060")
+    path = sys / "bus/pci/devices/0000:01:00.0/numa_node"
+    path.unlink() if text is None else path.write_text(text)
+    host = read_host(sys)
+    assert (host.functions[GPU].numa_node, host.faults) == (node, ())
+
+
+def test_a_function_on_vfio_has_the_name_of_its_node(copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices/0000:01:00.0/vfio-dev/vfio8").mkdir(parents=True)
+    functions = read_host(sys).functions
+    assert (functions[GPU].vfio_device, functions[AUDIO].vfio_device) == ("vfio8", None)
+
+
+def test_an_address_that_is_not_there_is_no_card(machine: Machine) -> None:
+    assert read_host(machine("rtx-2060")).card(PCIAddress.parse("0000:09:00.0")) == ()
+
+
+def test_a_list_of_vgpu_types_is_all_its_lines_but_the_heading(tmp_path: Path) -> None:
+    names = {1145 + number: f"NVIDIA L40S-{number}Q" for number in range(23)}
+    gpu = Function(address="0000:41:00.0", id="10de:26b9", pci_class=0x030200, path="pci0000:40")
+    compose(tmp_path, [gpu, replace(gpu, address="0000:41:00.4", physfn="0000:41:00.0")])
+    listed = tmp_path / "bus/pci/devices/0000:41:00.4/nvidia/creatable_vgpu_types"
+    listed.parent.mkdir()
+    listed.write_text("ID    : vGPU Name\n" + "".join(f"{number}  : {name}\n" for number, name in names.items()))
+    assert read_host(tmp_path).vgpu_types == names
+
+
+def test_sixteen_virtual_functions_know_their_physical_one(tmp_path: Path) -> None:
+    """Of 32 that there could be; they go on in the slots after the physical function's."""
+    physical = Function(address="0000:41:00.0", id="10de:26b9", pci_class=0x030200, path="pci0000:40", group=0)
+    at = [f"0000:41:{number >> 3:02x}.{number & 7}" for number in range(4, 20)]
+    virtual = [
+        replace(physical, address=address, group=group, physfn="0000:41:00.0") for group, address in enumerate(at, 1)
+    ]
+    compose(tmp_path, [physical, *virtual])
+    host = read_host(tmp_path)
+    assert len(host.functions) == 17
+    of = {str(function.address): str(function.physical_function) for function in host.functions.values()}
+    assert of == {"0000:41:00.0": "None", **dict.fromkeys(at, "0000:41:00.0")}
+    assert {len(host.card(address)) for address in host.functions} == {1}
+
+
+def test_groups_are_those_of_the_kernels_list(tmp_path: Path) -> None:
+    functions = [
+        Function(
+            address=f"0000:0{slot}:00.{number}", id="10de:2204", pci_class=0x030000, path="pci0000:00", group=group
+        )
+        for slot, group, count in ((1, 9, 2), (2, 27, 6))
+        for number in range(count)
+    ]
+    compose(tmp_path, functions)
+    assert {group: list(map(str, members)) for group, members in read_host(tmp_path).groups.items()} == {
+        9: ["0000:01:00.0", "0000:01:00.1"],
+        27: [f"0000:02:00.{number}" for number in range(6)],
+    }
 
 
 def test_the_recorded_machine_has_two_cards_one_of_them_on_node_1(machine: Machine) -> None:
@@ -86,6 +155,9 @@ def test_a_group_has_the_members_that_the_kernel_lists_also_unreadable_ones(copi
         ("uevent", b"PCI_CLASS=30000\nPCI_ID=10DE\n", "expected lines with DRIVER, PCI_CLASS, PCI_ID, PCI_SUBSYS_ID"),
         ("uevent", b"\xff\xfe", "holds binary data; expected text"),
         ("numa_node", b"none\n", "holds 'none'; expected the number of a NUMA node, or -1"),
+        ("uevent", b"PCI_CLASS=30000\nPCI_SUBSYS_ID=1462:3756\n", "holds 'PCI_CLASS=30000"),
+        ("uevent", b"PCI_CLASS=30000\nPCI_ID=10DE:1F08\nPCI_SUBSYS_ID=notanid\n", "holds 'PCI_CLASS=30000"),
+        ("uevent", b"PCI_CLASS=30000\nPCI_ID=10DE:1F08\n", "holds 'PCI_CLASS=30000"),
         ("uevent", b"PCI_CLASS=3" * 100_000, "expected lines with DRIVER, PCI_CLASS, PCI_ID, PCI_SUBSYS_ID"),
     ],
 )

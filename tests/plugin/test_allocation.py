@@ -1,3 +1,4 @@
+import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -6,7 +7,7 @@ import pytest
 
 from pci.sysfs import read_host
 from plugin.allocation import Allocation, allocate, grounds, hold, pick
-from plugin.config import Config, Rule
+from plugin.config import Config, Groups, Rule
 from plugin.errors import Refusal
 from plugin.inventory import Device, take_inventory
 from plugin.naming import PCIIDs
@@ -15,8 +16,9 @@ from plugin.snapshot import Snapshot
 from tests.compose import RTX_3090 as RTX_3090_IDS
 from tests.compose import Function, card, compose
 from tests.conftest import Machine
-from tests.kernel import bind, make_nodes
+from tests.kernel import bind, make_nodes, mediated_device, platform_device
 
+GPU_2060 = "0000:01:00.0"
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 
 
@@ -74,6 +76,84 @@ def test_a_host_without_group_nodes_gives_the_functions_nodes_alone(
         (dev / "vfio" / name).unlink()
     answer = give(sys, dev, RTX_3090, "0000:01:00.0")
     assert paths(answer) == ["/dev/vfio/devices/vfio0", "/dev/vfio/devices/vfio1", "/dev/iommu"]
+
+
+def test_cards_of_one_group_are_one_address_and_the_nodes_of_all(
+    give: Give, copied_machine: Machine, tmp_path: Path
+) -> None:
+    sys = copied_machine("two-gpus-one-group")
+    config = Config(offer=(Rule(vendor="10de", resource="nvidia.com/pair"),), groups=Groups.TOGETHER)
+    dev = make_nodes(sys, tmp_path / "dev", cdevs=True)
+    answer = give(sys, dev, "nvidia.com/pair", "0000:01:00.0", config=config)
+    assert answer.env == {"PCI_RESOURCE_NVIDIA_COM_PAIR": "0000:01:00.0"}
+    assert paths(answer) == [
+        *("/dev/vfio/vfio", "/dev/vfio/1"),
+        *(f"/dev/vfio/devices/vfio{number}" for number in range(6)),
+        "/dev/iommu",
+    ]
+    with pytest.raises(Refusal, match=r"'0000:02:00\.0' is not a device of"):
+        give(sys, dev, "nvidia.com/pair", "0000:01:00.0", "0000:02:00.0", config=config)
+
+
+def test_a_companion_comes_by_its_nodes_and_not_by_its_address(
+    give: Give, copied_machine: Machine, tmp_path: Path
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    answer = give(sys, make_nodes(sys, tmp_path / "dev", cdevs=True), RTX_3090, "0000:01:00.0")
+    assert list(answer.env.values()) == ["0000:01:00.0"]
+    assert {"/dev/vfio/11", "/dev/vfio/devices/vfio0", "/dev/vfio/devices/vfio1"} <= set(paths(answer))
+
+
+def test_where_functions_have_nodes_one_that_has_none_is_refused_by_name(
+    give: Give, copied_machine: Machine, tmp_path: Path
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    dev = make_nodes(sys, tmp_path / "dev", cdevs=True)
+    shutil.rmtree(sys / "bus/pci/devices/0000:01:00.1/vfio-dev")
+    with pytest.raises(Refusal, match=r"its node in /dev/vfio/devices of 0000:01:00\.1 does not exist"):
+        give(sys, dev, RTX_3090, "0000:01:00.0")
+
+
+def test_an_iommufd_without_nodes_of_functions_is_no_way_into_vfio(
+    give: Give, machine: Machine, tmp_path: Path
+) -> None:
+    sys = machine("two-rtx-3090")
+    dev = make_nodes(sys, tmp_path / "dev")
+    (dev / "iommu").touch()
+    assert paths(give(sys, dev, RTX_3090, "0000:01:00.0")) == ["/dev/vfio/vfio", "/dev/vfio/11"]
+
+
+MDEV = "b0c9d7f4-8d30-4d0f-9d6c-0a4d1c2f9f10"
+
+
+@pytest.mark.parametrize("cdevs", [False, True])
+def test_a_mediated_device_has_its_own_variable_and_its_groups_node(
+    give: Give, copied_machine: Machine, tmp_path: Path, cdevs: bool
+) -> None:
+    sys = copied_machine("rtx-2060")
+    mediated_device(sys, GPU_2060, MDEV, "GRID T4-1Q", group=40)
+    dev = make_nodes(sys, tmp_path / "dev", cdevs=cdevs)
+    (dev / "vfio/40").touch()
+    if cdevs:
+        (sys / "bus/mdev/devices" / MDEV / "vfio-dev/vfio9").mkdir(parents=True)
+        (dev / "vfio/devices/vfio9").touch()
+    answer = give(sys, dev, "nvidia.com/GRID_T4-1Q", MDEV)
+    assert answer.env == {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": MDEV}
+    of_its_own = ["/dev/vfio/devices/vfio9", "/dev/iommu"] if cdevs else []
+    assert paths(answer) == ["/dev/vfio/vfio", "/dev/vfio/40", *of_its_own]
+    unknown = MDEV.replace("b", "c")
+    with pytest.raises(Refusal, match=f"'{unknown}' is not a device of nvidia.com/GRID_T4-1Q on this node"):
+        give(sys, dev, "nvidia.com/GRID_T4-1Q", MDEV, unknown)
+
+
+def test_a_mediated_device_that_is_removed_is_noticed(copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> None:
+    sys = copied_machine("rtx-2060")
+    mediated_device(sys, GPU_2060, MDEV, "GRID T4-1Q", group=40)
+    snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), None)
+    devices = pick(snapshot, "nvidia.com/GRID_T4-1Q", [MDEV])
+    assert is_as_seen(sys, tmp_path, snapshot, devices)
+    (sys / "bus/mdev/devices" / MDEV).unlink()
+    assert not is_as_seen(sys, tmp_path, snapshot, devices)
 
 
 def test_two_devices_of_one_request_share_what_they_share(give: Give, copied_machine: Machine, tmp_path: Path) -> None:
@@ -145,6 +225,7 @@ CHANGES: dict[str, Callable[[Path, Path], object]] = {
     "the group has a member more": lambda sys, dev: (sys / "kernel/iommu_groups/11/devices/0000:02:00.0").symlink_to(
         "nowhere"
     ),
+    "the group has a member more that is not on PCI": lambda sys, dev: platform_device(sys, 11, "INTC1055:00", None),
     "the group has another number": lambda sys, dev: (sys / "kernel/iommu_groups/11").rename(
         sys / "kernel/iommu_groups/12"
     ),
@@ -196,14 +277,18 @@ def test_a_virtual_function_outlives_its_physical_ones_driver(
     assert is_as_seen(sys, tmp_path, snapshot, pick(snapshot, "example.com/vf", ["0000:02:00.1"]))
 
 
-def test_what_is_no_pci_function_changes_nothing_in_a_group(
-    copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs
+@pytest.mark.parametrize("driver", [None, "vfio-platform"])
+def test_a_member_that_is_not_on_pci_and_gets_another_driver_is_noticed(
+    copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs, driver: str | None
 ) -> None:
     sys = copied_machine("two-rtx-3090")
-    (sys / "kernel/iommu_groups/11/devices/INTC1055:00").symlink_to("nowhere")
+    platform_device(sys, 11, "INTC1055:00", driver)
     nodes = read_nodes(make_nodes(sys, tmp_path / "dev"))
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
-    assert is_as_seen(sys, tmp_path / "dev", snapshot, pick(snapshot, RTX_3090, ["0000:01:00.0"]))
+    devices = pick(snapshot, RTX_3090, ["0000:01:00.0"])
+    assert is_as_seen(sys, tmp_path / "dev", snapshot, devices)
+    platform_device(sys, 11, "INTC1055:00", "intel-lpss")
+    assert not is_as_seen(sys, tmp_path / "dev", snapshot, devices)
 
 
 def test_noiommu_mode_is_for_who_asks_and_has_its_node_where_it_would_be_with_an_iommu(
@@ -254,6 +339,31 @@ def test_graces_extended_memory_goes_only_to_who_has_all_its_gpus(give: Give, tm
     both = give(tmp_path / "sys", dev, GB200, "0008:01:00.0", "0009:01:00.0")
     assert paths(both) == ["/dev/vfio/vfio", "/dev/vfio/8", "/dev/vfio/9", "/dev/egm4"]
     assert "/dev/egm4" not in paths(give(tmp_path / "sys", dev, GB200, "0008:01:00.0"))
+
+
+def test_each_extended_memory_goes_with_its_own_gpus(give: Give, tmp_path: Path) -> None:
+    grace(tmp_path / "sys")
+    other = tmp_path / "sys/class/egm/egm5"
+    other.mkdir()
+    (other / "gpu_devices").write_text("0018:01:00.0 0019:01:00.0\n")
+    dev = make_nodes(tmp_path / "sys", tmp_path / "dev")
+    for name in ("egm4", "egm5"):
+        (dev / name).touch()
+    both = give(tmp_path / "sys", dev, GB200, "0008:01:00.0", "0009:01:00.0")
+    assert paths(both) == ["/dev/vfio/vfio", "/dev/vfio/8", "/dev/vfio/9", "/dev/egm4"]
+
+
+@pytest.mark.parametrize("gpus", [b"nonsense\n", b"\xff", b"", None])
+def test_an_extended_memory_that_cannot_be_read_stays_behind_and_keeps_no_gpu_back(
+    give: Give, tmp_path: Path, gpus: bytes | None
+) -> None:
+    grace(tmp_path / "sys")
+    path = tmp_path / "sys/class/egm/egm4/gpu_devices"
+    path.unlink() if gpus is None else path.write_bytes(gpus)
+    dev = make_nodes(tmp_path / "sys", tmp_path / "dev")
+    (dev / "egm4").touch()
+    both = give(tmp_path / "sys", dev, GB200, "0008:01:00.0", "0009:01:00.0")
+    assert paths(both) == ["/dev/vfio/vfio", "/dev/vfio/8", "/dev/vfio/9"]
 
 
 def test_without_its_node_the_extended_memory_stays_behind(give: Give, tmp_path: Path) -> None:

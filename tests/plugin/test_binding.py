@@ -9,7 +9,7 @@ from plugin.binding.plan import Plan
 from plugin.config import Config, Rule
 from plugin.errors import Refusal
 from tests.compose import RTX_2060, Function, card, desktop
-from tests.kernel import load, part, process
+from tests.kernel import load, part, platform_device, process
 from tests.plugin.node import BOUND, DAILY, GPU, OTHER, Node, addresses, lines, rtx, two_cards
 
 
@@ -103,6 +103,10 @@ def stranger(node: Node) -> None:
     link.symlink_to("../../../../devices/pci0000:00/0000:00:1f.3")
 
 
+def stranger_not_on_pci(node: Node) -> None:
+    platform_device(node.sys, 1, "INTC1055:00", "intel-lpss")
+
+
 def unreadable(node: Node) -> None:
     node.write("0000:01:00.1", "uevent", "?")
 
@@ -137,6 +141,7 @@ OWN: dict[Callable[[Node], None], str] = {
     boot_vga: "it is the boot VGA, the node's own screen; let the firmware put that on another card",
     virtual_functions: "it has 3 virtual functions; bind those, or write 0 to its sriov_numvfs",
     stranger: "its IOMMU group 1 also has 0000:00:1f.3 (snd_hda_intel), and a guest gets a group whole or not at all",
+    stranger_not_on_pci: "its IOMMU group 1 also has INTC1055:00 (intel-lpss), and a guest gets a group whole or not",
     a_framebuffer: "it is in use: the console may be on framebuffer fb0",
     mediated_device: "it has mediated devices: c0b26072-dd1b-4340-84fe-bf338c510818; remove them first",
 }

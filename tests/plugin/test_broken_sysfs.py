@@ -24,7 +24,7 @@ from plugin.serving.bus import is_off_the_bus
 from plugin.snapshot import Snapshot
 from tests.breaking import Break, breaks, broken
 from tests.compose import RTX_3090, Function, bridge, card, compose
-from tests.kernel import make_nodes
+from tests.kernel import make_nodes, platform_device
 
 HEALTHY = "0000:01:00.0"
 RESOURCE = "nvidia.com/GA102_GEFORCE_RTX_3090"
@@ -41,8 +41,8 @@ CONFIGS = (
 
 
 def write_machine(sys: Path) -> None:
-    """A card that stays as it is, and everything else that is read: a card below a bridge, two that share a group, a
-    vGPU with its physical function, a mediated device, an extended GPU memory."""
+    """A card that stays as it is, and everything else that is read: a card below a bridge, and in its group what is not
+    on PCI; two that share a group, a vGPU with its physical function, a mediated device, an extended GPU memory."""
     compose(
         sys,
         [
@@ -60,6 +60,7 @@ def write_machine(sys: Path) -> None:
                      group=46),
         ],
     )  # fmt: skip
+    platform_device(sys, 41, "INTC1055:00", "vfio-platform")
     vgpu = sys / "devices/pci0000:40/0000:44:00.4"
     (vgpu / "nvidia").mkdir()
     (vgpu / "nvidia/current_vgpu_type").write_text("1145\n")

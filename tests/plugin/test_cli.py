@@ -61,7 +61,24 @@ def test_what_was_recorded_can_be_read_back(gpu_plugin: Command, machine: Machin
         (["inventory", "--sysfs", "/nowhere"], "/nowhere: expected a sysfs tree", 1),
         (["inventory", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot read the config", 2),
         (["inventory", "--pci-ids", "/nowhere"], "/nowhere: cannot read the names of PCI devices", 2),
-        (["serve", "--kubelet-dir", "/nowhere"], "/nowhere: no such directory", 1),
+        (
+            ["serve", "--kubelet-dir", "/nowhere"],
+            "/nowhere: no such directory; expected the kubelet's device plugin directory; name it with --kubelet-dir",
+            1,
+        ),
+        (
+            ["serve", "--kubelet-dir", "/tmp", "--plugins-registry", "/nowhere"],
+            "/nowhere: no such directory; expected the kubelet's plugins_registry; name it with --plugins-registry",
+            1,
+        ),
+        *(
+            (
+                ["serve", "--kubelet-dir", "/tmp", "--rescan", seconds],
+                f"Invalid value for '--rescan': {seconds}; expected seconds, 0.1 to 86400 (a day).",
+                2,
+            )
+            for seconds in ("nan", "inf", "-inf", "-1", "0", "86401")
+        ),
         (["inventry"], "No such command 'inventry'. Did you mean 'inventory'?", 2),
         (["record"], "Missing argument 'DIR'.", 2),
         ([], "Missing command.", 2),
@@ -78,6 +95,54 @@ def test_an_error_is_one_line_and_an_exit_code(
         result = gpu_plugin(*arguments)
     assert result.stderr.startswith(f"gpu-plugin: {problem}")
     assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", exit_code)
+
+
+AS_EVER = "by model or type, as nvidia.com/..., amd.com/..., intel.com/..."
+
+
+def test_config_check_says_all_that_a_config_means(gpu_plugin: Command, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        """
+offer:
+- {device: "10DE:1f08", driver: vfio-pci, resource: nvidia.com/pgpu}
+- {vendor: "15b3", pci_class: "0200", prefix: example.com}
+- {address: ["0000:41:00.0", "0000:61:00.0"], withhold: true}
+groups: together
+prefer: {nvidia.com/pgpu: spread}
+node_devices: {tun: 110}
+noiommu: true
+"""
+    )
+    result = gpu_plugin("config", "check", path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.splitlines() == [
+        f"{path}: fine",
+        "1. device 10de:1f08, driver vfio-pci: as nvidia.com/pgpu",
+        "2. vendor 15b3, pci_class 0200: by model or type, as example.com/...",
+        "3. address 0000:41:00.0 or 0000:61:00.0: withheld",
+        f"other GPUs of NVIDIA, AMD and Intel, and their mediated devices: {AS_EVER}",
+        "anything else: not offered",
+        "an IOMMU group of several of these: one unit (groups: together)",
+        "of the free nvidia.com/pgpu: spread",
+        "of all others: those nearest to each other",
+        "/dev/net/tun: as devices.gpu-launcher.dev/tun, for 110 containers at once",
+        "groups of vfio's no-IOMMU mode: offered, and they protect nobody",
+    ]
+
+
+def test_config_check_says_what_a_config_leaves_out(gpu_plugin: Command, tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("{}\n")
+    assert gpu_plugin("config", "check", path).stdout.splitlines() == [
+        f"{path}: fine",
+        f"GPUs of NVIDIA, AMD and Intel, and their mediated devices: {AS_EVER}",
+        "anything else: not offered",
+        "an IOMMU group of several of these: withheld (groups: withhold)",
+        "of the free devices: those nearest to each other",
+        "node devices, like /dev/kvm: none",
+        "groups of vfio's no-IOMMU mode: withheld",
+    ]
 
 
 def test_a_path_too_long_for_sockets_is_refused(gpu_plugin: Command, machine: Machine, tmp_path: Path) -> None:

@@ -128,6 +128,38 @@ def test_a_card_that_is_plugged_in_is_offered_and_one_that_is_taken_out_is_not(
     assert len(kubelet.registrations) == 1
 
 
+def test_a_card_that_is_plugged_in_under_a_colliding_name_is_withheld_and_the_rest_goes_on(
+    copied_machine: Machine, kubelet: Kubelet, config: Path
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    make_nodes(sys, kubelet.directory / "dev")
+    config.write_text(
+        "offer: [{address: '0000:e1:00.0', resource: a/b.c}, {address: '0000:01:00.0', resource: a.b/c}]\n"
+    )
+    functions = ("0000:01:00.0", "0000:01:00.1")
+    for address in functions:
+        unplug(sys, address)
+    with serve(sys, kubelet.directory, "--config", config) as plugin:
+        kubelet.wait_until(lambda: kubelet.healthy("a/b.c") == BOTH[1:])
+        for address in functions:
+            plug(sys, address)
+        plugin.wait_for_line("0000:01:00.0 (GA102 [GeForce RTX 3090]) is not on offer: it cannot be told apart")
+        # The look goes on: what happens to the others is seen.
+        bind(sys, "0000:e1:00.1", "snd_hda_intel")
+        kubelet.wait_until(lambda: health(kubelet, "a/b.c") == {"0000:e1:00.0": "Unhealthy"})
+        assert "a.b/c" not in kubelet.endpoints
+        for address in ("0000:e1:00.0", "0000:e1:00.1"):
+            unplug(sys, address)
+        kubelet.wait_until(lambda: kubelet.healthy("a.b/c") == BOTH[:1])
+    with serve(sys, kubelet.directory, "--config", config) as plugin:
+        kubelet.wait_until(lambda: kubelet.healthy("a.b/c") == BOTH[:1])
+    for address in ("0000:e1:00.0", "0000:e1:00.1"):
+        plug(sys, address)
+    with serve(sys, kubelet.directory, "--config", config) as plugin:
+        assert plugin.end(30) == 1, "at a start the config has to be mended first"
+        assert "resources a.b/c and a/b.c would share the variable PCI_RESOURCE_A_B_C" in plugin.log[-1]
+
+
 # The config.
 
 

@@ -25,7 +25,7 @@ from tests.compose import (
     look_closely,
 )
 from tests.conftest import Command, Machine
-from tests.kernel import bind, make_nodes
+from tests.kernel import bind, make_nodes, platform_device
 from tests.processes import FIXTURES
 
 GPU, SCREEN = "0000:01:00.0", "0000:00:02.0"
@@ -521,6 +521,16 @@ def test_a_card_on_a_driver_of_the_hosts_is_bound_or_withheld(findings: Examine,
     )
     withheld = about(findings(this, Config(offer=(Rule(address=GPU, withhold=True),))), Check.VIABILITY, GPU)
     assert (withheld.severity, withheld.text, withheld.mend) == (Severity.NOTE, "is withheld by the config", ())
+
+
+def test_what_is_not_on_pci_is_freed_of_its_driver_by_what_is_written(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    platform_device(this.sys, 1, "INTC1055:00", "intel-lpss")
+    found = about(findings(this), Check.VIABILITY, GPU)
+    assert (found.severity, found.mend) == (
+        Severity.PROBLEM,
+        ("echo INTC1055:00 > /sys/kernel/iommu_groups/1/devices/INTC1055:00/driver/unbind",),
+    )
 
 
 def test_two_cards_as_one_unit_are_fine(findings: Examine, node: NodeOf) -> None:

@@ -1,3 +1,4 @@
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
-from tests.kernel import bind
+from tests.kernel import bind, mediated_device, platform_device, plug, unplug
 
 GPU = PCIAddress.parse("0000:01:00.0")
 RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
@@ -113,6 +114,77 @@ def test_a_gpu_is_offered_on_vfio_pci_and_its_variants_only(
     assert reason(take(tmp_path / "sys")) == expected
 
 
+def test_of_six_cards_the_two_that_are_whole_and_on_vfio_are_offered(take: Take, tmp_path: Path) -> None:
+    sys = tmp_path / "sys"
+    drivers = ("vfio-pci", "nvgrace_gpu_vfio_pci", "vfio-pci", None, "vfio-pci", "vfio-pci")
+    cards = [
+        Function(
+            address=f"0000:0{number}:00.0",
+            id=f"10de:1b8{number - 1}",
+            pci_class=0x030200,
+            path=f"pci0000:00/0000:00:0{number}.0",
+            driver=driver,
+            group=None if number == 5 else number,
+        )
+        for number, driver in enumerate(drivers, start=1)
+    ]
+    compose(sys, cards)
+    for number, lost in ((3, ":1B82"), (6, "PCI_ID=10DE:1B85\n")):  # no device ID; no vendor
+        uevent = sys / f"bus/pci/devices/0000:0{number}:00.0/uevent"
+        uevent.write_text(uevent.read_text().replace(lost, ""))
+    inventory = take(sys)
+    assert {resource: [device.id for device in devices] for resource, devices in inventory.listed.items()} == {
+        "nvidia.com/1b80": ["0000:01:00.0"],
+        "nvidia.com/1b81": ["0000:02:00.0"],
+    }
+    withheld = {device.id: str(device.withheld)[:21] for device in inventory.devices if device.withheld}
+    assert withheld == {"0000:04:00.0": "is bound to no driver", "0000:05:00.0": "is in no IOMMU group:"}
+    assert [fault.partition("/uevent")[0] for fault in inventory.faults] == [
+        "bus/pci/devices/0000:03:00.0",
+        "bus/pci/devices/0000:06:00.0",
+    ]
+
+
+DSA = Function(
+    address="0000:6a:01.0", id="8086:0b25", pci_class=0x088000, path="pci0000:6a", driver="vfio-pci", group=6
+)
+QAT = replace(DSA, address="0000:6b:00.0", id="8086:4940", pci_class=0x0B4000, group=7)
+
+
+@pytest.mark.parametrize(
+    ("functions", "listed", "withheld"),
+    [
+        ([], [], None),
+        ([DSA], ["0000:6a:01.0"], None),
+        ([DSA, QAT], ["0000:6a:01.0"], None),
+        ([QAT], [], None),
+        ([replace(DSA, driver="idxd")], [], "is bound to idxd; bind the whole card to vfio-pci"),
+        ([replace(DSA, driver=None)], [], "is bound to no driver; bind the whole card to vfio-pci"),
+        ([replace(DSA, group=None)], [], "is in no IOMMU group: "),
+        ([DSA, replace(DSA, address="0000:6f:01.0", group=8)], ["0000:6a:01.0", "0000:6f:01.0"], None),
+    ],
+)
+def test_an_accelerator_that_a_rule_fits_is_offered_or_has_a_reason(
+    take: Take, tmp_path: Path, functions: list[Function], listed: list[str], withheld: str | None
+) -> None:
+    compose(tmp_path / "sys", functions)
+    inventory = take(tmp_path / "sys", Rule(device="8086:0b25", resource="intel.com/dsa"))
+    assert [device.id for device in inventory.listed.get("intel.com/dsa", ())] == listed
+    reasons = [device.withheld for device in inventory.devices if device.withheld]
+    assert len(reasons) == (withheld is not None)
+    assert withheld is None or str(reasons[0]).startswith(withheld)
+
+
+def test_an_accelerator_that_cannot_be_read_is_a_fault_and_the_other_is_offered(take: Take, tmp_path: Path) -> None:
+    sys = tmp_path / "sys"
+    compose(sys, [DSA, replace(DSA, address="0000:6f:01.0", group=8)])
+    (sys / "bus/pci/devices/0000:6a:01.0/uevent").write_text("")
+    inventory = take(sys, Rule(device="8086:0b25", resource="intel.com/dsa"))
+    assert [device.id for device in inventory.listed["intel.com/dsa"]] == ["0000:6f:01.0"]
+    (fault,) = inventory.faults
+    assert fault.startswith("bus/pci/devices/0000:6a:01.0/uevent: ")
+
+
 @pytest.mark.parametrize("driver", [None, "pci-stub"])
 def test_a_card_with_a_function_that_vfio_does_not_have_is_not_offered(
     take: Take, tmp_path: Path, driver: str | None
@@ -138,6 +210,33 @@ def test_others_of_the_group_leave_it_viable_without_a_driver_of_their_own(
     gpu = card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1)
     compose(tmp_path / "sys", desktop((*gpu, nic)))
     assert reason(take(tmp_path / "sys")) is None
+
+
+@pytest.mark.parametrize(
+    ("driver", "expected"),
+    [
+        (
+            "intel-ish",
+            "is in group 1, which is not viable: INTC1055:00 (not on PCI) is bound to intel-ish; free it of its driver",
+        ),
+        ("vfio-platform", None),
+        (None, None),
+    ],
+)
+def test_what_is_not_on_pci_has_to_leave_the_group_viable_too(
+    take: Take, copied_machine: Machine, driver: str | None, expected: str | None
+) -> None:
+    sys = copied_machine("rtx-2060")
+    platform_device(sys, 1, "INTC1055:00", driver)
+    assert reason(take(sys)) == expected
+
+
+def test_a_member_whose_driver_cannot_be_read_leaves_no_group_viable(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "kernel/iommu_groups/1/devices/INTC1055:00/driver").mkdir(parents=True)
+    inventory = take(sys)
+    assert reason(inventory) == "is in group 1, which is not viable: the driver of INTC1055:00 cannot be read"
+    assert inventory.faults == ("kernel/iommu_groups/1/devices/INTC1055:00/driver: expected a link",)
 
 
 def test_a_foreign_member_may_lose_its_driver_instead(take: Take, tmp_path: Path) -> None:
@@ -197,6 +296,12 @@ def test_the_first_rule_that_fits_names_the_resource(take: Take, machine: Machin
     assert list(take(machine("rtx-2060"), *rules).listed) == ["example.com/first"]
 
 
+def test_two_rules_with_one_name_are_one_resource(take: Take, machine: Machine) -> None:
+    rules = [Rule(address=address, resource="example.com/pool") for address in ("0000:01:00.0", "0000:e1:00.0")]
+    listed = take(machine("two-rtx-3090"), *rules).listed
+    assert [device.id for device in listed["example.com/pool"]] == ["0000:01:00.0", "0000:e1:00.0"]
+
+
 def test_a_virtual_function_is_a_device_of_its_own(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("two-cards-nested-vfio")
     bind(sys, "0000:02:00.1", "vfio-pci")
@@ -242,6 +347,55 @@ def test_resources_that_share_a_variable_are_refused(take: Take, machine: Machin
     )
     with pytest.raises(Refusal, match=r"a\.b/c and a/b\.c would share the variable PCI_RESOURCE_A_B_C"):
         take(machine("two-cards-nested-vfio"), *rules)
+
+
+A_B_C = (Rule(address="0000:01:00.0", resource="a/b.c"), Rule(address="0000:e1:00.0", resource="a.b/c"))
+OTHER = PCIAddress.parse("0000:e1:00.0")
+
+
+@pytest.mark.parametrize(("there", "later"), [(GPU, OTHER), (OTHER, GPU)])
+def test_a_resource_that_comes_later_and_shares_a_variable_is_withheld_and_the_one_before_stays(
+    copied_machine: Machine, pci_ids: PCIIDs, there: PCIAddress, later: PCIAddress
+) -> None:
+    """Whichever is the first by name: a card that is plugged in must not take another one off the node."""
+    sys = copied_machine("two-rtx-3090")
+    config = Config(offer=A_B_C)
+    for number in (0, 1):
+        unplug(sys, f"{str(later)[:-1]}{number}")
+    before = take_inventory(read_host(sys), config, pci_ids)
+    assert [device.id for devices in before.listed.values() for device in devices] == [str(there)]
+    for number in (0, 1):
+        plug(sys, f"{str(later)[:-1]}{number}")
+    for _ in range(2):  # and so it stays
+        before = take_inventory(read_host(sys), config, pci_ids, before)
+        assert [device.id for devices in before.listed.values() for device in devices] == [str(there)]
+        old, new = before.by_id[str(there)].resource, before.by_id[str(later)].resource
+        assert reason(before, later) == (
+            f"cannot be told apart: resources {old} and {new} would share the variable PCI_RESOURCE_A_B_C; "
+            "give one of them another name in the config"
+        )
+    for number in (0, 1):
+        unplug(sys, f"{str(there)[:-1]}{number}")
+    alone = take_inventory(read_host(sys), config, pci_ids, before)
+    assert reason(alone, later) is None, "nobody else has the variable any more"
+
+
+def test_two_resources_that_come_at_once_and_share_a_variable_are_one_offer(machine: Machine, pci_ids: PCIIDs) -> None:
+    nothing = Inventory(devices=(), faults=(), egms={}, noiommu=frozenset())
+    found = take_inventory(read_host(machine("two-rtx-3090")), Config(offer=A_B_C), pci_ids, nothing)
+    assert list(found.listed) == ["a.b/c"]
+
+
+def test_a_mediated_device_that_is_made_later_and_called_like_a_card_is_withheld(
+    copied_machine: Machine, pci_ids: PCIIDs
+) -> None:
+    sys = copied_machine("rtx-2060")
+    config = Config(offer=(Rule(mdev_type="GRID T4-1Q", resource=RTX),))
+    before = take_inventory(read_host(sys), config, pci_ids)
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
+    found = take_inventory(read_host(sys), config, pci_ids, before)
+    assert [device.id for device in found.listed[RTX]] == [str(GPU)]
+    assert "would be both PCI and mediated devices" in str(found.by_id[MDEV].withheld)
 
 
 def together(sys: Path, pci_ids: PCIIDs, *rules: Rule) -> Inventory:
@@ -372,23 +526,6 @@ def test_a_vgpu_whose_type_nothing_names_any_more_asks_for_a_rule(take: Take, tm
 MDEV = "b0c9d7f4-8d30-4d0f-9d6c-0a4d1c2f9f10"
 
 
-def with_mdev(sys: Path, *, type_name: str | None, directory: str = "nvidia-231", group: int | None = 40) -> None:
-    """A mediated device of the GPU, as the kernel shows it."""
-    gpu = (sys / "bus/pci/devices/0000:01:00.0").resolve()
-    place = gpu / MDEV
-    place.mkdir()
-    supported = gpu / "mdev_supported_types" / directory
-    supported.mkdir(parents=True)
-    if type_name is not None:
-        (supported / "name").write_text(f"{type_name}\n")
-    (place / "mdev_type").symlink_to(f"../mdev_supported_types/{directory}")
-    if group is not None:
-        (place / "iommu_group").symlink_to(f"../../../../kernel/iommu_groups/{group}")
-    link = sys / "bus/mdev/devices" / MDEV
-    link.parent.mkdir(parents=True)
-    link.symlink_to(Path("../../..") / place.relative_to(sys))
-
-
 @pytest.mark.parametrize(
     ("type_name", "directory", "resource"),
     [
@@ -402,20 +539,28 @@ def test_a_mediated_device_is_offered_by_its_type(
     take: Take, copied_machine: Machine, type_name: str | None, directory: str, resource: str
 ) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name=type_name, directory=directory)
+    mediated_device(sys, str(GPU), MDEV, type_name, directory=directory, group=40)
     (device,) = take(sys).listed[resource]
     assert (device.id, device.kind, device.iommu_group, device.lead.address) == (MDEV, Kind.MDEV, 40, GPU)
 
 
+def test_a_mediated_device_is_on_the_node_of_its_parent(take: Take, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices/0000:01:00.0/numa_node").write_text("2\n")
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
+    device = take(sys).by_id[MDEV]
+    assert (device.lead.address, device.numa_node) == (GPU, 2)
+
+
 def test_a_mediated_device_without_a_group_is_withheld(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name="GRID T4-1Q", group=None)
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=None)
     assert str(take(sys).by_id[MDEV].withheld).startswith("is in no IOMMU group")
 
 
 def test_a_rule_names_mediated_devices_by_type(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name="GRID T4-1Q")
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
     assert MDEV in {d.id for d in take(sys, Rule(mdev_type="GRID T4-1Q", resource="a.b/c")).listed["a.b/c"]}
     withheld = take(sys, Rule(mdev_type="GRID T4-1Q", vendor="10de", withhold=True)).by_id[MDEV]
     assert withheld.withheld == "is withheld by the config"
@@ -423,7 +568,7 @@ def test_a_rule_names_mediated_devices_by_type(take: Take, copied_machine: Machi
 
 def test_one_resource_is_never_both_cards_and_mediated_devices(take: Take, copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
-    with_mdev(sys, type_name="GRID T4-1Q")
+    mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
     with pytest.raises(Refusal, match="would be both PCI and mediated devices"):
         take(sys, Rule(mdev_type="GRID T4-1Q", resource=RTX))
 
@@ -432,5 +577,9 @@ def test_a_card_may_not_be_called_like_a_node_device(machine: Machine, pci_ids: 
     config = Config(
         offer=(Rule(vendor="10de", resource="devices.gpu-launcher.dev/kvm"),), node_devices={NodeDevice.KVM: 1}
     )
-    with pytest.raises(Refusal, match=r"devices\.gpu-launcher\.dev/kvm is the name of the node's /dev/kvm"):
+    problem = "devices.gpu-launcher.dev/kvm is the name of the node's /dev/kvm; give the card another one"
+    with pytest.raises(Refusal, match=re.escape(problem)):
         take_inventory(read_host(machine("rtx-2060")), config, pci_ids)
+    nothing = Inventory(devices=(), faults=(), egms={}, noiommu=frozenset())
+    later = take_inventory(read_host(machine("rtx-2060")), config, pci_ids, nothing)
+    assert (later.listed, reason(later)) == ({}, f"cannot be told apart: {problem}")

@@ -6,7 +6,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from plugin.errors import UserError
-from plugin.naming import PREFIXES, PCIIDs, is_resource_name, read_pci_ids, resource_name, sanitised
+from plugin.naming import (
+    PREFIXES,
+    PCIIDs,
+    is_resource_name,
+    read_pci_ids,
+    resource_name,
+    sanitised,
+    type_resource_name,
+)
 
 
 @pytest.mark.parametrize(
@@ -99,6 +107,38 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     with pytest.raises(UserError, match=r"is no pci\.ids file; expected lines like"):
         read_pci_ids(path)
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("118e gk104.gl [grid/k./520]", "nvidia.com/GK104_GL_GRID_K__520"),  # a single blank after the ID
+        ("118e  _GPU [trailing] _ ", "nvidia.com/GPU_TRAILING"),
+        ("118e  !!!", "nvidia.com/118e"),
+        ("118e  ___", "nvidia.com/118e"),
+        ("118e", "nvidia.com/118e"),
+        ("118e  " + "x" * 62 + " y", "nvidia.com/" + "X" * 62),
+        ("118f  another", "nvidia.com/118e"),
+    ],
+)
+def test_whatever_the_line_the_name_is_valid(tmp_path: Path, line: str, expected: str) -> None:
+    path = tmp_path / "pci.ids"
+    path.write_text(f"10de  NVIDIA\n\t{line}\n")
+    assert resource_name(read_pci_ids(path), "nvidia.com", 0x10DE, 0x118E) == expected
+    assert is_resource_name(expected)
+
+
+@pytest.mark.parametrize(
+    ("type_name", "expected"),
+    [
+        ("NVIDIA A2-4C", "nvidia.com/NVIDIA_A2-4C"),  # hyphens stay in the names of types
+        ("GRID T4-1Q", "nvidia.com/GRID_T4-1Q"),
+        ("", None),
+        ("a/b", None),
+    ],
+)
+def test_a_type_keeps_its_name_where_that_is_valid(type_name: str, expected: str | None) -> None:
+    assert type_resource_name("nvidia.com", type_name) == expected
 
 
 def test_a_last_line_without_its_end_counts(tmp_path: Path) -> None:

@@ -4,11 +4,12 @@ import pytest
 
 from pci import details
 from pci.processors import NODE_FILES, SIBLINGS, read_processors
-from pci.sysfs import FILES, LINKS, VFIO_DEV_NUMBER, read_host
+from pci.sysfs import FILES, LINKS, VFIO_DEV_NUMBER, OtherMember, read_host
 from plugin.errors import Refusal, UserError
 from plugin.record import record
 from tests.compose import MACHINES, PROCESSORS, SYSFS, compose
 from tests.conftest import Machine
+from tests.kernel import platform_device
 
 
 def contents(tree: Path) -> dict[str, str]:
@@ -52,6 +53,16 @@ def test_this_machine_can_be_recorded_and_nothing_but_what_is_read(tmp_path: Pat
         VFIO_DEV_NUMBER,
         SIBLINGS.rpartition("/")[2],
     }
+
+
+def test_what_is_not_on_pci_in_a_group_is_recorded_with_its_driver(copied_machine: Machine, tmp_path: Path) -> None:
+    sys = copied_machine("rtx-2060")
+    platform_device(sys, 1, "INTC1055:00", "intel-lpss")
+    platform_device(sys, 1, "INTC1056:00", None)
+    record(sys, tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(sys)
+    assert read_host(tmp_path / "out") == read_host(sys)
+    assert read_host(sys).others == {1: (OtherMember("INTC1055:00", "intel-lpss"), OtherMember("INTC1056:00", None))}
 
 
 def test_a_directory_with_something_in_it_is_left_alone(machine: Machine, tmp_path: Path) -> None:
