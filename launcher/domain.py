@@ -10,7 +10,6 @@ from uuid import UUID, uuid5
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lxml import etree
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
@@ -34,9 +33,11 @@ from launcher.elements import (
     placement,
     security,
 )
+from launcher.elements.element import E
 from launcher.facts import Facts
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
+_PARSER = etree.XMLParser(remove_blank_text=True)
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
@@ -67,7 +68,7 @@ def domain_element(
     )
     pinned = placement.pinning(vmi, facts)
     cells = placement.guest_cells(vmi, pinned, facts)
-    root = etree.fromstring(chassis, etree.XMLParser(remove_blank_text=True))
+    root = etree.fromstring(chassis, _PARSER)
     os = root.find("os")
     assert os is not None, "the template has <os>"
     firmware.boot(vmi, os)

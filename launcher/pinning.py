@@ -126,17 +126,17 @@ class _Node:
 
 def _of_pod(cpus: tuple[int, ...], host: Processors, threads: int) -> list[_Node]:
     core_of = {cpu: core for core in host.cores for cpu in core}
-    pods, seen = frozenset(cpus), set[int]()
+    left = set(cpus)
     nodes = []
     for node in host.nodes:
         cores = []
         for cpu in node.cpus:
-            core = tuple(thread for thread in core_of.get(cpu, (cpu,)) if thread in pods and thread not in seen)
-            seen.update(core)
-            if core:
-                cores.append(core)
+            core = core_of.get(cpu, (cpu,))
+            if not left.isdisjoint(core):
+                cores.append(tuple(thread for thread in core if thread in left))
+                left.difference_update(core)
         nodes.append(_Node(cores, threads))
-    if strange := tuple(cpu for cpu in cpus if cpu not in seen):
+    if strange := tuple(cpu for cpu in cpus if cpu in left):
         known = cpulist(tuple(sorted(cpu for node in host.nodes for cpu in node.cpus)))
         raise UserError(
             f"the pod has the CPUs {cpulist(strange)}, and the node has {known or 'none'}; "

@@ -1,8 +1,8 @@
 """<address type='pci'>: a PCI address in the guest, or in a hostdev's source."""
 
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.elements.element import E
 from pci.address import PCIAddress
 
 
@@ -14,7 +14,7 @@ def pci_address(address: PCIAddress, **attributes: str) -> Element:
         "slot": f"0x{address.slot:02x}",
         "function": f"0x{address.function:x}",
     }
-    return E.address({**attributes, **numbers})
+    return E.address(**attributes, **numbers)
 
 
 def guest_address(address: PCIAddress, *, multifunction: bool = False) -> Element:

@@ -1,13 +1,13 @@
 """<controller>: the root ports that seats are made of, and what devices are plugged into."""
 
 from lxml import etree
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Seat
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
 from launcher.elements.cpu import vcpus
+from launcher.elements.element import E
 from launcher.elements.peripherals import inputs
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.spec import Spec, VirtualMachineInstance

@@ -1,8 +1,8 @@
 """<cpu> and the number of vCPUs."""
 
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.elements.element import E
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
 from launcher.manifest import sizes

@@ -1,10 +1,10 @@
 """<graphics> and <video>: a screen, which VNC shows on a socket."""
 
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import SCREEN
 from launcher.elements.address import guest_address
+from launcher.elements.element import E
 from launcher.manifest.spec import Spec
 
 _MEMORY = "16384"  # KiB, KubeVirt's

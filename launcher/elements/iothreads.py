@@ -9,10 +9,10 @@ any, but all disks count.
 from collections.abc import Mapping
 from itertools import count as counting
 
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements.cpu import vcpus
+from launcher.elements.element import E
 from launcher.manifest.disks import Disk
 from launcher.manifest.spec import Domain, VirtualMachineInstance
 

@@ -1,8 +1,8 @@
 """The guest's memory: how much, and what it is made of."""
 
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.elements.element import E
 from launcher.errors import UserError
 from launcher.manifest import sizes
 from launcher.manifest.memory import Hugepages

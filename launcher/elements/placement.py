@@ -1,9 +1,9 @@
 """<cputune> and <numatune>: which of the host's CPUs and nodes serve which of the guest's."""
 
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements import cpu, iothreads
+from launcher.elements.element import E
 from launcher.elements.memory import guest_memory, is_memfd
 from launcher.errors import UserError
 from launcher.facts import Facts

@@ -1,8 +1,8 @@
 """<launchSecurity>: memory that the host cannot read."""
 
-from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.elements.element import E
 from launcher.manifest.security import SEV
 from launcher.manifest.spec import Domain
 

@@ -3,6 +3,7 @@
 import re
 import reprlib
 from collections.abc import Iterable
+from functools import cache
 from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
@@ -12,11 +13,16 @@ from launcher.quantity import parse_quantity
 T = TypeVar("T")
 
 
+@cache  # at the first use: a start needs few of them
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.ASCII)
+
+
 def matching(pattern: str, expected: str) -> Checks:
     """A check that the whole text matches; `expected` ends the error: "'x' is ...; expected ..."."""
 
     def check(value: str) -> str:
-        if not re.fullmatch(pattern, value, re.ASCII):
+        if not _compiled(pattern).fullmatch(value):
             raise ValueError(f"{shown(value)} {expected}")
         return value
 

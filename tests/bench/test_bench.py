@@ -1,5 +1,6 @@
 """The bench compares like with like: both plugins answer the same, and rightly; and what is reached is reached."""
 
+import json
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
-from tests.bench import allocate
+from tests.bench import allocate, convert
 from tests.bench.contestant import Contestant, floor, gpu_plugin, serving
 from tests.bench.machine import VARIABLE, Machine, build
 from tests.bench.process import cpu_seconds, proportional_set_size
@@ -78,3 +79,10 @@ def test_what_never_comes_is_not_reached() -> None:
     line = within("", [1, 2, math.inf], "ms", p50=5, max=50)
     assert (line.ours, line.reached) == ("p50 2.0 ms, max never", False)
     assert within("", [1, 2, math.inf], "ms", p50=2).reached
+
+
+def test_the_conversion_that_is_timed_converts(capsys: pytest.CaptureFixture[str]) -> None:
+    convert.ours(rounds=2)
+    rounds = json.loads(capsys.readouterr().out)
+    assert len(rounds) == 2
+    assert min(rounds) > 0

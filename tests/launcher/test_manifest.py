@@ -1,10 +1,13 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from launcher.errors import UserError
 from launcher.manifest.cpu import CPU
+from launcher.manifest.document import read_document
 from launcher.manifest.reading import read_manifest
+from tests.launcher.cases import Case, cases
 from tests.launcher.vms import RTX_2060, vmi_text
 from tests.processes import FIXTURES
 
@@ -128,6 +131,11 @@ def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> Non
         ),
         ("{[a]: 1}", "is not YAML: line 1, column 2: while constructing a mapping, found unhashable key"),
         ("a: !!python/object:os.system {}", "is not YAML: line 1, column 4: could not determine a constructor"),
+        ("a: !!set {b, c}", "is not YAML: line 1, column 4: could not determine a constructor for the tag"),
+        ("a: &b 1\nc: &b 2", "is not YAML: line 2, column 4: found duplicate anchor"),
+        ("a: *b", "is not YAML: line 1, column 4: found undefined alias"),
+        ("a: {<<: [b]}", "is not YAML: line 1, column 9: while constructing a mapping, expected a mapping"),
+        ("&a [*a]", "expected a VirtualMachine or VirtualMachineInstance, found [[[[...]]]]"),
         ("[" * 100_000, "is not YAML: nested more than 100 levels deep"),
         ("- " * 3000, "is not YAML: nested more than 100 levels deep"),
         ("a: !!bool maybe", "is not YAML: "),
@@ -158,6 +166,24 @@ def test_a_mapping_merged_into_another_is_not_a_key_twice(path: Path) -> None:
     merged = "labels: {a: &a {name: q}, b: {c: &c {<<: *a, name: z}}, d: {<<: *c}}"
     path.write_text(vmi_text().replace("metadata: {name: vm}", f"metadata: {{name: vm, {merged}}}"))
     assert read_manifest(path).metadata.name == "vm"
+
+
+def test_a_mappings_own_keys_stand_before_merged_ones_and_the_first_of_those_before_the_others() -> None:
+    assert read_document("{<<: [{a: 1, b: 1}, {b: 2, c: 2}], c: 3}") == {"a": 1, "b": 1, "c": 3}
+    assert read_document('{"<<": {a: 1}}') == {"<<": {"a": 1}}
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case.name)
+def test_a_document_is_what_pyyaml_makes_of_it(case: Case) -> None:
+    text = case.vm.read_text()
+    assert read_document(text) == yaml.safe_load(text)
+
+
+def test_a_scalar_is_what_pyyaml_makes_of_it() -> None:
+    plain = ("1", "0x1F", "017", "1_000", "-1.5", "1.5e+3", "190:20:30", "yes", "Off", "~", "", "2001-01-02", ".inf")
+    tagged = ("!!str 1", "! 1", "!!int '7'", "!!float 1", "!!binary aGk=")
+    text = "\n".join(f"- {scalar}" for scalar in (*plain, *tagged, *(f"'{scalar}'" for scalar in plain)))
+    assert read_document(text) == yaml.safe_load(text)
 
 
 def test_a_cpu_feature_has_libvirts_name(path: Path) -> None:
