@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from inspect import get_annotations
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, dataclass_transform, get_args, get_origin
+from uuid import UUID
 
 from pydantic_core import CoreSchema, PydanticCustomError, SchemaValidator
 from pydantic_core import core_schema as schema
@@ -41,7 +42,7 @@ class Checks:
 class Refused(NamedTuple):
     """Annotated[None, Refused(why)]: a field of KubeVirt's that is not converted: why, and what to do instead.
 
-    Null, false and an empty list say nothing and may stand there. An empty mapping says something.
+    Null, false, an empty text and an empty list say nothing and may stand there. An empty mapping says something.
     """
 
     why: str
@@ -166,6 +167,7 @@ _METHODS: Mapping[str, Any] = {
 
 def _object(cls: Any) -> CoreSchema:
     names = dict.fromkeys(field.name for field in fields(cls)).keys()
+    texts = {field.name for field in fields(cls) if not field.required and _is_text(field)}
     checked = schema.dataclass_schema(
         cls,
         schema.dataclass_args_schema(
@@ -184,11 +186,22 @@ def _object(cls: Any) -> CoreSchema:
         if not (is_open(cls) or names >= value.keys()):
             name = next(name for name in value if name not in names)
             raise PydanticCustomError("unknown_field", _hint(str(name), list(names)), {"field": str(name)})
-        if None in value.values():
-            return {name: found for name, found in value.items() if found is not None}
+        said = value.values()
+        if None in said or "" in said:
+            return {
+                name: found
+                for name, found in value.items()
+                if found is not None and not (found == "" and name in texts)
+            }
         return value
 
     return schema.no_info_before_validator_function(known, checked)
+
+
+def _is_text(field: Field) -> bool:
+    """Whether an empty text is absence in it, as in Go, in which charts are written."""
+    kind = inside(field.kind)
+    return kind in (str, UUID) or get_origin(kind) is Literal or isinstance(field.fate, Refused)
 
 
 def _field(field: Field) -> schema.DataclassField:

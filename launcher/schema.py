@@ -36,7 +36,7 @@ def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
             case Checks():
                 return {**_schema(inner, defs), **how.json}
             case Refused():
-                return {"enum": [False, []], "description": f"not converted: {how.why}"}
+                return {"enum": [False, [], ""], "description": f"not converted: {how.why}"}
             case Ignored():
                 return {"description": f"ignored: {how.why}"}
     if origin in (Union, UnionType):

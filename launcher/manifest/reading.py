@@ -22,30 +22,7 @@ _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
 
 _USUAL = 1 << 16  # read alone at first: room for the largest has to be got from the kernel
 _LARGEST = 3 << 20  # twice what etcd takes of one object
-<<<<<<< HEAD
-_DEEPEST = 100
 _LONGEST = 1000  # characters of an error
-_MOST = 100_000  # ten times what etcd would store of the smallest values
-
-
-class _Loader(yaml.CSafeLoader):
-    """YAML as Kubernetes reads it, which refuses a key that is there twice."""
-
-    def flatten_mapping(self, node: yaml.MappingNode) -> None:
-        # Called for every mapping before it is made, and again where it is merged into another; after the first time
-        # it holds what was merged into it as well.
-        if not getattr(node, "seen", False):
-            node.seen = True  # type: ignore[attr-defined]
-            seen: set[str] = set()
-            for key, _ in node.value:
-                if isinstance(key, yaml.ScalarNode) and key.tag != "tag:yaml.org,2002:merge":
-                    if key.value in seen:
-                        problem = f"the key {key.value!r} is there twice"
-                        raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                    seen.add(key.value)
-        super().flatten_mapping(node)
-=======
->>>>>>> f-speed
 
 
 def read_manifest(path: Path) -> VirtualMachineInstance:
