@@ -6,7 +6,8 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -27,6 +28,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
 from launcher.versions import newer_elements, parse_version, refuse_newer
+from launcher.volumes import facts_of_volumes
 from pci.processors import UNKNOWN, Processors
 from pci.sysfs import Host, NotSysfs, read_host
 
@@ -86,6 +88,7 @@ Libvirt = Annotated[
     typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
 ]
 
+_ROOT = Path("/")
 _SYS = Path("/sys")
 _KVM = Path("/dev/kvm")
 
@@ -114,13 +117,15 @@ def render(
     for card in cards:
         if card.missing is not None:
             _warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
+    sizes = _block_sizes(block_size or [])
+    _refuse_other_names(vmi, {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
     facts = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
         processors=_processors(vmi, pod.sysfs),
         block=frozenset(block_volume or []),
         raw_images=frozenset(raw_image or []),
-        block_sizes=_block_sizes(block_size or []),
+        block_sizes=sizes,
     )
     tree = domain_element(vmi, seat(cards), facts, usb(cards))
     newer = newer_elements(tree)
@@ -200,9 +205,16 @@ def run(
     allowed = vmi.metadata.annotations.allow_emulation
     kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
     cpus = cpuset_of_pod(sysfs) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
-    facts = Facts(kvm=kvm, cpus=cpus, processors=_processors(vmi, sysfs))
+    facts = replace(facts_of_volumes(vmi.spec, _ROOT, sysfs), kvm=kvm, cpus=cpus, processors=_processors(vmi, sysfs))
     xml = domain_xml(vmi, seats, facts, usb(cards))
     run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
+
+
+def _refuse_other_names(vmi: VirtualMachineInstance, given: Mapping[str, Iterable[str] | None]) -> None:
+    volumes = [volume.name for volume in vmi.spec.volumes]
+    for flag, names in given.items():
+        if other := next((name for name in names or () if name not in volumes), None):
+            raise UserError(f"{flag} {other}: the manifest has no such volume; expected one of {', '.join(volumes)}")
 
 
 def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:

@@ -167,7 +167,7 @@ _METHODS: Mapping[str, Any] = {
 
 def _object(cls: Any) -> CoreSchema:
     names = dict.fromkeys(field.name for field in fields(cls)).keys()
-    texts = {field.name for field in fields(cls) if not field.required and _is_text(field)}
+    texts = {field.name for field in fields(cls) if not field.required and is_text(field)}
     checked = schema.dataclass_schema(
         cls,
         schema.dataclass_args_schema(
@@ -198,7 +198,7 @@ def _object(cls: Any) -> CoreSchema:
     return schema.no_info_before_validator_function(known, checked)
 
 
-def _is_text(field: Field) -> bool:
+def is_text(field: Field) -> bool:
     """Whether an empty text is absence in it, as in Go, in which charts are written."""
     kind = inside(field.kind)
     return kind in (str, UUID) or get_origin(kind) is Literal or isinstance(field.fate, Refused)

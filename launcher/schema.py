@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
-from launcher.model import Checks, Field, Ignored, Reads, Refused, fields, is_model, is_open
+from launcher.model import Checks, Field, Ignored, Reads, Refused, fields, is_model, is_open, is_text
 
 Schema = dict[str, Any]
 
@@ -36,7 +36,7 @@ def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
             case Checks():
                 return {**_schema(inner, defs), **how.json}
             case Refused():
-                return {"enum": [False, [], ""], "description": f"not converted: {how.why}"}
+                return {"enum": [False, []], "description": f"not converted: {how.why}"}
             case Ignored():
                 return {"description": f"ignored: {how.why}"}
     if origin in (Union, UnionType):
@@ -71,7 +71,8 @@ def _property(field: Field, defs: dict[str, Schema]) -> Schema:
     schema = _schema(field.kind, defs)
     if field.required or isinstance(field.fate, Ignored):
         return schema
-    return {"anyOf": [schema, {"type": "null"}]}
+    empty: list[Schema] = [{"const": ""}] if is_text(field) else []
+    return {"anyOf": [schema, {"type": "null"}, *empty]}
 
 
 _SCALARS: Mapping[Any, Schema] = {

@@ -55,7 +55,7 @@ def _disk(disk: Disk, source: Source | None, driver: Element, bus: Bus, number: 
     if target.device == "lun" and source is not None and not source.block:
         raise UserError(
             f"spec.domain.devices.disks: {disk.name!r} is a lun over a claim with a file system, "
-            f"which takes no SCSI commands; expected volumeMode: Block (render: --block-volume {disk.name})"
+            f"which takes no SCSI commands; expected volumeMode: Block (for render: --block-volume {disk.name})"
         )
     # Without a source, a drive without a medium: KubeVirt calls that a block device.
     element = E.disk(driver, type=source.type if source else "block", device=target.device)
@@ -122,7 +122,7 @@ def _block_size(disk: Disk, facts: Facts) -> list[Element]:
     if disk.name not in facts.block_sizes:
         raise UserError(
             f"spec.domain.devices.disks: {disk.name!r} is to match its volume's block size, which is not known here "
-            f"(render: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes)"
+            f"(for render: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes)"
         )
     sizes = facts.block_sizes[disk.name]
     return [_blockio(sizes.logical, sizes.physical, sizes.discard)]

@@ -29,8 +29,11 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
 _REFUSED: Mapping[str, str] = {
     "hooks.kubevirt.io/hookSidecars": "hook sidecars are not asked; leave it out, and see the XML with render",
     "kubevirt.io/ignitiondata": "Ignition's data is not passed on; use cloud-init, or a disk with the data",
+}
+_REFUSED_IF_TRUE: Mapping[str, str] = {
     "kubevirt.io/placePCIDevicesOnRootComplex": "every card has a root port of its own; leave it out",
     "kubevirt.io/disablePCIHole64": "cards with large BARs need the 64-bit hole; leave it out",
+    "sidecar.istio.io/inject": "passt and Istio's proxy would take the same ports; leave it out",
 }
 
 
@@ -54,7 +57,9 @@ def _read(value: Any) -> Annotations:
         raise ValueError(f"expected a mapping, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
     said = {}
     for name, text in value.items():
-        if why := _REFUSED.get(name):
+        if text is None or text == "":
+            continue
+        if why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name)):
             raise ValueError(f"{name} is not converted: {why}")
         if name in _KNOWN:
             if text not in _KNOWN[name]:
@@ -75,10 +80,20 @@ def _read(value: Any) -> Annotations:
     )
 
 
+def _read_of_vm(value: Any) -> Annotations:
+    """KubeVirt's controller gives an instance the annotations of the template, and none of the VM's own."""
+    ours = [name for name in value if str(name).startswith(OURS)] if isinstance(value, dict) else []
+    if ours:
+        raise ValueError(f"{shown(ours[0])} is for the instance; write it into spec.template.metadata.annotations")
+    return Annotations()
+
+
+#: Those of a VirtualMachine itself.
+AnnotationsOfVM = Annotated[Annotations, Reads(_read_of_vm, {"type": "object"})]
 ReadAnnotations = Annotated[
     Annotations,
     Reads(
         _read,
-        {"type": "object", "properties": {name: {"enum": list(values)} for name, values in _KNOWN.items()}},
+        {"type": "object", "properties": {name: {"enum": [*values, "", None]} for name, values in _KNOWN.items()}},
     ),
 ]

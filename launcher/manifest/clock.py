@@ -5,6 +5,14 @@ from typing import Annotated, Literal
 from launcher.manifest.scalars import between, matching
 from launcher.model import model
 
+# A path below /usr/share/zoneinfo, and never out of it.
+TimeZone = Annotated[
+    str,
+    matching(
+        "[A-Za-z0-9][A-Za-z0-9_+-]*(/[A-Za-z0-9][A-Za-z0-9_+-]*)*", "is no time zone; expected one like Europe/Berlin"
+    ),
+]
+
 
 @model
 class UTC:
@@ -46,9 +54,7 @@ class Timers:
 @model
 class Clock:
     utc: UTC | None = None
-    timezone: (
-        Annotated[str, matching("[A-Za-z0-9_.+/-]+", "is no time zone; expected one like Europe/Berlin")] | None
-    ) = None
+    timezone: TimeZone | None = None
     timer: Timers | None = None
 
     def __post_init__(self) -> None:

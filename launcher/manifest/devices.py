@@ -139,5 +139,3 @@ def _check_orders(devices: Devices) -> None:
 def _check_attached(devices: Devices) -> None:
     if devices.video is not None and not devices.autoattachGraphicsDevice:
         raise ValueError("has video, and autoattachGraphicsDevice is false; leave one of them out")
-    if devices.logSerialConsole and not devices.autoattachSerialConsole:
-        raise ValueError("has logSerialConsole, and autoattachSerialConsole is false; leave one of them out")

@@ -35,7 +35,7 @@ class _Document(yaml.CSafeLoader):
         self.get_event()  # the document's end
         after: Any = self.get_event()
         if type(after) is not yaml.StreamEndEvent:
-            raise _problem("expected a single document in the stream, but found another document", after)
+            raise _problem("another document begins here; expected the VM alone in its file", after)
         return found
 
     def _value(self, event: Any, depth: int) -> Any:
@@ -113,6 +113,8 @@ class _Document(yaml.CSafeLoader):
             if value[:1] not in self.yaml_implicit_resolvers:
                 return value  # nothing but text begins with that
             tag = self.resolve(yaml.ScalarNode, value, event.implicit)  # type: ignore[no-untyped-call]
+            if tag == "tag:yaml.org,2002:timestamp" or ":" in value:
+                return value  # Go's reader has no dates and no numbers to base 60: 52:54:00:12:34:56 is a text
         if tag == "tag:yaml.org,2002:str":
             return value
         return self.construct_document(yaml.ScalarNode(tag, value, event.start_mark))

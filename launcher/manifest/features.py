@@ -82,6 +82,8 @@ class Hyperv:
 
     def __post_init__(self) -> None:
         on = self.on()
+        if self._flushes_directly() and self.vapic is not None and not self.vapic.enabled:
+            raise ValueError("tlbflush.direct needs vapic, which is disabled; leave one of the two out")
         for name, needed in _NEEDS:
             state = getattr(self, needed)
             if name in on and state is not None and not state.enabled:
@@ -93,7 +95,12 @@ class Hyperv:
         for name, needed in _NEEDS:
             if name in on:
                 on.add(needed)
+        if self._flushes_directly():
+            on.add("vapic")  # QEMU's docs/system/i386/hyperv.rst; KubeVirt leaves the guest without a start
         return frozenset(on)
+
+    def _flushes_directly(self) -> bool:
+        return self.tlbflush is not None and self.tlbflush.enabled and is_on(self.tlbflush.direct)
 
 
 @model
@@ -114,7 +121,7 @@ class Features:
     pvspinlock: FeatureState | None = None
 
     def __post_init__(self) -> None:
-        if self.hyperv is not None and self.hypervPassthrough is not None:
+        if self.hyperv is not None and is_on(self.hypervPassthrough):
             raise ValueError("has both hyperv and hypervPassthrough; expected one of them")
 
 

@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from launcher.manifest import relations
-from launcher.manifest.annotations import Annotations, ReadAnnotations
+from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
 from launcher.manifest.devices import Devices, check_architecture
@@ -24,6 +24,13 @@ _PROBES = Refused("probes are asked by KubeVirt's handler; the pod's own readine
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
+_LONGEST_NAME = 240
+
+
+def check_names(namespace: str, name: str) -> None:
+    """The domain is called by both, and files after the domain: a file's name has 255 bytes (`_VARS.fd` at its end)."""
+    if len(namespace) + len(name) > _LONGEST_NAME:
+        raise ValueError(f"namespace and name have more than {_LONGEST_NAME} characters together; shorten one of them")
 
 
 @open_model
@@ -32,6 +39,21 @@ class Metadata:
     namespace: DNSName = "default"
     uid: UUIDText | None = None
     annotations: ReadAnnotations = _NOTHING
+
+    def __post_init__(self) -> None:
+        check_names(self.namespace, self.name)
+
+
+@open_model
+class VMMetadata:
+    """A VirtualMachine's own; its instance gets the name and namespace."""
+
+    name: DNSName
+    namespace: DNSName = "default"
+    annotations: AnnotationsOfVM = _NOTHING
+
+    def __post_init__(self) -> None:
+        check_names(self.namespace, self.name)
 
 
 @open_model
@@ -159,7 +181,7 @@ class VirtualMachineSpec:
 class VirtualMachine:
     apiVersion: APIVersion
     kind: Literal["VirtualMachine"]
-    metadata: Metadata
+    metadata: VMMetadata
     spec: VirtualMachineSpec
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 

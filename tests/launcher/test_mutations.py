@@ -17,6 +17,7 @@ from jsonschema import Draft202012Validator
 from lxml import etree
 
 from launcher.errors import LauncherError, one_line
+from launcher.manifest.document import read_document
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from tests.launcher.cases import Case, cases
@@ -176,7 +177,7 @@ def test_a_mutated_manifest_is_valid_xml_or_one_line(tmp_path: Path, pytestconfi
         domain = etree.fromstring(xml)
         assert domain.find(".//evil") is None
         assert is_valid(domain), VALID.error_log
-        assert schema.is_valid(yaml.safe_load(path.read_text())), "the JSON schema refuses what is rendered"
+        assert schema.is_valid(read_document(path.read_text())), "the JSON schema refuses what is rendered"
 
     check()
     assert min(seen.values()) > 100, seen

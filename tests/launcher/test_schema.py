@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 
 import pytest
-import yaml
 from jsonschema import Draft202012Validator
 
+from launcher.manifest.document import read_document
 from launcher.schema import json_schema
 from tests.conftest import Command
 from tests.launcher.cases import VMS
@@ -16,7 +16,7 @@ SCHEMA = json_schema()
 
 def faults(text: str) -> list[str]:
     """Where and in which keyword a manifest differs from the schema, the deepest first."""
-    errors = Draft202012Validator(SCHEMA).iter_errors(yaml.safe_load(text))
+    errors = Draft202012Validator(SCHEMA).iter_errors(read_document(text))
     return [error.message for error in errors]
 
 

@@ -1,0 +1,71 @@
+"""What only the volumes themselves say, looked at in the pod: is a claim a block device, is an image raw, which sizes.
+
+KubeVirt's handler and launcher look as well (pkg/container-disk, GetImageInfo; virtwrap/converter/block_io_linux.go).
+"""
+
+import os
+import stat
+from pathlib import Path
+
+from launcher import paths
+from launcher.facts import BlockSizes, Facts
+from launcher.manifest.spec import Spec
+
+_QCOW2 = b"QFI\xfb"  # how every such image begins: QEMU's docs/interop/qcow2.txt
+
+
+def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
+    """Facts with `block`, `raw_images` and `block_sizes` of these volumes, below the pod's `root` and in its `sys`.
+
+    A volume that is not there counts for a claim with a file system, or a qcow2 image: libvirt names what is missing.
+    """
+    block = frozenset(
+        volume.name
+        for volume in spec.volumes
+        if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral")
+        and (root / paths.block_device(volume.name).lstrip("/")).is_block_device()
+    )
+    images = {
+        volume.name: root / paths.container_disk(index).lstrip("/")
+        for index, volume in enumerate(spec.volumes)
+        if volume.kind == "containerDisk"
+    }
+    matching = [disk.name for disk in spec.disks if disk.blockSize.matches_volume]
+    sizes = {
+        name: found
+        for name in matching
+        if (found := _sizes(root / _place(name, block).lstrip("/"), sys / "dev" / "block")) is not None
+    }
+    return Facts(
+        block=block, raw_images=frozenset(filter(lambda name: _is_raw(images[name]), images)), block_sizes=sizes
+    )
+
+
+def _place(name: str, block: frozenset[str]) -> str:
+    return paths.block_device(name) if name in block else paths.disk_image(name)
+
+
+def _is_raw(image: Path) -> bool:
+    try:
+        with image.open("rb") as file:
+            return file.read(len(_QCOW2)) != _QCOW2
+    except OSError:
+        return False
+
+
+def _sizes(path: Path, devices: Path) -> BlockSizes | None:
+    try:
+        found = path.stat()
+        if not stat.S_ISBLK(found.st_mode):
+            size = os.statvfs(path).f_bsize
+            return BlockSizes(size, size, size)
+        device = devices / f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
+        # A partition's queue is its disk's (kernel Documentation/ABI/stable/sysfs-block).
+        queue = next(place for place in (device / "queue", device / ".." / "queue") if place.is_dir())
+        logical, physical, discard = (
+            int((queue / name).read_text())
+            for name in ("logical_block_size", "physical_block_size", "discard_granularity")
+        )
+    except (OSError, ValueError, StopIteration):
+        return None
+    return BlockSizes(logical, physical, discard)
