@@ -21,13 +21,12 @@ from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.versions import NEWER, Version, newer_elements, shown
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
-from tests.launcher.vms import seats, vmi_text, write_vmi
+from tests.launcher.vms import DEBIAN_12, seats, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 CASES = cases()
 RTX_2060_CASE = case("rtx-2060")
-DEBIAN_12 = 9_000_000  # libvirt 9.0.0
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 

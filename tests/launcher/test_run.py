@@ -12,7 +12,7 @@ import pytest
 from launcher.domain import socket_directory
 from launcher.manifest.reading import read_manifest
 from tests.conftest import Command, Machine
-from tests.launcher.vms import RTX_2060_VARIABLE, write_vmi
+from tests.launcher.vms import DEBIAN_12, RTX_2060_VARIABLE, vmi_text, write_vmi
 from tests.processes import FIXTURES, ROOT, running
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
@@ -135,4 +135,28 @@ def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) 
     assert not Path(f"/proc/{pid}").exists()
     assert not sockets.exists()
     left = [path for path in short_dir.rglob("*no-devices*") if "log" not in path.parts]
+    assert left == []
+
+
+@pytest.mark.skipif(libvirt.getVersion() == DEBIAN_12, reason="Debian 12's libvirt is built without passt")
+def test_passt_listens_on_the_guests_ports_and_ends_with_the_guest(short_dir: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    vm = short_dir / "vm.yaml"
+    default = f"interfaces: [{{name: default, passt: {{}}, ports: [{{port: {port}}}]}}]"
+    vm.write_text(
+        vmi_text().replace("autoattachPodInterface: false", default)
+        + "  networks: [{name: default, pod: {}}]\n  terminationGracePeriodSeconds: 1\n"
+    )
+    uri = f"qemu:///embed?root={short_dir}"
+    with running("gpu-launcher", "run", "--vm", vm, "--connect", uri, "--emulation") as run:
+        run.wait_for_line("default_vm is running")
+        with socket.create_connection(("127.0.0.1", port)):
+            pass
+        run.send(signal.SIGTERM)
+        assert run.end() == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    left = [path for path in (short_dir / "run").rglob("*passt*") if not path.is_dir()]
     assert left == []
