@@ -14,7 +14,12 @@ libvirt-dev|libvirt, its test driver, its XML schemas, its headers
 libvirt-daemon-system|makes the user libvirt-qemu, which libvirt'\''s QEMU driver looks up
 libvirt-daemon-driver-qemu|the QEMU driver, embedded in the launcher
 qemu-system-x86|QEMU itself
+qemu-system-arm|QEMU for arm64: domains are defined, and not run
 ovmf|EFI firmware for guests that ask for it
+qemu-efi-aarch64|EFI firmware for arm64, which libvirt from Debian 13 on looks for when it defines a domain
+passt|the network of guests; Debian 12'\''s libvirt is built without it
+swtpm|the TPM of guests that ask for one
+swtpm-tools|swtpm_setup, which libvirt makes a TPM with
 pci.ids|the names of PCI devices
 '"${1-}"
 

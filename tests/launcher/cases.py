@@ -4,9 +4,9 @@
 
 is a case whose golden file is fixtures/domains/one-gpu-without-sysfs.xml; the flags are those of `gpu-launcher render`,
 with a machine of fixtures/sysfs after --sysfs and a directory of fixtures/dra after --dra. A manifest without such a
-line is one case, of its own name, without flags. `# needs libvirt 11.2.0: <table type='msdm'>` and the like keep it
-from a driver that cannot take it. Manifests in fixtures/refused are not rendered: their `# refused: ` comment is the
-error, whole.
+line is one case, of its own name, without flags. `# needs libvirt 11.2.0: <table type='msdm'>` and the like, a line
+each, keep it from a driver that cannot take it. Manifests in fixtures/refused are not rendered: their `# refused: `
+comment is the error, whole.
 """
 
 import argparse
@@ -24,6 +24,7 @@ from launcher.dra import read_allocated
 from launcher.facts import Facts, read_block_sizes
 from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
+from launcher.versions import Version, parse_version
 from pci.processors import UNKNOWN
 from pci.sysfs import Host, read_host
 from tests.processes import FIXTURES
@@ -69,10 +70,19 @@ class Case:
     flags: tuple[str, ...]
 
     @property
-    def needs(self) -> str | None:
-        """What `# needs libvirt 11.2.0: why`, in the manifest, says that not every machine has."""
-        said = re.search(r"^# needs ([^:\n]+):", self.vm.read_text(), re.MULTILINE)
-        return said[1] if said else None
+    def libvirt(self) -> Version | None:
+        """The oldest libvirt that takes it, where the manifest says `# needs libvirt 11.2.0: why`."""
+        said = [need.removeprefix("libvirt ") for need in self._said if need.startswith("libvirt ")]
+        return parse_version(*said) if said else None
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """What else the manifest says that not every machine has: `SEV`, or a QEMU by its name."""
+        return tuple(need for need in self._said if not need.startswith("libvirt "))
+
+    @property
+    def _said(self) -> list[str]:
+        return re.findall(r"^# needs ([^:\n]+):", self.vm.read_text(), re.MULTILINE)
 
     @property
     def golden(self) -> Path:

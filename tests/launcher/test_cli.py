@@ -217,7 +217,7 @@ def test_a_pod_runs_on_the_cpus_of_its_cgroup(gpu_launcher: Command, copied_mach
     sys = copied_machine("two-rtx-3090")
     (sys / "fs/cgroup").mkdir(parents=True)
     (sys / "fs/cgroup/cpuset.cpus.effective").write_text("0-3,16-18\n")
-    result = gpu_launcher("run", "--vm", FIXTURES / "vms" / "dedicated-cpus.yaml", "--sysfs", sys)
+    result = gpu_launcher("run", "--vm", FIXTURES / "vms" / "dedicated-cpus.yaml", "--sysfs", sys, "--emulation")
     assert "the guest needs 8 CPUs (8 vCPUs), and the pod has 7 (0-3,16-18)" in result.stderr
     assert (result.stdout, result.returncode) == ("", 2)
 

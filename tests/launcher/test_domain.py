@@ -19,15 +19,14 @@ from launcher.domain import domain_xml
 from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
-from launcher.versions import Version, newer_elements, parse_version, shown
+from launcher.versions import NEWER, Version, newer_elements, shown
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
-from tests.launcher.vms import seats, vmi_text, write_vmi
+from tests.launcher.vms import DEBIAN_12, seats, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 CASES = cases()
 RTX_2060_CASE = case("rtx-2060")
-DEBIAN_12 = 9_000_000  # libvirt 9.0.0
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 
@@ -51,18 +50,25 @@ def test_every_golden_file_has_a_case() -> None:
 
 
 def skip_newer(case: Case, libvirt: Version) -> None:
-    """Skip what needs a newer libvirt than this, and what needs another QEMU or CPU than there is."""
-    kind, _, wanted = (case.needs or "").partition(" ")
-    if kind == "libvirt" and parse_version(wanted) > libvirt:
-        pytest.skip(f"needs libvirt {wanted}, and this is {shown(libvirt)}")
-    if kind.startswith("qemu-system-") and shutil.which(kind) is None:
-        pytest.skip(f"needs {kind}")
+    """Skip what needs a newer libvirt than this."""
+    if case.libvirt is not None and case.libvirt > libvirt:
+        pytest.skip(f"needs libvirt {shown(case.libvirt)}, and this is {shown(libvirt)}")
+
+
+def machine_has(need: str, qemu_driver: Any) -> bool:
+    """A QEMU by its name, or what its CPU and QEMU can protect a guest with: SEV, SEV-SNP, TDX."""
+    if need.startswith("qemu-system-"):
+        return shutil.which(need) is not None
+    capabilities = etree.fromstring(qemu_driver.getDomainCapabilities(None, "x86_64"))
+    if need == "SEV":  # libvirt 9.0 says it here alone, and says nothing of the others
+        return capabilities.find("features/sev[@supported='yes']") is not None
+    types = capabilities.iterfind("features/launchSecurity/enum[@name='sectype']/value")
+    return need.lower() in {element.text for element in types}
 
 
 @every_case
 def test_a_golden_domain_is_valid_to_libvirts_schema(case: Case, qemu_driver: Any) -> None:
-    if (case.needs or "").startswith("libvirt"):
-        skip_newer(case, guest.version(qemu_driver))
+    skip_newer(case, guest.version(qemu_driver))
     schema = etree.RelaxNG(etree.parse(SCHEMA))
     schema.assertValid(etree.fromstring(case.xml()))
 
@@ -70,8 +76,9 @@ def test_a_golden_domain_is_valid_to_libvirts_schema(case: Case, qemu_driver: An
 @every_case
 def test_a_golden_domain_is_taken_by_libvirts_qemu_driver(case: Case, qemu_driver: Any) -> None:
     skip_newer(case, guest.version(qemu_driver))
-    if case.needs == "SEV" and "<sev supported='yes'" not in qemu_driver.getDomainCapabilities(None, "x86_64"):
-        pytest.skip("needs SEV")
+    for need in case.needs:
+        if not machine_has(need, qemu_driver):
+            pytest.skip(f"needs {need}")
     xml = definable(case.xml("--emulation"))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         # Every address that we gave is kept, and none is given twice.
@@ -83,8 +90,12 @@ def test_a_golden_domain_is_taken_by_libvirts_qemu_driver(case: Case, qemu_drive
 @every_case
 def test_a_golden_domain_that_needs_a_newer_libvirt_says_so(case: Case) -> None:
     newest = max((newer.since for newer in newer_elements(etree.fromstring(case.xml()))), default=None)
-    said = (case.needs or "").removeprefix("libvirt ")
-    assert newest == (parse_version(said) if case.needs and case.needs.startswith("libvirt") else None)
+    assert newest == case.libvirt
+
+
+def test_everything_that_needs_a_newer_libvirt_is_in_a_golden_domain() -> None:
+    domains = [etree.parse(case.golden) for case in CASES if case.libvirt is not None]
+    assert {newer for domain in domains for newer in newer_elements(domain.getroot())} == set(NEWER)
 
 
 @pytest.mark.parametrize("refused", sorted(REFUSED.glob("*.yaml")), ids=lambda path: path.stem)

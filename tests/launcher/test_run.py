@@ -12,7 +12,7 @@ import pytest
 from launcher.domain import socket_directory
 from launcher.manifest.reading import read_manifest
 from tests.conftest import Command, Machine
-from tests.launcher.vms import RTX_2060_VARIABLE, write_vmi
+from tests.launcher.vms import DEBIAN_12, RTX_2060_VARIABLE, vmi_text, write_vmi
 from tests.processes import FIXTURES, ROOT, running
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"
@@ -82,7 +82,7 @@ def test_a_libvirt_that_is_too_old_is_not_asked_to_take_the_domain(gpu_launcher:
 
 def test_a_root_that_is_not_absolute_is_refused_before_anything_is_made(gpu_launcher: Command, tmp_path: Path) -> None:
     vm = write_vmi(tmp_path / "vm.yaml")
-    result = gpu_launcher("run", "--vm", vm, "--connect", "qemu:///embed?root=here")
+    result = gpu_launcher("run", "--vm", vm, "--connect", "qemu:///embed?root=here", "--emulation")
     assert "expected root to be an absolute path" in result.stderr
     assert (result.stderr.count("\n"), result.returncode) == (1, 2)
     assert not (ROOT / "here").exists()
@@ -91,7 +91,7 @@ def test_a_root_that_is_not_absolute_is_refused_before_anything_is_made(gpu_laun
 def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     vm = write_vmi(tmp_path / "vm.yaml")
-    result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu:///embed?root={tmp_path}/file/root")
+    result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu:///embed?root={tmp_path}/file/root", "--emulation")
     assert "cannot make the root of libvirt's embedded driver: Not a directory" in result.stderr
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
@@ -135,4 +135,28 @@ def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) 
     assert not Path(f"/proc/{pid}").exists()
     assert not sockets.exists()
     left = [path for path in short_dir.rglob("*no-devices*") if "log" not in path.parts]
+    assert left == []
+
+
+@pytest.mark.skipif(libvirt.getVersion() == DEBIAN_12, reason="Debian 12's libvirt is built without passt")
+def test_passt_listens_on_the_guests_ports_and_ends_with_the_guest(short_dir: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    vm = short_dir / "vm.yaml"
+    default = f"interfaces: [{{name: default, passt: {{}}, ports: [{{port: {port}}}]}}]"
+    vm.write_text(
+        vmi_text().replace("autoattachPodInterface: false", default)
+        + "  networks: [{name: default, pod: {}}]\n  terminationGracePeriodSeconds: 1\n"
+    )
+    uri = f"qemu:///embed?root={short_dir}"
+    with running("gpu-launcher", "run", "--vm", vm, "--connect", uri, "--emulation") as run:
+        run.wait_for_line("default_vm is running")
+        with socket.create_connection(("127.0.0.1", port)):
+            pass
+        run.send(signal.SIGTERM)
+        assert run.end() == 0
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    left = [path for path in (short_dir / "run").rglob("*passt*") if not path.is_dir()]
     assert left == []

@@ -12,11 +12,10 @@ EVERYTHING = E.domain(
     E.launchSecurity(type="tdx"),
     E.devices(
         E.panic(model="pvpanic"),
-        E.interface(E.model(type="igb"), E.backend(type="passt"), type="vhostuser"),
+        E.interface(E.model(type="igb")),
         E.hostdev(type="pci", display="on", ramfb="on"),
         E.disk(E.driver(E.iothreads()), E.blockio(discard_granularity="0")),
         E.controller(E.driver(E.iothreads())),
-        E.tpm(E.backend(E.profile())),
     ),
 )
 #: What is like it, and known to libvirt 9.0.
@@ -26,11 +25,10 @@ OLDER = E.domain(
     E.launchSecurity(type="sev"),
     E.devices(
         E.panic(model="isa"),
-        E.interface(E.model(type="virtio"), E.backend(type="passt"), type="user"),
+        E.interface(E.model(type="virtio")),
         E.hostdev(type="mdev", display="on", ramfb="on"),
         E.disk(E.driver(iothread="1"), E.blockio(logical_block_size="512")),
         E.controller(E.driver(iothread="1")),
-        E.tpm(E.backend(type="emulator")),
     ),
 )
 

@@ -10,6 +10,9 @@ from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU, HostDevice
 from pci.sysfs import Host
 
+#: Its libvirt, 9.0.0, is built without passt; `libvirt.getVersion()` of later ones is greater.
+DEBIAN_12 = 9_000_000
+
 RTX_2060 = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
 RTX_2060_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A"
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
