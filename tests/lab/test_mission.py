@@ -26,7 +26,10 @@ HOSTDEVS = [
 ]
 GUEST = {
     "0000:00:05.0": CARD[0],  # its own screen: QEMU's VGA is called as the card is
-    **{"0000:01:00.0": CARD[0], "0000:01:00.1": CARD[1], "0000:02:00.0": CARD[0], "0000:02:00.1": CARD[1]},
+    "0000:01:00.0": CARD[0],
+    "0000:01:00.1": CARD[1],
+    "0000:02:00.0": CARD[0],
+    "0000:02:00.1": CARD[1],
 }
 
 
