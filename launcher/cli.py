@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from launcher.addresses import seat, usb
+from launcher.addresses import layout, usb
 from launcher.claims import Device, LeftOver, entries
 from launcher.cpus import cpuset_of_flag, cpuset_of_pod, processors_of
 from launcher.domain import domain_element, domain_xml, serialised, socket_directory
@@ -122,7 +122,7 @@ def render(
         raw_images=frozenset(raw_image or []),
         block_sizes=_block_sizes(block_size or []),
     )
-    tree = domain_element(vmi, seat(cards), facts, usb(cards))
+    tree = domain_element(vmi, layout(cards), facts, usb(cards))
     newer = newer_elements(tree)
     if version is not None:
         refuse_newer(newer, version)
@@ -153,7 +153,7 @@ def explain(
     pod = _pod(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
     cards, left_over, host = _passed_on(vmi, pod)
-    found = explaining.explanation(cards, seat(cards), left_over, host)
+    found = explaining.explanation(cards, layout(cards), left_over, host)
     _print(explaining.as_json(found) if as_json else explaining.table(found))
 
 
@@ -193,15 +193,15 @@ def run(
                 f"{card.claim.entry}: {card.missing}; expected all functions of its card in {sysfs}: "
                 "the device is gone, or the variable is another node's"
             )
-    seats = seat(cards)
-    if seats and is_embedded(connect):
+    placed = layout(cards)
+    if placed.seats and is_embedded(connect):
         let_vfio_lock(guest_memory(vmi.spec.domain))
     # Another libvirt runs QEMU where this process cannot look for KVM.
     allowed = vmi.metadata.annotations.allow_emulation
     kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
     cpus = cpuset_of_pod(sysfs) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
     facts = Facts(kvm=kvm, cpus=cpus, processors=_processors(vmi, sysfs))
-    xml = domain_xml(vmi, seats, facts, usb(cards))
+    xml = domain_xml(vmi, placed, facts, usb(cards))
     run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 

@@ -13,7 +13,7 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.addresses import Seat
+from launcher.addresses import Layout
 from launcher.claims import Claim
 from launcher.elements import (
     clock,
@@ -40,18 +40,16 @@ from launcher.manifest.spec import Metadata, VirtualMachineInstance
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
-def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts, usb: tuple[Claim, ...] = ()) -> str:
+def domain_xml(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> str:
     """The whole domain, as text that ends with a newline."""
-    return serialised(domain_element(vmi, seats, facts, usb))
+    return serialised(domain_element(vmi, layout, facts, usb))
 
 
 def serialised(root: Element) -> str:
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
-def domain_element(
-    vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts, usb: tuple[Claim, ...] = ()
-) -> Element:
+def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> Element:
     """The whole domain, as its root element. `usb` are the claims that have no seat."""
     domain = vmi.spec.domain
     uuid = _uuid(vmi)
@@ -84,14 +82,14 @@ def domain_element(
             *lifecycle.lifecycle(domain),
             *lifecycle.on_crash(domain),
             E.devices(
-                *(controllers.root_port(seat) for seat in seats),
+                *map(controllers.bridge, layout.bridges),
                 *controllers.controllers(vmi, usb=bool(usb)),
                 *disks.disks(vmi, facts),
                 *interfaces.interfaces(vmi, uuid),
                 *consoles.consoles(domain.devices, sockets),
                 *graphics.graphics(vmi.spec, sockets),
                 *peripherals.peripherals(vmi),
-                *hostdev.hostdevs(domain.devices, seats, usb),
+                *hostdev.hostdevs(domain.devices, layout.seats, usb),
             ),
             *security.launch_security(domain),
         ]

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.addresses import seat, usb
+from launcher.addresses import layout, usb
 from launcher.claims import entries
 from launcher.cpus import cpuset_of_flag, processors_of
 from launcher.domain import domain_xml
@@ -57,7 +57,7 @@ class World:
         vmi = read_manifest(vm)
         allocated = read_allocated(entries(vmi.spec.domain.devices), vmi.spec.resourceClaims, self.dra)
         cards, _ = passed_on(vmi, self.environ, self.host, allocated)
-        return domain_xml(vmi, seat(cards), self.facts, usb(cards))
+        return domain_xml(vmi, layout(cards), self.facts, usb(cards))
 
 
 @dataclass(frozen=True)

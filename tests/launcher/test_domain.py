@@ -15,13 +15,14 @@ from jinja2 import nodes
 from lxml import etree
 
 from launcher import guest
+from launcher.addresses import Layout
 from launcher.domain import domain_xml
 from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.versions import Version, newer_elements, parse_version, shown
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
-from tests.launcher.vms import seats, vmi_text, write_vmi
+from tests.launcher.vms import laid_out, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -116,7 +117,7 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
     gpus = [(f"gpu{number}", "example.com/card") for number in range(32)]
     value = ",".join(f"0000:{0x10 + number:02x}:00.0" for number in range(32))
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", gpus=gpus))
-    found = seats(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
+    found = laid_out(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
     xml = domain_xml(vmi, found, Facts(kvm=False))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         assert len(guest.hostdevs(domain)) == 32
@@ -144,7 +145,7 @@ def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: An
         if "interfaces" in more:
             path.write_text(path.read_text() + "  networks: [{name: default, pod: {}}]\n")
         vmi = read_manifest(path)
-        xml = domain_xml(vmi, seats(vmi.spec.domain.devices, environ), Facts(kvm=False))
+        xml = domain_xml(vmi, laid_out(vmi.spec.domain.devices, environ), Facts(kvm=False))
         with guest.defined(qemu_driver, definable(xml), guest.Events()) as domain:
             placed.append(etree.fromstring(domain.XMLDesc()))
     ports = [addresses(domain, "controller[@model='pcie-root-port']") for domain in placed]
@@ -214,7 +215,7 @@ def test_nothing_in_a_manifest_can_break_out_of_its_place(tmp_path: Path) -> Non
     text = '</entry><evil a="b"/>&lt;'
     chassis = f"    chassis: {{serial: '{text}'}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=chassis))
-    domain = etree.fromstring(domain_xml(vmi, (), Facts()))
+    domain = etree.fromstring(domain_xml(vmi, Layout(), Facts()))
     assert domain.findtext("sysinfo/chassis/entry") == text
     assert domain.find(".//evil") is None
 
@@ -223,7 +224,7 @@ def test_a_vm_without_memory_is_refused(tmp_path: Path) -> None:
     path = write_vmi(tmp_path / "vm.yaml")
     path.write_text(path.read_text().replace("memory: {guest: 1Gi}", "memory: {}"))
     with pytest.raises(UserError, match="gives the guest no memory; expected domain"):
-        domain_xml(read_manifest(path), (), Facts())
+        domain_xml(read_manifest(path), Layout(), Facts())
 
 
 def test_the_template_is_a_chassis_without_control_flow() -> None:
