@@ -64,7 +64,7 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
         machine=firmware.machine(vmi.spec),
     )
     pinned = placement.pinning(vmi, facts)
-    cells = placement.guest_cells(vmi, pinned, facts)
+    cells = layout.cells or placement.guest_cells(vmi, pinned, facts)
     root = etree.fromstring(chassis, etree.XMLParser(remove_blank_text=True))
     os = root.find("os")
     assert os is not None, "the template has <os>"

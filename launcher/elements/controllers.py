@@ -25,7 +25,11 @@ def bridge(bridge: Bridge) -> Element:
             target.append(E.node(str(bridge.cell)))
         element.append(target)
     elif bridge.chassis is not None:
-        element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}"))
+        target = E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}")
+        if bridge.is_empty:
+            # Libvirt would put the first disk or interface there that has no address.
+            target.set("hotplug", "off")
+        element.append(target)
     # On even with one bridge in the slot: a second card must not change the first one's.
     element.append(guest_address(bridge.address, multifunction=bridge.model in _PACKED and not bridge.address.function))
     return element
