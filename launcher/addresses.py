@@ -4,7 +4,7 @@ A guest remembers its devices by address (Windows, udev, CUDA's order), so the a
 Every card has a seat: a root port of its own, at an address that depends on the card's place in the manifest, or on the
 seat that the manifest pins it to, and on nothing else. The ports come first on bus 0, eight functions to a slot from
 00:01.0 on, because firmware numbers the buses behind them depth first in slot order: whatever else the VM has comes
-after them and moves no card. A seat that is free below one that is taken has an empty port, for the same reason.
+after them and moves no card. A seat that is free below one that is taken has a port too, for the same reason.
 
 A card that comes along with another (launcher.hostdevs) sits behind all entries' cards, so that it moves none of them.
 A USB device has no seat: it hangs on the guest's USB controller, at the port that libvirt gives it.
@@ -70,7 +70,7 @@ class Bridge:
 
     `chassis` and `port` are the physical slot that a guest shows, of a root port and of a switch's downstream port. A
     pcie-expander-bus has `bus_number` (libvirt's busNr: the number that the guest knows its bus by), and the guest's
-    NUMA cell that it is in, None for none. `is_empty`: a port for a seat that is free.
+    NUMA cell that it is in, None for none.
     """
 
     model: Model
@@ -80,7 +80,6 @@ class Bridge:
     port: int | None = None
     bus_number: int | None = None
     cell: int | None = None
-    is_empty: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +124,13 @@ class Layout:
     bridges: tuple[Bridge, ...] = ()
     seats: tuple[Seat, ...] = ()
     cells: tuple[Cell, ...] = ()
+
+    @property
+    def free(self) -> tuple[PCIAddress, ...]:
+        """The free seats below those that are taken."""
+        behind = {seat.bus for seat in self.seats} | {bridge.address.bus for bridge in self.bridges}
+        ports = (bridge for bridge in self.bridges if bridge.model == "pcie-root-port")
+        return tuple(PCIAddress(0, port.index, 0, 0) for port in ports if port.index not in behind)
 
     def numbers(self) -> Mapping[int, int]:
         """By libvirt's index, the number that firmware gives each bus: depth first, in the order of slots.
@@ -339,7 +345,6 @@ def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, in
                 port=branch.slot << 3 | branch.function if slotted else None,
                 bus_number=branch.bus_number,
                 cell=branch.cell,
-                is_empty=slotted and branch.card is None and not branch.below,
             )
         )
         if branch.card is not None:

@@ -84,6 +84,7 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
             E.devices(
                 *map(controllers.bridge, layout.bridges),
                 *controllers.controllers(vmi, usb=bool(usb)),
+                *controllers.placeholders(domain, layout),
                 *disks.disks(vmi, facts),
                 *interfaces.interfaces(vmi, uuid),
                 *consoles.consoles(domain.devices, sockets),

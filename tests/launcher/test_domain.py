@@ -157,6 +157,58 @@ def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: An
     assert [addresses(domain, "video") for domain in placed] == [set(), {(0, 5, 0)}, {(0, 5, 0)}]
 
 
+DISKS = """\
+      disks:
+      - {name: scsi, disk: {bus: scsi}}
+      - {name: virtio, disk: {bus: virtio}}
+      - {name: another, disk: {bus: virtio}}
+      interfaces: [{name: default, model: e1000e, passt: {}}]
+      rng: {}
+      sound: {name: audio, model: ac97}
+"""
+VOLUMES = """\
+  volumes:
+  - {name: scsi, emptyDisk: {capacity: 1Gi}}
+  - {name: virtio, emptyDisk: {capacity: 1Gi}}
+  - {name: another, emptyDisk: {capacity: 1Gi}}
+  networks: [{name: default, pod: {}}]
+"""
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.name.startswith(("seats-", "topology-"))])
+def test_no_pinned_or_mirrored_seat_moves_for_disks_and_interfaces(name: str, qemu_driver: Any, tmp_path: Path) -> None:
+    given = case(name)
+    more = tmp_path / "vm.yaml"
+    more.write_text(given.vm.read_text().replace("    devices:\n", f"    devices:\n{DISKS}") + VOLUMES)
+    placed = []
+    for vm in (given.vm, more):
+        xml = definable(given.world("--emulation").xml(vm))
+        with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+            placed.append((etree.fromstring(xml), etree.fromstring(domain.XMLDesc())))
+    (_, before), (ours, after) = placed
+    assert ids(before, "hostdev") == ids(after, "hostdev")
+    bridges = ids(ours, "controller[@type='pci']")
+    assert bridges <= ids(before, "controller[@type='pci']") & ids(after, "controller[@type='pci']")
+    # What libvirt adds is after the seats on bus 0, and neither in a free seat nor below an expander.
+    own = {int(bridge.get("index", "")) for bridge in ours.iterfind("devices/controller[@type='pci']")}
+    seats = [address for address in addresses(ours, "controller[@type='pci']") if address[0] == 0 and address[1] < 5]
+    for kind in ("controller", "disk", "interface", "rng", "memballoon", "sound"):
+        for address in addresses(after, kind) - addresses(ours, kind):
+            assert address[0] not in own
+            assert address[0] or address > max(seats, default=(0,))
+
+
+def ids(domain: etree._Element, element: str) -> set[tuple[str, ...]]:
+    """Of each device with an address: its index, or what of the host it is, and where."""
+    found = set()
+    for device in domain.iterfind(f"devices/{element}"):
+        source = device.find("source/address")
+        for at in device.iterfind("address[@type='pci']"):
+            named = str(dict(source.attrib)) if source is not None else device.get("index", "")
+            found.add((named, *(at.get(part, "") for part in ("bus", "slot", "function"))))
+    return found
+
+
 def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_driver: Any) -> None:
     xml = case("devices-by-default").xml("--emulation")
     if libvirt.getVersion() > DEBIAN_12:
