@@ -10,7 +10,7 @@ from launcher.addresses import Layout
 from launcher.facts import Facts
 from launcher.hostdevs import Card, passed_on
 from launcher.manifest.reading import read_manifest
-from launcher.topology import function_of, laid_out
+from launcher.topology import laid_out
 from pci.processors import NUMANode, Processors
 from pci.sysfs import Host, read_host
 from tests.compose import RTX_3090, Function, bridge, card, compose
@@ -48,8 +48,7 @@ def of_machine(
 
 
 def on_host(one: Card, host: Host) -> Way:
-    function = function_of(one, host)
-    assert function is not None
+    function = host.functions[one.functions[0]]
     # Of a chain of bridges, every second is a switch's upstream port.
     return Way(root=function.root, node=function.numa_node, switches=tuple(map(str, function.bridges[1::2])))
 
