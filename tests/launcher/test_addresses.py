@@ -340,3 +340,11 @@ def test_cards_that_come_along_count_for_the_seats_and_are_named_apart() -> None
     )
     *_, last = layout((*full[:2], along)).seats
     assert ([device.alias for device in last.hostdevs], last.claim) == ([None], full[0].claim)
+
+
+def test_a_pin_is_for_an_entrys_own_card_and_not_for_those_of_its_unit() -> None:
+    first, second = card(1, [0]), card(2, [0])
+    along = Card(claim=first.claim, functions=(PCIAddress(0, 9, 0, 0),), missing=None)
+    found = layout((first, second, along), {"gpu1": 2})
+    assert [seat.bus for seat in found.seats] == [3, 1, 2]
+    assert layout((first, second, along), {"gpu1": 0}) == layout((first, second, along))
