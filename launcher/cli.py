@@ -13,7 +13,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from launcher.addresses import seat, usb
+from launcher.addresses import Layout, usb
 from launcher.claims import Device, LeftOver, entries
 from launcher.cpus import cpuset_of_flag, cpuset_of_pod, processors_of
 from launcher.domain import domain_element, domain_xml, serialised, socket_directory
@@ -27,8 +27,8 @@ from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
+from launcher.topology import laid_out
 from launcher.versions import newer_elements, parse_version, refuse_newer
-from launcher.volumes import facts_of_volumes
 from pci.processors import UNKNOWN, Processors
 from pci.sysfs import Host, NotSysfs, read_host
 
@@ -111,7 +111,7 @@ def render(
     version = parse_version(libvirt) if libvirt is not None else None
     pod = _pod(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
-    cards, left_over, _ = _passed_on(vmi, pod)
+    cards, left_over, host = _passed_on(vmi, pod)
     for unasked in left_over:
         _warn(str(unasked))
     for card in cards:
@@ -127,7 +127,9 @@ def render(
         raw_images=frozenset(raw_image or []),
         block_sizes=sizes,
     )
-    tree = domain_element(vmi, seat(cards), facts, usb(cards))
+    layout = laid_out(vmi, cards, host, facts)
+    _warn_of_misplaced(layout)
+    tree = domain_element(vmi, layout, facts, usb(cards))
     newer = newer_elements(tree)
     if version is not None:
         refuse_newer(newer, version)
@@ -158,7 +160,10 @@ def explain(
     pod = _pod(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
     cards, left_over, host = _passed_on(vmi, pod)
-    found = explaining.explanation(cards, seat(cards), left_over, host)
+    facts = Facts(kvm=not emulation, cpus=cpuset_of_flag(cpuset), processors=_processors(vmi, pod.sysfs))
+    layout = laid_out(vmi, cards, host, facts)
+    _warn_of_misplaced(layout)
+    found = explaining.explanation(cards, layout, left_over, host)
     _print(explaining.as_json(found) if as_json else explaining.table(found))
 
 
@@ -189,7 +194,7 @@ def run(
     except ModuleNotFoundError as error:
         raise Refusal(f"run needs the Python package {error.name}: pip install 'gpu-launcher[libvirt]'") from error
     vmi = read_manifest(vm)
-    cards, left_over, _ = _passed_on(vmi, _Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False))
+    cards, left_over, host = _passed_on(vmi, _Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False))
     for unasked in left_over:
         _warn(str(unasked))
     for card in cards:
@@ -198,15 +203,16 @@ def run(
                 f"{card.claim.entry}: {card.missing}; expected all functions of its card in {sysfs}: "
                 "the device is gone, or the variable is another node's"
             )
-    seats = seat(cards)
-    if seats and is_embedded(connect):
+    cpus = cpuset_of_pod(sysfs) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
+    facts = replace(facts_of_volumes(vmi.spec, _ROOT, sysfs), cpus=cpus, processors=_processors(vmi, sysfs))
+    layout = laid_out(vmi, cards, host, facts)
+    _warn_of_misplaced(layout)
+    if layout.seats and is_embedded(connect):
         let_vfio_lock(guest_memory(vmi.spec.domain))
     # Another libvirt runs QEMU where this process cannot look for KVM.
     allowed = vmi.metadata.annotations.allow_emulation
     kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
-    cpus = cpuset_of_pod(sysfs) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
-    facts = replace(facts_of_volumes(vmi.spec, _ROOT, sysfs), kvm=kvm, cpus=cpus, processors=_processors(vmi, sysfs))
-    xml = domain_xml(vmi, seats, facts, usb(cards))
+    xml = domain_xml(vmi, layout, replace(facts, kvm=kvm), usb(cards))
     run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 
@@ -254,7 +260,8 @@ def _passed_on(vmi: VirtualMachineInstance, pod: _Pod) -> tuple[tuple[Card, ...]
 
 def _processors(vmi: VirtualMachineInstance, sysfs: Path | None) -> Processors:
     """Those of the node, where the guest is to get some of them."""
-    if sysfs is None or not vmi.spec.domain.cpu.dedicatedCpuPlacement:
+    asked = vmi.spec.domain.cpu.dedicatedCpuPlacement or vmi.metadata.annotations.topology != "none"
+    if sysfs is None or not asked:
         return UNKNOWN
     return processors_of(sysfs)
 
@@ -317,6 +324,12 @@ def _print(text: str) -> None:
     # Bytes, so that they are the same in every locale; and not sys.stdout, which is None where it was closed.
     with open(1, "wb", closefd=False) as stdout:
         stdout.write(text.encode())
+
+
+def _warn_of_misplaced(layout: Layout) -> None:
+    for seat in layout.seats:
+        if seat.misplaced is not None:
+            _warn(f"{seat.claim.entry}: {seat.misplaced}")
 
 
 def _warn(text: str) -> None:

@@ -12,7 +12,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.addresses import Seat
+from launcher.addresses import Layout
 from launcher.claims import Claim
 from launcher.elements import (
     clock,
@@ -41,18 +41,16 @@ _PARSER = etree.XMLParser(remove_blank_text=True)
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
-def domain_xml(vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts, usb: tuple[Claim, ...] = ()) -> str:
+def domain_xml(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> str:
     """The whole domain, as text that ends with a newline."""
-    return serialised(domain_element(vmi, seats, facts, usb))
+    return serialised(domain_element(vmi, layout, facts, usb))
 
 
 def serialised(root: Element) -> str:
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
-def domain_element(
-    vmi: VirtualMachineInstance, seats: tuple[Seat, ...], facts: Facts, usb: tuple[Claim, ...] = ()
-) -> Element:
+def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> Element:
     """The whole domain, as its root element. `usb` are the claims that have no seat."""
     domain = vmi.spec.domain
     uuid = _uuid(vmi)
@@ -67,7 +65,7 @@ def domain_element(
         machine=firmware.machine(vmi.spec),
     )
     pinned = placement.pinning(vmi, facts)
-    cells = placement.guest_cells(vmi, pinned, facts)
+    cells = layout.cells or placement.guest_cells(vmi, pinned, facts)
     root = etree.fromstring(chassis, _PARSER)
     os = root.find("os")
     assert os is not None, "the template has <os>"
@@ -85,14 +83,15 @@ def domain_element(
             *lifecycle.lifecycle(domain),
             *lifecycle.on_crash(domain),
             E.devices(
-                *(controllers.root_port(seat) for seat in seats),
+                *map(controllers.bridge, layout.bridges),
                 *controllers.controllers(vmi, usb=bool(usb)),
+                *controllers.placeholders(domain, layout),
                 *disks.disks(vmi, facts),
                 *interfaces.interfaces(vmi, uuid),
                 *consoles.consoles(domain.devices, sockets),
                 *graphics.graphics(vmi.spec, sockets),
                 *peripherals.peripherals(vmi),
-                *hostdev.hostdevs(domain.devices, seats, usb),
+                *hostdev.hostdevs(domain.devices, layout.seats, usb),
             ),
             *security.launch_security(domain),
         ]

@@ -22,7 +22,7 @@ import json
 from typing import TypedDict
 from uuid import UUID
 
-from launcher.addresses import Seat
+from launcher.addresses import Layout
 from launcher.claims import Claim, Device, LeftOver
 from launcher.hostdevs import Card
 from launcher.manifest.hostdevices import Request
@@ -60,12 +60,12 @@ class Explanation(TypedDict):
 
 
 def explanation(
-    cards: tuple[Card, ...], seats: tuple[Seat, ...], left_over: tuple[LeftOver, ...], host: Host | None
+    cards: tuple[Card, ...], layout: Layout, left_over: tuple[LeftOver, ...], host: Host | None
 ) -> Explanation:
     """The stages' results by entry, with what `host` says of each device where it is known."""
     first = {card.claim: card for card in reversed(cards)}
     return {
-        "entries": [_entry(card, seats, host) for card in cards if first[card.claim] is card],
+        "entries": [_entry(card, layout, host) for card in cards if first[card.claim] is card],
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
     }
 
@@ -98,7 +98,7 @@ def table(found: Explanation) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _entry(card: Card, seats: tuple[Seat, ...], host: Host | None) -> Explained:
+def _entry(card: Card, layout: Layout, host: Host | None) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
     group, node = _place(claim.device, host)
     return {
@@ -112,16 +112,17 @@ def _entry(card: Card, seats: tuple[Seat, ...], host: Host | None) -> Explained:
         "iommuGroup": group,
         "numaNode": node,
         "missing": card.missing,
-        "passed": _passed(claim, seats, host),
+        "passed": _passed(claim, layout, host),
     }
 
 
-def _passed(claim: Claim, seats: tuple[Seat, ...], host: Host | None) -> list[Passed]:
+def _passed(claim: Claim, layout: Layout, host: Host | None) -> list[Passed]:
     if isinstance(claim.device, USBAddress):
         return [{"host": str(claim.device), "is": "USB device", "guest": None}]
+    seen = layout.seen()
     return [
-        {"host": str(device.source), "is": _what(device.source, host), "guest": str(device.address)}
-        for seat in seats
+        {"host": str(device.source), "is": _what(device.source, host), "guest": str(seen[device])}
+        for seat in layout.seats
         if seat.claim == claim
         for device in seat.hostdevs
     ]

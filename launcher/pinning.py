@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from launcher.errors import UserError
 from pci.processors import NUMANode, Processors, cpulist
 
+_MEBIBYTE = 1 << 20  # libvirt makes cells of whole ones (qemuDomainGetMemorySizeAlignment)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wanted:
@@ -44,12 +46,13 @@ class Pinning:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
     """A NUMA cell of the guest's: its vCPUs, its memory in bytes, the host's node behind it or None, and the distance
-    to each cell, itself included, where they are known."""
+    to each cell, itself included, where they are known. `is_bound`: its memory is that node's and no other's."""
 
     vcpus: tuple[int, ...]
     memory: int
     node: int | None = None
     distances: tuple[int, ...] = ()
+    is_bound: bool = False
 
 
 def pin(wanted: Wanted, cpus: tuple[int, ...], host: Processors) -> Pinning:
@@ -62,14 +65,48 @@ def pin(wanted: Wanted, cpus: tuple[int, ...], host: Processors) -> Pinning:
     return Pinning(vcpus=vcpus, emulator=emulator, iothreads=pool or _iothreads(wanted, emulator, cpus))
 
 
-def cells(pinning: Pinning, nodes: tuple[NUMANode, ...], memory: int, page: int) -> tuple[Cell, ...]:
+def cells(
+    pinning: Pinning, nodes: tuple[NUMANode, ...], memory: int, page: int | None, *, bound: bool = True
+) -> tuple[Cell, ...]:
     """A cell for each node that serves a vCPU: its vCPUs, and an equal part of the memory, in whole pages.
 
-    What cannot be divided goes to the first cells, a page each. UserError where there are fewer pages than cells.
+    What cannot be divided goes to the first cells, a page each. `page` is a hugepage's size, None where there are none.
+    UserError where there are fewer hugepages than cells.
     """
     serving = [(node, found) for node in nodes if (found := _served_by(node, pinning))]
-    pages, left = divmod(memory // page, len(serving))
-    if not pages:
+    return _divided(serving, memory, page, bound)
+
+
+def cells_for(
+    wanted: tuple[int, ...],
+    nodes: tuple[NUMANode, ...],
+    cores: int,
+    threads: int,
+    memory: int,
+    page: int | None,
+    *,
+    bound: bool,
+) -> tuple[Cell, ...]:
+    """A cell for each wanted node of the host's, where no CPU is pinned: an equal part of the guest's cores, and of the
+    memory as in `cells`. Where there are more nodes than cores, the last cells have memory alone.
+    """
+    known = {node.id: node for node in nodes}
+    share, left = divmod(cores, len(wanted))
+    serving = []
+    first = 0
+    for number, node in enumerate(wanted):
+        last = first + share + (number < left)
+        serving.append((known.get(node, NUMANode(id=node, cpus=())), tuple(range(first * threads, last * threads))))
+        first = last
+    return _divided(serving, memory, page, bound)
+
+
+def _divided(
+    serving: list[tuple[NUMANode, tuple[int, ...]]], memory: int, page: int | None, bound: bool
+) -> tuple[Cell, ...]:
+    unit = page or _MEBIBYTE
+    pages, left = divmod(memory // unit, len(serving))
+    if page is not None and not pages:
         raise UserError(
             f"spec.domain.memory: {memory} bytes are too few for a hugepage of {page} in each of the guest's "
             f"{len(serving)} NUMA cells; expected {len(serving) * page} at least, or smaller pages"
@@ -78,9 +115,11 @@ def cells(pinning: Pinning, nodes: tuple[NUMANode, ...], memory: int, page: int)
     return tuple(
         Cell(
             vcpus=vcpus,
-            memory=(pages + (number < left)) * page,
+            # What is less than a page goes to the first cell: libvirt rounds it up.
+            memory=(pages + (number < left)) * unit + (memory % unit if number == 0 else 0),
             node=node.id,
             distances=_distances(node, ids),
+            is_bound=bound,
         )
         for number, (node, vcpus) in enumerate(serving)
     )

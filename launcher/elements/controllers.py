@@ -1,29 +1,34 @@
-"""<controller>: the root ports that seats are made of, and what devices are plugged into."""
+"""<controller>: the bridges that seats are behind, and what devices are plugged into."""
 
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.addresses import Seat
+from launcher.addresses import Bridge, Layout
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
 from launcher.elements.cpu import vcpus
 from launcher.elements.element import E
 from launcher.elements.peripherals import inputs
 from launcher.elements.virtio import virtio_driver, virtio_model
-from launcher.manifest.spec import Spec, VirtualMachineInstance
+from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
+
+#: Of these there may be several to a slot.
+_PACKED = ("pcie-expander-bus", "pcie-root-port")
 
 
-def root_port(seat: Seat) -> Element:
-    """A seat's root port. Chassis and port number are the physical slot that a guest shows, so they are fixed too."""
-    port = seat.port
-    return E.controller(
-        E.target(chassis=str(seat.bus), port=f"0x{port.slot << 3 | port.function:x}"),
-        # On even with one port in the slot: a second card must not change the first one's port.
-        guest_address(port, multifunction=port.function == 0),
-        type="pci",
-        index=str(seat.bus),
-        model="pcie-root-port",
-    )
+def bridge(bridge: Bridge) -> Element:
+    """A bridge of the layout. Chassis and port number are the physical slot that a guest shows: they are fixed too."""
+    element = E.controller(type="pci", index=str(bridge.index), model=bridge.model)
+    if bridge.bus_number is not None:
+        target = E.target(busNr=str(bridge.bus_number))
+        if bridge.cell is not None:
+            target.append(E.node(str(bridge.cell)))
+        element.append(target)
+    elif bridge.chassis is not None:
+        element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}"))
+    # On even with one bridge in the slot: a second card must not change the first one's.
+    element.append(guest_address(bridge.address, multifunction=bridge.model in _PACKED and not bridge.address.function))
+    return element
 
 
 def controllers(vmi: VirtualMachineInstance, *, usb: bool) -> list[Element]:
@@ -37,6 +42,25 @@ def controllers(vmi: VirtualMachineInstance, *, usb: bool) -> list[Element]:
         E.controller(type="usb", index="0", model="qemu-xhci" if usb or _has_usb(vmi.spec) else "none"),
         E.controller(*virtio_driver(domain), type="virtio-serial", index="0", model=virtio_model(domain)),
         *scsi(vmi),
+    ]
+
+
+def placeholders(domain: Domain, layout: Layout) -> list[Element]:
+    """An idle controller on each free seat.
+
+    Into an empty port libvirt would put whatever comes first and has no address: also a bridge to old PCI, with one
+    more bus, which would move the cards behind it. It takes no notice there of a port's hotplug='off'.
+    """
+    return [
+        # Not virtio_model's: a transitional device is of old PCI, and no port's.
+        E.controller(
+            *virtio_driver(domain),
+            guest_address(address),
+            type="virtio-serial",
+            index=str(number),
+            model="virtio-non-transitional",
+        )
+        for number, address in enumerate(layout.free, start=1)
     ]
 
 

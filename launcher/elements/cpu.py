@@ -58,7 +58,8 @@ def _features(vmi: VirtualMachineInstance) -> list[Element]:
 
 
 def _cell(number: int, cell: Cell) -> Element:
-    element = E.cell(id=str(number), cpus=cpulist(cell.vcpus), memory=str(cell.memory), unit="b")
+    cpus = {"cpus": cpulist(cell.vcpus)} if cell.vcpus else {}
+    element = E.cell(id=str(number), **cpus, memory=str(cell.memory), unit="b")
     siblings = [E.sibling(id=str(other), value=str(distance)) for other, distance in enumerate(cell.distances)]
     if siblings:
         element.append(E.distances(*siblings))

@@ -45,5 +45,5 @@ def memory(vmi: VirtualMachineInstance, cells: tuple[Cell, ...]) -> list[Element
 
 def _hugepages(said: Hugepages, cells: tuple[Cell, ...]) -> Element:
     size = {"size": str(said.pageSize), "unit": "b"}
-    bound = [number for number, cell in enumerate(cells) if cell.node is not None]
+    bound = [number for number, cell in enumerate(cells) if cell.is_bound]
     return E.hugepages(*(E.page(nodeset=str(number), **size) for number in bound) if bound else (E.page(**size),))

@@ -8,7 +8,7 @@ from launcher.elements.memory import guest_memory, is_memfd
 from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.pinning import Cell, Pinning, Wanted, cells, pin
+from launcher.pinning import Cell, Pinning, Wanted, cells, cells_for, pin
 from pci.processors import cpulist
 
 
@@ -52,11 +52,30 @@ def guest_cells(vmi: VirtualMachineInstance, pinned: Pinning | None, facts: Fact
     return ()
 
 
+def cells_of_nodes(
+    vmi: VirtualMachineInstance, pinned: Pinning | None, facts: Facts, nodes: tuple[int, ...]
+) -> tuple[Cell, ...]:
+    """The guest's NUMA cells, where its cards are to be in one: one for each node that serves its vCPUs, where it has
+    CPUs of its own; else one for each of these `nodes` of the host's.
+
+    Memory is bound to a cell's node where it is hugepages, and where the topology is strict.
+    """
+    domain = vmi.spec.domain
+    page = domain.memory.hugepages.pageSize if domain.memory.hugepages is not None else None
+    bound = page is not None or vmi.metadata.annotations.is_strict
+    if pinned is not None:
+        return cells(pinned, facts.processors.nodes, guest_memory(domain), page, bound=bound)
+    if not nodes:
+        return ()
+    sockets, cores, threads = cpu.topology(domain)
+    return cells_for(nodes, facts.processors.nodes, sockets * cores, threads, guest_memory(domain), page, bound=bound)
+
+
 def placement(vmi: VirtualMachineInstance, pinned: Pinning | None, cells: tuple[Cell, ...]) -> list[Element]:
     elements = []
     if pinned is not None:
         elements.append(_cputune(vmi, pinned))
-    bound = [(number, cell.node) for number, cell in enumerate(cells) if cell.node is not None]
+    bound = [(number, cell.node) for number, cell in enumerate(cells) if cell.is_bound and cell.node is not None]
     if bound:
         nodes = cpulist(tuple(node for _, node in bound))
         elements.append(

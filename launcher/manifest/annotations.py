@@ -5,8 +5,9 @@ Of KubeVirt's, those that change its domain are honoured or refused; everybody e
 """
 
 import difflib
+import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from launcher.manifest.scalars import shown
@@ -14,17 +15,29 @@ from launcher.model import Reads
 
 OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
+SEATS_OF = f"{OURS}seats"
+TOPOLOGY = f"{OURS}topology"
+TOPOLOGY_POLICY = f"{OURS}topology-policy"
+_LAYOUT = f"{OURS}layout"
 _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
 
+#: How many cards a guest has seats for, numbered from 0.
+SEATS = 32
+
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     _COMPANIONS: ("card", "none"),
+    TOPOLOGY: ("none", "numa", "mirror"),
+    TOPOLOGY_POLICY: ("prefer", "strict"),
+    _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
 }
+
+_NAMES = (*_KNOWN, SEATS_OF)
 
 _REFUSED: Mapping[str, str] = {
     "hooks.kubevirt.io/hookSidecars": "hook sidecars are not asked; leave it out, and see the XML with render",
@@ -39,13 +52,18 @@ _REFUSED_IF_TRUE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """`companions`: whether a claimed function brings the rest of its card. `allow_emulation`: QEMU's own CPU where
-    there is no KVM. `memfd`: whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd).
-    `free_page_reporting`: whether the balloon tells QEMU of the guest's free pages, where it would. `even_emulator`:
-    whether isolateEmulatorThread takes a second CPU where that makes their number even.
+    """`companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells
+    of their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, what cannot be is refused.
+    `seats` pins entries to seats, by name. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`: whether
+    hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon tells QEMU
+    of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second CPU where
+    that makes their number even.
     """
 
     companions: Literal["card", "none"] = "card"
+    topology: Literal["none", "numa", "mirror"] = "none"
+    is_strict: bool = False
+    seats: Mapping[str, int] = field(default_factory=dict)
     allow_emulation: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
@@ -55,7 +73,8 @@ class Annotations:
 def _read(value: Any) -> Annotations:
     if not isinstance(value, dict):
         raise ValueError(f"expected a mapping, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
-    said = {}
+    said: dict[str, Any] = {}
+    seats: Mapping[str, int] = {}
     for name, text in value.items():
         if text is None or text == "":
             continue
@@ -65,14 +84,24 @@ def _read(value: Any) -> Annotations:
             if text not in _KNOWN[name]:
                 raise ValueError(f"{name}: {shown(text)}; expected {' or '.join(map(repr, _KNOWN[name]))}")
             said[name] = text
+        elif name == SEATS_OF:
+            seats = _read_seats(text)
         elif isinstance(name, str) and name.startswith(OURS):
-            near = difflib.get_close_matches(name, _KNOWN, n=1)
+            near = difflib.get_close_matches(name, _NAMES, n=1)
             hint = (
-                f"did you mean {near[0]}?" if near else f"known: {', '.join(n for n in _KNOWN if n.startswith(OURS))}"
+                f"did you mean {near[0]}?" if near else f"known: {', '.join(n for n in _NAMES if n.startswith(OURS))}"
             )
             raise ValueError(f"{shown(name)} is not an annotation that gpu-launcher knows; {hint}")
+    topology = said.get(TOPOLOGY, "none")
+    if topology == "mirror" and seats:
+        raise ValueError(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is; leave out one")
+    if topology == "none" and TOPOLOGY_POLICY in said:
+        raise ValueError(f"{TOPOLOGY_POLICY} is of no use without {TOPOLOGY}; add 'numa' or 'mirror', or leave it out")
     return Annotations(
         companions=said.get(_COMPANIONS, "card"),
+        topology=topology,
+        is_strict=said.get(TOPOLOGY_POLICY) == "strict",
+        seats=seats,
         allow_emulation=said.get(_ALLOW_EMULATION) == "true",
         memfd=said.get(_MEMFD) != "false",
         free_page_reporting=said.get(_NO_FREE_PAGES) != "true",
@@ -90,10 +119,46 @@ def _read_of_vm(value: Any) -> Annotations:
 
 #: Those of a VirtualMachine itself.
 AnnotationsOfVM = Annotated[Annotations, Reads(_read_of_vm, {"type": "object"})]
+
+
+def _read_seats(text: Any) -> Mapping[str, int]:
+    """Names to seats; ValueError for any other JSON, and for two names on one seat."""
+    try:
+        pairs = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        pairs = None
+    if not isinstance(pairs, _Pairs):
+        raise ValueError(  # noqa: TRY004 (pydantic-core's way)
+            f"{SEATS_OF}: {shown(text)}; expected a JSON object with names and seats, like '{{\"gpu2\": 3}}'"
+        )
+    taken: dict[int, str] = {}
+    for name, seat in pairs:
+        if type(seat) is not int or not 0 <= seat < SEATS:  # JSON's true is none of Python's numbers here
+            raise ValueError(f"{SEATS_OF}: {name!r} has {shown(seat)}; expected a seat from 0 to {SEATS - 1}")
+        if name in taken.values():
+            raise ValueError(f"{SEATS_OF}: {name!r} is there twice; leave one of them out")
+        if seat in taken:
+            raise ValueError(
+                f"{SEATS_OF}: {taken[seat]!r} and {name!r} both have seat {seat}; expected a seat for each"
+            )
+        taken[seat] = name
+    return {name: seat for seat, name in taken.items()}
+
+
+class _Pairs(list[tuple[str, Any]]):
+    """A JSON object as it was written, with names that are there twice."""
+
+
 ReadAnnotations = Annotated[
     Annotations,
     Reads(
         _read,
-        {"type": "object", "properties": {name: {"enum": [*values, "", None]} for name, values in _KNOWN.items()}},
+        {
+            "type": "object",
+            "properties": {
+                **{name: {"enum": [*values, "", None]} for name, values in _KNOWN.items()},
+                SEATS_OF: {"type": ["string", "null"], "contentMediaType": "application/json"},
+            },
+        },
     ),
 ]

@@ -3,6 +3,7 @@
 KubeVirt's webhooks refuse most of this (pkg/virt-api/webhooks); the rest is what libvirt's QEMU driver would refuse.
 """
 
+from launcher.manifest.annotations import SEATS_OF, Annotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.devices import Devices
 from launcher.manifest.features import Features, is_on
@@ -83,6 +84,18 @@ def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, sec
         raise Below("domain.clock.timer", "these timers are amd64's; leave it out on arm64")
     if security is not None:
         raise Below("domain.launchSecurity", "SEV, SNP and TDX are amd64's; leave it out on arm64")
+
+
+def check_seats(annotations: Annotations, devices: Devices) -> None:
+    """A seat is a gpu's or a host device's."""
+    names = [entry.name for entry in (*devices.gpus, *devices.hostDevices)]
+    for name in annotations.seats:
+        if name not in names:
+            known = ", ".join(map(repr, names)) or "none"
+            raise Below(
+                "metadata.annotations",
+                f"{SEATS_OF}: {name!r} is no entry of gpus or hostDevices; expected a name of theirs, here {known}",
+            )
 
 
 def check_acpi_tables(firmware: Firmware, volumes: tuple[Volume, ...]) -> None:

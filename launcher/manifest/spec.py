@@ -153,6 +153,9 @@ class VirtualMachineInstance:
     spec: Spec
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 
+    def __post_init__(self) -> None:
+        relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+
 
 @model
 class Template:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.addresses import seat, usb
+from launcher.addresses import usb
 from launcher.claims import entries
 from launcher.cpus import cpuset_of_flag, processors_of
 from launcher.domain import domain_xml
@@ -24,6 +24,7 @@ from launcher.dra import read_allocated
 from launcher.facts import Facts, read_block_sizes
 from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
+from launcher.topology import laid_out
 from launcher.versions import Version, parse_version
 from pci.processors import UNKNOWN
 from pci.sysfs import Host, read_host
@@ -58,7 +59,7 @@ class World:
         vmi = read_manifest(vm)
         allocated = read_allocated(entries(vmi.spec.domain.devices), vmi.spec.resourceClaims, self.dra)
         cards, _ = passed_on(vmi, self.environ, self.host, allocated)
-        return domain_xml(vmi, seat(cards), self.facts, usb(cards))
+        return domain_xml(vmi, laid_out(vmi, cards, self.host, self.facts), self.facts, usb(cards))
 
 
 @dataclass(frozen=True)

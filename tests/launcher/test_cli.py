@@ -113,6 +113,26 @@ def test_what_is_left_over_is_a_warning(gpu_launcher: Command) -> None:
     assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE} has 0000:af:00.0 left over")
 
 
+@pytest.mark.parametrize("command", ["render", "explain"])
+def test_a_card_of_an_unknown_node_is_a_warning(command: str, gpu_launcher: Command, machine: Machine) -> None:
+    vm = FIXTURES / "vms" / "topology-numa-unknown.yaml"
+    cards = "--env=PCI_RESOURCE_EXAMPLE_COM_CARD=0000:01:00.0,0000:41:00.0"
+    result = gpu_launcher(command, vm, cards, "--sysfs", machine("lab-modern"))
+    assert result.returncode == 0
+    assert result.stderr == (
+        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 is on a NUMA node that the host's firmware does not tell; "
+        "it is on bus 0, in no NUMA cell\n"
+    )
+
+
+def test_explain_says_where_the_guest_sees_a_card_of_another_cell(gpu_launcher: Command, machine: Machine) -> None:
+    vm = FIXTURES / "vms" / "topology-numa.yaml"
+    cards = f"--env={RTX_3090_VARIABLE}=0000:01:00.0,0000:e1:00.0"
+    result = gpu_launcher("explain", vm, cards, "--json", "--sysfs", machine("two-rtx-3090"))
+    entries = json.loads(result.stdout)["entries"]
+    assert [entry["passed"][0]["guest"] for entry in entries] == ["0000:e0:00.0", "0000:bf:00.0"]
+
+
 def test_a_companion_is_not_left_over(gpu_launcher: Command, machine: Machine) -> None:
     result = gpu_launcher("render", ONE_GPU, VALUE + "0000:01:00.0", AUDIO, "--sysfs", machine("rtx-2060"))
     assert (result.stdout, result.stderr, result.returncode) == (golden("rtx-2060"), "", 0)

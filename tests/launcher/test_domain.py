@@ -15,13 +15,14 @@ from jinja2 import nodes
 from lxml import etree
 
 from launcher import guest
+from launcher.addresses import Layout
 from launcher.domain import domain_xml
 from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.versions import NEWER, Version, newer_elements, shown
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
-from tests.launcher.vms import DEBIAN_12, seats, vmi_text, write_vmi
+from tests.launcher.vms import DEBIAN_12, laid_out, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -127,7 +128,7 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
     gpus = [(f"gpu{number}", "example.com/card") for number in range(32)]
     value = ",".join(f"0000:{0x10 + number:02x}:00.0" for number in range(32))
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", gpus=gpus))
-    found = seats(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
+    found = laid_out(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
     xml = domain_xml(vmi, found, Facts(kvm=False))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
         assert len(guest.hostdevs(domain)) == 32
@@ -155,7 +156,7 @@ def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: An
         if "interfaces" in more:
             path.write_text(path.read_text() + "  networks: [{name: default, pod: {}}]\n")
         vmi = read_manifest(path)
-        xml = domain_xml(vmi, seats(vmi.spec.domain.devices, environ), Facts(kvm=False))
+        xml = domain_xml(vmi, laid_out(vmi.spec.domain.devices, environ), Facts(kvm=False))
         with guest.defined(qemu_driver, definable(xml), guest.Events()) as domain:
             placed.append(etree.fromstring(domain.XMLDesc()))
     ports = [addresses(domain, "controller[@model='pcie-root-port']") for domain in placed]
@@ -165,6 +166,58 @@ def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: An
         assert sorted(added)[:number] == sorted(ports[0])[:number]
     # Nor does the screen move, or hide behind a bridge, where firmware would take a card for the first screen.
     assert [addresses(domain, "video") for domain in placed] == [set(), {(0, 5, 0)}, {(0, 5, 0)}]
+
+
+DISKS = """\
+      disks:
+      - {name: scsi, disk: {bus: scsi}}
+      - {name: virtio, disk: {bus: virtio}}
+      - {name: another, disk: {bus: virtio}}
+      interfaces: [{name: default, model: e1000e, passt: {}}]
+      rng: {}
+      sound: {name: audio, model: ac97}
+"""
+VOLUMES = """\
+  volumes:
+  - {name: scsi, emptyDisk: {capacity: 1Gi}}
+  - {name: virtio, emptyDisk: {capacity: 1Gi}}
+  - {name: another, emptyDisk: {capacity: 1Gi}}
+  networks: [{name: default, pod: {}}]
+"""
+
+
+@pytest.mark.parametrize("name", [case.name for case in CASES if case.name.startswith(("seats-", "topology-"))])
+def test_no_pinned_or_mirrored_seat_moves_for_disks_and_interfaces(name: str, qemu_driver: Any, tmp_path: Path) -> None:
+    given = case(name)
+    more = tmp_path / "vm.yaml"
+    more.write_text(given.vm.read_text().replace("    devices:\n", f"    devices:\n{DISKS}") + VOLUMES)
+    placed = []
+    for vm in (given.vm, more):
+        xml = definable(given.world("--emulation").xml(vm))
+        with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+            placed.append((etree.fromstring(xml), etree.fromstring(domain.XMLDesc())))
+    (_, before), (ours, after) = placed
+    assert ids(before, "hostdev") == ids(after, "hostdev")
+    bridges = ids(ours, "controller[@type='pci']")
+    assert bridges <= ids(before, "controller[@type='pci']") & ids(after, "controller[@type='pci']")
+    # What libvirt adds is after the seats on bus 0, and neither in a free seat nor below an expander.
+    own = {int(bridge.get("index", "")) for bridge in ours.iterfind("devices/controller[@type='pci']")}
+    seats = [address for address in addresses(ours, "controller[@type='pci']") if address[0] == 0 and address[1] < 5]
+    for kind in ("controller", "disk", "interface", "rng", "memballoon", "sound"):
+        for address in addresses(after, kind) - addresses(ours, kind):
+            assert address[0] not in own
+            assert address[0] or address > max(seats, default=(0,))
+
+
+def ids(domain: etree._Element, element: str) -> set[tuple[str, ...]]:
+    """Of each device with an address: its index, or what of the host it is, and where."""
+    found = set()
+    for device in domain.iterfind(f"devices/{element}"):
+        source = device.find("source/address")
+        for at in device.iterfind("address[@type='pci']"):
+            named = str(dict(source.attrib)) if source is not None else device.get("index", "")
+            found.add((named, *(at.get(part, "") for part in ("bus", "slot", "function"))))
+    return found
 
 
 def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_driver: Any) -> None:
@@ -225,7 +278,7 @@ def test_nothing_in_a_manifest_can_break_out_of_its_place(tmp_path: Path) -> Non
     text = '</entry><evil a="b"/>&lt;'
     chassis = f"    chassis: {{serial: '{text}'}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=chassis))
-    domain = etree.fromstring(domain_xml(vmi, (), Facts()))
+    domain = etree.fromstring(domain_xml(vmi, Layout(), Facts()))
     assert domain.findtext("sysinfo/chassis/entry") == text
     assert domain.find(".//evil") is None
 
@@ -234,7 +287,7 @@ def test_a_vm_without_memory_is_refused(tmp_path: Path) -> None:
     path = write_vmi(tmp_path / "vm.yaml")
     path.write_text(path.read_text().replace("memory: {guest: 1Gi}", "memory: {}"))
     with pytest.raises(UserError, match="gives the guest no memory; expected domain"):
-        domain_xml(read_manifest(path), (), Facts())
+        domain_xml(read_manifest(path), Layout(), Facts())
 
 
 def test_the_template_is_a_chassis_without_control_flow() -> None:

@@ -2,7 +2,7 @@
 
 import json
 
-from launcher.addresses import seat
+from launcher.addresses import layout
 from launcher.explain import Explanation, as_json, explanation, table
 from launcher.hostdevs import passed_on
 from launcher.manifest.hostdevices import Request
@@ -22,7 +22,7 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
     given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
     cards, left_over = passed_on(vmi, environ, host, given)
-    return explanation(cards, seat(cards), left_over, host)
+    return explanation(cards, layout(cards), left_over, host)
 
 
 def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:

@@ -11,6 +11,7 @@ import pytest
 from lxml import etree
 
 from launcher import guest
+from launcher.addresses import Layout
 from launcher.domain import domain_xml
 from launcher.domain import socket_directory as socket_directory_of
 from launcher.elements import firmware
@@ -25,7 +26,7 @@ from tests.processes import running
 
 @pytest.fixture
 def xml(tmp_path: Path) -> str:
-    return domain_xml(read_manifest(write_vmi(tmp_path / "vm.yaml")), (), Facts())
+    return domain_xml(read_manifest(write_vmi(tmp_path / "vm.yaml")), Layout(), Facts())
 
 
 @pytest.fixture
@@ -103,7 +104,7 @@ def test_a_guest_that_ends_as_its_grace_period_does_leaves_nothing(xml: str) -> 
 
 def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
     path = write_vmi(tmp_path / "vm.yaml")
-    xml, events = domain_xml(read_manifest(path), (), Facts()), guest.Events()
+    xml, events = domain_xml(read_manifest(path), Layout(), Facts()), guest.Events()
     xml = xml.replace(">1</vcpu>", ">4000000000</vcpu>")
     with (
         guest.connected("test:///default", events) as connection,
@@ -133,7 +134,7 @@ def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path
     vm = tmp_path / "vm.yaml"
     vm.write_text(vmi_text(domain=boots, name="panics").replace("autoattachPodInterface: false", panics))
     vmi = read_manifest(vm)
-    xml = domain_xml(vmi, (), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
+    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
     events = guest.Events()
     with (
         socket_directory(socket_directory_of(vmi)),
@@ -153,7 +154,7 @@ def test_efi_variables_stay_where_the_manifest_wants_them_to(
     """Libvirt makes the file at the start, and here it is there before; what libvirt has named goes with the domain."""
     bootloader = f"    firmware: {{bootloader: {{efi: {{persistent: {str(persistent).lower()}}}}}}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=bootloader))
-    xml = domain_xml(vmi, (), Facts(kvm=False)).replace(firmware.NVRAM, str(tmp_path))
+    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(firmware.NVRAM, str(tmp_path))
     events = guest.Events()
     with guest.connected(embedded_uri, events) as connection, guest.defined(connection, xml, events) as domain:
         said = etree.fromstring(domain.XMLDesc()).findtext("os/nvram")

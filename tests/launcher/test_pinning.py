@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.errors import UserError
-from launcher.pinning import Pinning, Wanted, cells, pin
+from launcher.pinning import Pinning, Wanted, cells, cells_for, pin
 from pci.processors import NUMANode, Processors
 
 PAGE = 2 << 20
@@ -103,6 +103,23 @@ def test_the_cells_have_all_vcpus_and_all_pages_and_none_has_two_more_than_anoth
     assert sum(parts) == pages
     assert max(parts) - min(parts) <= 1
     assert all(cell.memory % PAGE == 0 for cell in found)
+
+
+@given(st.sets(st.integers(0, 9), min_size=1), st.integers(1, 20), st.integers(1, 2), st.integers(0, 1 << 34))
+def test_cells_for_nodes_without_pinned_cpus_have_whole_cores_and_all_of_the_memory(
+    nodes: set[int], cores: int, threads: int, more: int
+) -> None:
+    memory = (1 << 30) + more
+    found = cells_for(tuple(sorted(nodes)), (), cores, threads, memory, None, bound=False)
+    assert [cell.node for cell in found] == sorted(nodes)
+    assert [vcpu for cell in found for vcpu in cell.vcpus] == list(range(cores * threads))
+    shares = [len(cell.vcpus) // threads for cell in found]
+    assert all(len(cell.vcpus) % threads == 0 for cell in found)
+    assert shares == sorted(shares, reverse=True)
+    assert shares[0] - shares[-1] <= 1
+    assert sum(cell.memory for cell in found) == memory
+    assert max(cell.memory for cell in found) - min(cell.memory for cell in found) < 2 << 20
+    assert all(cell.memory % (1 << 20) == 0 for cell in found[1:])
 
 
 def test_io_threads_run_beside_the_emulator_where_it_has_its_own_cpus() -> None:

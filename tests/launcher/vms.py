@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launcher.addresses import Seat, seat
+from launcher.addresses import Layout, layout
 from launcher.claims import claim
 from launcher.hostdevs import whole_cards
 from launcher.manifest.devices import Devices
@@ -49,6 +49,6 @@ def devices(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tupl
     )
 
 
-def seats(wanted: Devices, environ: Mapping[str, str], host: Host | None = None) -> tuple[Seat, ...]:
-    """All stages from the manifest's devices to their seats."""
-    return seat(whole_cards(*claim(wanted, environ, host), host))
+def laid_out(wanted: Devices, environ: Mapping[str, str], host: Host | None = None) -> Layout:
+    """All stages from the manifest's devices to their places."""
+    return layout(whole_cards(*claim(wanted, environ, host), host))

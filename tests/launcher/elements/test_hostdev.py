@@ -5,7 +5,7 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.addresses import seat
+from launcher.addresses import layout
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.elements.hostdev import hostdevs
 from launcher.errors import UserError
@@ -40,7 +40,7 @@ def displays_of(said: list[tuple[VirtualGPUOptions | None, bool]], *, graphics: 
         device = UUID(int=number) if mediated else address
         functions = () if mediated else (address,)
         cards.append(Card(claim=Claim(entry=entry, device=device, variable="V"), functions=functions, missing=None))
-    elements = hostdevs(devices, seat(tuple(cards)), ())
+    elements = hostdevs(devices, layout(tuple(cards)).seats, ())
     return [{name for name in ("display", "ramfb") if element.get(name) == "on"} for element in elements]
 
 
