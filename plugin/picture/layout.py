@@ -4,16 +4,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 
-from lxml.etree import _Element as Element
-
-from plugin.picture.cards import Card, lines, shared_groups
-from plugin.picture.drawing import (
+from drawing.boxes import (
     GAP,
     LINE,
     OUTLINE,
     PAD,
     Block,
     Colours,
+    Element,
     Line,
     box,
     boxed,
@@ -22,7 +20,8 @@ from plugin.picture.drawing import (
     text,
     written,
 )
-from plugin.picture.topology import Branch, Node, Twig, leaves
+from pci.topology import Branch, Node, Twig, leaves
+from plugin.picture.cards import Card, lines, shared_groups
 
 _MARGIN = 6  # from a device to the outline of its group
 
