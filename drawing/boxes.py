@@ -5,7 +5,7 @@ pixels, y grows downwards.
 """
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from lxml import etree
@@ -72,9 +72,9 @@ class Block:
     width: int
     height: int
     draw: Callable[[int, int], list[Element]]
-    ends: Mapping[Hashable, tuple[int, int]] = field(default_factory=dict)
+    ends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-    def ends_at(self, x: int, y: int) -> dict[Hashable, tuple[int, int]]:
+    def ends_at(self, x: int, y: int) -> dict[str, tuple[int, int]]:
         """The same where the block is at x, y."""
         return {name: (x + left, y + top) for name, (left, top) in self.ends.items()}
 
@@ -102,10 +102,10 @@ def boxed(kind: str, lines: Sequence[Line], colours: Colours, *, width: int = 0)
     return Block(whole, height, draw)
 
 
-def framed(kind: str, title: str, inner: Block, colours: Colours, *, width: int = 0) -> Block:
-    """A block in a frame with a title, of at least that width."""
+def framed(kind: str, title: str, inner: Block, colours: Colours) -> Block:
+    """A block in a frame with a title."""
     heading = written([Line(title, strong=True)])
-    width = max(width, max(inner.width, heading.width) + 2 * PAD)
+    width = max(inner.width, heading.width) + 2 * PAD
     height = inner.height + heading.height + 3 * PAD
     inside = heading.height + 2 * PAD
 
@@ -176,11 +176,11 @@ def path(*corners: tuple[int, int]) -> Element:
     return _element("path", d="M" + " L".join(f"{x},{y}" for x, y in corners))
 
 
-def curve(start: tuple[int, int], end: tuple[int, int], colour: str) -> Element:
-    """A line in that colour, level at both ends."""
-    (x, y), (to_x, to_y) = start, end
-    middle = (x + to_x) // 2
-    corners = f"M{x},{y} C{middle},{y} {middle},{to_y} {to_x},{to_y}"
+def curve(start: tuple[int, int], end: tuple[int, int], colour: str, *, between: tuple[int, int]) -> Element:
+    """A line in that colour that goes up or down between these two x, and is level outside."""
+    (x, y), (to_x, to_y), (left, right) = start, end, between
+    middle = (left + right) // 2
+    corners = f"M{x},{y} L{left},{y} C{middle},{y} {middle},{to_y} {right},{to_y} L{to_x},{to_y}"
     return _element("path", d=corners, class_="curve", style=f"stroke: {colour}")
 
 

@@ -150,8 +150,12 @@ def explain(
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the host's PCI Express and the guest's.")
+    ] = None,
 ) -> None:
-    """Say which device each gpu and host device gets, where it is in the guest, and what is left over."""
+    """Say which device each gpu and host device gets, where it is in the guest, how far apart they are there and on the
+    host, and what is left over."""
     from launcher import explain as explaining
 
     pod = _pod(env, env_file, sysfs, dra)
@@ -161,7 +165,22 @@ def explain(
     layout = laid_out(vmi, cards, host, facts)
     _warn_of_misplaced(layout)
     found = explaining.explanation(cards, layout, left_over, host)
+    if svg is not None:
+        _draw(vmi, layout, host, svg)
     _print(explaining.as_json(found) if as_json else explaining.table(found))
+
+
+def _draw(vmi: VirtualMachineInstance, layout: Layout, host: Host | None, file: Path) -> None:
+    from launcher.picture import picture
+    from launcher.places import placed_cards
+
+    name = f"{vmi.metadata.namespace}/{vmi.metadata.name}"
+    try:
+        file.write_text(picture(name, placed_cards(layout, host), layout, host), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"
+        ) from error
 
 
 @app.command()

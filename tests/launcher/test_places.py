@@ -1,0 +1,123 @@
+"""Where cards sit and how far apart they are, on recorded machines and in layouts that a test spells out."""
+
+from launcher.addresses import Bridge, Layout, Seat, layout
+from launcher.hostdevs import passed_on
+from launcher.manifest.reading import read_manifest
+from launcher.places import PlacedCard, pairs, placed_cards
+from pci.address import PCIAddress
+from pci.distance import Distance, Place
+from pci.sysfs import Host, read_host
+from tests.conftest import Machine
+from tests.launcher.cases import case
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, devices, laid_out
+from tests.processes import FIXTURES
+
+VGPU = "11111111-0000-4000-8000-000000000001"
+HGX = case("hgx-a100-8-gpu")
+
+
+def address(text: str) -> PCIAddress:
+    return PCIAddress.parse(text)
+
+
+def two_cards() -> tuple[Seat, Seat]:
+    environ = {RTX_2060_VARIABLE: "0000:01:00.0,0000:02:00.0"}
+    one, other = laid_out(devices(gpus=[("gpu1", RTX_2060), ("gpu2", RTX_2060)]), environ).seats
+    return one, other
+
+
+def seated(layout: Layout, *buses: int) -> Layout:
+    """Two cards on these buses of a layout that has bridges alone."""
+    seats = tuple(
+        Seat(claim=seat.claim, bus=bus, hostdevs=seat.hostdevs) for seat, bus in zip(two_cards(), buses, strict=True)
+    )
+    return Layout(bridges=layout.bridges, seats=seats)
+
+
+def bridge(model: str, index: int, at: str, **others: int) -> Bridge:
+    return Bridge(model=model, index=index, address=address(at), **others)  # type: ignore[arg-type]
+
+
+def expander(index: int, at: str, bus_number: int, cell: int) -> Bridge:
+    return bridge("pcie-expander-bus", index, at, bus_number=bus_number, cell=cell)
+
+
+#: A root complex of cell 1 with a switch; one of cell 0 with a root port.
+MIRROR = Layout(
+    bridges=(
+        expander(1, "0000:00:01.0", 0x40, 1),
+        expander(2, "0000:00:01.1", 0x80, 0),
+        bridge("pcie-root-port", 3, "0000:01:00.0"),
+        bridge("pcie-switch-upstream-port", 4, "0000:03:00.0"),
+        bridge("pcie-switch-downstream-port", 5, "0000:04:00.0"),
+        bridge("pcie-switch-downstream-port", 6, "0000:04:01.0"),
+        bridge("pcie-root-port", 7, "0000:02:00.0"),
+        bridge("pcie-root-port", 8, "0000:01:00.1"),
+    )
+)
+
+
+def distances(layout: Layout, host: Host | None = None) -> list[tuple[Distance | None, Distance]]:
+    return [(pair.host, pair.guest) for pair in pairs(placed_cards(layout, host))]
+
+
+def of_vm(vm: str, environ: dict[str, str], host: Host | None) -> tuple[PlacedCard, ...]:
+    cards, _ = passed_on(read_manifest(FIXTURES / "vms" / f"{vm}.yaml"), environ, host)
+    return placed_cards(layout(cards), host)
+
+
+def test_without_a_topology_all_cards_are_on_one_root_without_a_node() -> None:
+    world = HGX.world()
+    cards = of_vm("eight-gpus", dict(world.environ), world.host)
+    assert [card.guest for card in cards[:2]] == [
+        Place(numa_node=None, root="pci0000:00", bridges=(address("0000:00:01.0"),)),
+        Place(numa_node=None, root="pci0000:00", bridges=(address("0000:00:01.1"),)),
+    ]
+    found = pairs(cards)
+    assert [pair.guest for pair in found] == [Distance.ROOT] * 28
+    assert [pair.host for pair in found].count(Distance.SWITCH) == 4
+    assert [pair.host for pair in found].count(Distance.OTHER_NODE) == 24
+    assert all(pair.differs for pair in found)
+
+
+def test_a_card_below_a_switch_has_the_bridges_above_it_as_the_guest_numbers_them() -> None:
+    one, other = placed_cards(seated(MIRROR, 5, 7), None)
+    chain = ("0000:40:00.0", "0000:41:00.0", "0000:42:00.0")
+    assert one.guest == Place(numa_node=1, root="pci0000:40", bridges=tuple(map(address, chain)))
+    assert other.guest == Place(numa_node=0, root="pci0000:80", bridges=(address("0000:80:00.0"),))
+
+
+def test_the_guests_distances_are_those_of_its_bridges_and_cells() -> None:
+    expected = {
+        (5, 6): Distance.SWITCH,
+        (5, 8): Distance.ROOT,
+        (5, 7): Distance.OTHER_NODE,
+    }
+    assert {buses: distances(seated(MIRROR, *buses)) for buses in expected} == {
+        buses: [(None, guest)] for buses, guest in expected.items()
+    }
+
+
+def test_two_root_complexes_of_one_cell_are_on_one_node() -> None:
+    roots = Layout(
+        bridges=(
+            expander(1, "0000:00:01.0", 0x40, 0),
+            expander(2, "0000:00:01.1", 0x80, 0),
+            bridge("pcie-root-port", 3, "0000:01:00.0"),
+            bridge("pcie-root-port", 4, "0000:02:00.0"),
+        )
+    )
+    assert distances(seated(roots, 3, 4)) == [(None, Distance.NODE)]
+
+
+def test_a_distance_that_is_not_known_on_the_host_differs_from_nothing() -> None:
+    (pair,) = pairs(placed_cards(seated(MIRROR, 5, 6), None))
+    assert not pair.differs
+
+
+def test_a_units_further_card_is_told_by_its_address(machine: Machine) -> None:
+    environ = {RTX_2060_VARIABLE: "0000:01:00.0", "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": VGPU}
+    cards = of_vm("unit-of-two-cards", environ, read_host(machine("two-gpus-one-group")))
+    pair, vgpu, further = cards
+    assert further.name == f"{pair.name} 0000:02:00.0"
+    assert (vgpu.host, pairs((pair, further))[0].host) == (None, Distance.ROOT)
