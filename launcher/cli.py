@@ -25,6 +25,7 @@ from launcher.hostdevs import Card, passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.places import PlacedCard, placed_cards
 from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
 from launcher.topology import laid_out
@@ -161,22 +162,25 @@ def explain(
     pod = _pod(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
     cards, left_over, host = _passed_on(vmi, pod)
-    facts = Facts(kvm=not emulation, cpus=cpuset_of_flag(cpuset), processors=_processors(vmi, pod.sysfs))
+    processors = UNKNOWN if pod.sysfs is None else processors_of(pod.sysfs)
+    facts = Facts(kvm=not emulation, cpus=cpuset_of_flag(cpuset), processors=processors)
     layout = laid_out(vmi, cards, host, facts)
     _warn_of_misplaced(layout)
-    found = explaining.explanation(cards, layout, left_over, host)
+    placed = placed_cards(layout, host, processors)
     if svg is not None:
-        _draw(vmi, layout, host, svg)
+        _draw(vmi, placed, layout, host, svg)
+    found = explaining.explanation(cards, layout, placed, left_over, host)
     _print(explaining.as_json(found) if as_json else explaining.table(found))
 
 
-def _draw(vmi: VirtualMachineInstance, layout: Layout, host: Host | None, file: Path) -> None:
+def _draw(
+    vmi: VirtualMachineInstance, placed: tuple[PlacedCard, ...], layout: Layout, host: Host | None, file: Path
+) -> None:
     from launcher.picture import picture
-    from launcher.places import placed_cards
 
     name = f"{vmi.metadata.namespace}/{vmi.metadata.name}"
     try:
-        file.write_text(picture(name, placed_cards(layout, host), layout, host), encoding="utf-8")
+        file.write_text(picture(name, placed, layout, host), encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"

@@ -30,9 +30,9 @@ from typing import TypedDict
 
 from launcher.addresses import Layout
 from launcher.claims import Claim, Device, LeftOver
-from launcher.hostdevs import Card
+from launcher.hostdevs import Card, function_of, mediated
 from launcher.manifest.hostdevices import Request
-from launcher.places import Pair, function_of, mediated, pairs, placed_cards, what
+from launcher.places import Pair, PlacedCard, pairs, what
 from pci.resource import USBAddress
 from pci.sysfs import Host
 
@@ -73,13 +73,17 @@ class Explanation(TypedDict):
 
 
 def explanation(
-    cards: tuple[Card, ...], layout: Layout, left_over: tuple[LeftOver, ...], host: Host | None
+    cards: tuple[Card, ...],
+    layout: Layout,
+    placed: tuple[PlacedCard, ...],
+    left_over: tuple[LeftOver, ...],
+    host: Host | None,
 ) -> Explanation:
     """The stages' results by entry, with what `host` says of each device where it is known."""
     first = {card.claim: card for card in reversed(cards)}
     return {
         "entries": [_entry(card, layout, host) for card in cards if first[card.claim] is card],
-        "distances": [_between(pair) for pair in pairs(placed_cards(layout, host))],
+        "distances": [_between(pair) for pair in pairs(placed)],
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
     }
 

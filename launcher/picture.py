@@ -12,9 +12,10 @@ from drawing.boxes import PAD, Block, Colours, Element, Line, boxed, curve, fram
 from drawing.trees import Columns, columns, every, flipped, lines, placed
 from launcher.addresses import Layout
 from launcher.errors import one_line
-from launcher.places import PlacedCard, function_of, mediated, pairs, what
+from launcher.hostdevs import function_of, mediated
+from launcher.places import PlacedCard, pairs, what
 from pci.address import PCIAddress
-from pci.distance import Place
+from pci.distance import Location
 from pci.sysfs import Host
 from pci.topology import Node, Twig, tree
 
@@ -25,36 +26,24 @@ _BETWEEN = 200  # host and guest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Card:
-    """A card on one of the two sides: the lines in its box. `at` is what it is ordered by; `place` is None for one that
-    is not in sysfs."""
+    """A card on one of the two sides: where it sits there, which is None for one that sysfs does not show; what the
+    frame of its node is called; what it is ordered by; the lines in its box."""
 
     name: str
-    place: Place | None
+    place: Location | None
+    node: str
     at: PCIAddress | None
     said: tuple[str, ...]
     colour: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Side:
-    """What a side is called, what its nodes are, and whether its cards are in the first column and not in the last."""
-
-    title: str
-    node: str
-    no_node: str
-    cards_first: bool
-
-
-_HOST = _Side(title="Host", node="NUMA node", no_node="NUMA node unknown", cards_first=False)
-_GUEST = _Side(title="Guest", node="NUMA cell", no_node="no NUMA cell", cards_first=True)
 
 
 def picture(vm: str, cards: tuple[PlacedCard, ...], layout: Layout, host: Host | None) -> str:
     """All cards of a VM that have a seat, as an SVG. `vm` is the VM's name; nothing is in it that names the node."""
     pci_ids = {} if host is None else {address: function.pci_id for address, function in host.functions.items()}
     colours = {card.name: _COLOURS[number % len(_COLOURS)] for number, card in enumerate(cards)}
-    left = _drawn(_HOST, [_on_host(card, host, colours[card.name]) for card in cards], pci_ids)
-    right = _drawn(_GUEST, [_in_guest(card, layout, host, colours[card.name]) for card in cards], {})
+    left = _drawn("Host", [_on_host(card, host, colours[card.name]) for card in cards], pci_ids, cards_first=False)
+    in_guest = [_in_guest(card, layout, host, colours[card.name]) for card in cards]
+    right = _drawn("Guest", in_guest, {}, cards_first=True)
     return svg(_title(vm, cards), _joined(left, right, colours))
 
 
@@ -78,9 +67,11 @@ def _on_host(card: PlacedCard, host: Host | None, colour: str) -> _Card:
         *((f"of {mdev.parent}",) if mdev is not None else ()),
         *((f"IOMMU group {at.iommu_group}",) if at is not None and at.iommu_group is not None else ()),
     )
+    node = card.host.numa_node if card.host is not None else None
     return _Card(
         name=card.name,
         place=card.host,
+        node="NUMA node unknown" if node is None else f"NUMA node {node}",
         at=None if function is None else function.address,
         said=tuple(map(one_line, said)),
         colour=colour,
@@ -91,7 +82,21 @@ def _in_guest(card: PlacedCard, layout: Layout, host: Host | None, colour: str) 
     seen = layout.seen()
     functions = [(seen[device], what(device.source, host)) for device in card.seat.hostdevs]
     said = tuple(map(one_line, _functions(functions)))
-    return _Card(name=card.name, place=card.guest, at=functions[0][0], said=said, colour=colour)
+    return _Card(
+        name=card.name,
+        place=card.guest,
+        node=_cell(card.guest.numa_node, layout),
+        at=functions[0][0],
+        said=said,
+        colour=colour,
+    )
+
+
+def _cell(number: int | None, layout: Layout) -> str:
+    if number is None:
+        return "no NUMA cell"
+    node = layout.cells[number].node if number < len(layout.cells) else None
+    return f"NUMA cell {number}" + (f", of the host's node {node}" if node is not None else "")
 
 
 def _functions(found: Sequence[tuple[PCIAddress, str | None]]) -> tuple[str, ...]:
@@ -101,15 +106,13 @@ def _functions(found: Sequence[tuple[PCIAddress, str | None]]) -> tuple[str, ...
     return tuple(filter(None, (*words[:1], ", ".join(words[1:]))))
 
 
-def _drawn(side: _Side, cards: Sequence[_Card], pci_ids: Mapping[PCIAddress, str]) -> Block:
+def _drawn(title: str, cards: Sequence[_Card], pci_ids: Mapping[PCIAddress, str], *, cards_first: bool) -> Block:
     """A frame for each node, in it one for each root complex; what is not in sysfs in a frame of its own."""
     found = sorted((card for card in cards if card.place is not None), key=_order)
     nodes: dict[str, dict[str, list[_Card]]] = {}
     for card in found:
         assert card.place is not None
-        node = card.place.numa_node
-        name = side.no_node if node is None else f"{side.node} {node}"
-        nodes.setdefault(name, {}).setdefault(one_line(f"root complex {card.place.root}"), []).append(card)
+        nodes.setdefault(card.node, {}).setdefault(one_line(f"root complex {card.place.root}"), []).append(card)
     trees = {name: {root: _tree(its, pci_ids) for root, its in roots.items()} for name, roots in nodes.items()}
     if lost := [card for card in cards if card.place is None]:
         trees["place unknown"] = {"not seen in sysfs": _tree(lost, {})}
@@ -122,7 +125,7 @@ def _drawn(side: _Side, cards: Sequence[_Card], pci_ids: Mapping[PCIAddress, str
             name,
             stacked(
                 *(
-                    framed("root", root, _laid_out(nodes, common, width, side.cards_first), Colours())
+                    framed("root", root, _laid_out(nodes, common, width, cards_first), Colours())
                     for root, nodes in roots.items()
                 )
             ),
@@ -130,7 +133,7 @@ def _drawn(side: _Side, cards: Sequence[_Card], pci_ids: Mapping[PCIAddress, str
         )
         for name, roots in trees.items()
     ]
-    return framed("machine", side.title, stacked(*frames), Colours(box="#fafafa"))
+    return framed("machine", title, stacked(*frames), Colours(box="#fafafa"))
 
 
 def _order(card: _Card) -> tuple[bool, int, str, str]:

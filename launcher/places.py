@@ -6,10 +6,12 @@ from uuid import UUID
 
 from launcher.addresses import Layout, Seat
 from launcher.claims import Device
+from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
-from pci.distance import Distance, Place, distance
+from pci.distance import Distance, Location, distance
 from pci.functions import is_gpu, word
-from pci.sysfs import Function, Host, MediatedDevice
+from pci.processors import UNKNOWN, Processors
+from pci.sysfs import Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +22,8 @@ class PlacedCard:
 
     name: str
     seat: Seat
-    host: Place | None
-    guest: Place
+    host: Location | None
+    guest: Location
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,14 +40,14 @@ class Pair:
         return self.host not in (None, self.guest)
 
 
-def placed_cards(layout: Layout, host: Host | None) -> tuple[PlacedCard, ...]:
-    """In the order of the seats."""
+def placed_cards(layout: Layout, host: Host | None, processors: Processors = UNKNOWN) -> tuple[PlacedCard, ...]:
+    """In the order of the seats. `processors` are the host's."""
     names = _names(layout.seats)
     return tuple(
         PlacedCard(
             name=name,
             seat=seat,
-            host=_on_host(seat.hostdevs[0].source, host),
+            host=_on_host(seat.hostdevs[0].source, host, processors),
             guest=_in_guest(seat, layout),
         )
         for name, seat in zip(names, layout.seats, strict=True)
@@ -63,17 +65,6 @@ def pairs(cards: tuple[PlacedCard, ...]) -> tuple[Pair, ...]:
         )
         for one, other in combinations(cards, 2)
     )
-
-
-def function_of(device: Device, host: Host | None) -> Function | None:
-    """The function on the host, of a mediated device its parent; None where it is not known."""
-    mdev = mediated(device, host)
-    address = mdev.parent if mdev is not None else device
-    return host.functions.get(address) if host is not None and isinstance(address, PCIAddress) else None
-
-
-def mediated(device: Device, host: Host | None) -> MediatedDevice | None:
-    return next((mdev for mdev in host.mdevs if mdev.uuid == device), None) if host is not None else None
 
 
 def what(device: Device, host: Host | None) -> str | None:
@@ -97,14 +88,14 @@ def _names(seats: tuple[Seat, ...]) -> list[str]:
     return names
 
 
-def _on_host(device: Device, host: Host | None) -> Place | None:
+def _on_host(device: Device, host: Host | None, processors: Processors) -> Location | None:
     function = function_of(device, host)
     if function is None:
         return None
-    return Place(numa_node=function.numa_node, root=function.root, bridges=function.bridges)
+    return Location(numa_node=processors.node_of(function.numa_node), root=function.root, bridges=function.bridges)
 
 
-def _in_guest(seat: Seat, layout: Layout) -> Place:
+def _in_guest(seat: Seat, layout: Layout) -> Location:
     """From the seat up to bus 0, or to the expander that is a root complex of its own in the guest."""
     numbers, providing = layout.numbers(), {bridge.index: bridge for bridge in layout.bridges}
     bus, cell, chain = seat.bus, None, list[PCIAddress]()
@@ -115,4 +106,4 @@ def _in_guest(seat: Seat, layout: Layout) -> Place:
             break
         chain.insert(0, replace(bridge.address, bus=numbers[bridge.address.bus]))
         bus = bridge.address.bus
-    return Place(numa_node=cell, root=f"pci0000:{numbers[bus]:02x}", bridges=tuple(chain))
+    return Location(numa_node=cell, root=f"pci0000:{numbers[bus]:02x}", bridges=tuple(chain))

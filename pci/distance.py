@@ -7,7 +7,7 @@ from pci.address import PCIAddress
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Location:
     """Where a device sits: node, root complex and bridges as pci.sysfs.Function has them, in a guest as in a host."""
 
     numa_node: int | None
@@ -24,7 +24,7 @@ class Distance(StrEnum):
     OTHER_NODE = "other node"  # (SYS)
 
 
-def distance(one: Place, other: Place) -> Distance:
+def distance(one: Location, other: Location) -> Distance:
     """That of two devices of one machine.
 
     A switch is what pci.topology takes for one: a bridge below a root port, with bridges behind it. Switches in a row

@@ -7,6 +7,7 @@ from launcher.explain import Explanation, as_json, explanation, table
 from launcher.hostdevs import passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
+from launcher.places import placed_cards
 from pci.address import PCIAddress
 from pci.sysfs import Host, read_host
 from tests.conftest import Machine
@@ -23,7 +24,8 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
     given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
     cards, left_over = passed_on(vmi, environ, host, given)
-    return explanation(cards, layout(cards), left_over, host)
+    seated = layout(cards)
+    return explanation(cards, seated, placed_cards(seated, host), left_over, host)
 
 
 def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:

@@ -10,7 +10,7 @@ from launcher.addresses import Layout
 from launcher.picture import picture
 from launcher.places import PlacedCard, placed_cards
 from pci.address import PCIAddress
-from pci.distance import Place
+from pci.distance import Location
 from tests.conftest import Command
 from tests.launcher.cases import case
 from tests.launcher.test_places import MIRROR, seated
@@ -19,7 +19,7 @@ from tests.pictures import Box, Drawn, assert_nothing_overlaps, curves, read_bac
 from tests.processes import FIXTURES
 
 PICTURES = FIXTURES / "pictures"
-DRAWN = ("hgx-a100-8-gpu", "unit-of-two-cards")
+DRAWN = ("hgx-a100-8-gpu", "topology-mirror", "topology-numa", "unit-of-two-cards")
 
 
 def drawn(cards: tuple[PlacedCard, ...], layout: Layout) -> Drawn:
@@ -96,7 +96,7 @@ def test_a_vm_without_cards_has_a_picture_too() -> None:
 
 
 @st.composite
-def machines(draw: st.DrawFn, cards: int) -> list[Place]:
+def machines(draw: st.DrawFn, cards: int) -> list[Location]:
     buses: dict[tuple[int, ...], int] = {}
     places = []
     for _ in range(cards):
@@ -106,7 +106,7 @@ def machines(draw: st.DrawFn, cards: int) -> list[Place]:
             for depth, turn in enumerate(turns)
         )
         node = draw(st.sampled_from([None, 0, 1]))
-        places.append(Place(numa_node=node, root=f"pci0000:0{root}", bridges=tuple(chain)))
+        places.append(Location(numa_node=node, root=f"pci0000:0{root}", bridges=tuple(chain)))
     return places
 
 

@@ -1,19 +1,25 @@
 """Where cards sit and how far apart they are, on recorded machines and in layouts that a test spells out."""
 
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
 from launcher.addresses import Bridge, Layout, Seat, layout
 from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
 from launcher.places import PlacedCard, pairs, placed_cards
+from launcher.topology import laid_out as topology_of
 from pci.address import PCIAddress
-from pci.distance import Distance, Place
+from pci.distance import Distance, Location
+from pci.processors import NUMANode, Processors
 from pci.sysfs import Host, read_host
 from tests.conftest import Machine
-from tests.launcher.cases import case
+from tests.launcher.cases import Case, case
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, devices, laid_out
 from tests.processes import FIXTURES
 
 VGPU = "11111111-0000-4000-8000-000000000001"
-HGX = case("hgx-a100-8-gpu")
 
 
 def address(text: str) -> PCIAddress:
@@ -66,12 +72,18 @@ def of_vm(vm: str, environ: dict[str, str], host: Host | None) -> tuple[PlacedCa
     return placed_cards(layout(cards), host)
 
 
+def of_case(case: Case, vm: Path | None = None) -> tuple[PlacedCard, ...]:
+    """The cards of a golden case, or of another manifest in its place."""
+    world, vmi = case.world(), read_manifest(vm or case.vm)
+    cards, _ = passed_on(vmi, world.environ, world.host)
+    return placed_cards(topology_of(vmi, cards, world.host, world.facts), world.host, world.facts.processors)
+
+
 def test_without_a_topology_all_cards_are_on_one_root_without_a_node() -> None:
-    world = HGX.world()
-    cards = of_vm("eight-gpus", dict(world.environ), world.host)
+    cards = of_case(case("hgx-a100-8-gpu"))
     assert [card.guest for card in cards[:2]] == [
-        Place(numa_node=None, root="pci0000:00", bridges=(address("0000:00:01.0"),)),
-        Place(numa_node=None, root="pci0000:00", bridges=(address("0000:00:01.1"),)),
+        Location(numa_node=None, root="pci0000:00", bridges=(address("0000:00:01.0"),)),
+        Location(numa_node=None, root="pci0000:00", bridges=(address("0000:00:01.1"),)),
     ]
     found = pairs(cards)
     assert [pair.guest for pair in found] == [Distance.ROOT] * 28
@@ -83,8 +95,8 @@ def test_without_a_topology_all_cards_are_on_one_root_without_a_node() -> None:
 def test_a_card_below_a_switch_has_the_bridges_above_it_as_the_guest_numbers_them() -> None:
     one, other = placed_cards(seated(MIRROR, 5, 7), None)
     chain = ("0000:40:00.0", "0000:41:00.0", "0000:42:00.0")
-    assert one.guest == Place(numa_node=1, root="pci0000:40", bridges=tuple(map(address, chain)))
-    assert other.guest == Place(numa_node=0, root="pci0000:80", bridges=(address("0000:80:00.0"),))
+    assert one.guest == Location(numa_node=1, root="pci0000:40", bridges=tuple(map(address, chain)))
+    assert other.guest == Location(numa_node=0, root="pci0000:80", bridges=(address("0000:80:00.0"),))
 
 
 def test_the_guests_distances_are_those_of_its_bridges_and_cells() -> None:
@@ -108,6 +120,32 @@ def test_two_root_complexes_of_one_cell_are_on_one_node() -> None:
         )
     )
     assert distances(seated(roots, 3, 4)) == [(None, Distance.NODE)]
+
+
+@pytest.mark.parametrize("name", ["topology-mirror", "topology-numa", "two-cards-of-one-group"])
+def test_a_topology_has_the_cards_as_far_apart_as_they_are(name: str) -> None:
+    found = pairs(of_case(case(name)))
+    assert [pair.guest for pair in found] == [pair.host for pair in found]
+
+
+def test_in_cells_alone_the_cards_of_a_switch_are_on_one_root(tmp_path: Path) -> None:
+    mirror, vm = case("topology-mirror"), tmp_path / "vm.yaml"
+    vm.write_text(mirror.vm.read_text().replace("topology: mirror", "topology: numa"))
+    found = pairs(of_case(mirror, vm))
+    assert Counter((pair.host, pair.guest) for pair in found) == {
+        (Distance.SWITCH, Distance.ROOT): 4,
+        (Distance.OTHER_NODE, Distance.OTHER_NODE): 24,
+    }
+
+
+def test_firmware_of_a_machine_of_one_node_need_not_say_where_a_card_is(machine: Machine) -> None:
+    host = read_host(machine("two-gpus-one-group"))
+    cards, _ = passed_on(read_manifest(FIXTURES / "vms/one-gpu.yaml"), {RTX_2060_VARIABLE: "0000:01:00.0"}, host)
+    node = NUMANode(id=0, cpus=(0, 1))
+    for nodes, expected in (((), None), ((node,), 0), ((node, NUMANode(id=1, cpus=())), None)):
+        card, *_ = placed_cards(layout(cards), host, Processors(nodes=nodes))
+        assert card.host is not None
+        assert card.host.numa_node == expected
 
 
 def test_a_distance_that_is_not_known_on_the_host_differs_from_nothing() -> None:

@@ -5,13 +5,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pci.address import PCIAddress
-from pci.distance import Distance, Place, distance
+from pci.distance import Distance, Location, distance
 from pci.sysfs import Function, read_host
 from tests.conftest import Machine
 
 
-def place(function: Function) -> Place:
-    return Place(numa_node=function.numa_node, root=function.root, bridges=function.bridges)
+def location(function: Function) -> Location:
+    return Location(numa_node=function.numa_node, root=function.root, bridges=function.bridges)
 
 
 @pytest.mark.parametrize(
@@ -30,32 +30,32 @@ def place(function: Function) -> Place:
 )
 def test_two_cards_of_a_machine(machine: Machine, name: str, one: str, other: str, expected: Distance) -> None:
     functions = read_host(machine(name)).functions
-    places = [place(functions[PCIAddress.parse(address)]) for address in (one, other)]
-    assert distance(*places) is expected
+    locations = [location(functions[PCIAddress.parse(address)]) for address in (one, other)]
+    assert distance(*locations) is expected
 
 
 def test_root_complexes_are_on_one_node_only_where_the_firmware_says_so() -> None:
-    one, other = (Place(numa_node=0, root=root, bridges=()) for root in ("pci0000:00", "pci0000:40"))
+    one, other = (Location(numa_node=0, root=root, bridges=()) for root in ("pci0000:00", "pci0000:40"))
     assert distance(one, other) is Distance.NODE
-    one, other = (Place(numa_node=None, root=root, bridges=()) for root in ("pci0000:00", "pci0000:40"))
+    one, other = (Location(numa_node=None, root=root, bridges=()) for root in ("pci0000:00", "pci0000:40"))
     assert distance(one, other) is Distance.OTHER_NODE
 
 
 def test_two_ports_of_one_bridge_to_conventional_pci_are_not_below_a_switch() -> None:
     chain = (PCIAddress(0, 0, 1, 0), PCIAddress(0, 1, 0, 0))
-    one = Place(numa_node=0, root="pci0000:00", bridges=chain)
+    one = Location(numa_node=0, root="pci0000:00", bridges=chain)
     assert distance(one, one) is Distance.ROOT
 
 
 ports = st.builds(PCIAddress, st.just(0), st.integers(0, 3), st.just(0), st.just(0))
-places = st.builds(
-    Place,
+locations = st.builds(
+    Location,
     numa_node=st.none() | st.integers(0, 1),
     root=st.sampled_from(["pci0000:00", "pci0000:40"]),
     bridges=st.lists(ports, max_size=4).map(tuple),
 )
 
 
-@given(places, places)
-def test_it_is_as_far_there_as_back(one: Place, other: Place) -> None:
+@given(locations, locations)
+def test_it_is_as_far_there_as_back(one: Location, other: Location) -> None:
     assert distance(one, other) is distance(other, one)
