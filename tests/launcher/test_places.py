@@ -1,17 +1,22 @@
 """Where cards sit and how far apart they are, on recorded machines and in layouts that a test spells out."""
 
 from collections import Counter
+from itertools import combinations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from launcher.addresses import Bridge, Layout, Seat, layout
-from launcher.hostdevs import passed_on
+from launcher.addresses import Bridge, Layout, Place, Seat, layout
+from launcher.claims import claim
+from launcher.hostdevs import passed_on, whole_cards
 from launcher.manifest.reading import read_manifest
+from launcher.pinning import Cell
 from launcher.places import PlacedCard, pairs, placed_cards
 from launcher.topology import laid_out as topology_of
 from pci.address import PCIAddress
-from pci.distance import Distance, Location
+from pci.distance import Distance, Location, distance
 from pci.processors import NUMANode, Processors
 from pci.sysfs import Host, read_host
 from tests.conftest import Machine
@@ -136,6 +141,37 @@ def test_in_cells_alone_the_cards_of_a_switch_are_on_one_root(tmp_path: Path) ->
         (Distance.SWITCH, Distance.ROOT): 4,
         (Distance.OTHER_NODE, Distance.OTHER_NODE): 24,
     }
+
+
+@st.composite
+def hosts(draw: st.DrawFn) -> list[Location]:
+    """Where up to six cards are: below bridges of any depth, on root complexes that are each on a node or on none."""
+    buses: dict[tuple[int, ...], int] = {}
+    nodes = draw(st.lists(st.sampled_from([None, 0, 1]), min_size=3, max_size=3))
+    found = []
+    for _ in range(draw(st.integers(2, 6))):
+        root, *turns = draw(st.tuples(st.integers(0, 2), *[st.integers(0, 1)] * 5))
+        chain = [
+            PCIAddress(0, buses.setdefault((root, *turns[:depth]), len(buses)), turn, 0)
+            for depth, turn in enumerate(turns)
+        ]
+        bridges = tuple(chain[: draw(st.integers(0, 5))])
+        found.append(Location(numa_node=nodes[root], root=f"pci0000:{root:02x}", bridges=bridges))
+    return found
+
+
+@given(hosts())
+def test_a_mirror_has_any_cards_as_far_apart_as_they_are(host: list[Location]) -> None:
+    gpus = [(f"gpu{number}", RTX_2060) for number in range(len(host))]
+    environ = {RTX_2060_VARIABLE: ",".join(f"0000:{number:02x}:00.0" for number in range(len(host)))}
+    cards = whole_cards(*claim(devices(gpus=gpus), environ, None), None)
+    places = {
+        card: Place(cell=at.numa_node, root=at.root, bridges=at.bridges) for card, at in zip(cards, host, strict=True)
+    }
+    cells = tuple(Cell(vcpus=(node,), memory=1, node=node) for node in (0, 1))
+    guest = [card.guest for card in placed_cards(layout(cards, places=places, cells=cells), None)]
+    expected = [distance(*two) for two in combinations(host, 2)]
+    assert [distance(*two) for two in combinations(guest, 2)] == expected
 
 
 def test_firmware_of_a_machine_of_one_node_need_not_say_where_a_card_is(machine: Machine) -> None:
