@@ -21,7 +21,7 @@ from pci.topology import Node, Twig, tree
 
 # Okabe and Ito's palette, which the colour-blind tell apart too; without yellow, which is hardly seen on white.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#888888")
-_BETWEEN = 200  # host and guest
+_BETWEEN, _FOR_A_LINE = 200, 20  # host and guest; wider where there are many lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +177,7 @@ def _joined(left: Block, right: Block, colours: Mapping[str, str]) -> Block:
     """Both beside each other, the lower one half-way down, with a line for each card."""
     height = max(left.height, right.height)
     down, also_down = (height - left.height) // 2, (height - right.height) // 2
-    start, end = left.width, left.width + _BETWEEN
+    start, end = left.width, left.width + max(_BETWEEN, _FOR_A_LINE * len(colours))
     from_cards, to_cards = left.ends_at(0, down), right.ends_at(end, also_down)
 
     def draw(x: int, y: int) -> list[Element]:
