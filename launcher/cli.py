@@ -25,6 +25,7 @@ from launcher.hostdevs import Card, passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.places import PlacedCard, placed_cards
 from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
 from launcher.topology import laid_out
@@ -153,18 +154,40 @@ def explain(
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    svg: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Also draw the host's PCI Express and the guest's.")
+    ] = None,
 ) -> None:
-    """Say which device each gpu and host device gets, where it is in the guest, and what is left over."""
+    """Say which device each gpu and host device gets, where it is in the guest, how far apart they are there and on the
+    host, and what is left over."""
     from launcher import explain as explaining
 
     pod = _pod(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
     cards, left_over, host = _passed_on(vmi, pod)
-    facts = Facts(kvm=not emulation, cpus=cpuset_of_flag(cpuset), processors=_processors(vmi, pod.sysfs))
+    processors = UNKNOWN if pod.sysfs is None else processors_of(pod.sysfs)
+    facts = Facts(kvm=not emulation, cpus=cpuset_of_flag(cpuset), processors=processors)
     layout = laid_out(vmi, cards, host, facts)
     _warn_of_misplaced(layout)
-    found = explaining.explanation(cards, layout, left_over, host)
+    placed = placed_cards(layout, host, processors)
+    if svg is not None:
+        _draw(vmi, placed, layout, host, svg)
+    found = explaining.explanation(cards, layout, placed, left_over, host)
     _print(explaining.as_json(found) if as_json else explaining.table(found))
+
+
+def _draw(
+    vmi: VirtualMachineInstance, placed: tuple[PlacedCard, ...], layout: Layout, host: Host | None, file: Path
+) -> None:
+    from launcher.picture import picture
+
+    name = f"{vmi.metadata.namespace}/{vmi.metadata.name}"
+    try:
+        file.write_text(picture(name, placed, layout, host), encoding="utf-8")
+    except OSError as error:
+        raise UserError(
+            f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"
+        ) from error
 
 
 @app.command()

@@ -14,22 +14,27 @@ The JSON's keys stay; new ones may come. null is for what is not known or is not
         host        a PCI address, a mediated device's UUID, or a USB device's bus:number
         is          GPU, audio, USB, ...; a mediated device's type
         guest       its PCI address in the guest; null for a USB device
+    distances       each pair of cards that are not USB's, in the order of the guest's seats
+      between       their entries' names; that of a unit's further card has its address behind it
+      host, guest   same switch, same root, same node, other node; the host's is null for what sysfs does not show
+      differs       whether the guest's is another one than the host's
     leftOver        what the pod holds and nobody asked for
       variable, devices
 """
 
 import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import permutations
 from typing import TypedDict
-from uuid import UUID
 
 from launcher.addresses import Layout
 from launcher.claims import Claim, Device, LeftOver
-from launcher.hostdevs import Card
+from launcher.hostdevs import Card, function_of, mediated
 from launcher.manifest.hostdevices import Request
-from pci.address import PCIAddress
-from pci.functions import is_gpu, word
+from launcher.places import Pair, PlacedCard, pairs, what
 from pci.resource import USBAddress
-from pci.sysfs import Host, MediatedDevice
+from pci.sysfs import Host
 
 # A call, since one of the keys is a word of Python's.
 Passed = TypedDict("Passed", {"host": str, "is": str | None, "guest": str | None})
@@ -54,18 +59,31 @@ class Left(TypedDict):
     devices: list[str]
 
 
+class Between(TypedDict):
+    between: list[str]
+    host: str | None
+    guest: str
+    differs: bool
+
+
 class Explanation(TypedDict):
     entries: list[Explained]
+    distances: list[Between]
     leftOver: list[Left]
 
 
 def explanation(
-    cards: tuple[Card, ...], layout: Layout, left_over: tuple[LeftOver, ...], host: Host | None
+    cards: tuple[Card, ...],
+    layout: Layout,
+    placed: tuple[PlacedCard, ...],
+    left_over: tuple[LeftOver, ...],
+    host: Host | None,
 ) -> Explanation:
     """The stages' results by entry, with what `host` says of each device where it is known."""
     first = {card.claim: card for card in reversed(cards)}
     return {
         "entries": [_entry(card, layout, host) for card in cards if first[card.claim] is card],
+        "distances": [_between(pair) for pair in pairs(placed)],
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
     }
 
@@ -75,7 +93,8 @@ def as_json(found: Explanation) -> str:
 
 
 def table(found: Explanation) -> str:
-    """A row for everything that is passed on, below a row of headings; then a line for each thing that is amiss."""
+    """A row for everything that is passed on, below a row of headings; the distances of cards, where there are several;
+    then a line for each thing that is amiss."""
     rows = [("ENTRY", "HOST", "IS", "GUEST", "GROUP", "NUMA", "ALIAS", "FROM")]
     for entry in found["entries"]:
         place = _or_dash(entry["iommuGroup"]), _or_dash(entry["numaNode"])
@@ -85,17 +104,16 @@ def table(found: Explanation) -> str:
                 (named, passed["host"], _or_dash(passed["is"]), _or_dash(passed["guest"]), *place, alias, origin)
             )
             named = alias = origin = ""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    if not found["entries"]:
-        lines = ["The manifest has no gpus and no hostDevices."]
+    lines = _aligned(rows) if found["entries"] else ["The manifest has no gpus and no hostDevices."]
+    if found["distances"]:
+        lines += ["", *_distances(found["distances"]), ""]
     lines += [
         f"may not be whole: {entry['kind']} {entry['name']}: {entry['missing']}"
         for entry in found["entries"]
         if entry["missing"]
     ]
     lines += [f"left over: {', '.join(left['devices'])} of {left['variable']}" for left in found["leftOver"]]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines).rstrip("\n") + "\n"
 
 
 def _entry(card: Card, layout: Layout, host: Host | None) -> Explained:
@@ -121,35 +139,53 @@ def _passed(claim: Claim, layout: Layout, host: Host | None) -> list[Passed]:
         return [{"host": str(claim.device), "is": "USB device", "guest": None}]
     seen = layout.seen()
     return [
-        {"host": str(device.source), "is": _what(device.source, host), "guest": str(seen[device])}
+        {"host": str(device.source), "is": what(device.source, host), "guest": str(seen[device])}
         for seat in layout.seats
         if seat.claim == claim
         for device in seat.hostdevs
     ]
 
 
-def _what(device: Device, host: Host | None) -> str | None:
-    if isinstance(device, UUID):
-        mdev = _mdev(device, host)
-        return mdev.type_name if mdev is not None else "mediated device"
-    function = host.functions.get(device) if host is not None and isinstance(device, PCIAddress) else None
-    if function is None:
-        return None
-    return "GPU" if is_gpu(function) else word(function)
-
-
 def _place(device: Device, host: Host | None) -> tuple[int | None, int | None]:
     """IOMMU group and NUMA node."""
-    mdev = _mdev(device, host)
-    address = mdev.parent if mdev is not None else device
-    function = host.functions.get(address) if host is not None and isinstance(address, PCIAddress) else None
+    function, mdev = function_of(device, host), mediated(device, host)
     if function is None:
         return None, None
     return mdev.iommu_group if mdev is not None else function.iommu_group, function.numa_node
 
 
-def _mdev(device: Device, host: Host | None) -> MediatedDevice | None:
-    return next((mdev for mdev in host.mdevs if mdev.uuid == device), None) if host is not None else None
+def _between(pair: Pair) -> Between:
+    return {
+        "between": [pair.one.name, pair.other.name],
+        "host": pair.host,
+        "guest": pair.guest,
+        "differs": pair.differs,
+    }
+
+
+def _distances(found: list[Between]) -> list[str]:
+    """A matrix of the host's, and one of the guest's in which is marked what differs; and how it differs."""
+    names = list(dict.fromkeys(name for each in found for name in each["between"]))
+    ways = {(one, other): each for each in found for one, other in permutations(each["between"])}
+    host = {way: _or_dash(each["host"]) for way, each in ways.items()}
+    guest = {way: each["guest"] + (" *" if each["differs"] else "") for way, each in ways.items()}
+    differing = Counter((each["host"], each["guest"]) for each in found if each["differs"])
+    lines = [
+        f"* {pairs} pair{'s' if pairs > 1 else ''}: {there} on the host, {here} in the guest"
+        for (there, here), pairs in differing.items()
+    ]
+    if not differing and all(each["host"] for each in found):
+        lines = ["In the guest the cards are as far apart as on the host."]
+    return [*_matrix("HOST", names, host), "", *_matrix("GUEST", names, guest), *lines]
+
+
+def _matrix(heading: str, names: list[str], cells: Mapping[tuple[str, str], str]) -> list[str]:
+    return _aligned([(heading, *names), *((one, *(cells.get((one, other), "X") for other in names)) for one in names)])
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
 
 
 def _origin(entry: Explained) -> str:

@@ -19,7 +19,7 @@ from launcher.manifest.hostdevices import Request
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.address import PCIAddress
 from pci.functions import is_on_vfio
-from pci.sysfs import Function, Host
+from pci.sysfs import Function, Host, MediatedDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +34,11 @@ class Card:
     claim: Claim
     functions: tuple[PCIAddress, ...]
     missing: str | None
+
+    @property
+    def device(self) -> Device:
+        """Its first function; or what it is, where that is none."""
+        return self.functions[0] if self.functions else self.claim.device
 
 
 def passed_on(
@@ -80,6 +85,18 @@ def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[Card, ...]) -> t
         for unasked in left_over
         if (devices := tuple(device for device in unasked.devices if device not in passed))
     )
+
+
+def function_of(device: Device, host: Host | None) -> Function | None:
+    """The host's function that a device is, or, of a mediated device, that it is a part of; None where sysfs does not
+    show it."""
+    mdev = mediated(device, host)
+    address = mdev.parent if mdev is not None else device
+    return host.functions.get(address) if host is not None and isinstance(address, PCIAddress) else None
+
+
+def mediated(device: Device, host: Host | None) -> MediatedDevice | None:
+    return next((mdev for mdev in host.mdevs if mdev.uuid == device), None) if host is not None else None
 
 
 def _card(claim: Claim, host: Host | None, companions: Literal["card", "none"], taken: set[Device]) -> Card:

@@ -4,16 +4,13 @@
 that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
 """
 
-from uuid import UUID
-
 from launcher.addresses import Layout, Place, layout
 from launcher.elements import placement
 from launcher.errors import UserError
 from launcher.facts import Facts
-from launcher.hostdevs import Card
+from launcher.hostdevs import Card, function_of
 from launcher.manifest.annotations import TOPOLOGY, TOPOLOGY_POLICY
 from launcher.manifest.spec import VirtualMachineInstance
-from pci.address import PCIAddress
 from pci.resource import USBAddress
 from pci.sysfs import Function, Host
 
@@ -33,8 +30,11 @@ def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | 
             f"metadata.annotations: {TOPOLOGY}: where the node has its cards is not known here; "
             "expected --sysfs, with bus/pci/devices and devices/system/node"
         )
-    functions = {card: function_of(card, host) for card in seated}
-    nodes = {card: _node(function, facts) for card, function in functions.items()}
+    functions = {card: function_of(card.device, host) for card in seated}
+    nodes = {
+        card: facts.processors.node_of(function.numa_node) if function is not None else None
+        for card, function in functions.items()
+    }
     wanted = tuple(sorted({node for node in nodes.values() if node is not None}))
     cells = placement.cells_of_nodes(vmi, placement.pinning(vmi, facts), facts, wanted)
     cell_of = {cell.node: number for number, cell in enumerate(cells)}
@@ -58,30 +58,10 @@ def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | 
     return layout(cards, said.seats, places, cells)
 
 
-def function_of(card: Card, host: Host) -> Function | None:
-    """The host's function that the card is, or is a part of, where it is a mediated device."""
-    device = card.functions[0] if card.functions else card.claim.device
-    if isinstance(device, UUID):
-        parents = [mdev.parent for mdev in host.mdevs if mdev.uuid == device]
-        return host.functions.get(parents[0]) if parents else None
-    return host.functions.get(device) if isinstance(device, PCIAddress) else None
-
-
-def _node(function: Function | None, facts: Facts) -> int | None:
-    """The NUMA node. Firmware of a machine that has but one need not say it."""
-    if function is None:
-        return None
-    if function.numa_node is not None:
-        return function.numa_node
-    nodes = facts.processors.nodes
-    return nodes[0].id if len(nodes) == 1 else None
-
-
 def _why(card: Card, function: Function | None, node: int | None, cells: tuple[int | None, ...]) -> str:
     """Why the card has no cell of the guest's."""
     if function is None:
-        device = card.functions[0] if card.functions else card.claim.device
-        return f"{device} is not in sysfs, and so its place is not known"
+        return f"{card.device} is not in sysfs, and so its place is not known"
     if node is None:
         return f"{function.address} is on a NUMA node that the host's firmware does not tell"
     return f"{function.address} is on NUMA node {node}, and the guest's CPUs are on {', '.join(map(str, cells))}"

@@ -34,6 +34,10 @@ class Processors:
     nodes: tuple[NUMANode, ...] = ()
     cores: tuple[tuple[int, ...], ...] = ()
 
+    def node_of(self, said: int | None) -> int | None:
+        """The node of a device, by what its file numa_node says: firmware of a machine that has one need not say it."""
+        return self.nodes[0].id if said is None and len(self.nodes) == 1 else said
+
 
 UNKNOWN = Processors()
 

@@ -55,7 +55,7 @@ def test_every_contract_has_a_breach_to_prove_it() -> None:
 
 @pytest.mark.parametrize("contract", BREACHES)
 def test_a_breach_of_a_contract_fails(contract: str, tmp_path: Path) -> None:
-    for name in ("launcher", "plugin", "pci"):
+    for name in ("launcher", "plugin", "drawing", "pci"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     module, line = BREACHES[contract]

@@ -7,9 +7,7 @@ in words.
 
 from collections.abc import Iterable, Mapping
 
-from pci.sysfs import Host
-from plugin.picture.cards import State, by, node_cards, title
-from plugin.picture.drawing import (
+from drawing.boxes import (
     OUTLINE,
     Block,
     Colours,
@@ -20,11 +18,13 @@ from plugin.picture.drawing import (
     framed,
     stacked,
     svg,
-    wrapped,
     written,
 )
+from pci.sysfs import Host
+from pci.topology import leaves, tree
+from plugin.errors import one_line
+from plugin.picture.cards import State, by, node_cards, title, wrapped
 from plugin.picture.layout import laid_out, sheet
-from plugin.picture.topology import leaves, tree
 from plugin.snapshot import Snapshot
 
 _NOTE_LETTERS = 110  # of the longest line of a reason
@@ -45,7 +45,10 @@ def picture(snapshot: Snapshot, host: Host) -> str:
             "numa",
             "NUMA node unknown: the firmware names none" if numa_node is None else f"NUMA node {numa_node}",
             flowed(
-                [framed("root", f"root complex {place[1]}", laid_out(trees[place], common), Colours()) for place in its]
+                [
+                    framed("root", f"root complex {one_line(place[1])}", laid_out(trees[place], common), Colours())
+                    for place in its
+                ]
             ),
             Colours(box="#f2f2f2"),
         )

@@ -1,15 +1,17 @@
 """What the picture says of each device: its state, its reason, and a few lines."""
 
+import textwrap
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+from drawing.boxes import Colours, Line
 from pci.functions import what
 from pci.sysfs import Function, Host
+from plugin.errors import one_line
 from plugin.inventory import Device
-from plugin.picture.drawing import Colours, Line, wrapped
 from plugin.snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -198,6 +200,12 @@ def _alike_together(cards: list[Card]) -> list[Card]:
 
 def _group_words(group: int | None) -> str:
     return "no IOMMU group" if group is None else f"IOMMU group {group}"
+
+
+def wrapped(text: str, letters: int) -> list[str]:
+    """A text in lines of at most so many letters; a word that is longer is broken."""
+    # What breaks a line or cannot stand in XML is shown as an escape; of blanks in a row one would be drawn.
+    return textwrap.wrap(one_line(" ".join(text.split())), letters, break_on_hyphens=False) or [""]
 
 
 Value = TypeVar("Value")

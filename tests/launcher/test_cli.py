@@ -290,7 +290,7 @@ def test_explain_has_every_flag_of_render(gpu_launcher: Command) -> None:
         set(re.findall(r"^ +(--[a-z-]+)", gpu_launcher(command, "--help").stdout, re.MULTILINE))
         for command in ("render", "explain")
     )
-    assert explains - renders == {"--json"}
+    assert explains - renders == {"--json", "--svg"}
     assert {"--env", "--sysfs", "--dra"} <= renders == renders & explains
 
 

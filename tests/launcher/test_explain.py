@@ -7,9 +7,11 @@ from launcher.explain import Explanation, as_json, explanation, table
 from launcher.hostdevs import passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
+from launcher.places import placed_cards
 from pci.address import PCIAddress
 from pci.sysfs import Host, read_host
 from tests.conftest import Machine
+from tests.launcher.cases import case
 from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE
 from tests.processes import FIXTURES
 
@@ -22,7 +24,8 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
     given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
     cards, left_over = passed_on(vmi, environ, host, given)
-    return explanation(cards, layout(cards), left_over, host)
+    seated = layout(cards)
+    return explanation(cards, seated, placed_cards(seated, host), left_over, host)
 
 
 def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:
@@ -36,6 +39,16 @@ def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machin
         "gpu gpu2  0000:01:00.0  GPU    0000:02:00.0  11     0     ua-gpu-gpu2  "
         "nvidia.com/GA102_GEFORCE_RTX_3090, PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
         "          0000:01:00.1  audio  0000:02:00.1  11     0\n"
+        "\n"
+        "HOST  gpu1        gpu2\n"
+        "gpu1  X           other node\n"
+        "gpu2  other node  X\n"
+        "\n"
+        "GUEST  gpu1         gpu2\n"
+        "gpu1   X            same root *\n"
+        "gpu2   same root *  X\n"
+        "* 1 pair: other node on the host, same root in the guest\n"
+        "\n"
         "left over: 0000:86:00.0 of PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A\n"
     )
 
@@ -58,8 +71,40 @@ def test_the_json_has_these_keys() -> None:
                 "passed": [{"host": "0000:01:00.0", "is": None, "guest": "0000:01:00.0"}],
             }
         ],
+        "distances": [],
         "leftOver": [{"variable": VGPU_VARIABLE, "devices": [VGPU]}],
     }
+
+
+def test_the_distance_of_two_cards_is_in_the_json_for_host_and_guest(machine: Machine) -> None:
+    environ = {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0"}
+    found = explained("two-gpus", environ, read_host(machine("two-rtx-3090")))
+    assert json.loads(as_json(found))["distances"] == [
+        {"between": ["gpu1", "gpu2"], "host": "other node", "guest": "same root", "differs": True}
+    ]
+
+
+def test_a_distance_on_a_host_that_was_not_read_is_not_known() -> None:
+    found = explained("two-gpus", {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0"})
+    assert found["distances"] == [{"between": ["gpu1", "gpu2"], "host": None, "guest": "same root", "differs": False}]
+    assert "gpu1  X     -\n" in table(found)
+    assert "in the guest" not in table(found).lower()
+
+
+def test_pairs_that_differ_are_marked_and_counted_by_how_they_do() -> None:
+    hgx = case("hgx-a100-8-gpu").world()
+    found = table(explained("eight-gpus", dict(hgx.environ), hgx.host))
+    assert found.count(" *  ") + found.count(" *\n") == 2 * 28
+    assert found.endswith(
+        "* 4 pairs: same switch on the host, same root in the guest\n"
+        "* 24 pairs: other node on the host, same root in the guest\n"
+    )
+
+
+def test_cards_that_are_as_far_apart_as_on_the_host_are_said_to_be(machine: Machine) -> None:
+    environ = {RTX_2060_VARIABLE: "0000:01:00.0", RTX_3090_VARIABLE: "0000:02:00.0"}
+    found = explained("two-cards-of-one-group", environ, read_host(machine("two-gpus-one-group")))
+    assert table(found).endswith("\nIn the guest the cards are as far apart as on the host.\n")
 
 
 def test_a_card_that_may_not_be_whole_is_said_to_be(machine: Machine) -> None:

@@ -5,15 +5,14 @@ pixels, y grows downwards.
 """
 
 import math
-import textwrap
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from lxml import etree
 from lxml.builder import ElementMaker
-from lxml.etree import _Element as Element
+from lxml.etree import _Element
 
-from plugin.errors import one_line
+Element = _Element
 
 LINE = 16
 PAD = 8
@@ -33,6 +32,7 @@ text.title {{ font-size: {_TITLE_FONT}px; }}
 text.strong {{ font-weight: bold; }}
 path {{ fill: none; stroke: #666; }}
 rect, path {{ shape-rendering: crispEdges; }}
+path.curve {{ shape-rendering: auto; stroke-width: 2px; }}
 """
 
 
@@ -64,17 +64,19 @@ OUTLINE = Colours(box="none", edge="#000000", dashed=True)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Something of a size that can be drawn anywhere: `draw(x, y)` gives its elements, x and y its upper left."""
+    """Something of a size that can be drawn anywhere: `draw(x, y)` gives its elements, x and y its upper left.
+
+    `ends` are where lines from elsewhere end, by what they lead to, counted from the upper left.
+    """
 
     width: int
     height: int
     draw: Callable[[int, int], list[Element]]
+    ends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
-
-def wrapped(text: str, letters: int) -> list[str]:
-    """A text in lines of at most so many letters; a word that is longer is broken."""
-    # What breaks a line or cannot stand in XML is shown as an escape; of blanks in a row one would be drawn.
-    return textwrap.wrap(one_line(" ".join(text.split())), letters, break_on_hyphens=False) or [""]
+    def ends_at(self, x: int, y: int) -> dict[str, tuple[int, int]]:
+        """The same where the block is at x, y."""
+        return {name: (x + left, y + top) for name, (left, top) in self.ends.items()}
 
 
 def written(lines: Sequence[Line], *, width: int = 0) -> Block:
@@ -102,9 +104,10 @@ def boxed(kind: str, lines: Sequence[Line], colours: Colours, *, width: int = 0)
 
 def framed(kind: str, title: str, inner: Block, colours: Colours) -> Block:
     """A block in a frame with a title."""
-    heading = written([Line(one_line(title), strong=True)])
+    heading = written([Line(title, strong=True)])
     width = max(inner.width, heading.width) + 2 * PAD
     height = inner.height + heading.height + 3 * PAD
+    inside = heading.height + 2 * PAD
 
     def draw(x: int, y: int) -> list[Element]:
         return [
@@ -112,11 +115,11 @@ def framed(kind: str, title: str, inner: Block, colours: Colours) -> Block:
                 kind,
                 box(x, y, width, height, colours),
                 *heading.draw(x + PAD, y + PAD),
-                *inner.draw(x + PAD, y + heading.height + 2 * PAD),
+                *inner.draw(x + PAD, y + inside),
             )
         ]
 
-    return Block(width, height, draw)
+    return Block(width, height, draw, inner.ends_at(PAD, inside))
 
 
 def beside(*blocks: Block) -> Block:
@@ -173,6 +176,14 @@ def path(*corners: tuple[int, int]) -> Element:
     return _element("path", d="M" + " L".join(f"{x},{y}" for x, y in corners))
 
 
+def curve(start: tuple[int, int], end: tuple[int, int], colour: str, *, between: tuple[int, int]) -> Element:
+    """A line in that colour that goes up or down between these two x, and is level outside."""
+    (x, y), (to_x, to_y), (left, right) = start, end, between
+    middle = (left + right) // 2
+    corners = f"M{x},{y} L{left},{y} C{middle},{y} {middle},{to_y} {right},{to_y} L{to_x},{to_y}"
+    return _element("path", d=corners, class_="curve", style=f"stroke: {colour}")
+
+
 def text(x: int, baseline: int, line: Line) -> Element:
     strong = {"class_": "strong"} if line.strong else {}
     return _labelled("text", line.text, x=x + _width(line.indent, _FONT), y=baseline, **strong)
@@ -190,6 +201,7 @@ def _together(placed: Sequence[tuple[Block, int, int]]) -> Block:
         max((left + block.width for block, left, _ in placed), default=0),
         max((top + block.height for block, _, top in placed), default=0),
         draw,
+        {name: end for block, left, top in placed for name, end in block.ends_at(left, top).items()},
     )
 
 

@@ -2,7 +2,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from pci.sysfs import Host, read_host
-from plugin.picture.topology import Branch, BridgeKind, Node, Twig, tree
+from pci.topology import Branch, BridgeKind, Node, Twig, tree
 from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.conftest import Machine
 

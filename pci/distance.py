@@ -1,0 +1,39 @@
+"""How far apart two devices are: the classes in which `nvidia-smi topo -m` counts, on a host as in a guest."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from pci.address import PCIAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """Where a device sits: node, root complex and bridges as pci.sysfs.Function has them, in a guest as in a host."""
+
+    numa_node: int | None
+    root: str
+    bridges: tuple[PCIAddress, ...]
+
+
+class Distance(StrEnum):
+    """From near to far; the value is the word for it, and nvidia-smi's name is in brackets."""
+
+    SWITCH = "same switch"  # (PIX, PXB) what one sends the other passes no root complex
+    ROOT = "same root"  # (PHB)
+    NODE = "same node"  # (NODE) two root complexes of one NUMA node
+    OTHER_NODE = "other node"  # (SYS)
+
+
+def distance(one: Location, other: Location) -> Distance:
+    """That of two devices of one machine.
+
+    A switch is what pci.topology takes for one: a bridge below a root port, with bridges behind it. Switches in a row
+    below one root port count as one. A root complex whose node is unknown counts as on a node of its own: nothing is
+    near by guess.
+    """
+    if one.root == other.root:
+        below_switches = min(len(one.bridges), len(other.bridges)) > 2
+        return Distance.SWITCH if below_switches and one.bridges[:2] == other.bridges[:2] else Distance.ROOT
+    if one.numa_node is not None and one.numa_node == other.numa_node:
+        return Distance.NODE
+    return Distance.OTHER_NODE
