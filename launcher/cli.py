@@ -30,6 +30,7 @@ from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
 from launcher.topology import laid_out
 from launcher.versions import newer_elements, parse_version, refuse_newer
+from launcher.volumes import facts_of_volumes
 from pci.processors import UNKNOWN, Processors
 from pci.sysfs import Host, NotSysfs, read_host
 
