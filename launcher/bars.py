@@ -80,12 +80,14 @@ def needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | 
     if window <= _DEFAULT:
         return None
     # OVMF's window begins at a multiple of the largest BAR that it could have, SeaBIOS's at one of the largest it has.
-    align = 1 << (window.bit_length() - 1) if efi(vmi.spec) is not None else largest
+    is_efi = efi(vmi.spec) is not None
+    align = 1 << (window.bit_length() - 1) if is_efi else largest
     above = _above_4_gib(guest_memory(vmi.spec.domain))
     start = 4 * _GIB + above
     end = _up(start, align) + window
     size = end - start
-    if end > _HYPERTRANSPORT:
+    # SeaBIOS from 1.16.3 on has its window at the top of the addresses, or as much lower where it meets that range.
+    if (end if is_efi else end + window) > _HYPERTRANSPORT:
         moved = _BEHIND_HYPERTRANSPORT + above
         end = max(_up(moved, align) + window, moved + size)
     return Hole(window=window, size=size, end=end)

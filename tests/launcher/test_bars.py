@@ -19,7 +19,7 @@ from launcher.addresses import Bridge, HostDev, Layout, Seat
 from launcher.bars import Hole, hole, needed, read_bars, warnings
 from launcher.claims import Claim
 from launcher.cpus import address_bits
-from launcher.domain import domain_element
+from launcher.domain import domain_element, domain_xml
 from launcher.domain import socket_directory as domain_sockets
 from launcher.elements.address import guest_address
 from launcher.errors import Refusal
@@ -31,6 +31,7 @@ from launcher.sockets import socket_directory
 from pci.address import PCIAddress
 from pci.details import BAR
 from tests.compose import bars as resource
+from tests.conftest import Command
 from tests.launcher.cases import case
 from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, devices, laid_out, write_vmi
 from tests.processes import FIXTURES
@@ -107,7 +108,7 @@ def test_bars_that_cannot_be_above_4_gib_are_not_counted(bios: VirtualMachineIns
 
 
 def test_the_hole_ends_where_firmware_would_end(bios: VirtualMachineInstance, efi: VirtualMachineInstance) -> None:
-    """1 GiB of memory, so the hole begins at 4 GiB: SeaBIOS goes on at 64 GiB, OVMF at 128."""
+    """1 GiB of memory, so QEMU's hole begins at 4 GiB; SeaBIOS goes on at 64 GiB, OVMF at 128."""
     assert hole(bios, seats(1), facts(A100)) == Hole(window=129 * GIB, size=(64 + 129 - 4) * GIB, end=193 * GIB)
     assert hole(efi, seats(1), facts(A100)) == Hole(window=129 * GIB, size=(128 + 129 - 4) * GIB, end=257 * GIB)
 
@@ -315,17 +316,29 @@ def _placed(bus: int, layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]]
     return at, max((align for _, align in inside), default=1)
 
 
-@pytest.mark.parametrize("name", ["large-bars", "large-bars-numa", "large-bar-efi", "large-bar-efi-numa"])
-def test_real_firmware_gives_every_bar_an_address_in_the_hole(embedded_uri: str, name: str) -> None:
-    """In the seats are pci-testdevs with the BARs of the cards: 128 GiB, and 32 MiB as another function."""
+@pytest.mark.parametrize("firmware", ["bios", "efi"])
+def test_real_firmware_gives_every_bar_an_address(embedded_uri: str, firmware: str, tmp_path: Path) -> None:
+    gpus = [("gpu0", RTX_3090), ("gpu1", RTX_3090)]
+    path = write_vmi(tmp_path / "vm.yaml", gpus=gpus, domain=EFI if firmware == "efi" else "")
+    vmi = read_manifest(path)
+    started_with(embedded_uri, vmi, domain_xml(vmi, seats(2), facts(A100, A100, kvm=False)), A100)
+
+
+@pytest.mark.parametrize("name", ["large-bar-numa", "large-bar-efi-numa"])
+def test_real_firmware_gives_every_bar_behind_an_expander_an_address(embedded_uri: str, name: str) -> None:
     asked = case(name)
-    tree = etree.fromstring(asked.xml("--emulation"))
-    wanted = _with_test_devices(tree)
-    end = _hole_of(tree)
+    started_with(embedded_uri, read_manifest(asked.vm), asked.xml("--emulation"), H100)
+
+
+def started_with(uri: str, vmi: VirtualMachineInstance, xml: str, card: tuple[int, ...]) -> None:
+    """Start the domain with test devices for cards, and see where firmware puts their BARs."""
+    tree = etree.fromstring(xml)
+    assert tree.find("devices/controller/pcihole64") is not None
+    wanted = _with_test_devices(tree, card)
     events = guest.Events()
     with (
-        socket_directory(domain_sockets(read_manifest(asked.vm))),
-        guest.connected(embedded_uri, events) as connection,
+        socket_directory(domain_sockets(vmi)),
+        guest.connected(uri, events) as connection,
         guest.defined(connection, etree.tostring(tree, encoding="unicode"), events) as domain,
         guest.started(domain),
     ):
@@ -337,20 +350,21 @@ def test_real_firmware_gives_every_bar_an_address_in_the_hole(embedded_uri: str,
             assert time.monotonic() < deadline, found
             time.sleep(0.5)
     places = sorted((at, at + size) for at, size in found.values())
+    assert {until - at for at, until in places} == set(card)
     assert all(before[1] <= after[0] for before, after in pairwise(places)), "one on another"
     assert all(at % (until - at) == 0 for at, until in places)
-    assert places[-1][1] <= end
+    assert places[-1][1] <= TIB, "what QEMU's own CPU can reach"
 
 
-def _with_test_devices(tree: Any) -> set[str]:
-    """Put them where the hostdevs are; the names that QEMU has for them."""
+def _with_test_devices(tree: Any, card: tuple[int, ...]) -> set[str]:
+    """Put pci-testdevs where the hostdevs are, one for each BAR of the card; the names that QEMU has for them."""
     command = tree.find(f"{{{QEMU}}}commandline")
     if command is None:
         command = etree.SubElement(tree, f"{{{QEMU}}}commandline")
     names = set()
     for hostdev in tree.findall("devices/hostdev"):
         bus = int(hostdev.find("address").get("bus"), 16)
-        for function, size in enumerate((128 * GIB, 32 * MIB), start=1):
+        for function, size in enumerate(card, start=1):
             names.add(f"card{bus}-{function}")
             device = {
                 "driver": "pci-testdev",
@@ -369,11 +383,6 @@ def _with_test_devices(tree: Any) -> set[str]:
     return names
 
 
-def _hole_of(tree: Any) -> int:
-    memory, size = int(tree.findtext("memory")), int(tree.findtext("devices/controller/pcihole64")) << 10
-    return 4 * GIB + memory - 2 * GIB + size
-
-
 def _test_devices(domain: Any) -> dict[str, tuple[int, int]]:
     """Address and size of the prefetchable BAR of each, as QEMU sees it at this moment."""
     answer = json.loads(libvirt_qemu.qemuMonitorCommand(domain, '{"execute": "query-pci"}', 0))
@@ -386,3 +395,14 @@ def _test_devices(domain: Any) -> dict[str, tuple[int, int]]:
                 if device["qdev_id"].startswith("card") and region.get("prefetch"):
                     found[device["qdev_id"]] = (region["address"], region["size"])
     return found
+
+
+@pytest.mark.parametrize("command", ["render", "explain"])
+def test_what_speaks_against_the_bars_is_a_warning_beside_the_answer(gpu_launcher: Command, command: str) -> None:
+    emulated = case("large-bars-efi-emulated")
+    result = gpu_launcher(command, *emulated.arguments())
+    assert result.returncode == 0
+    (line,) = result.stderr.splitlines()
+    assert line.startswith(
+        "gpu-launcher: warning: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU"
+    )
