@@ -12,30 +12,25 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.addresses import Layout
-from launcher.elements.firmware import efi
-from launcher.elements.memory import guest_memory
 from launcher.errors import Refusal
-from launcher.facts import Facts
 from launcher.hostdevs import Card
-from launcher.manifest.spec import VirtualMachineInstance
 from pci.address import PCIAddress
 from pci.attribute import Unreadable
-from pci.details import BAR, read_details
+from pci.details import BAR
+from pci.details import read_bars as read_bars_of
 
-_GIB = 1 << 30
+GIB = 1 << 30
 #: What there is unasked: QEMU's pci-hole64-size of q35 and OVMF's PcdPciMmio64Size.
-_DEFAULT = 32 * _GIB
+_DEFAULT = 32 * GIB
 #: For the bridges and devices on bus 0 that are no cards; each takes a few MiB.
-_OTHERS = 1 * _GIB
+_OTHERS = 1 * GIB
 #: The bits of a guest's physical addresses unasked, and all that QEMU's own CPU has (QEMU, target/i386/cpu.h).
 DEFAULT_BITS = 40
 #: OVMF takes no more for its window: OvmfPkg/Library/PlatformInitLib/MemDetect.c.
-_MOST_OF_OVMF = 1 << 44
-#: VIRT_HIGH_PCIE_MMIO in QEMU's hw/arm/virt.c: the window of an arm64 machine, which nothing here sizes.
-_ARM64_WINDOW = 512 * _GIB
+MOST_OF_OVMF = 1 << 44
 #: From 1012 GiB to 1 TiB an AMD IOMMU maps nothing. QEMU moves the memory of a guest with an AMD CPU to 1 TiB where its
 #: hole would reach into that (AMD_HT_START in hw/i386/pc.c); the guest's maker is not known here, so it counts for all.
-_HYPERTRANSPORT, _BEHIND_HYPERTRANSPORT = 1012 * _GIB, 1024 * _GIB
+_HYPERTRANSPORT, _BEHIND_HYPERTRANSPORT = 1012 * GIB, 1024 * GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,26 +59,26 @@ def read_bars(sys: Path | None, cards: tuple[Card, ...]) -> Mapping[PCIAddress, 
     if sys is None:
         return {}
     try:
-        found = {address: read_details(sys, address).bars for card in cards for address in card.functions}
+        found = {address: read_bars_of(sys, address) for card in cards for address in card.functions}
     except Unreadable as error:
         raise Refusal(f"{sys}: {error}") from error
     return {address: bars for address, bars in found.items() if bars is not None}
 
 
-def needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    """The hole that the cards' BARs need; None where the default is enough, as far as BARs are known.
+def needed(layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]], *, memory: int, is_efi: bool) -> Hole | None:
+    """The hole that the cards' BARs need beside the guest's `memory`, in bytes; None where the default is enough, as
+    far as BARs are known.
 
     Counted are 64-bit prefetchable ones: no other can be above 4 GiB behind a bridge.
     """
-    cards, largest = _windows(layout, facts.bars)
-    window = _up(cards + _OTHERS, _GIB)
+    cards, largest = _windows(layout, bars)
+    window = _up(cards + _OTHERS, GIB)
     if window <= _DEFAULT:
         return None
     # OVMF's window begins at a multiple of the largest BAR that it could have, SeaBIOS's at one of the largest it has.
-    is_efi = efi(vmi.spec) is not None
     align = 1 << (window.bit_length() - 1) if is_efi else largest
-    above = _above_4_gib(guest_memory(vmi.spec.domain))
-    start = 4 * _GIB + above
+    above = above_4_gib(memory)
+    start = 4 * GIB + above
     end = _up(start, align) + window
     size = end - start
     # SeaBIOS from 1.16.3 on has its window at the top of the addresses, or as much lower where it meets that range.
@@ -93,43 +88,15 @@ def needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | 
     return Hole(window=window, size=size, end=end)
 
 
-def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    """The hole that the domain asks for: None where none is needed, and where none that is needed can be had."""
-    found = needed(vmi, layout, facts)
-    if found is None or vmi.spec.architecture != "amd64" or _beyond_emulation(found, facts):
-        return None
-    return found
-
-
-def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
-    """Why the guest may not get all BARs; empty where nothing speaks against it."""
-    found = needed(vmi, layout, facts)
-    if found is None:
-        return ()
-    wants = f"the cards' BARs need {found.window // _GIB} GiB of the guest's addresses"
-    if vmi.spec.architecture != "amd64":
-        if found.window <= _ARM64_WINDOW:
-            return ()
-        return (f"{wants}, and an arm64 machine has {_ARM64_WINDOW // _GIB}; expected fewer such cards",)
-    said = []
-    if _beyond_emulation(found, facts):
-        said.append(f"{wants}, more than QEMU's own CPU can have with its {DEFAULT_BITS} address bits; expected KVM")
-    elif facts.kvm and facts.address_bits is not None and facts.address_bits < found.address_bits:
-        said.append(
-            f"{wants}, which takes {found.address_bits} address bits, and this node's CPUs have {facts.address_bits}; "
-            "expected fewer such cards, or a node whose `address sizes` in /proc/cpuinfo are larger"
-        )
-    if efi(vmi.spec) is None:
-        if _above_4_gib(guest_memory(vmi.spec.domain)):
-            said.append(f"{wants}; SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of each other; expected EFI")
-    elif found.window > _MOST_OF_OVMF:
-        said.append(f"{wants}, and EFI has {_MOST_OF_OVMF // _GIB} at most; expected fewer such cards")
-    return tuple(said)
-
-
 def ovmf_window(hole: Hole) -> int | None:
     """What OVMF is told that its window should have, in MiB; None where it would not believe it."""
-    return hole.window >> 20 if hole.window <= _MOST_OF_OVMF else None
+    return hole.window >> 20 if hole.window <= MOST_OF_OVMF else None
+
+
+def above_4_gib(memory: int) -> int:
+    """How much of a q35 machine's memory is there: all but 2 GiB where it has 2.75 or more (pc_q35_init of QEMU's
+    hw/i386/pc_q35.c), in whole GiB, as its hole begins."""
+    return _up(memory - 2 * GIB, GIB) if memory >= 0xB0000000 else 0
 
 
 def _windows(layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]]) -> tuple[int, int]:
@@ -154,16 +121,6 @@ def _windows(layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]]) -> tupl
         # OVMF places each root bus by itself, in no order of sizes, at the next multiple of the largest on it.
         gaps = sum(align for _, align in roots) + max((align for _, align in on[0]), default=0)
     return gaps + sum(size for size, _ in on[0] + roots), largest
-
-
-def _above_4_gib(memory: int) -> int:
-    """How much of a q35 machine's memory is there: all but 2 GiB where it has 2.75 or more (pc_q35_init of QEMU's
-    hw/i386/pc_q35.c), in whole GiB, as its hole begins."""
-    return _up(memory - 2 * _GIB, _GIB) if memory >= 0xB0000000 else 0
-
-
-def _beyond_emulation(hole: Hole, facts: Facts) -> bool:
-    return not facts.kvm and hole.address_bits > DEFAULT_BITS
 
 
 def _up(number: int, multiple: int) -> int:

@@ -15,10 +15,10 @@ import typer
 
 from launcher.addresses import Layout, usb
 from launcher.bars import read_bars
-from launcher.bars import warnings as bar_warnings
 from launcher.claims import Device, LeftOver, entries
 from launcher.cpus import address_bits, cpuset_of_flag, cpuset_of_pod, processors_of
 from launcher.domain import domain_element, domain_xml, serialised, socket_directory
+from launcher.elements import bars
 from launcher.elements.memory import guest_memory
 from launcher.embedded import DEFAULT_URI, has_qemu_here, is_embedded
 from launcher.errors import Refusal, UserError, one_line
@@ -283,7 +283,7 @@ def _address_bits(pod: _Pod) -> int | None:
 
 
 def _warn_of_bars(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> None:
-    for warning in bar_warnings(vmi, layout, facts):
+    for warning in bars.warnings(vmi, layout, facts):
         _warn(warning)
 
 

@@ -14,9 +14,9 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Layout
-from launcher.bars import hole
 from launcher.claims import Claim
 from launcher.elements import (
+    bars,
     clock,
     commandline,
     consoles,
@@ -67,7 +67,7 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
     )
     pinned = placement.pinning(vmi, facts)
     cells = layout.cells or placement.guest_cells(vmi, pinned, facts)
-    room = hole(vmi, layout, facts)
+    hole = bars.hole(vmi, layout, facts)
     root = etree.fromstring(chassis, etree.XMLParser(remove_blank_text=True))
     os = root.find("os")
     assert os is not None, "the template has <os>"
@@ -80,12 +80,12 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
             *placement.placement(vmi, pinned, cells),
             firmware.sysinfo(domain, uuid),
             *features.features(vmi),
-            cpu.cpu(vmi, facts, cells, room),
+            cpu.cpu(vmi, facts, cells, hole),
             *clock.clock(domain),
             *lifecycle.lifecycle(domain),
             *lifecycle.on_crash(domain),
             E.devices(
-                *controllers.root_complex(room),
+                *controllers.root_complex(hole),
                 *map(controllers.bridge, layout.bridges),
                 *controllers.controllers(vmi, usb=bool(usb)),
                 *controllers.placeholders(domain, layout),
@@ -97,7 +97,7 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
                 *hostdev.hostdevs(domain.devices, layout.seats, usb),
             ),
             *security.launch_security(domain),
-            *commandline.command_line(vmi.spec, room),
+            *commandline.command_line(vmi.spec, hole),
         ]
     )
     return root

@@ -16,12 +16,16 @@ from lxml.builder import E
 
 from launcher import guest
 from launcher.addresses import Bridge, HostDev, Layout, Seat
-from launcher.bars import Hole, hole, needed, read_bars, warnings
+from launcher.bars import Hole, read_bars
+from launcher.bars import needed as needed_of
 from launcher.claims import Claim
 from launcher.cpus import address_bits
 from launcher.domain import domain_element, domain_xml
 from launcher.domain import socket_directory as domain_sockets
 from launcher.elements.address import guest_address
+from launcher.elements.bars import hole, warnings
+from launcher.elements.firmware import efi as efi_of
+from launcher.elements.memory import guest_memory
 from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.hostdevs import Card
@@ -55,6 +59,11 @@ def large(*sizes: int) -> tuple[BAR, ...]:
 def seats(count: int) -> Layout:
     environ = {RTX_3090_VARIABLE: ",".join(f"0000:{bus:02x}:00.0" for bus in range(1, count + 1))}
     return laid_out(devices(gpus=[(f"gpu{number}", RTX_3090) for number in range(count)]), environ)
+
+
+def needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
+    memory, is_efi = guest_memory(vmi.spec.domain), efi_of(vmi.spec) is not None
+    return needed_of(layout, facts.bars, memory=memory, is_efi=is_efi)
 
 
 def facts(*cards: tuple[int, ...], kvm: bool = True, bits: int | None = None) -> Facts:
