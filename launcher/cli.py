@@ -14,11 +14,13 @@ from typing import Annotated, NamedTuple
 import typer
 
 from launcher.addresses import Layout, usb
+from launcher.bars import read_bars
 from launcher.claims import Device, LeftOver, entries
-from launcher.cpus import cpuset_of_flag, cpuset_of_pod, processors_of
+from launcher.cpus import address_bits, cpuset_of_flag, cpuset_of_pod, processors_of
 from launcher.domain import domain_element, domain_xml, serialised, socket_directory
+from launcher.elements import bars
 from launcher.elements.memory import guest_memory
-from launcher.embedded import DEFAULT_URI, is_embedded
+from launcher.embedded import DEFAULT_URI, has_qemu_here, is_embedded
 from launcher.errors import Refusal, UserError, one_line
 from launcher.facts import BlockSizes, Facts, read_block_sizes
 from launcher.hostdevs import Card, passed_on
@@ -93,6 +95,7 @@ Libvirt = Annotated[
 _ROOT = Path("/")
 _SYS = Path("/sys")
 _KVM = Path("/dev/kvm")
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @app.command()
@@ -125,12 +128,15 @@ def render(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
         processors=_processors(vmi, pod.sysfs),
+        address_bits=_address_bits(pod),
+        bars=read_bars(pod.sysfs, cards),
         block=frozenset(block_volume or []),
         raw_images=frozenset(raw_image or []),
         block_sizes=sizes,
     )
     layout = laid_out(vmi, cards, host, facts)
     _warn_of_misplaced(layout)
+    _warn_of_bars(vmi, layout, facts)
     tree = domain_element(vmi, layout, facts, usb(cards))
     newer = newer_elements(tree)
     if version is not None:
@@ -167,9 +173,16 @@ def explain(
     vmi = read_manifest(vm)
     cards, left_over, host = _passed_on(vmi, pod)
     processors = UNKNOWN if pod.sysfs is None else processors_of(pod.sysfs)
-    facts = Facts(kvm=not emulation, cpus=cpuset_of_flag(cpuset), processors=processors)
+    facts = Facts(
+        kvm=not emulation,
+        cpus=cpuset_of_flag(cpuset),
+        processors=processors,
+        address_bits=_address_bits(pod),
+        bars=read_bars(pod.sysfs, cards),
+    )
     layout = laid_out(vmi, cards, host, facts)
     _warn_of_misplaced(layout)
+    _warn_of_bars(vmi, layout, facts)
     placed = placed_cards(layout, host, processors)
     if svg is not None:
         _draw(vmi, placed, layout, host, svg)
@@ -218,7 +231,8 @@ def run(
     except ModuleNotFoundError as error:
         raise Refusal(f"run needs the Python package {error.name}: pip install 'gpu-launcher[libvirt]'") from error
     vmi = read_manifest(vm)
-    cards, left_over, host = _passed_on(vmi, _Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False))
+    pod = _Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
+    cards, left_over, host = _passed_on(vmi, pod)
     for unasked in left_over:
         _warn(str(unasked))
     for card in cards:
@@ -228,7 +242,13 @@ def run(
                 "the device is gone, or the variable is another node's"
             )
     cpus = cpuset_of_pod(sysfs) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
-    facts = replace(facts_of_volumes(vmi.spec, _ROOT, sysfs), cpus=cpus, processors=_processors(vmi, sysfs))
+    facts = replace(
+        facts_of_volumes(vmi.spec, _ROOT, sysfs),
+        cpus=cpus,
+        processors=_processors(vmi, sysfs),
+        address_bits=_address_bits(pod) if has_qemu_here(connect) else None,
+        bars=read_bars(sysfs, cards),
+    )
     layout = laid_out(vmi, cards, host, facts)
     _warn_of_misplaced(layout)
     if layout.seats and is_embedded(connect):
@@ -236,7 +256,9 @@ def run(
     # Another libvirt runs QEMU where this process cannot look for KVM.
     allowed = vmi.metadata.annotations.allow_emulation
     kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
-    xml = domain_xml(vmi, layout, replace(facts, kvm=kvm), usb(cards))
+    facts = replace(facts, kvm=kvm)
+    _warn_of_bars(vmi, layout, facts)
+    xml = domain_xml(vmi, layout, facts, usb(cards))
     run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
 
 
@@ -288,6 +310,16 @@ def _processors(vmi: VirtualMachineInstance, sysfs: Path | None) -> Processors:
     if sysfs is None or not asked:
         return UNKNOWN
     return processors_of(sysfs)
+
+
+def _address_bits(pod: _Pod) -> int | None:
+    """Those of this machine's CPUs, where it is this machine that it is about."""
+    return None if pod.offline or pod.sysfs != _SYS else address_bits(_CPUINFO)
+
+
+def _warn_of_bars(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> None:
+    for warning in bars.warnings(vmi, layout, facts):
+        _warn(warning)
 
 
 def _host(sysfs: Path | None) -> Host | None:

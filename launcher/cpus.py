@@ -1,5 +1,6 @@
 """The CPUs that the pod has, and how the node's hang together: from a flag, from cgroups, from sysfs."""
 
+import re
 from pathlib import Path
 
 from launcher.errors import Refusal, UserError
@@ -35,6 +36,16 @@ def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
         f"{sys}: cannot read the pod's CPUs: expected {' or '.join(_CPUSETS)}; "
         "dedicatedCpuPlacement needs the cpuset controller and its file system in the container"
     )
+
+
+def address_bits(cpuinfo: Path) -> int | None:
+    """How many bits the physical addresses of the node's CPUs have, by /proc/cpuinfo; None where that does not say."""
+    try:
+        said = cpuinfo.read_text(errors="replace")
+    except OSError:
+        return None
+    found = re.search(r"^address sizes\s*: ([0-9]{1,3}) bits physical", said, re.MULTILINE)
+    return int(found[1]) if found else None
 
 
 def processors_of(sys: Path) -> Processors:

@@ -15,7 +15,9 @@ from lxml.etree import _Element as Element
 from launcher.addresses import Layout
 from launcher.claims import Claim
 from launcher.elements import (
+    bars,
     clock,
+    commandline,
     consoles,
     controllers,
     cpu,
@@ -66,6 +68,7 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
     )
     pinned = placement.pinning(vmi, facts)
     cells = layout.cells or placement.guest_cells(vmi, pinned, facts)
+    hole = bars.hole(vmi, layout, facts)
     root = etree.fromstring(chassis, _PARSER)
     os = root.find("os")
     assert os is not None, "the template has <os>"
@@ -78,11 +81,12 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
             *placement.placement(vmi, pinned, cells),
             firmware.sysinfo(domain, uuid),
             *features.features(vmi),
-            cpu.cpu(vmi, facts, cells),
+            cpu.cpu(vmi, facts, cells, hole),
             *clock.clock(domain),
             *lifecycle.lifecycle(domain),
             *lifecycle.on_crash(domain),
             E.devices(
+                *controllers.root_complex(hole),
                 *map(controllers.bridge, layout.bridges),
                 *controllers.controllers(vmi, usb=bool(usb)),
                 *controllers.placeholders(domain, layout),
@@ -94,6 +98,7 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
                 *hostdev.hostdevs(domain.devices, layout.seats, usb),
             ),
             *security.launch_security(domain),
+            *commandline.command_line(vmi.spec, hole),
         ]
     )
     return root

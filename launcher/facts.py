@@ -6,6 +6,8 @@ In a pod it is looked up there; `render` takes it by flags, so that the same inp
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from pci.address import PCIAddress
+from pci.details import BAR
 from pci.processors import UNKNOWN, Processors
 
 
@@ -23,6 +25,8 @@ class Facts:
     """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None where they are not known.
 
     `processors` are the host's NUMA nodes and cores, as far as they are known.
+    `address_bits`: of the host's physical addresses, None where they are not known. `bars`: of the functions that are
+    passed on, by their address on the host, where they are known.
     `block`: the names of the volumes whose claim is a block device, and not a file system with a file in it.
     `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
     `block_sizes`: by volume, for disks that match those of their volume.
@@ -31,6 +35,8 @@ class Facts:
     kvm: bool = True
     cpus: tuple[int, ...] | None = None
     processors: Processors = UNKNOWN
+    address_bits: int | None = None
+    bars: Mapping[PCIAddress, tuple[BAR, ...]] = field(default_factory=dict)
     block: frozenset[str] = frozenset()
     raw_images: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)

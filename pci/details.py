@@ -55,7 +55,7 @@ def read_details(sys: Path, address: PCIAddress) -> Details:
         boot_vga=text(sys, f"{entry}/boot_vga") == "1",
         power_state=text(sys, f"{entry}/power_state"),
         reset_methods=None if methods is None else tuple(methods.split()),
-        bars=_bars(sys, f"{entry}/resource"),
+        bars=read_bars(sys, address),
         virtual_functions=_count(sys, f"{entry}/sriov_numvfs"),
         virtual_functions_possible=_count(sys, f"{entry}/sriov_totalvfs"),
         driver_override=None if override in (None, "(null)", "") else override,
@@ -66,8 +66,12 @@ def _count(sys: Path, path: str) -> int | None:
     return number(sys, path, "[0-9]{1,5}", "a number of virtual functions")
 
 
-def _bars(sys: Path, path: str) -> tuple[BAR, ...] | None:
-    """0x0000004000000000 0x0000005fffffffff 0x000000000014220c, a line each: first and last byte, flags."""
+def read_bars(sys: Path, address: PCIAddress) -> tuple[BAR, ...] | None:
+    """Of one function; None where they were not recorded, Unreadable where they make no sense.
+
+    0x0000004000000000 0x0000005fffffffff 0x000000000014220c, a line each: first and last byte, flags.
+    """
+    path = f"{DEVICES}/{address}/resource"
     found = text(sys, path)
     if found is None:
         return None

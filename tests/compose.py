@@ -17,7 +17,7 @@ SYSFS = FIXTURES / "sysfs"
 @dataclass(frozen=True, kw_only=True)
 class Function:
     """One PCI function as sysfs shows it; `path` is the device tree above it, from the host bridge down; `vfio` the
-    number of its node in /dev/vfio/devices."""
+    number of its node in /dev/vfio/devices; `resource` the file of that name, as `bars` makes it."""
 
     address: str
     id: str
@@ -29,6 +29,7 @@ class Function:
     numa: int = -1
     physfn: str | None = None
     vfio: int | None = None
+    resource: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,8 @@ def compose(sys: Path, functions: Iterable[Function], processors: Processors | N
             _link(group / "devices" / function.address, place)
         if function.physfn is not None:
             _link(place / "physfn", place.parent / function.physfn)
+        if function.resource is not None:
+            (place / "resource").write_text(f"{function.resource}\n")
         if function.vfio is not None:
             (place / "vfio-dev" / f"vfio{function.vfio}").mkdir(parents=True)
 
@@ -260,6 +263,21 @@ def hgx_a100() -> tuple[Function, ...]:
     return tuple(functions)
 
 
+def two_h100() -> tuple[Function, ...]:
+    """An EPYC machine with an H100 PCIe of 80 GB below a root port of each socket; all that memory is in one BAR."""
+    functions: list[Function] = []
+    for node, (root, bus, base) in enumerate((("40", "41", 0x2000_0000_0000), ("c0", "c1", 0x6000_0000_0000))):
+        path = f"pci0000:{root}"
+        functions += [
+            bridge(f"0000:{root}:01.1", "1022:14ab", path=path, group=10 + 2 * node, numa=node),
+            Function(address=f"0000:{bus}:00.0", id="10de:2331", pci_class=0x030200, path=f"{path}/0000:{root}:01.1",
+                     subsystem="10de:1626", driver="vfio-pci", group=11 + 2 * node, numa=node,
+                     resource=bars((base + 0x2004200000, 16 << 20), None, (base, 128 << 30), None,
+                                   (base + 0x2002000000, 32 << 20), None)),
+        ]  # fmt: skip
+    return tuple(functions)
+
+
 MACHINES: Mapping[str, tuple[Function, ...]] = {
     "rtx-2060": desktop(
         card("0000:01:00", RTX_2060, path="pci0000:00/0000:00:01.0", group=1, subsystem="1462:3756"),
@@ -287,12 +305,14 @@ MACHINES: Mapping[str, tuple[Function, ...]] = {
         *card("0000:e1:00", RTX_3090, path="pci0000:e0/0000:e0:01.1", group=71, numa=1, subsystem="1043:87b3"),
     ),
     "hgx-a100-8-gpu": hgx_a100(),
+    "two-h100": two_h100(),
 }  # fmt: skip
 
 
 #: Of the machines whose processors are looked at as well.
 PROCESSORS: Mapping[str, Processors] = {
     "two-rtx-3090": Processors(sockets=2, cores=8),
+    "two-h100": Processors(sockets=2, cores=16),
     "hgx-a100-8-gpu": Processors(sockets=8, cores=16),  # two sockets, four nodes each (NPS4)
 }
 

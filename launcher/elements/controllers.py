@@ -4,6 +4,7 @@ from lxml import etree
 from lxml.etree import _Element as Element
 
 from launcher.addresses import Bridge, Layout
+from launcher.bars import Hole
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
 from launcher.elements.cpu import vcpus
@@ -14,6 +15,14 @@ from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
 
 #: Of these there may be several to a slot.
 _PACKED = ("pcie-expander-bus", "pcie-root-port")
+
+
+def root_complex(hole: Hole | None) -> list[Element]:
+    """Bus 0, where it has to be said how large its 64-bit hole is."""
+    if hole is None:
+        return []
+    size = E.pcihole64(str(hole.size >> 10), unit="KiB")
+    return [E.controller(size, type="pci", index="0", model="pcie-root")]
 
 
 def bridge(bridge: Bridge) -> Element:

@@ -2,6 +2,7 @@
 
 from lxml.etree import _Element as Element
 
+from launcher.bars import DEFAULT_BITS, Hole
 from launcher.elements.element import E
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
@@ -23,10 +24,13 @@ def vcpus(domain: Domain) -> int:
     return sizes.vcpus(domain.cpu, domain.resources)
 
 
-def cpu(vmi: VirtualMachineInstance, facts: Facts, cells: tuple[Cell, ...]) -> Element:
+def cpu(vmi: VirtualMachineInstance, facts: Facts, cells: tuple[Cell, ...], hole: Hole | None) -> Element:
     sockets, cores, threads = topology(vmi.spec.domain)
     element = _model(vmi, facts)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
+    if hole is not None and hole.address_bits > DEFAULT_BITS and element.get("mode") != "host-passthrough":
+        # QEMU's host-passthrough has as many as the host in any case.
+        element.append(E.maxphysaddr(mode="passthrough"))
     if cells:
         element.append(E.numa(*(_cell(number, cell) for number, cell in enumerate(cells))))
     element.extend(_features(vmi))

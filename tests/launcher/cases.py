@@ -13,10 +13,11 @@ import argparse
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.addresses import usb
+from launcher.bars import read_bars
 from launcher.claims import entries
 from launcher.cpus import cpuset_of_flag, processors_of
 from launcher.domain import domain_xml
@@ -50,6 +51,7 @@ class World:
     """All that a domain is made of beside its manifest."""
 
     environ: Mapping[str, str]
+    sysfs: Path | None
     host: Host | None
     dra: Path | None
     facts: Facts
@@ -59,7 +61,8 @@ class World:
         vmi = read_manifest(vm)
         allocated = read_allocated(entries(vmi.spec.domain.devices), vmi.spec.resourceClaims, self.dra)
         cards, _ = passed_on(vmi, self.environ, self.host, allocated)
-        return domain_xml(vmi, laid_out(vmi, cards, self.host, self.facts), self.facts, usb(cards))
+        facts = replace(self.facts, bars=read_bars(self.sysfs, cards))
+        return domain_xml(vmi, laid_out(vmi, cards, self.host, facts), facts, usb(cards))
 
 
 @dataclass(frozen=True)
@@ -95,6 +98,7 @@ class Case:
         sysfs = FIXTURES / "sysfs" / flags.sysfs if flags.sysfs else None
         return World(
             environ=dict(setting.split("=", 1) for setting in flags.env),
+            sysfs=sysfs,
             host=read_host(sysfs) if sysfs else None,
             dra=FIXTURES / "dra" / flags.dra if flags.dra else None,
             facts=Facts(

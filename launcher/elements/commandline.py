@@ -1,0 +1,24 @@
+"""<qemu:commandline>: what only QEMU's own command line can say."""
+
+from lxml.builder import ElementMaker
+from lxml.etree import _Element as Element
+
+from launcher.bars import Hole, ovmf_window
+from launcher.elements.firmware import efi
+from launcher.manifest.spec import Spec
+
+#: Libvirt's schema domain.rng, qemucmdline.
+_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+_QEMU = ElementMaker(namespace=_NAMESPACE, nsmap={"qemu": _NAMESPACE})
+
+
+def command_line(spec: Spec, hole: Hole | None) -> list[Element]:
+    """EFI's window for 64-bit BARs, where it has to be larger than it would be.
+
+    Libvirt has <sysinfo type='fwcfg'> for it, and keeps the names that begin with opt/ovmf/ to itself.
+    """
+    window = ovmf_window(hole) if hole is not None and efi(spec) is not None else None
+    if window is None:
+        return []
+    said = ("-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={window}")
+    return [_QEMU.commandline(*(_QEMU.arg(value=argument) for argument in said))]
