@@ -1,7 +1,6 @@
 """What happens to a domain beside us: on a libvirt in another process, and on the test driver."""
 
 import os
-import struct
 import subprocess
 import time
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.sockets import socket_directory
+from tests.launcher import kernels
 from tests.launcher.vms import vmi_text, write_vmi
 from tests.processes import running
 
@@ -122,13 +122,8 @@ def test_a_failure_of_libvirt_on_the_way_is_a_refusal() -> None:
 
 
 def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path: Path) -> None:
-    """Its kernel is a multiboot one of one thought: to tell QEMU's panic device, at port 0x505."""
-    magic, flags, at = 0x1BADB002, 1 << 16, 0x100000
-    code = bytes.fromhex("66ba0505 b001 ee f4 ebfd")  # mov dx, 0x505; mov al, 1; out dx, al; hlt; and again
-    # https://www.gnu.org/software/grub/manual/multiboot/multiboot.html#Header-layout: checksum, then where it goes.
-    header = struct.pack("<8I", magic, flags, -(magic + flags) & 0xFFFFFFFF, at, at, 0, 0, at + 32)
     kernel = tmp_path / "kernel"
-    kernel.write_bytes(header + code)
+    kernel.write_bytes(kernels.multiboot())
     panics = "panicDevices: [{}, {model: hyperv}]\n      autoattachPodInterface: false"
     boots = "    cpu: {model: qemu64}\n    firmware: {kernelBoot: {container: {image: x, kernelPath: /kernel}}}\n"
     vm = tmp_path / "vm.yaml"
