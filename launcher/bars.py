@@ -88,6 +88,19 @@ def needed(layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]], *, memory
     return Hole(window=window, size=size, end=end)
 
 
+def seats_with_io(layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]]) -> int:
+    """How many seats have I/O ports: the ports of a bridge are 4 KiB at least, and all bridges' have to fit into 64."""
+    return sum(
+        any(
+            bar.is_io
+            for device in seat.hostdevs
+            if isinstance(device.source, PCIAddress)
+            for bar in bars.get(device.source, ())
+        )
+        for seat in layout.seats
+    )
+
+
 def ovmf_window(hole: Hole) -> int | None:
     """What OVMF is told that its window should have, in MiB; None where it would not believe it."""
     return hole.window >> 20 if hole.window <= MOST_OF_OVMF else None

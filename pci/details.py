@@ -13,20 +13,21 @@ from pci.sysfs import DEVICES
 #: What is read here, and so recorded.
 FILES = ("boot_vga", "power_state", "reset_method", "resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
 
-_MEMORY, _PREFETCHABLE, _MEMORY_64, _UNSET = 0x200, 0x2000, 0x100000, 0x20000000  # include/linux/ioport.h
+_IO, _MEMORY, _PREFETCHABLE, _MEMORY_64, _UNSET = 0x100, 0x200, 0x2000, 0x100000, 0x20000000  # include/linux/ioport.h
 _BARS = 6  # the first lines of `resource`; the others are the ROM, the virtual functions' BARs, bridge windows
 
 
 @dataclass(frozen=True, slots=True)
 class BAR:
     """A base address register: its number, its size in bytes, how it may be mapped, and whether it is at all: one of
-    memory for which the kernel found no place is not `assigned`."""
+    memory for which the kernel found no place is not `assigned`. One that `is_io` is of I/O ports, and not of memory."""
 
     number: int
     size: int
     prefetchable: bool
     memory_64: bool
     assigned: bool
+    is_io: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,7 @@ def read_bars(sys: Path, address: PCIAddress) -> tuple[BAR, ...] | None:
                     memory_64=bool(flags & _MEMORY_64),
                     # The kernel puts what has no place yet at 0 (__pci_read_base in drivers/pci/probe.c).
                     assigned=not flags & _MEMORY or (start != 0 and not flags & _UNSET),
+                    is_io=bool(flags & _IO),
                 )
             )
     return tuple(bars)

@@ -1,7 +1,7 @@
 """The 64-bit hole that the domain asks for, and what speaks against the cards' BARs being in it."""
 
 from launcher.addresses import Layout
-from launcher.bars import DEFAULT_BITS, GIB, MOST_OF_OVMF, Hole, above_4_gib, needed
+from launcher.bars import DEFAULT_BITS, GIB, MOST_OF_OVMF, Hole, above_4_gib, needed, seats_with_io
 from launcher.elements.firmware import efi
 from launcher.elements.memory import guest_memory
 from launcher.facts import Facts
@@ -9,6 +9,9 @@ from launcher.manifest.spec import VirtualMachineInstance
 
 #: VIRT_HIGH_PCIE_MMIO in QEMU's hw/arm/virt.c: the window of an arm64 machine, which nothing here sizes.
 _ARM64_WINDOW = 512 * GIB
+#: Seen with one card a seat and nothing else with I/O ports behind a bridge (docs/guest-pci.md). With one more, OVMF
+#: 2022.11 gives no device any address, and SeaBIOS 1.16.2 stops.
+_MOST_WITH_IO = {"efi": ("OVMF", 9), "bios": ("SeaBIOS", 14)}
 
 
 def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
@@ -21,6 +24,18 @@ def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | No
 
 def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
     """Why the guest may not get all BARs; empty where nothing speaks against it."""
+    return (*_of_io(vmi, layout, facts), *_of_memory(vmi, layout, facts))
+
+
+def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
+    firmware, most = _MOST_WITH_IO["efi" if efi(vmi.spec) is not None else "bios"]
+    cards = seats_with_io(layout, facts.bars)
+    if cards <= most:
+        return ()
+    return (f"{cards} cards have I/O ports, and {firmware} has room for those of {most}; expected fewer such cards",)
+
+
+def _of_memory(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
     found = _needed(vmi, layout, facts)
     if found is None:
         return ()

@@ -137,6 +137,17 @@ def test_a_hole_that_comes_near_1_tib_is_reckoned_from_there(bios: VirtualMachin
     assert found.address_bits == 42
 
 
+def test_more_cards_with_io_ports_than_firmware_has_room_for_are_a_warning(
+    bios: VirtualMachineInstance, efi: VirtualMachineInstance
+) -> None:
+    ports = (BAR(number=5, size=128, prefetchable=False, memory_64=False, assigned=True, is_io=True),)
+    cards = Facts(bars={PCIAddress(0, bus, 0, 0): ports for bus in range(1, 33)})
+    for vmi, firmware, most in ((efi, "OVMF", 9), (bios, "SeaBIOS", 14)):
+        assert warnings(vmi, seats(most), cards) == ()
+        (said,) = warnings(vmi, seats(most + 1), cards)
+        assert said.startswith(f"{most + 1} cards have I/O ports, and {firmware} has room for those of {most}")
+
+
 @pytest.mark.parametrize(
     ("model", "cards", "found"),
     [
