@@ -20,7 +20,7 @@ _BARS = 6  # the first lines of `resource`; the others are the ROM, the virtual 
 @dataclass(frozen=True, slots=True)
 class BAR:
     """A base address register: its number, its size in bytes, how it may be mapped, and whether it is at all: one of
-    memory for which the kernel found no place is not `assigned`. One that `is_io` is of I/O ports, and not of memory."""
+    memory for which the kernel found no place is not `assigned`. `is_io`: it is of I/O ports, and not of memory."""
 
     number: int
     size: int
