@@ -1,6 +1,7 @@
 """What happens to a domain beside us: on a libvirt in another process, and on the test driver."""
 
 import os
+import socket
 import subprocess
 import time
 from collections.abc import Iterator
@@ -29,6 +30,12 @@ def xml(tmp_path: Path) -> str:
     return domain_xml(read_manifest(write_vmi(tmp_path / "vm.yaml")), Layout(), Facts())
 
 
+def listens(path: Path) -> bool:
+    """A socket is there a moment before it can be called."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        return caller.connect_ex(str(path)) == 0
+
+
 @pytest.fixture
 def daemon(short_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A libvirtd of our own, as an ordinary user's, and the URI of its test driver."""
@@ -38,14 +45,14 @@ def daemon(short_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
         command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
     environ = {"PATH": os.environ["PATH"], "HOME": str(short_dir), "XDG_RUNTIME_DIR": str(short_dir)}
     with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
-        socket = short_dir / "libvirt" / "libvirt-sock"
+        path = short_dir / "libvirt" / "libvirt-sock"
         deadline = time.monotonic() + 30
-        while not socket.exists():
+        while not listens(path):
             assert process.poll() is None, "libvirtd ended"
             assert time.monotonic() < deadline, "no socket of libvirtd"
             time.sleep(0.05)
         try:
-            yield process, f"test+unix:///default?socket={socket}"
+            yield process, f"test+unix:///default?socket={path}"
         finally:
             process.kill()
 
