@@ -259,7 +259,13 @@ def run(
     facts = replace(facts, kvm=kvm)
     _warn_of_bars(vmi, layout, facts)
     xml = domain_xml(vmi, layout, facts, usb(cards))
-    run_domain(xml, sockets=socket_directory(vmi), uri=connect, grace=vmi.spec.terminationGracePeriodSeconds)
+    run_domain(
+        xml,
+        numbers=layout.numbers(),
+        sockets=socket_directory(vmi),
+        uri=connect,
+        grace=vmi.spec.terminationGracePeriodSeconds,
+    )
 
 
 def _refuse_other_names(vmi: VirtualMachineInstance, given: Mapping[str, Iterable[str] | None]) -> None:

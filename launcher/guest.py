@@ -3,8 +3,9 @@
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import Enum
 from functools import cache
 from queue import Empty, SimpleQueue
@@ -130,9 +131,13 @@ def wait(domain: Any, events: Events, grace: float) -> Ending:
     return _stop(domain, events, grace) if isinstance(event, StopRequested) else event
 
 
-def hostdevs(domain: Any) -> tuple[str, ...]:
-    """The domain's host devices as libvirt reports them, one line each: alias, source, guest address."""
-    return tuple(_hostdev_line(element) for element in etree.fromstring(domain.XMLDesc()).iterfind("devices/hostdev"))
+def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
+    """The domain's host devices as libvirt reports them, one line each: alias, source, address as the guest has it.
+
+    `numbers` are the guest's bus numbers, by libvirt's index of the controller (Layout.numbers).
+    """
+    elements = etree.fromstring(domain.XMLDesc()).iterfind("devices/hostdev")
+    return tuple(_hostdev_line(element, numbers) for element in elements)
 
 
 def _stop(domain: Any, events: Events, grace: float) -> Ending:
@@ -198,7 +203,7 @@ def _run_event_loop() -> None:
     threading.Thread(target=loop, daemon=True).start()
 
 
-def _hostdev_line(element: etree._Element) -> str:
+def _hostdev_line(element: etree._Element, numbers: Mapping[int, int]) -> str:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
@@ -208,7 +213,10 @@ def _hostdev_line(element: etree._Element) -> str:
         port = address.get("port") if address is not None else "none"
         return f"{name}: host {source.get('bus')}:{source.get('device')} -> guest USB port {port}"
     host = source.get("uuid") or _address(source)
-    return f"{name}: host {host} -> guest {_address(address) if address is not None else 'nowhere'}"
+    if address is None:
+        return f"{name}: host {host} -> guest nowhere"
+    theirs = _address(address)
+    return f"{name}: host {host} -> guest {replace(theirs, bus=numbers.get(theirs.bus, theirs.bus))}"
 
 
 def _address(element: etree._Element) -> PCIAddress:

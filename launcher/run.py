@@ -2,6 +2,7 @@
 
 import logging
 import signal
+from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -13,10 +14,11 @@ from launcher.sockets import socket_directory
 _log = logging.getLogger(__name__)
 
 
-def run(xml: str, *, sockets: Path, uri: str, grace: float) -> None:
+def run(xml: str, *, numbers: Mapping[int, int], sockets: Path, uri: str, grace: float) -> None:
     """Define and start the domain, and stay until it ends; nothing of it is left afterwards.
 
-    `sockets` is the directory that the domain's sockets are in; it is made where QEMU runs on this machine.
+    `numbers` are the bus numbers that the guest will have, by index of the controller, for the log. `sockets` is the
+    directory that the domain's sockets are in; it is made where QEMU runs on this machine.
     SIGTERM or SIGINT ask the guest to shut down and end it after `grace` seconds, which is a success. So is a guest
     that powers itself off. Refusal for every other end, and for what libvirt refuses.
     """
@@ -34,7 +36,7 @@ def run(xml: str, *, sockets: Path, uri: str, grace: float) -> None:
             return
         with guest.started(domain):
             _log.info("%s is running", domain.name())
-            for line in guest.hostdevs(domain):
+            for line in guest.hostdevs(domain, numbers):
                 _log.info("%s", line)
             ending = guest.wait(domain, events, grace)
             words = ending.name.lower().replace("_", " ")

@@ -128,6 +128,12 @@ class Lab:
             self.wait_for_log(name, "is running")
             yield self.wait_for_log(name, "-> guest", times=2 * cards)
 
+    def foretold(self, pod: str) -> list[tuple[str, str]]:
+        """Each device's host and guest address, as `gpu-launcher explain` in the VM's pod says."""
+        explain = ("gpu-launcher", "explain", "/etc/vm/vm.yaml", "--json", "--emulation")
+        found = json.loads(self.cluster.kubectl("exec", pod, "--", *explain))
+        return [(passed["host"], passed["guest"]) for entry in found["entries"] for passed in entry["passed"]]
+
     def console(self, pod: str) -> "Console":
         """The guest's serial console, from the first time that somebody asked for it on."""
         # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec.
@@ -183,9 +189,19 @@ class Console:
 
     def functions(self) -> dict[str, str]:
         """The guest's PCI functions as it lists them, once it has done so: vendor and device by address."""
+        return {row[2]: row[3] for row in self._rows()}
+
+    def nodes(self) -> dict[str, str]:
+        """The NUMA node of each, as the guest's sysfs has it."""
+        return {row[2]: row[5] for row in self._rows()}
+
+    def ways(self) -> dict[str, tuple[str, ...]]:
+        """The way to each in the guest's sysfs: its root, and the bridges from there down."""
+        return {row[2]: tuple(row[7].split("/")[:-1]) for row in self._rows()}
+
+    def _rows(self) -> list[list[str]]:
         tree = self.wait_for("GUEST end").rpartition("GUEST end")[0].rpartition("GUEST tree")[2]
-        rows = [line.split() for line in tree.splitlines() if line.startswith("GUEST function")]
-        return {row[2]: row[3] for row in rows}
+        return [line.split() for line in tree.splitlines() if line.startswith("GUEST function")]
 
 
 @contextmanager

@@ -64,15 +64,16 @@ def vm(
     capabilities: tuple[str, ...] = ("SYS_RESOURCE",),
     share_processes: bool = False,
     grace: int = 60,
+    annotations: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], ...]:
-    """A VM that boots the lab's Linux, in a pod that asks for that many cards.
+    """A VM that boots the lab's Linux, in a pod that asks for that many cards. `annotations` are the VM's.
 
     With `share_processes` the launcher is not the pod's first process. The guest has `grace` seconds to shut down.
     """
     manifest = {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstance",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": dict(annotations or {})},
         "spec": {
             "terminationGracePeriodSeconds": grace,
             "domain": {

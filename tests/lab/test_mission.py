@@ -150,6 +150,25 @@ def test_the_next_vm_gets_the_cards_from_the_older_dialect_and_not_as_process_1(
         assert _cards(lab.console("second")) == GUEST
 
 
+def test_with_numa_a_card_is_in_the_cell_of_its_node_where_explain_foretold(lab: Lab, plugin: str) -> None:
+    """The node of the card that is alone is not known, so that its seat is on bus 0."""
+    with lab.vm("numa", 2, annotations={"gpu-launcher.dev/topology": "numa"}) as log:
+        foretold = lab.foretold("numa")
+        assert [host for host, _ in foretold] == [host for host, _ in HOSTDEVS]
+        assert _hostdevs(log) == foretold
+        console = lab.console("numa")
+        assert _cards(console) == {"0000:00:05.0": CARD[0]} | dict(
+            zip((guest for _, guest in foretold), (*CARD, *CARD), strict=True)
+        )
+        guest = dict(foretold)
+        nodes, ways = console.nodes(), console.ways()
+        for function in (0, 1):
+            alone, far = guest[f"{ALONE}.{function}"], guest[f"{FAR}.{function}"]
+            assert (alone[:7], alone[-1]) == ("0000:01", str(function))
+            assert (far[:7], far[-1], nodes[far]) == ("0000:e0", str(function), "0")
+            assert ways[far] == ("pci0000:df", "0000:df:00.0")
+
+
 def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab, plugin: str) -> None:
     """As its pod's first process, which the supervisor is, and as another."""
     alone, shared = (

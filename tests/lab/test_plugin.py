@@ -1,6 +1,7 @@
 """The plugin in its pod, without a guest: what it makes of a node that changes under it."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -130,6 +131,18 @@ def test_the_doctor_has_nothing_to_say(lab: Lab, together: str) -> None:
         _whatever(lab, together, "doctor", "--json", f"--config={pods.CONFIG}", "--dev=/host/dev", "--proc=/proc")
     )
     assert [finding for finding in found["findings"] if finding["severity"] in ("warning", "problem")] == []
+
+
+def test_a_unit_below_one_switch_is_below_one_in_the_guest_where_explain_foretold(lab: Lab, together: str) -> None:
+    with lab.vm("mirror", 3, annotations={"gpu-launcher.dev/topology": "mirror"}) as log:
+        foretold = lab.foretold("mirror")
+        assert re.findall(r"host (\S+) -> guest (\S+)", log) == foretold
+        console, guest = lab.console("mirror"), dict(foretold)
+        functions, ways = console.functions(), console.ways()
+        assert {guest[host] for host in guest} <= functions.keys()
+        one, other = (ways[guest[f"{slot}.0"]] for slot in SHARED)
+        # The root, its port, the switch's upstream port; and of two cards a downstream port each.
+        assert (len(one), one[:3], one[3] != other[3]) == (4, other[:3], True)
 
 
 def _whatever(lab: Lab, plugin: str, *arguments: str) -> str:

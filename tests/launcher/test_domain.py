@@ -131,7 +131,7 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
     found = laid_out(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
     xml = domain_xml(vmi, found, Facts(kvm=False))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
-        assert len(guest.hostdevs(domain)) == 32
+        assert len(guest.hostdevs(domain, {})) == 32
 
 
 PERIPHERALS = """\
@@ -233,7 +233,7 @@ def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_d
 def test_usb_devices_are_told_by_their_number_and_their_port(qemu_driver: Any) -> None:
     xml = definable(case("usb-devices").xml("--emulation"))
     with guest.defined(qemu_driver, xml, guest.Events()) as domain:
-        assert guest.hostdevs(domain) == (
+        assert guest.hostdevs(domain, {}) == (
             "ua-hostdevice-card: host 0000:01:00.0 -> guest 0000:01:00.0",
             "ua-usb-host-stick: host 1:3 -> guest USB port 1",
             "ua-usb-host-key: host 2:10 -> guest USB port 2",
