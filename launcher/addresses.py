@@ -174,13 +174,13 @@ def layout(
     `seats` pins entries by their names; all others, in order, have the lowest seats that are free. Each root bus has
     seats of its own, from 0. `places` has the cards that are not on bus 0, or are and should not be.
     """
-    seated = tuple(card for card in cards if not isinstance(card.claim.device, USBAddress))
-    for card in cards:
-        if card not in seated and card.claim.entry.name in seats:
+    for claim in usb(cards):
+        if claim.entry.name in seats:
             raise UserError(
-                f"metadata.annotations: {annotations.SEATS_OF}: {card.claim.entry} is a USB device, which has no seat; "
+                f"metadata.annotations: {annotations.SEATS_OF}: {claim.entry} is a USB device, which has no seat; "
                 "leave it out there"
             )
+    seated = with_seats(cards)
     if len(seated) > SEATS:
         along = len(seated) - len({card.claim.entry for card in seated})
         more = f" and bring {along} other cards of their IOMMU groups along" if along else ""
@@ -372,6 +372,11 @@ def _hostdevs(bus: int, card: Card) -> list[HostDev]:
         )
         for source, number in zip(card.functions, numbers, strict=True)
     ]
+
+
+def with_seats(cards: tuple[Card, ...]) -> tuple[Card, ...]:
+    """All that are not USB devices, in order."""
+    return tuple(card for card in cards if not isinstance(card.claim.device, USBAddress))
 
 
 def usb(cards: tuple[Card, ...]) -> tuple[Claim, ...]:

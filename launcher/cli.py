@@ -27,7 +27,6 @@ from launcher.hostdevs import Card, passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.places import PlacedCard, placed_cards
 from launcher.preflight import has_kvm, let_vfio_lock
 from launcher.supervise import supervise
 from launcher.topology import laid_out
@@ -168,6 +167,7 @@ def explain(
     """Say which device each gpu and host device gets, where it is in the guest, how far apart they are there and on the
     host, and what is left over."""
     from launcher import explain as explaining
+    from launcher.places import placed_cards
 
     pod = _pod(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
@@ -185,19 +185,16 @@ def explain(
     _warn_of_bars(vmi, layout, facts)
     placed = placed_cards(layout, host, processors)
     if svg is not None:
-        _draw(vmi, placed, layout, host, svg)
+        from launcher.picture import picture
+
+        _draw(picture(f"{vmi.metadata.namespace}/{vmi.metadata.name}", placed, layout, host), svg)
     found = explaining.explanation(cards, layout, placed, left_over, host)
     _print(explaining.as_json(found) if as_json else explaining.table(found))
 
 
-def _draw(
-    vmi: VirtualMachineInstance, placed: tuple[PlacedCard, ...], layout: Layout, host: Host | None, file: Path
-) -> None:
-    from launcher.picture import picture
-
-    name = f"{vmi.metadata.namespace}/{vmi.metadata.name}"
+def _draw(picture: str, file: Path) -> None:
     try:
-        file.write_text(picture(name, placed, layout, host), encoding="utf-8")
+        file.write_text(picture, encoding="utf-8")
     except OSError as error:
         raise UserError(
             f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"

@@ -28,11 +28,12 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import TypedDict
 
-from launcher.addresses import Layout
+from launcher.addresses import HostDev, Layout
 from launcher.claims import Claim, Device, LeftOver
 from launcher.hostdevs import Card, function_of, mediated
 from launcher.manifest.hostdevices import Request
 from launcher.places import Pair, PlacedCard, pairs, what
+from pci.address import PCIAddress
 from pci.resource import USBAddress
 from pci.sysfs import Host
 
@@ -81,8 +82,9 @@ def explanation(
 ) -> Explanation:
     """The stages' results by entry, with what `host` says of each device where it is known."""
     first = {card.claim: card for card in reversed(cards)}
+    seen = layout.seen()
     return {
-        "entries": [_entry(card, layout, host) for card in cards if first[card.claim] is card],
+        "entries": [_entry(card, layout, seen, host) for card in cards if first[card.claim] is card],
         "distances": [_between(pair) for pair in pairs(placed)],
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
     }
@@ -116,7 +118,7 @@ def table(found: Explanation) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _entry(card: Card, layout: Layout, host: Host | None) -> Explained:
+def _entry(card: Card, layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
     group, node = _place(claim.device, host)
     return {
@@ -130,14 +132,13 @@ def _entry(card: Card, layout: Layout, host: Host | None) -> Explained:
         "iommuGroup": group,
         "numaNode": node,
         "missing": card.missing,
-        "passed": _passed(claim, layout, host),
+        "passed": _passed(claim, layout, seen, host),
     }
 
 
-def _passed(claim: Claim, layout: Layout, host: Host | None) -> list[Passed]:
+def _passed(claim: Claim, layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None) -> list[Passed]:
     if isinstance(claim.device, USBAddress):
         return [{"host": str(claim.device), "is": "USB device", "guest": None}]
-    seen = layout.seen()
     return [
         {"host": str(device.source), "is": what(device.source, host), "guest": str(seen[device])}
         for seat in layout.seats

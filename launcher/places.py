@@ -1,10 +1,11 @@
 """Where each card sits, on the host and in the guest, and how far apart every two of them are here and there."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from uuid import UUID
 
-from launcher.addresses import Layout, Seat
+from launcher.addresses import Bridge, Layout, Seat
 from launcher.claims import Device
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
@@ -43,12 +44,13 @@ class Pair:
 def placed_cards(layout: Layout, host: Host | None, processors: Processors = UNKNOWN) -> tuple[PlacedCard, ...]:
     """In the order of the seats. `processors` are the host's."""
     names = _names(layout.seats)
+    numbers, providing = layout.numbers(), {bridge.index: bridge for bridge in layout.bridges}
     return tuple(
         PlacedCard(
             name=name,
             seat=seat,
             host=_on_host(seat.hostdevs[0].source, host, processors),
-            guest=_in_guest(seat, layout),
+            guest=_in_guest(seat, numbers, providing),
         )
         for name, seat in zip(names, layout.seats, strict=True)
     )
@@ -95,9 +97,11 @@ def _on_host(device: Device, host: Host | None, processors: Processors) -> Locat
     return Location(numa_node=processors.node_of(function.numa_node), root=function.root, bridges=function.bridges)
 
 
-def _in_guest(seat: Seat, layout: Layout) -> Location:
-    """From the seat up to bus 0, or to the expander that is a root complex of its own in the guest."""
-    numbers, providing = layout.numbers(), {bridge.index: bridge for bridge in layout.bridges}
+def _in_guest(seat: Seat, numbers: Mapping[int, int], providing: Mapping[int, Bridge]) -> Location:
+    """From the seat up to bus 0, or to the expander that is a root complex of its own in the guest.
+
+    By index: the number that the guest gives each bus, and the bridge that provides it.
+    """
     bus, cell, chain = seat.bus, None, list[PCIAddress]()
     while bus in providing:
         bridge = providing[bus]

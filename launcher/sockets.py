@@ -9,18 +9,19 @@ from launcher.errors import Refusal
 
 @contextmanager
 def socket_directory(directory: Path) -> Iterator[None]:
-    """The directory is there within; afterwards its sockets are not, nor is what of it was made here and is empty.
+    """The directory is there within; afterwards its sockets are not, nor is what was made here above it.
 
-    Refusal where it cannot be made.
+    It is the VM's alone, so it goes too when nothing else is in it, whoever made it: a launcher that was killed leaves
+    one. Refusal where it cannot be made.
     """
-    missing = [path for path in (directory, *directory.parents) if not path.exists()]
+    missing = [path for path in directory.parents if not path.exists()]
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise Refusal(
             f"{directory}: cannot make the directory for the sockets of the guest's console and screen: "
-            f"{error.strerror}; expected {missing[-1].parent if missing else directory} to be a directory that can be "
-            "written, as a volume of the pod's is"
+            f"{error.strerror}; expected {missing[-1].parent if missing else directory.parent} to be a directory that "
+            "can be written, as a volume of the pod's is"
         ) from error
     try:
         yield
@@ -30,5 +31,5 @@ def socket_directory(directory: Path) -> Iterator[None]:
             if path.is_socket():
                 path.unlink(missing_ok=True)
         with suppress(OSError):
-            for path in missing:
+            for path in (directory, *missing):
                 path.rmdir()

@@ -4,14 +4,13 @@
 that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
 """
 
-from launcher.addresses import Layout, Place, layout
+from launcher.addresses import Layout, Place, layout, with_seats
 from launcher.elements import placement
 from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.hostdevs import Card, function_of
 from launcher.manifest.annotations import TOPOLOGY, TOPOLOGY_POLICY
 from launcher.manifest.spec import VirtualMachineInstance
-from pci.resource import USBAddress
 from pci.sysfs import Function, Host
 
 
@@ -22,7 +21,7 @@ def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | 
     strict and a card cannot be where it should.
     """
     said = vmi.metadata.annotations
-    seated = [card for card in cards if not isinstance(card.claim.device, USBAddress)]
+    seated = with_seats(cards)
     if said.topology == "none" or not seated:
         return layout(cards, said.seats)
     if host is None:

@@ -36,9 +36,8 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
         for name in matching
         if (found := _sizes(root / _place(name, block).lstrip("/"), sys / "dev" / "block")) is not None
     }
-    return Facts(
-        block=block, raw_images=frozenset(filter(lambda name: _is_raw(images[name]), images)), block_sizes=sizes
-    )
+    raw_images = frozenset(name for name, image in images.items() if _is_raw(image))
+    return Facts(block=block, raw_images=raw_images, block_sizes=sizes)
 
 
 def _place(name: str, block: frozenset[str]) -> str:

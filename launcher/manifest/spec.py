@@ -27,33 +27,31 @@ _NOTHING = Annotations()
 _LONGEST_NAME = 240
 
 
-def check_names(namespace: str, name: str) -> None:
-    """The domain is called by both, and files after the domain: a file's name has 255 bytes (`_VARS.fd` at its end)."""
-    if len(namespace) + len(name) > _LONGEST_NAME:
-        raise ValueError(f"namespace and name have more than {_LONGEST_NAME} characters together; shorten one of them")
+@open_model
+class Named:
+    """What a domain is called by, and files after the domain: a file's name has 255 bytes (`_VARS.fd` at its end)."""
+
+    name: DNSName
+    namespace: DNSName = "default"
+
+    def __post_init__(self) -> None:
+        if len(self.namespace) + len(self.name) > _LONGEST_NAME:
+            raise ValueError(
+                f"namespace and name have more than {_LONGEST_NAME} characters together; shorten one of them"
+            )
 
 
 @open_model
-class Metadata:
-    name: DNSName
-    namespace: DNSName = "default"
+class Metadata(Named):
     uid: UUIDText | None = None
     annotations: ReadAnnotations = _NOTHING
 
-    def __post_init__(self) -> None:
-        check_names(self.namespace, self.name)
-
 
 @open_model
-class VMMetadata:
+class VMMetadata(Named):
     """A VirtualMachine's own; its instance gets the name and namespace."""
 
-    name: DNSName
-    namespace: DNSName = "default"
     annotations: AnnotationsOfVM = _NOTHING
-
-    def __post_init__(self) -> None:
-        check_names(self.namespace, self.name)
 
 
 @open_model

@@ -5,6 +5,7 @@ import socket
 import time
 from contextlib import suppress
 from pathlib import Path
+from uuid import uuid4
 
 import libvirt
 import pytest
@@ -115,7 +116,9 @@ def test_a_place_for_the_sockets_that_cannot_be_made_is_said_and_1(gpu_launcher:
 
 def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) -> None:
     """EFI firmware finds nothing to boot and ignores the power button, so that the grace period ends it."""
-    vm = FIXTURES / "vms" / "no-devices.yaml"
+    vm = short_dir / "vm.yaml"
+    uid = f"metadata:\n  uid: {uuid4()}\n"  # its sockets are nobody else's, another run of the tests' neither
+    vm.write_text((FIXTURES / "vms" / "no-devices.yaml").read_text().replace("metadata:\n", uid))
     uri = f"qemu:///embed?root={short_dir}"
     with running("gpu-launcher", "run", "--vm", vm, "--connect", uri, "--emulation") as run:
         run.wait_for_line("default_no-devices is running")

@@ -26,10 +26,16 @@ def test_what_was_there_before_stays_and_so_does_a_log(short_dir: Path) -> None:
         listen(directory / "virt-serial0")
         (directory / "virt-serial0-log").write_text("login:")
     assert [path.name for path in directory.iterdir()] == ["virt-serial0-log"]
-    (directory / "virt-serial0-log").unlink()
+
+
+def test_the_directory_of_a_launcher_that_was_killed_goes_and_what_is_above_it_stays(short_dir: Path) -> None:
+    directory = short_dir / "kubevirt-private" / "vm"
+    directory.mkdir(parents=True)
+    listen(directory / "virt-serial0")
     with socket_directory(directory):
         pass
-    assert directory.is_dir()
+    assert not directory.exists()
+    assert directory.parent.is_dir()
 
 
 def test_a_file_in_the_way_is_one_line_and_nothing_is_left(short_dir: Path) -> None:
