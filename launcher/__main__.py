@@ -6,7 +6,7 @@ import gc
 # at the end, takes a third of the time of `render`. `run`, which stays, turns collection on again.
 gc.disable()
 
-from launcher.supervise import hold_signals  # noqa: E402
+from launcher.running.supervise import hold_signals  # noqa: E402
 
 hold_signals()
 
@@ -15,13 +15,13 @@ import sys  # noqa: E402
 
 from click import ClickException  # noqa: E402
 
-from launcher.cli import app  # noqa: E402
+from launcher.cli import command_line  # noqa: E402
 from launcher.errors import LauncherError, one_line  # noqa: E402
 
 
 def main() -> None:
     try:
-        code = app(standalone_mode=False)
+        code = command_line(sys.argv[1:])(standalone_mode=False)
         if sys.stdout is not None:  # closed from the start
             sys.stdout.flush()
         sys.exit(code)

@@ -12,10 +12,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.addresses import Layout
 from launcher.claims import Claim
+from launcher.cpus.placement import guest_cells, pinning
 from launcher.elements import (
-    bars,
     clock,
     commandline,
     consoles,
@@ -37,6 +36,8 @@ from launcher.elements import (
 )
 from launcher.elements.element import E
 from launcher.facts import Facts
+from launcher.guest_pci.addresses import Layout
+from launcher.guest_pci.hole import hole as hole_of
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
@@ -61,14 +62,14 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
         type="kvm" if facts.kvm else "qemu",
         name=domain_name(vmi.metadata),
         uuid=uuid,
-        memory=memory.guest_memory(domain),
-        vcpus=cpu.vcpus(domain),
+        memory=domain.guest_memory,
+        vcpus=domain.vcpus,
         arch=firmware.ARCHITECTURES[vmi.spec.architecture],
         machine=firmware.machine(vmi.spec),
     )
-    pinned = placement.pinning(vmi, facts)
-    cells = layout.cells or placement.guest_cells(vmi, pinned, facts)
-    hole = bars.hole(vmi, layout, facts)
+    pinned = pinning(vmi, facts)
+    cells = layout.cells or guest_cells(vmi, pinned, facts)
+    hole = hole_of(vmi, layout, facts)
     root = etree.fromstring(chassis, _PARSER)
     os = root.find("os")
     assert os is not None, "the template has <os>"

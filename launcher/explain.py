@@ -28,11 +28,11 @@ from collections.abc import Mapping, Sequence
 from itertools import permutations
 from typing import TypedDict
 
-from launcher.addresses import HostDev, Layout
 from launcher.claims import Claim, Device, LeftOver
+from launcher.guest_pci.addresses import HostDev, Layout
+from launcher.guest_pci.places import Pair, PlacedCard, pairs, what
 from launcher.hostdevs import Card, function_of, mediated
 from launcher.manifest.hostdevices import Request
-from launcher.places import Pair, PlacedCard, pairs, what
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from pci.sysfs import Host

@@ -3,8 +3,7 @@
 from lxml.builder import ElementMaker
 from lxml.etree import _Element as Element
 
-from launcher.bars import Hole, ovmf_window
-from launcher.elements.firmware import efi
+from launcher.guest_pci.bars import Hole, ovmf_window
 from launcher.manifest.spec import Spec
 
 #: Libvirt's schema domain.rng, qemucmdline.
@@ -17,7 +16,7 @@ def command_line(spec: Spec, hole: Hole | None) -> list[Element]:
 
     Libvirt has <sysinfo type='fwcfg'> for it, and keeps the names that begin with opt/ovmf/ to itself.
     """
-    window = ovmf_window(hole) if hole is not None and efi(spec) is not None else None
+    window = ovmf_window(hole) if hole is not None and spec.efi is not None else None
     if window is None:
         return []
     said = ("-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={window}")

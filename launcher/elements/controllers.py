@@ -3,14 +3,14 @@
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.addresses import Bridge, Layout
-from launcher.bars import Hole
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
-from launcher.elements.cpu import vcpus
 from launcher.elements.element import E
 from launcher.elements.peripherals import inputs
 from launcher.elements.virtio import virtio_driver, virtio_model
+from launcher.guest_pci.addresses import Bridge, Layout
+from launcher.guest_pci.bars import Hole
+from launcher.iothreads import of_scsi_controller
 from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
 
 #: Of these there may be several to a slot.
@@ -86,9 +86,9 @@ def scsi(vmi: VirtualMachineInstance) -> list[Element]:
         return []
     domain = vmi.spec.domain
     element = E.controller(*virtio_driver(domain), type="scsi", index="0", model=virtio_model(domain))
-    if threads := iothreads.of_scsi_controller(vmi):
+    if threads := of_scsi_controller(vmi):
         drivers = element.findall("driver") or [etree.SubElement(element, "driver")]
-        drivers[0].set("queues", str(vcpus(domain)))
+        drivers[0].set("queues", str(domain.vcpus))
         iothreads.serve(drivers[0], threads)
     return [element]
 

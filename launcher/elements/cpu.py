@@ -2,30 +2,20 @@
 
 from lxml.etree import _Element as Element
 
-from launcher.bars import DEFAULT_BITS, Hole
+from launcher.cpus.pinning import Cell
 from launcher.elements.element import E
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
-from launcher.manifest import sizes
-from launcher.manifest.spec import Domain, VirtualMachineInstance
-from launcher.pinning import Cell
+from launcher.guest_pci.bars import DEFAULT_BITS, Hole
+from launcher.manifest.spec import VirtualMachineInstance
 from pci.processors import cpulist
 
 _HOST_MODES = ("host-model", "host-passthrough")
 _DEFAULT_MODEL = {"amd64": "host-model", "arm64": "host-passthrough"}
 
 
-def topology(domain: Domain) -> tuple[int, int, int]:
-    """Sockets, cores and threads, each at least 1."""
-    return sizes.topology(domain.cpu, domain.resources)
-
-
-def vcpus(domain: Domain) -> int:
-    return sizes.vcpus(domain.cpu, domain.resources)
-
-
 def cpu(vmi: VirtualMachineInstance, facts: Facts, cells: tuple[Cell, ...], hole: Hole | None) -> Element:
-    sockets, cores, threads = topology(vmi.spec.domain)
+    sockets, cores, threads = vmi.spec.domain.topology
     element = _model(vmi, facts)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
     if hole is not None and hole.address_bits > DEFAULT_BITS and element.get("mode") != "host-passthrough":

@@ -4,12 +4,13 @@ from itertools import count
 
 from lxml.etree import _Element as Element
 
-from launcher.elements import cpu, iothreads
+from launcher.elements import iothreads
 from launcher.elements.element import E
 from launcher.elements.sources import Source, source
 from launcher.elements.virtio import is_encrypted, virtio_model
 from launcher.errors import UserError
 from launcher.facts import Facts
+from launcher.iothreads import assigned
 from launcher.manifest.disks import Bus, CDROMTarget, Disk
 from launcher.manifest.spec import Domain, VirtualMachineInstance
 
@@ -23,7 +24,7 @@ def disks(vmi: VirtualMachineInstance, facts: Facts) -> list[Element]:
     UserError where a disk asks for what its volume, by the facts, is not.
     """
     sources = {volume.name: source(volume, index, vmi.metadata, facts) for index, volume in enumerate(vmi.spec.volumes)}
-    threads = iothreads.assigned(vmi)
+    threads = assigned(vmi)
     numbers = {prefix: count() for prefix in _PREFIXES.values()}
     elements = []
     for disk in vmi.spec.disks:
@@ -98,7 +99,7 @@ def _driver(disk: Disk, source: Source | None) -> Element:
 def _add_virtio(driver: Element, domain: Domain, threads: tuple[int, ...]) -> None:
     """What the driver of a disk on virtio can have besides."""
     if domain.devices.blockMultiQueue:
-        driver.set("queues", str(cpu.vcpus(domain)))
+        driver.set("queues", str(domain.vcpus))
     if is_encrypted(domain):
         driver.set("iommu", "on")
     iothreads.serve(driver, threads)

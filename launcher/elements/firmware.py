@@ -30,19 +30,11 @@ def machine(spec: Spec) -> str:
     return spec.domain.machine.type or _MACHINES[spec.architecture]
 
 
-def efi(spec: Spec) -> EFI | None:
-    """The EFI that the guest boots with, None for BIOS. An arm64 machine has no BIOS, and no secure boot."""
-    bootloader = spec.domain.firmware.bootloader
-    if bootloader.efi is None and spec.architecture == "arm64":
-        return EFI(secureBoot=False)
-    return bootloader.efi
-
-
 def boot(vmi: VirtualMachineInstance, os: Element) -> None:
     """Add to <os> what the firmware asks for; libvirt picks the EFI image that has these features."""
     domain = vmi.spec.domain
     firmware = domain.firmware
-    chosen = efi(vmi.spec)
+    chosen = vmi.spec.efi
     if chosen is not None:
         os.set("firmware", "efi")
         os.extend(_efi(chosen, vmi))
@@ -79,7 +71,7 @@ def _efi(chosen: EFI, vmi: VirtualMachineInstance) -> list[Element]:
     if is_stateless(vmi.spec.domain):
         elements.append(E.loader(stateless="yes"))
     if chosen.persistent:
-        # Named, it is what stays: launcher.guest undefines the domain, and with it only what libvirt has named.
+        # Named, it is what stays: launcher.running.guest undefines the domain, and with it only what libvirt has named.
         elements.append(E.nvram(f"{NVRAM}/{vmi.metadata.name}_VARS.fd"))
     return elements
 

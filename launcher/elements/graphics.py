@@ -2,9 +2,9 @@
 
 from lxml.etree import _Element as Element
 
-from launcher.addresses import SCREEN
 from launcher.elements.address import guest_address
 from launcher.elements.element import E
+from launcher.guest_pci.addresses import SCREEN
 from launcher.manifest.spec import Spec
 
 _MEMORY = "16384"  # KiB, KubeVirt's

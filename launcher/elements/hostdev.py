@@ -5,11 +5,11 @@ from uuid import UUID
 
 from lxml.etree import _Element as Element
 
-from launcher.addresses import HostDev, Seat
 from launcher.claims import Claim, EntryKind
 from launcher.elements.address import guest_address, pci_address
 from launcher.elements.element import E
 from launcher.errors import UserError
+from launcher.guest_pci.addresses import HostDev, Seat
 from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU, Display
 from pci.resource import USBAddress

@@ -2,20 +2,20 @@
 
 from typing import Annotated, Any, Literal
 
-from launcher.manifest import relations
+from launcher.errors import UserError
+from launcher.manifest import relations, sizes
 from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
-from launcher.manifest.firmware import Chassis, Firmware, Machine
+from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.scalars import Count, DNSName, UUIDText, between
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.sizes import check_sizes, check_vcpus
 from launcher.manifest.volumes import Volume, check_volumes
 from launcher.model import Ignored, Refused, model, open_model
 
@@ -87,13 +87,33 @@ class Domain:
         relations.check_hyperv(self.features, self.clock)
         if self.launchSecurity is not None:
             relations.check_security(self.launchSecurity, self.firmware, self.features, self.devices)
-        check_sizes(self.cpu, self.memory, self.resources)
+        sizes.check_sizes(self.cpu, self.memory, self.resources)
         pool = self.ioThreads is not None and self.ioThreads.supplementalPoolThreadCount is not None
         if pool != (self.ioThreadsPolicy == "supplementalPool"):
             raise ValueError(
                 "ioThreadsPolicy: supplementalPool and ioThreads.supplementalPoolThreadCount need each other; "
                 "expected both or neither"
             )
+
+    @property
+    def topology(self) -> tuple[int, int, int]:
+        """Sockets, cores and threads, each at least 1."""
+        return sizes.topology(self.cpu, self.resources)
+
+    @property
+    def vcpus(self) -> int:
+        return sizes.vcpus(self.cpu, self.resources)
+
+    @property
+    def guest_memory(self) -> int:
+        """In bytes; UserError where the manifest says nothing of it."""
+        memory = sizes.guest_memory(self.memory, self.resources)
+        if not memory:
+            raise UserError(
+                "the manifest gives the guest no memory; expected domain.memory.guest or "
+                "domain.resources.requests.memory"
+            )
+        return memory
 
 
 @model
@@ -125,7 +145,7 @@ class Spec:
 
     def __post_init__(self) -> None:
         devices = self.domain.devices
-        check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
+        sizes.check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
         check_volumes(self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
         check_networks(devices.interfaces, self.networks)
@@ -142,6 +162,14 @@ class Spec:
         """Those of domain.devices, and the ones that volumes without a disk have by default."""
         return with_default_disks(self.domain.devices.disks, self.volumes)
 
+    @property
+    def efi(self) -> EFI | None:
+        """The EFI that the guest boots with, None for BIOS. An arm64 machine has no BIOS, and no secure boot."""
+        bootloader = self.domain.firmware.bootloader
+        if bootloader.efi is None and self.architecture == "arm64":
+            return EFI(secureBoot=False)
+        return bootloader.efi
+
 
 @model
 class VirtualMachineInstance:
@@ -153,6 +181,14 @@ class VirtualMachineInstance:
 
     def __post_init__(self) -> None:
         relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+
+    @property
+    def is_memfd(self) -> bool:
+        """Whether memory comes from memfd: hugepages, unless the annotation kubevirt.io/memfd says no.
+
+        For KubeVirt also with passt and virtiofs, and shared, since vhost-user maps it. Nothing here speaks vhost-user.
+        """
+        return self.spec.domain.memory.hugepages is not None and self.metadata.annotations.memfd
 
 
 @model

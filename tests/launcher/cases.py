@@ -16,16 +16,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.addresses import usb
-from launcher.bars import read_bars
 from launcher.claims import entries
-from launcher.cpus import cpuset_of_flag, processors_of
+from launcher.cpus.host import cpuset_of_flag, processors_of
 from launcher.domain import domain_xml
 from launcher.dra import read_allocated
 from launcher.facts import Facts, read_block_sizes
+from launcher.guest_pci.addresses import usb
+from launcher.guest_pci.bars import read_bars
+from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
-from launcher.topology import laid_out
 from launcher.versions import Version, parse_version
 from pci.processors import UNKNOWN
 from pci.sysfs import Host, read_host

@@ -2,12 +2,12 @@
 
 import json
 
-from launcher.addresses import layout
 from launcher.explain import Explanation, as_json, explanation, table
+from launcher.guest_pci.addresses import layout
+from launcher.guest_pci.places import placed_cards
 from launcher.hostdevs import passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
-from launcher.places import placed_cards
 from pci.address import PCIAddress
 from pci.sysfs import Host, read_host
 from tests.conftest import Machine

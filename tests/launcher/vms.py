@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launcher.addresses import Layout, layout
 from launcher.claims import claim
+from launcher.guest_pci.addresses import Layout, layout
 from launcher.hostdevs import whole_cards
 from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU, HostDevice

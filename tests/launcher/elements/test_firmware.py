@@ -3,10 +3,9 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from launcher.addresses import Layout
 from launcher.domain import domain_xml
-from launcher.elements.firmware import efi
 from launcher.facts import Facts
+from launcher.guest_pci.addresses import Layout
 from launcher.manifest.firmware import EFI
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
@@ -33,7 +32,7 @@ def test_an_arm64_machine_boots_with_efi_and_an_amd64_one_where_it_is_said(
 ) -> None:
     firmware = f"    firmware: {{bootloader: {bootloader}}}\n"
     vmi = read(tmp_path / "vm.yaml", domain=firmware, spec=f"  architecture: {architecture}\n")
-    assert efi(vmi.spec) == chosen
+    assert vmi.spec.efi == chosen
 
 
 @pytest.mark.parametrize("uuid", ["", "    firmware: {uuid: 5D307CA9-B3EF-428C-8861-06E72D69F223}\n"])

@@ -5,10 +5,10 @@ from uuid import UUID
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.addresses import layout
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.elements.hostdev import hostdevs
 from launcher.errors import UserError
+from launcher.guest_pci.addresses import layout
 from launcher.hostdevs import Card
 from launcher.manifest.devices import Devices, Video
 from launcher.manifest.hostdevices import GPU, Display, RamFB, VirtualGPUOptions

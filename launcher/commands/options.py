@@ -1,0 +1,55 @@
+"""The flags that several commands have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+# The options that render and explain share.
+VM = Annotated[Path, typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")]
+Env = Annotated[
+    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
+]
+EnvFile = Annotated[Path | None, typer.Option("--env-file", help="The pod's variables, one NAME=VALUE a line.")]
+Sysfs = Annotated[
+    Path | None,
+    typer.Option(
+        "--sysfs", help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"
+    ),
+]
+DRA = Annotated[
+    Path | None,
+    typer.Option(
+        "--dra",
+        metavar="DIR",
+        help="What DRA's drivers say of the pod's claims.  "
+        "[default: none with --env or --env-file, else /var/run/kubernetes.io/dra-device-attributes]",
+    ),
+]
+Emulation = Annotated[bool, typer.Option("--emulation", help="QEMU's own CPU instead of KVM.")]
+BlockVolume = Annotated[
+    list[str] | None,
+    typer.Option("--block-volume", metavar="NAME", help="A volume whose claim is a block device; may be given again."),
+]
+RawImage = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--raw-image", metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."
+    ),
+]
+BlockSize = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--block-size",
+        metavar="NAME=LOGICAL/PHYSICAL/DISCARD",
+        help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
+    ),
+]
+Cpuset = Annotated[
+    str | None,
+    typer.Option("--cpuset", metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement."),
+]
+Libvirt = Annotated[
+    str | None,
+    typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
+]

@@ -1,0 +1,384 @@
+"""Seats: where each card sits on the guest's PCI Express, layout version 1 (docs/guest-pci.md).
+
+A guest remembers its devices by address (Windows, udev, CUDA's order), so the addresses are ours and not libvirt's.
+Every card has a seat: a root port of its own, at an address that depends on the card's place in the manifest, or on the
+seat that the manifest pins it to, and on nothing else. The ports come first on bus 0, eight functions to a slot from
+00:01.0 on, because firmware numbers the buses behind them depth first in slot order: whatever else the VM has comes
+after them and moves no card. A seat that is free below one that is taken has a port too, for the same reason.
+
+A card that comes along with another (launcher.hostdevs) sits behind all entries' cards, so that it moves none of them.
+A USB device has no seat: it hangs on the guest's USB controller, at the port that libvirt gives it.
+
+On a seat the card's functions keep their numbers on slot 0. Where host function 0 is not passed on, the lowest that is
+becomes function 0: without one, a guest finds none of the others.
+
+A card with a Place is not on bus 0, but below an expander: a root bus of its own, in one of the guest's NUMA cells.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from itertools import count
+from operator import itemgetter
+from types import MappingProxyType
+from typing import Literal
+from uuid import UUID
+
+from launcher.claims import Claim
+from launcher.cpus.pinning import Cell
+from launcher.errors import UserError
+from launcher.hostdevs import Card
+from launcher.manifest import annotations
+from pci.address import PCIAddress
+from pci.resource import USBAddress
+
+SEATS = annotations.SEATS
+_FIRST_SLOT = 1  # the first after the host bridge: libvirt puts its own ports into the first slot that is free
+_PORTS_PER_SLOT = 8
+_LAST_BUS = 255
+#: Where the emulated screen is: the first slot after all seats, whether they are taken or not. On bus 0, since firmware
+#: takes the first VGA that it need not open a bridge for, and a passed-through card is behind one.
+SCREEN = PCIAddress(domain=0, bus=0, slot=_FIRST_SLOT + SEATS // _PORTS_PER_SLOT, function=0)
+_FIRST_EXPANDER_SLOT = SCREEN.slot + 1
+#: How many of the 256 bus numbers the expanders have, the highest; below are 123 for what is behind bus 0, seats and
+#: all else. Four cells with 32 seats each fit, or sixteen with 7.
+_BUSES_OF_EXPANDERS = 4 * (1 + SEATS)
+
+Model = Literal["pcie-expander-bus", "pcie-root-port", "pcie-switch-upstream-port", "pcie-switch-downstream-port"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostDev:
+    """One <hostdev>: what of the host (`source`) goes where in the guest (`address`).
+
+    `address.bus` is the index of the controller that provides the bus, as libvirt counts. `claim` is None for a
+    companion: only what the manifest names has a name.
+    """
+
+    source: PCIAddress | UUID
+    address: PCIAddress
+    claim: Claim | None
+    multifunction: bool
+
+    @property
+    def alias(self) -> str | None:
+        return self.claim.alias if self.claim is not None else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bridge:
+    """A PCI controller of the guest's: at `address` itself, it provides the bus `index`, as libvirt counts.
+
+    `chassis` and `port` are the physical slot that a guest shows, of a root port and of a switch's downstream port. A
+    pcie-expander-bus has `bus_number` (libvirt's busNr: the number that the guest knows its bus by), and the guest's
+    NUMA cell that it is in, None for none.
+    """
+
+    model: Model
+    index: int
+    address: PCIAddress
+    chassis: int | None = None
+    port: int | None = None
+    bus_number: int | None = None
+    cell: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seat:
+    """The place of a card: slot 0 of bus `bus`, and the functions of the card there.
+
+    `claim` is what the card came for: its own, or that of a card that brought it along. `misplaced` says, in words that
+    follow "gpu 'gpu1': ", why it is not where the topology would have it; None where it is.
+    """
+
+    claim: Claim
+    bus: int
+    hostdevs: tuple[HostDev, ...]
+    misplaced: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Below which expander a card has its seat: that of the guest's NUMA cell `cell`; or that which mirrors the host's
+    root complex `root` (`pci0000:40`), behind the likes of the host's `bridges`, and in `cell` or in none.
+
+    With neither it is on bus 0. `misplaced` is the seat's.
+    """
+
+    cell: int | None = None
+    root: str | None = None
+    bridges: tuple[PCIAddress, ...] = ()
+    misplaced: str | None = None
+
+    @property
+    def on_bus_0(self) -> bool:
+        return self.cell is None and self.root is None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """The guest's PCI Express as far as it is ours: the bridges, by index, and the seats, in the order of the cards.
+
+    `cells` are the guest's NUMA cells, where a topology is asked for.
+    """
+
+    bridges: tuple[Bridge, ...] = ()
+    seats: tuple[Seat, ...] = ()
+    cells: tuple[Cell, ...] = ()
+
+    @property
+    def free(self) -> tuple[PCIAddress, ...]:
+        """The free seats below those that are taken."""
+        behind = {seat.bus for seat in self.seats} | {bridge.address.bus for bridge in self.bridges}
+        ports = (bridge for bridge in self.bridges if bridge.model == "pcie-root-port")
+        return tuple(PCIAddress(0, port.index, 0, 0) for port in ports if port.index not in behind)
+
+    def numbers(self) -> Mapping[int, int]:
+        """By libvirt's index, the number that firmware gives each bus: depth first, in the order of slots.
+
+        Those behind bus 0 from 1 on; those behind an expander from its bus_number on.
+        """
+        below: dict[int, list[Bridge]] = {}
+        for bridge in sorted(self.bridges, key=lambda bridge: bridge.address):
+            below.setdefault(bridge.address.bus, []).append(bridge)
+        numbers = {0: 0}
+
+        def number(bus: int, last: int) -> int:
+            for bridge in below.get(bus, ()):
+                if bridge.bus_number is None:
+                    last = numbers[bridge.index] = last + 1
+                    last = number(bridge.index, last)
+            return last
+
+        number(0, 0)
+        for root in self.bridges:
+            if root.bus_number is not None:
+                numbers[root.index] = root.bus_number
+                number(root.index, root.bus_number)
+        return numbers
+
+    def seen(self) -> Mapping[HostDev, PCIAddress]:
+        """The address of each device as the guest has it."""
+        numbers = self.numbers()
+        devices = (device for seat in self.seats for device in seat.hostdevs)
+        return {device: replace(device.address, bus=numbers[device.address.bus]) for device in devices}
+
+
+def layout(
+    cards: tuple[Card, ...],
+    seats: Mapping[str, int] = MappingProxyType({}),
+    places: Mapping[Card, Place] = MappingProxyType({}),
+    cells: tuple[Cell, ...] = (),
+) -> Layout:
+    """A seat for each card that is not USB's. UserError where there are not seats enough.
+
+    `seats` pins entries by their names; all others, in order, have the lowest seats that are free. Each root bus has
+    seats of its own, from 0. `places` has the cards that are not on bus 0, or are and should not be.
+    """
+    for claim in usb(cards):
+        if claim.entry.name in seats:
+            raise UserError(
+                f"metadata.annotations: {annotations.SEATS_OF}: {claim.entry} is a USB device, which has no seat; "
+                "leave it out there"
+            )
+    seated = with_seats(cards)
+    if len(seated) > SEATS:
+        along = len(seated) - len({card.claim.entry for card in seated})
+        more = f" and bring {along} other cards of their IOMMU groups along" if along else ""
+        raise UserError(f"gpus and hostDevices have {len(seated) - along} entries{more}; a guest has seats for {SEATS}")
+    place = {card: places.get(card, Place()) for card in seated}
+    trunk = _root_ports(_seats([card for card in seated if place[card].on_bus_0], seats), _FIRST_SLOT)
+    expanders = _expanders(place, seats, cells)
+    bridges, buses = _indexed((*trunk, *expanders))
+    return Layout(
+        bridges=tuple(bridges),
+        seats=tuple(
+            Seat(
+                claim=card.claim,
+                bus=buses[card],
+                hostdevs=tuple(_hostdevs(buses[card], card)),
+                misplaced=place[card].misplaced,
+            )
+            for card in seated
+        ),
+        cells=cells,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Branch:
+    """A bridge with all that is behind it: further bridges, or a card, or nothing."""
+
+    model: Model
+    slot: int = 0
+    function: int = 0
+    below: tuple["_Branch", ...] = ()
+    card: Card | None = None
+    bus_number: int | None = None
+    cell: int | None = None
+
+    @property
+    def buses(self) -> int:
+        return 1 + sum(branch.buses for branch in self.below)
+
+
+def _seats(cards: Iterable[Card], pinned: Mapping[str, int]) -> Mapping[int, Card]:
+    """The cards of one root bus by seat. A pin is for an entry's own card, and not for one that comes along."""
+    taken: dict[int, Card] = {}
+    others: list[Card] = []
+    entries = set[str]()
+    for card in cards:
+        name = card.claim.entry.name
+        if name in pinned and name not in entries:
+            taken[pinned[name]] = card
+        else:
+            others.append(card)
+        entries.add(name)
+    free = (seat for seat in count() if seat not in taken)
+    return taken | dict(zip(free, others, strict=False))
+
+
+def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch, ...]:
+    """A port for each seat up to the last that is taken: firmware would number those behind a gap anew."""
+    return tuple(
+        _Branch(
+            model="pcie-root-port",
+            slot=first_slot + seat // _PORTS_PER_SLOT,
+            function=seat % _PORTS_PER_SLOT,
+            card=cards.get(seat),
+        )
+        for seat in range(max(cards, default=-1) + 1)
+    )
+
+
+def _expanders(place: Mapping[Card, Place], seats: Mapping[str, int], cells: tuple[Cell, ...]) -> list[_Branch]:
+    """The expanders in the order of cells or of the host's roots, with bus numbers from 255 downwards."""
+    roots: dict[tuple[str, int], list[Card]] = {}
+    for card, its in place.items():
+        if not its.on_bus_0:
+            roots.setdefault((its.root or "", -1 if its.cell is None else its.cell), []).append(card)
+    found: list[_Branch] = []
+    bus_number = _LAST_BUS + 1
+    for number, ((root, cell), cards) in enumerate(sorted(roots.items(), key=itemgetter(0))):
+        if root:
+            ports = _mirrored([(place[card].bridges, card) for card in cards])
+            bus_number -= 1 + sum(port.buses for port in ports)
+        else:
+            by_seat = _seats(cards, seats)
+            # As wide for every cell, so that no card of another one moves these.
+            width = min(1 + SEATS, _BUSES_OF_EXPANDERS // len(cells))
+            _refuse_beyond(width - 1, by_seat, len(cells))
+            ports = _root_ports(by_seat)
+            bus_number = _LAST_BUS + 1 - width * (cell + 1)
+        slot, function = divmod(number, _PORTS_PER_SLOT)
+        found.append(
+            _Branch(
+                model="pcie-expander-bus",
+                slot=_FIRST_EXPANDER_SLOT + slot,
+                function=function,
+                below=ports,
+                bus_number=bus_number,
+                cell=None if cell < 0 else cell,
+            )
+        )
+    needed = sum(expander.buses for expander in found)
+    if needed > _BUSES_OF_EXPANDERS:
+        raise UserError(
+            f"metadata.annotations: {annotations.TOPOLOGY}: the host's bridges above the cards would take {needed} bus "
+            f"numbers of the guest's, and there is room for {_BUSES_OF_EXPANDERS}; expected 'numa', or fewer cards"
+        )
+    return found
+
+
+def _refuse_beyond(room: int, cards: Mapping[int, Card], cells: int) -> None:
+    last = max(cards)
+    if last >= room:
+        raise UserError(
+            f"{cards[last].claim.entry} would have seat {last} in its NUMA cell, and with {cells} cells there are bus "
+            f"numbers for {room} seats in each; expected lower seats in {annotations.SEATS_OF}, or fewer cards"
+        )
+
+
+def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Branch, ...]:
+    """The ports below an expander for cards that the host has behind these bridges, in the order of the host's.
+
+    A chain is a root port, and then an upstream and a downstream port for every switch. An even one ends in a bridge
+    to old PCI, which no switch is made of. The last port is each card's own: functions that the host has on one bus
+    (virtual ones, mediated devices) are slots of their own in the guest.
+    """
+    return _ports("pcie-root-port", [(bridges if len(bridges) % 2 else bridges[:-1], card) for bridges, card in cards])
+
+
+def _ports(model: Model, chains: list[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Branch, ...]:
+    """Ports for the chains' first bridges: one for each switch that is behind, by port and upstream port; and one for
+    each card that has no other bridge above it."""
+    switches: dict[tuple[PCIAddress, ...], list[tuple[tuple[PCIAddress, ...], Card]]] = {}
+    found: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], Card | None]] = []
+    for chain, card in chains:
+        if len(chain) > 1:
+            switches.setdefault(chain[:2], []).append((chain[2:], card))
+        else:
+            found.append((chain, (), card))
+    for first, behind in switches.items():
+        downstream = _ports("pcie-switch-downstream-port", behind)
+        found.append((first, (_Branch(model="pcie-switch-upstream-port", below=downstream),), None))
+    ports = []
+    for number, (_, below, seated) in enumerate(sorted(found, key=itemgetter(0))):
+        slot, function = divmod(number, _PORTS_PER_SLOT) if model == "pcie-root-port" else (number, 0)
+        ports.append(_Branch(model=model, slot=slot, function=function, below=below, card=seated))
+    return tuple(ports)
+
+
+def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, int]]:
+    """The bridges with libvirt's indices, depth first; and the bus that each card is on."""
+    bridges: list[Bridge] = []
+    buses: dict[Card, int] = {}
+
+    def add(branch: _Branch, on: int) -> None:
+        index = len(bridges) + 1
+        slotted = branch.model in ("pcie-root-port", "pcie-switch-downstream-port")
+        bridges.append(
+            Bridge(
+                model=branch.model,
+                index=index,
+                address=PCIAddress(domain=0, bus=on, slot=branch.slot, function=branch.function),
+                chassis=index if slotted else None,
+                port=branch.slot << 3 | branch.function if slotted else None,
+                bus_number=branch.bus_number,
+                cell=branch.cell,
+            )
+        )
+        if branch.card is not None:
+            buses[branch.card] = index
+        for other in branch.below:
+            add(other, index)
+
+    for branch in branches:
+        add(branch, 0)
+    return bridges, buses
+
+
+def _hostdevs(bus: int, card: Card) -> list[HostDev]:
+    claim = card.claim
+    if isinstance(claim.device, UUID):
+        return [HostDev(source=claim.device, address=PCIAddress(0, bus, 0, 0), claim=claim, multifunction=False)]
+    companions = card.functions[1:]
+    numbers = [0, *(function.function for function in companions)]
+    return [
+        HostDev(
+            source=source,
+            address=PCIAddress(domain=0, bus=bus, slot=0, function=number),
+            claim=claim if source == claim.device else None,
+            multifunction=number == 0 and bool(companions),
+        )
+        for source, number in zip(card.functions, numbers, strict=True)
+    ]
+
+
+def with_seats(cards: tuple[Card, ...]) -> tuple[Card, ...]:
+    """All that are not USB devices, in order."""
+    return tuple(card for card in cards if not isinstance(card.claim.device, USBAddress))
+
+
+def usb(cards: tuple[Card, ...]) -> tuple[Claim, ...]:
+    """The claims that are USB devices, in order."""
+    return tuple(card.claim for card in cards if isinstance(card.claim.device, USBAddress))

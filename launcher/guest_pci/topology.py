@@ -1,0 +1,66 @@
+"""Where each card is on the host, and so in the guest: the annotation gpu-launcher.dev/topology.
+
+`numa` has the card in the cell of its NUMA node, `mirror` also behind the likes of the host's switches. A card of which
+that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
+"""
+
+from launcher.cpus.placement import cells_of_nodes, pinning
+from launcher.errors import UserError
+from launcher.facts import Facts
+from launcher.guest_pci.addresses import Layout, Place, layout, with_seats
+from launcher.hostdevs import Card, function_of
+from launcher.manifest.annotations import TOPOLOGY, TOPOLOGY_POLICY
+from launcher.manifest.spec import VirtualMachineInstance
+from pci.sysfs import Function, Host
+
+
+def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | None, facts: Facts) -> Layout:
+    """The layout that the manifest asks for.
+
+    UserError where there are not seats enough, where the host is not known and has to be, and where the topology is
+    strict and a card cannot be where it should.
+    """
+    said = vmi.metadata.annotations
+    seated = with_seats(cards)
+    if said.topology == "none" or not seated:
+        return layout(cards, said.seats)
+    if host is None:
+        raise UserError(
+            f"metadata.annotations: {TOPOLOGY}: where the node has its cards is not known here; "
+            "expected --sysfs, with bus/pci/devices and devices/system/node"
+        )
+    functions = {card: function_of(card.device, host) for card in seated}
+    nodes = {
+        card: facts.processors.node_of(function.numa_node) if function is not None else None
+        for card, function in functions.items()
+    }
+    wanted = tuple(sorted({node for node in nodes.values() if node is not None}))
+    cells = cells_of_nodes(vmi, pinning(vmi, facts), facts, wanted)
+    cell_of = {cell.node: number for number, cell in enumerate(cells)}
+    places = {}
+    for card, function in functions.items():
+        node = nodes[card]
+        cell = cell_of.get(node) if node is not None else None
+        mirrored = said.topology == "mirror" and function is not None
+        why = None if cell is not None else _why(card, function, node, tuple(cell_of))
+        if why is not None and said.is_strict:
+            raise UserError(
+                f"{card.claim.entry}: {why}, and {TOPOLOGY_POLICY} is 'strict'; expected a card of a node that the "
+                "guest has a cell of, or 'prefer'"
+            )
+        places[card] = Place(
+            cell=cell,
+            root=function.root if mirrored and function is not None else None,
+            bridges=function.bridges if mirrored and function is not None else (),
+            misplaced=why and f"{why}; it is {'behind its switches, and' if mirrored else 'on bus 0,'} in no NUMA cell",
+        )
+    return layout(cards, said.seats, places, cells)
+
+
+def _why(card: Card, function: Function | None, node: int | None, cells: tuple[int | None, ...]) -> str:
+    """Why the card has no cell of the guest's."""
+    if function is None:
+        return f"{card.device} is not in sysfs, and so its place is not known"
+    if node is None:
+        return f"{function.address} is on a NUMA node that the host's firmware does not tell"
+    return f"{function.address} is on NUMA node {node}, and the guest's CPUs are on {', '.join(map(str, cells))}"

@@ -1,0 +1,167 @@
+"""What happens to a domain beside us: on a libvirt in another process, and on the test driver."""
+
+import os
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lxml import etree
+
+from launcher.domain import domain_xml
+from launcher.domain import socket_directory as socket_directory_of
+from launcher.elements import firmware
+from launcher.elements.firmware import KERNEL_BOOT
+from launcher.errors import Refusal
+from launcher.facts import Facts
+from launcher.guest_pci.addresses import Layout
+from launcher.manifest.reading import read_manifest
+from launcher.running import guest
+from launcher.running.sockets import socket_directory
+from tests.launcher import kernels
+from tests.launcher.vms import vmi_text, write_vmi
+from tests.processes import running
+
+
+@pytest.fixture
+def xml(tmp_path: Path) -> str:
+    return domain_xml(read_manifest(write_vmi(tmp_path / "vm.yaml")), Layout(), Facts())
+
+
+def listens(path: Path) -> bool:
+    """A socket is there a moment before it can be called."""
+    with socket.socket(socket.AF_UNIX) as caller:
+        return caller.connect_ex(str(path)) == 0
+
+
+@pytest.fixture
+def daemon(short_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A libvirtd of our own, as an ordinary user's, and the URI of its test driver."""
+    short_dir.chmod(0o777)
+    command = ["/usr/sbin/libvirtd", "--timeout", "600"]
+    if os.getuid() == 0:
+        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *command]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(short_dir), "XDG_RUNTIME_DIR": str(short_dir)}
+    with subprocess.Popen(command, env=environ, stderr=subprocess.DEVNULL) as process:
+        path = short_dir / "libvirt" / "libvirt-sock"
+        deadline = time.monotonic() + 30
+        while not listens(path):
+            assert process.poll() is None, "libvirtd ended"
+            assert time.monotonic() < deadline, "no socket of libvirtd"
+            time.sleep(0.05)
+        try:
+            yield process, f"test+unix:///default?socket={path}"
+        finally:
+            process.kill()
+
+
+def test_a_libvirt_that_dies_is_noticed(daemon: tuple[subprocess.Popen[bytes], str], xml: str) -> None:
+    process, uri = daemon
+    events = guest.Events()
+    with (
+        guest.connected(uri, events) as connection,
+        guest.defined(connection, xml, events) as domain,
+        guest.started(domain),
+    ):
+        process.kill()
+        assert guest.wait(domain, events, grace=1) is guest.Ending.CONNECTION_LOST
+
+
+def test_a_libvirt_that_dies_ends_run_in_one_line(daemon: tuple[subprocess.Popen[bytes], str], tmp_path: Path) -> None:
+    process, uri = daemon
+    with running("gpu-launcher", "run", "--vm", write_vmi(tmp_path / "vm.yaml"), "--connect", uri) as run:
+        run.wait_for_line("default_vm is running")
+        process.kill()
+        assert run.end() == 1
+    assert run.log[-1].startswith("gpu-launcher: ")
+    assert not any("Traceback" in line for line in run.log)
+
+
+def test_a_domain_that_somebody_else_ends_is_no_success(xml: str) -> None:
+    events = guest.Events()
+    with guest.connected("test:///default", events) as connection, guest.defined(connection, xml, events) as domain:
+        with guest.started(domain):
+            domain.destroy()
+            assert guest.wait(domain, events, grace=1) is guest.Ending.DESTROYED
+        assert not domain.isActive()
+
+
+def test_a_domain_that_somebody_else_started_is_not_ended(xml: str) -> None:
+    events = guest.Events()
+    with guest.connected("test:///default", events) as connection, guest.defined(connection, xml, events) as domain:
+        domain.create()
+        with pytest.raises(Refusal, match="cannot start the domain"), guest.started(domain):
+            pass
+        assert domain.isActive()
+        domain.destroy()
+
+
+def test_a_guest_that_ends_as_its_grace_period_does_leaves_nothing(xml: str) -> None:
+    events = guest.Events()
+    with guest.connected("test:///default", events) as connection:
+        with guest.defined(connection, xml, events) as domain, guest.started(domain):
+            domain.shutdown()
+            events = guest.Events()  # its ending is still on the way
+            events.put(guest.StopRequested.SIGNAL)
+            assert guest.wait(domain, events, grace=0) is guest.Ending.ENDED_ON_REQUEST
+        assert [found.name() for found in connection.listAllDomains()] == ["test"]
+
+
+def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
+    path = write_vmi(tmp_path / "vm.yaml")
+    xml, events = domain_xml(read_manifest(path), Layout(), Facts()), guest.Events()
+    xml = xml.replace(">1</vcpu>", ">4000000000</vcpu>")
+    with (
+        guest.connected("test:///default", events) as connection,
+        pytest.raises(Refusal) as error,
+        guest.defined(connection, xml, events),
+    ):
+        pass
+    assert "\n" not in str(error.value)
+
+
+def test_a_failure_of_libvirt_on_the_way_is_a_refusal() -> None:
+    refused = pytest.raises(Refusal, match="libvirt cannot go on at test:///default: Domain not found")
+    with refused, guest.connected("test:///default", guest.Events()) as connection:
+        connection.lookupByName("nobody")
+
+
+def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path: Path) -> None:
+    kernel = tmp_path / "kernel"
+    kernel.write_bytes(kernels.multiboot())
+    panics = "panicDevices: [{}, {model: hyperv}]\n      autoattachPodInterface: false"
+    boots = "    cpu: {model: qemu64}\n    firmware: {kernelBoot: {container: {image: x, kernelPath: /kernel}}}\n"
+    vm = tmp_path / "vm.yaml"
+    vm.write_text(vmi_text(domain=boots, name="panics").replace("autoattachPodInterface: false", panics))
+    vmi = read_manifest(vm)
+    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
+    events = guest.Events()
+    with (
+        socket_directory(socket_directory_of(vmi)),
+        guest.connected(embedded_uri, events) as connection,
+        guest.defined(connection, xml, events) as domain,
+        guest.started(domain),
+    ):
+        assert guest.wait(domain, events, grace=1) is guest.Ending.CRASHED
+        assert domain.isActive(), "kept, for its memory to be looked at"
+    assert not socket_directory_of(vmi).exists()
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_efi_variables_stay_where_the_manifest_wants_them_to(
+    embedded_uri: str, tmp_path: Path, persistent: bool
+) -> None:
+    """Libvirt makes the file at the start, and here it is there before; what libvirt has named goes with the domain."""
+    bootloader = f"    firmware: {{bootloader: {{efi: {{persistent: {str(persistent).lower()}}}}}}}\n"
+    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=bootloader))
+    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(firmware.NVRAM, str(tmp_path))
+    events = guest.Events()
+    with guest.connected(embedded_uri, events) as connection, guest.defined(connection, xml, events) as domain:
+        said = etree.fromstring(domain.XMLDesc()).findtext("os/nvram")
+        variables = Path(said or tmp_path / "unnamed")
+        assert (variables == tmp_path / "vm_VARS.fd") is persistent
+        variables.parent.mkdir(parents=True, exist_ok=True)
+        variables.touch()
+    assert variables.exists() is (persistent or said is None)

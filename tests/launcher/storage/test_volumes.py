@@ -1,0 +1,62 @@
+"""What a pod's volumes say, in a directory that stands for its root."""
+
+from pathlib import Path
+
+import pytest
+
+from launcher import paths
+from launcher.facts import BlockSizes, Facts
+from launcher.manifest.reading import read_manifest
+from launcher.manifest.spec import Spec
+from launcher.storage.volumes import facts_of_volumes
+from tests.launcher.vms import vmi_text
+
+VOLUMES = """\
+  volumes:
+  - {name: drivers, containerDisk: {image: drivers}}
+  - {name: root, containerDisk: {image: debian}}
+  - {name: gone, containerDisk: {image: gone}}
+  - {name: data, persistentVolumeClaim: {claimName: data}}
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Spec:
+    path = tmp_path / "vm.yaml"
+    disks = "disks:\n      - {name: data, disk: {bus: virtio}, blockSize: {matchVolume: {}}}\n      gpus:"
+    path.write_text(vmi_text().replace("gpus:", disks) + VOLUMES)
+    return read_manifest(path).spec
+
+
+def place(root: Path, path: str, content: bytes) -> None:
+    file = root / path.lstrip("/")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+
+
+def test_an_image_is_qcow2_if_it_begins_like_one(spec: Spec, tmp_path: Path) -> None:
+    place(tmp_path, paths.container_disk(0), b"\x33\xed\x90")
+    place(tmp_path, paths.container_disk(1), b"QFI\xfb\0\0\0\3")
+    assert facts_of_volumes(spec, tmp_path, Path("/sys")).raw_images == {"drivers"}
+
+
+def test_a_file_has_the_block_size_of_its_file_system(spec: Spec, tmp_path: Path) -> None:
+    place(tmp_path, paths.disk_image("data"), b"")
+    found = facts_of_volumes(spec, tmp_path, Path("/sys"))
+    size = found.block_sizes["data"].logical
+    assert (found.block, found.block_sizes) == (frozenset(), {"data": BlockSizes(size, size, size)})
+    assert size >= 512
+
+
+def test_a_claim_that_is_a_device_is_one_with_the_sizes_of_its_queue(spec: Spec, tmp_path: Path) -> None:
+    device = next((entry for entry in Path("/sys/class/block").iterdir() if Path("/dev", entry.name).exists()), None)
+    if device is None:
+        pytest.skip("no block device here")
+    (tmp_path / "dev").mkdir()
+    (tmp_path / "dev/data").symlink_to(Path("/dev", device.name))
+    found = facts_of_volumes(spec, tmp_path, Path("/sys"))
+    assert (found.block, found.block_sizes["data"].logical) in ((frozenset({"data"}), 512), (frozenset({"data"}), 4096))
+
+
+def test_what_is_not_there_says_nothing(spec: Spec, tmp_path: Path) -> None:
+    assert facts_of_volumes(spec, tmp_path, Path("/sys")) == Facts()
