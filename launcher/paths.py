@@ -1,4 +1,5 @@
-"""Where a VM's files are in its pod. The places are KubeVirt's, so that people find what they know.
+"""Where a VM's files are in its pod. The places are KubeVirt's, so that people find what they know; where KubeVirt has
+none, since its handler does the work from outside, they are below /run/gpu-launcher or /etc/gpu-launcher.
 
 Sources, in KubeVirt: pkg/storage/volumepath, pkg/host-disk, pkg/container-disk, pkg/ephemeral-disk, pkg/emptydisk,
 pkg/cloud-init, pkg/config. Names of volumes are DNS labels, so no name leads out of its directory.
@@ -9,6 +10,21 @@ from typing import Literal
 _PRIVATE = "/var/run/kubevirt-private"
 _EPHEMERAL = "/var/run/kubevirt-ephemeral-disks"
 
+#: The manifest, from the pod's ConfigMap.
+MANIFEST = "/etc/gpu-launcher/vm.yaml"
+#: The root of libvirt's embedded driver; short, since sockets below it may have 107 bytes in all.
+LIBVIRT_ROOT = "/run/gpu-launcher"
+#: There exactly while the guest runs, for the pod's readiness probe.
+READY = "/run/gpu-launcher/ready"
+#: Where the launcher serves (KubeVirt's cmd/virt-launcher and pkg/virt-handler/cmd-client).
+CONTROL_SOCKET = "/var/run/kubevirt/sockets/launcher-sock"
+#: Where the image of kernelBoot is mounted, whole. The directory is KubeVirt's (pkg/container-disk,
+#: GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
+KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
+#: Where the pod mounts what keeps EFI's variables (KubeVirt's pkg/util, PathForNVram of a VM without root).
+NVRAM = f"{_PRIVATE}/libvirt/qemu/nvram"
+#: Where the service account's token is mounted (KubeVirt's pkg/config, ServiceAccountSourceDir).
+SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: The one ISO of the service account's token; a VM has at most one such volume.
 SERVICE_ACCOUNT_ISO = f"{_PRIVATE}/service-account-disk/service-account.iso"
 
@@ -44,3 +60,16 @@ def cloud_init_iso(kind: Literal["noCloud", "configdrive"], namespace: str, vm: 
 def iso(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], volume: str) -> str:
     """The files of a volume, made into an ISO."""
     return f"{_PRIVATE}/{kind}-disks/{volume}.iso"
+
+
+def mounted(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], volume: str) -> str:
+    """The directory where a volume's files are mounted, from which an ISO is made (KubeVirt's pkg/config).
+
+    As a secret also the one that a cloud-init volume names.
+    """
+    return f"{_PRIVATE}/{kind}/{volume}"
+
+
+def image_volume(volume: str) -> str:
+    """Where the image of a containerDisk is mounted, whole. KubeVirt's is not of a volume but of an index."""
+    return f"/var/run/kubevirt/image-volumes/{volume}"

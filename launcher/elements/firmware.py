@@ -5,18 +5,11 @@ from uuid import UUID
 
 from lxml.etree import _Element as Element
 
+from launcher import paths
 from launcher.elements.element import E
 from launcher.elements.security import is_stateless
 from launcher.manifest.firmware import EFI, ACPITables, Chassis, KernelBoot
 from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
-
-#: Where the pod mounts the image of `kernelBoot.container`, whole: an image volume. The directory is KubeVirt's
-#: (pkg/container-disk, GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
-KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
-#: Where the pod mounts secret volumes, each below its name (KubeVirt's pkg/config, GetSecretSourcePath).
-SECRETS = "/var/run/kubevirt-private/secret"
-#: Where the pod mounts what keeps EFI's variables (KubeVirt's pkg/util, PathForNVram of a VM without root).
-NVRAM = "/var/run/kubevirt-private/libvirt/qemu/nvram"
 
 ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
 _MACHINES = {"amd64": "q35", "arm64": "virt"}
@@ -72,15 +65,15 @@ def _efi(chosen: EFI, vmi: VirtualMachineInstance) -> list[Element]:
         elements.append(E.loader(stateless="yes"))
     if chosen.persistent:
         # Named, it is what stays: launcher.running.guest undefines the domain, and with it only what libvirt has named.
-        elements.append(E.nvram(f"{NVRAM}/{vmi.metadata.name}_VARS.fd"))
+        elements.append(E.nvram(f"{paths.NVRAM}/{vmi.metadata.name}_VARS.fd"))
     return elements
 
 
 def _kernel(boot: KernelBoot) -> list[Element]:
     if boot.container is None:
         return []
-    paths = {"kernel": boot.container.kernelPath, "initrd": boot.container.initrdPath}
-    elements = [E(name, KERNEL_BOOT + path) for name, path in paths.items() if path is not None]
+    files = {"kernel": boot.container.kernelPath, "initrd": boot.container.initrdPath}
+    elements = [E(name, paths.KERNEL_BOOT + path) for name, path in files.items() if path is not None]
     if boot.kernelArgs:
         elements.append(E.cmdline(boot.kernelArgs))
     return elements
@@ -88,5 +81,7 @@ def _kernel(boot: KernelBoot) -> list[Element]:
 
 def _tables(said: ACPITables) -> Element:
     volumes = {"slic": said.slicNameRef, "msdm": said.msdmNameRef}
-    tables = [E.table(f"{SECRETS}/{name}/{table}.bin", type=table) for table, name in volumes.items() if name]
+    tables = [
+        E.table(f"{paths.mounted('secret', name)}/{table}.bin", type=table) for table, name in volumes.items() if name
+    ]
     return E.acpi(*tables)

@@ -7,9 +7,10 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher.errors import Refusal, UserError
+from launcher.paths import LIBVIRT_ROOT
 
-#: A pod has one VM, so it has one root; short, since sockets below it may have 107 bytes in all.
-DEFAULT_URI = "qemu:///embed?root=/run/gpu-launcher"
+#: A pod has one VM, so it has one root.
+DEFAULT_URI = f"qemu:///embed?root={LIBVIRT_ROOT}"
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
 # trusted extended attributes, in which libvirt would remember the owners of files.

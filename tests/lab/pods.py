@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.elements.firmware import KERNEL_BOOT
+from launcher.paths import KERNEL_BOOT
 from tests.lab import build
 from tests.lab.machine import CARD
 from tests.processes import ROOT

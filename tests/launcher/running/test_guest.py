@@ -12,12 +12,11 @@ from lxml import etree
 
 from launcher.domain import domain_xml
 from launcher.domain import socket_directory as socket_directory_of
-from launcher.elements import firmware
-from launcher.elements.firmware import KERNEL_BOOT
 from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.reading import read_manifest
+from launcher.paths import KERNEL_BOOT, NVRAM
 from launcher.running import guest
 from launcher.running.sockets import socket_directory
 from tests.launcher import kernels
@@ -156,7 +155,7 @@ def test_efi_variables_stay_where_the_manifest_wants_them_to(
     """Libvirt makes the file at the start, and here it is there before; what libvirt has named goes with the domain."""
     bootloader = f"    firmware: {{bootloader: {{efi: {{persistent: {str(persistent).lower()}}}}}}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=bootloader))
-    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(firmware.NVRAM, str(tmp_path))
+    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(NVRAM, str(tmp_path))
     events = guest.Events()
     with guest.connected(embedded_uri, events) as connection, guest.defined(connection, xml, events) as domain:
         said = etree.fromstring(domain.XMLDesc()).findtext("os/nvram")

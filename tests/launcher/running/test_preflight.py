@@ -13,7 +13,8 @@ from tests.processes import ROOT
 KIB, MIB = 1 << 10, 1 << 20
 _PROGRAM = """
 import resource
-from launcher import errors, preflight
+from launcher import errors
+from launcher.running import preflight
 preflight._VFIO_OVERHEAD = {overhead}
 try:
     preflight.let_vfio_lock({guest})
