@@ -3,7 +3,7 @@
 import gc
 
 # The imports make a quarter of a million objects and no garbage. Looking for some on the way, and again in all of them
-# at the end, takes a third of the time of `render`. `run`, which stays, turns collection on again.
+# at the end, takes a third of the time of `render`. The part of `run` that stays turns collection on again.
 gc.disable()
 
 from launcher.running.supervise import hold_signals  # noqa: E402
@@ -12,24 +12,19 @@ hold_signals()
 
 import os  # noqa: E402
 import sys  # noqa: E402
+from typing import Any  # noqa: E402
 
-from click import ClickException  # noqa: E402
-
-from launcher.cli import command_line  # noqa: E402
 from launcher.errors import LauncherError, one_line  # noqa: E402
 
 
 def main() -> None:
     try:
-        code = command_line(sys.argv[1:])(standalone_mode=False)
+        code = _run() if sys.argv[1:2] == ["run"] else _command()
         if sys.stdout is not None:  # closed from the start
             sys.stdout.flush()
         sys.exit(code)
     except LauncherError as error:
         print(f"gpu-launcher: {one_line(error)}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except ClickException as error:
-        print(f"gpu-launcher: {one_line(error.format_message())} Try: gpu-launcher --help", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         # Standard output that is full or closed. Python would try to flush it again.
@@ -40,6 +35,39 @@ def main() -> None:
         sys.exit(130)
     finally:
         gc.freeze()
+
+
+def _command() -> Any:
+    """What the command returns that the command line names; None where it has just done something."""
+    from click import ClickException
+
+    from launcher.cli import command_line
+
+    try:
+        return command_line(sys.argv[1:])(standalone_mode=False)
+    except ClickException as error:
+        print(f"gpu-launcher: {one_line(error.format_message())} Try: gpu-launcher --help", file=sys.stderr)
+        return error.exit_code
+
+
+def _run() -> int:
+    """`run` is three processes, forked before the imports that only the next one needs (docs/decisions/0021): this one
+    stays to supervise, its worker stays with libvirt, and the worker's child makes the plan and ends."""
+    from launcher.running.supervise import supervise
+
+    place = os.memfd_create("plan")
+
+    def work() -> int:
+        from launcher.running.worker import work
+
+        return work(_command, place)
+
+    def tidy() -> None:
+        from launcher.running.worker import tidy
+
+        tidy(place)
+
+    return supervise(work, tidy)
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from launcher.running.embedded import prepared
 from plugin.naming import PCIIDs, read_pci_ids
 from tests.kubelet import Kubelet, running_kubelet
 from tests.processes import FIXTURES, finished
@@ -69,7 +70,7 @@ def kubelet(short_dir: Path) -> Iterator[Kubelet]:
 @pytest.fixture(scope="session")
 def embedded_uri() -> Iterator[str]:
     """Libvirt's QEMU driver in this process; one root for the session, since its first look at QEMU takes seconds."""
-    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root:
+    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root, prepared(Path(root)):
         yield f"qemu:///embed?root={root}"
 
 

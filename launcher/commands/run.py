@@ -1,7 +1,5 @@
-"""gpu-launcher run."""
+"""gpu-launcher run: what its processes do is in launcher.running; here is what they are to do."""
 
-import gc
-import logging
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -15,15 +13,16 @@ from launcher.commands.options import (
 )
 from launcher.commands.pods import SYS, Pod, address_bits_in, passed_on_in, processors_in
 from launcher.cpus.host import cpuset_of_pod
-from launcher.domain import domain_xml, socket_directory
+from launcher.domain import domain_name, domain_xml, socket_directory
 from launcher.errors import Refusal
 from launcher.guest_pci.addresses import usb
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.manifest.reading import read_manifest
-from launcher.running.embedded import DEFAULT_URI, has_qemu_here, is_embedded
-from launcher.running.preflight import has_kvm, let_vfio_lock
-from launcher.running.supervise import supervise
+from launcher.running.embedded import DEFAULT_URI, has_qemu_here, is_embedded, root_of
+from launcher.running.plan import Plan
+from launcher.running.preflight import has_kvm
+from launcher.running.vm import Identity
 from launcher.storage.volumes import facts_of_volumes
 
 _ROOT = Path("/")
@@ -35,16 +34,9 @@ def run(
     connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
     emulation: Emulation = False,
-) -> None:
+) -> Plan:
     """Define and start a VM, and stay with it until it ends."""
-    supervise()
-    gc.enable()
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
-    try:
-        # Rendering needs no libvirt installed, so nothing above this line may import it.
-        from launcher.running.run import run as run_domain
-    except ModuleNotFoundError as error:
-        raise Refusal(f"run needs the Python package {error.name}: pip install 'gpu-launcher[libvirt]'") from error
+    root_of(connect)  # a URI that is wrong is said before anything else
     vmi = read_manifest(vm)
     pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
     cards, left_over, host = passed_on_in(vmi, pod)
@@ -66,18 +58,20 @@ def run(
     )
     layout = laid_out(vmi, cards, host, facts)
     warn_of_misplaced(layout)
-    if layout.seats and is_embedded(connect):
-        let_vfio_lock(vmi.spec.domain.guest_memory)
     # Another libvirt runs QEMU where this process cannot look for KVM.
     allowed = vmi.metadata.annotations.allow_emulation
     kvm = not emulation and (not is_embedded(connect) or has_kvm(_KVM, emulation_allowed=allowed))
     facts = replace(facts, kvm=kvm)
     warn_of_bars(vmi, layout, facts)
-    xml = domain_xml(vmi, layout, facts, usb(cards))
-    run_domain(
-        xml,
+    metadata = vmi.metadata
+    return Plan(
+        identity=Identity(metadata.namespace, metadata.name, str(metadata.uid or "")),
+        domain=domain_name(metadata),
+        xml=domain_xml(vmi, layout, facts, usb(cards)),
         numbers=layout.numbers(),
         sockets=socket_directory(vmi),
         uri=connect,
+        locked=vmi.spec.domain.guest_memory if layout.seats and is_embedded(connect) else 0,
+        acpi=vmi.spec.domain.features.acpi.enabled,
         grace=vmi.spec.terminationGracePeriodSeconds,
     )

@@ -3,6 +3,10 @@
 https://libvirt.org/drvqemu.html#embedded-driver
 """
 
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
@@ -13,11 +17,11 @@ from launcher.paths import LIBVIRT_ROOT
 DEFAULT_URI = f"qemu:///embed?root={LIBVIRT_ROOT}"
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
-# trusted extended attributes, in which libvirt would remember the owners of files.
+# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too.
 _QEMU_CONF = """\
 stdio_handler = "file"
-user = "root"
-group = "root"
+user = "+{uid}"
+group = "+{gid}"
 security_driver = "none"
 namespaces = []
 cgroup_controllers = []
@@ -37,23 +41,60 @@ def has_qemu_here(uri: str) -> bool:
     return parts.scheme.partition("+")[0] == "qemu" and parts.hostname is None
 
 
-def prepare(uri: str) -> None:
-    """Make the root of an embedded driver's URI ready; does nothing for any other URI. What is there stays."""
+def root_of(uri: str) -> Path | None:
+    """The root directory of an embedded driver's URI; None for any other URI."""
     if not is_embedded(uri):
-        return
-    for root in parse_qs(_split(uri).query).get("root", []):
-        conf = Path(root) / "etc" / "qemu.conf"
-        if not conf.is_absolute() or "\0" in root:
-            raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
+        return None
+    roots = parse_qs(_split(uri).query).get("root", [])
+    if len(roots) != 1 or not roots[0].startswith("/") or "\0" in roots[0]:
+        raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
+    return Path(roots[0])
+
+
+@contextmanager
+def prepared(root: Path) -> Iterator[None]:
+    """The root is ready for libvirt, and this launcher's alone within. What is in it stays, with libvirt's knowledge of
+    QEMU, by which a launcher started again in the same place is quicker."""
+    try:
+        conf = root / "etc" / "qemu.conf"
+        conf.parent.mkdir(parents=True, exist_ok=True)
+        place = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+    except OSError as error:
+        raise _unusable(root, error) from error
+    try:
         try:
-            conf.parent.mkdir(parents=True, exist_ok=True)
-            if not conf.exists():
-                conf.write_text(_QEMU_CONF)
-        except OSError as error:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
             raise Refusal(
-                f"{root}: cannot make the root of libvirt's embedded driver: {error.strerror}; "
-                "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'"
+                f"{root}: another gpu-launcher has its VM there; expected a directory for each, "
+                "named with --connect 'qemu:///embed?root=DIR', or wait until that VM has ended"
             ) from error
+        try:
+            if not conf.exists():
+                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()))
+        except OSError as error:
+            raise _unusable(root, error) from error
+        yield
+    finally:
+        os.close(place)
+
+
+def _write(path: Path, text: str) -> None:
+    """All of it or nothing: a place may be full, and half a file would be taken for one that somebody wants so."""
+    half = path.with_suffix(".new")
+    try:
+        half.write_text(text)
+        half.rename(path)
+    except OSError:
+        half.unlink(missing_ok=True)
+        raise
+
+
+def _unusable(root: Path, error: OSError) -> Refusal:
+    return Refusal(
+        f"{root}: cannot make the root of libvirt's embedded driver: {error.strerror}; "
+        "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'"
+    )
 
 
 def _split(uri: str) -> SplitResult:

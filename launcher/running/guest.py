@@ -1,21 +1,21 @@
-"""The domain in libvirt: define, start, wait, stop. The only module that imports libvirt."""
+"""The domain in libvirt: define, start, stop, and what libvirt tells of it. The only module that imports libvirt."""
 
+import json
 import logging
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from enum import Enum
 from functools import cache
-from queue import Empty, SimpleQueue
 from typing import Any
+from xml.etree import ElementTree  # lxml costs 5 MB in a process that stays
 
 import libvirt
-from lxml import etree
+import libvirt_qemu
 
 from launcher.errors import Refusal
-from launcher.running.embedded import prepare
+from launcher.running.events import Changed, Ending, NotStarted, Started
+from launcher.running.vm import VM
 from launcher.versions import Version, newer_elements, numbered, refuse_newer
 from pci.address import PCIAddress
 
@@ -23,42 +23,43 @@ _log = logging.getLogger(__name__)
 
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
 _USER_ALIAS = "ua-"  # what every name begins with that libvirt has not made up
-_ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
 
 
-class Ending(Enum):
-    """How a domain ended: libvirt's VIR_DOMAIN_EVENT_STOPPED details, and what libvirt has no number for."""
-
-    SHUTDOWN = libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN
-    DESTROYED = libvirt.VIR_DOMAIN_EVENT_STOPPED_DESTROYED
-    CRASHED = libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED
-    MIGRATED = libvirt.VIR_DOMAIN_EVENT_STOPPED_MIGRATED
-    SAVED = libvirt.VIR_DOMAIN_EVENT_STOPPED_SAVED
-    FAILED = libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED
-    SNAPSHOT = libvirt.VIR_DOMAIN_EVENT_STOPPED_FROM_SNAPSHOT
-    CONNECTION_LOST = -1
-    ENDED_ON_REQUEST = -2
+def _words(prefix: str) -> Mapping[int, str]:
+    """Libvirt's constants of that prefix, by their value: VIR_DOMAIN_EVENT_STARTED_FROM_SNAPSHOT is "from snapshot"."""
+    names = (name for name in vars(libvirt) if name.startswith(prefix))
+    return {getattr(libvirt, name): name.removeprefix(prefix).lower().replace("_", " ") for name in names}
 
 
-class StopRequested(Enum):
-    """Somebody wants the domain to end: what goes into the same queue as its ending."""
+# virDomainEventType, and the virDomainEvent...DetailType of each.
+_EVENTS = {
+    getattr(libvirt, f"VIR_DOMAIN_EVENT_{event}"): (event.lower(), _words(f"VIR_DOMAIN_EVENT_{event}_"))
+    for event in ("DEFINED", "UNDEFINED", "STARTED", "SUSPENDED", "RESUMED", "STOPPED", "SHUTDOWN", "PMSUSPENDED")
+} | {libvirt.VIR_DOMAIN_EVENT_CRASHED: ("crashed", _words("VIR_DOMAIN_EVENT_CRASHED_"))}
 
-    SIGNAL = "signal"
-
-
-Events = SimpleQueue[Ending | StopRequested]
+_STOPPED = {
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN: Ending.POWERED_OFF,
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED: Ending.PANICKED,
+    libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED: Ending.QEMU_DIED,  # its monitor closed without a word
+}
+# Why QEMU shuts down, where it is not the guest's wish (ShutdownCause of QEMU's qapi/run-state.json).
+_QEMU_SHUTDOWN = {
+    "guest-reset": Ending.REBOOTED,
+    "guest-panic": Ending.PANICKED,
+    "host-error": Ending.QEMU_DIED,
+    "host-signal": Ending.QEMU_DIED,
+}
 
 
 @contextmanager
-def connected(uri: str, events: Events) -> Iterator[Any]:
-    """A connection to libvirt, whose loss goes to `events`; Refusal where there is none to be had, or it fails."""
-    prepare(uri)
+def connected(uri: str, vm: VM) -> Iterator[Any]:
+    """A connection to libvirt, whose loss ends the VM; Refusal where there is none to be had, or it fails."""
     _run_event_loop()
     with _asked(f"be reached at {uri}"):
         connection = libvirt.open(uri)
     # Only a driver in another process has a connection to lose, and takes these.
     with suppress(libvirt.libvirtError):
-        connection.registerCloseCallback(_report_loss, events)
+        connection.registerCloseCallback(_report_loss, vm)
     with suppress(libvirt.libvirtError):
         connection.setKeepAlive(_KEEPALIVE, 3)
     try:
@@ -72,15 +73,15 @@ def connected(uri: str, events: Events) -> Iterator[Any]:
 
 
 @contextmanager
-def defined(connection: Any, xml: str, events: Events) -> Iterator[Any]:
-    """The domain, defined and with its ending reported to `events`; undefined again afterwards.
+def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
+    """The domain, defined and with what happens to it told to the VM; undefined again afterwards.
 
     Refusal where libvirt does not take the XML or is too old for it, or has a domain of that name already: that one is
     somebody else's.
 
     EFI's variables go with the domain where libvirt has named their file, and stay where the XML names it.
     """
-    tree = etree.fromstring(xml)
+    tree = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     refuse_newer(newer_elements(tree), version(connection))
     name = tree.findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
@@ -88,15 +89,20 @@ def defined(connection: Any, xml: str, events: Events) -> Iterator[Any]:
     with _asked("define the domain"):
         domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
     try:
-        callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, events)
-        try:
+        with _reported(connection, domain, vm):
             yield domain
-        finally:
-            with suppress(libvirt.libvirtError):
-                connection.domainEventDeregisterAny(callback)
     finally:
         with _logged("undefine the domain"):
-            domain.undefineFlags(_undefining(tree, domain))
+            domain.undefineFlags(_undefining(xml, domain))
+
+
+def forget(connection: Any, name: str, xml: str) -> None:
+    """Have libvirt forget a domain of that name and XML, if it has one: for what a killed launcher has left."""
+    for domain in connection.listAllDomains():
+        if domain.name() == name:
+            end(domain)
+            with _logged("undefine the domain"):
+                domain.undefineFlags(_undefining(xml, domain))
 
 
 def version(connection: Any) -> Version:
@@ -105,30 +111,43 @@ def version(connection: Any) -> Version:
         return numbered(connection.getLibVersion())
 
 
-def _undefining(ours: etree._Element, domain: Any) -> int:
-    """Flags to undefine a domain of this XML. Only one with EFI takes one: the test driver's has neither."""
-    if etree.fromstring(domain.XMLDesc()).find("os[@firmware='efi']") is None:
-        return 0
-    kept = ours.find("os/nvram") is not None
-    return int(libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if kept else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
+def start(domain: Any, vm: VM) -> None:
+    """Have the domain started, in a thread of its own: with VFIO it takes minutes. Started or NotStarted tells how."""
+
+    def create() -> None:
+        try:
+            with _asked("start the domain"):
+                domain.create()
+        except Refusal as refusal:
+            vm.events.put(NotStarted(refusal))
+        else:
+            vm.events.put(Started())
+
+    threading.Thread(target=create, daemon=True).start()
 
 
-@contextmanager
-def started(domain: Any) -> Iterator[None]:
-    """The domain runs; it is ended afterwards if it still does. One that somebody else started is left alone."""
-    with _asked("start the domain"):
-        domain.create()
+def ask_to_shut_down(domain: Any) -> None:
+    """Press the power button, of a guest that can obey."""
+    with _logged("resume the guest"):
+        if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
+            _log.info("resuming the guest: paused, it could not shut down")
+            domain.resume()
+    with _logged("ask the guest"):
+        domain.shutdown()
+
+
+def end(domain: Any) -> None:
+    """End the domain, if it is there."""
+    with _logged("end the domain"):
+        domain.destroy()
+
+
+def runs(domain: Any) -> bool:
+    """Whether the guest's CPUs run."""
     try:
-        yield
-    finally:
-        with _logged("end the domain"):
-            domain.destroy()
-
-
-def wait(domain: Any, events: Events, grace: float) -> Ending:
-    """Wait until the domain ends. When a stop is requested: ask the guest, and end it after `grace` seconds."""
-    event = events.get()
-    return _stop(domain, events, grace) if isinstance(event, StopRequested) else event
+        return bool(domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING)
+    except libvirt.libvirtError:
+        return False
 
 
 def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
@@ -136,38 +155,70 @@ def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
 
     `numbers` are the guest's bus numbers, by libvirt's index of the controller (Layout.numbers).
     """
-    elements = etree.fromstring(domain.XMLDesc()).iterfind("devices/hostdev")
-    return tuple(_hostdev_line(element, numbers) for element in elements)
+    with _logged("tell the domain's devices"):
+        return tuple(_hostdev_line(element, numbers) for element in _tree(domain).iterfind("devices/hostdev"))
+    return ()
 
 
-def _stop(domain: Any, events: Events, grace: float) -> Ending:
-    deadline = time.monotonic() + grace
-    while (left := deadline - time.monotonic()) > 0:
-        _log.info("asking the guest to shut down; it has %.0f s left", left)
-        with _logged("ask the guest"):
-            domain.shutdown()
-        try:
-            event = events.get(timeout=min(_ASK_AGAIN, left))
-        except Empty:
-            continue
-        if isinstance(event, Ending):
-            return event
-    _log.warning("the guest is still there after its grace period; ending it")
-    with _logged("end the domain"):
-        domain.destroy()
-    return Ending.ENDED_ON_REQUEST
+def _undefining(xml: str, domain: Any) -> int:
+    """Flags to undefine a domain of this XML. Only one with EFI takes one: the test driver's has neither."""
+    if _tree(domain).find("os[@firmware='efi']") is None:
+        return 0
+    kept = ElementTree.fromstring(xml).find("os/nvram") is not None  # noqa: S314 it is ours
+    return int(libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if kept else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
 
 
-def _report(connection: Any, domain: Any, event: int, detail: int, events: Events) -> None:
+def _tree(domain: Any) -> ElementTree.Element:
+    return ElementTree.fromstring(domain.XMLDesc())  # noqa: S314 libvirt has made it
+
+
+@contextmanager
+def _reported(connection: Any, domain: Any, vm: VM) -> Iterator[None]:
+    """Within, what libvirt and its QEMU tell of the domain reaches the VM."""
+    said = _Said()
+    callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, (said, vm))
+    # Libvirt knows no reboot that ends a domain; QEMU does. The test driver has no QEMU.
+    monitor = None
+    if connection.getType() == "QEMU":
+        monitor = libvirt_qemu.qemuMonitorEventRegister(connection, domain, "SHUTDOWN", _report_cause, said)
+    try:
+        yield
+    finally:
+        with suppress(libvirt.libvirtError):
+            connection.domainEventDeregisterAny(callback)
+        if monitor is not None:
+            with suppress(libvirt.libvirtError):
+                libvirt_qemu.qemuMonitorEventDeregister(connection, monitor)
+
+
+class _Said:
+    """Why QEMU shuts down, in its own word; libvirt's event comes after it."""
+
+    cause = ""
+
+
+def _report_cause(
+    connection: Any, domain: Any, event: str, seconds: int, micros: int, details: str, said: _Said
+) -> None:
+    said.cause = json.loads(details)["reason"]
+
+
+def _report(connection: Any, domain: Any, event: int, detail: int, to: tuple[_Said, VM]) -> None:
+    said, vm = to
+    name, details = _EVENTS.get(event, (f"event {event}", {}))
+    vm.happened(name, details.get(detail, str(detail)))
     if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
-        events.put(Ending(detail))
+        ending = _STOPPED.get(detail, Ending.TAKEN)
+        vm.events.put(_QEMU_SHUTDOWN.get(said.cause, ending) if ending is Ending.POWERED_OFF else ending)
     elif event == libvirt.VIR_DOMAIN_EVENT_CRASHED:
         # A domain whose crash is preserved does not stop.
-        events.put(Ending.CRASHED)
+        vm.events.put(Ending.PANICKED)
+    else:
+        vm.events.put(Changed())
 
 
-def _report_loss(connection: Any, reason: int, events: Events) -> None:
-    events.put(Ending.CONNECTION_LOST)
+def _report_loss(connection: Any, reason: int, vm: VM) -> None:
+    vm.events.put(Ending.CONNECTION_LOST)
 
 
 @contextmanager
@@ -203,12 +254,13 @@ def _run_event_loop() -> None:
     threading.Thread(target=loop, daemon=True).start()
 
 
-def _hostdev_line(element: etree._Element, numbers: Mapping[int, int]) -> str:
+def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> str:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
-    ours = alias is not None and alias.get("name", "").startswith(_USER_ALIAS)
-    name = alias.get("name") if alias is not None and ours else "companion"
+    name = alias.get("name", "") if alias is not None else ""
+    if not name.startswith(_USER_ALIAS):
+        name = "companion"
     if element.get("type") == "usb":
         port = address.get("port") if address is not None else "none"
         return f"{name}: host {source.get('bus')}:{source.get('device')} -> guest USB port {port}"
@@ -219,5 +271,5 @@ def _hostdev_line(element: etree._Element, numbers: Mapping[int, int]) -> str:
     return f"{name}: host {host} -> guest {replace(theirs, bus=numbers.get(theirs.bus, theirs.bus))}"
 
 
-def _address(element: etree._Element) -> PCIAddress:
+def _address(element: ElementTree.Element) -> PCIAddress:
     return PCIAddress(*(int(element.get(part, "0"), 16) for part in ("domain", "bus", "slot", "function")))

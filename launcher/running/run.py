@@ -1,45 +1,161 @@
-"""The life of one VM, from its XML to its end: what `gpu-launcher run` does."""
+"""The life of one VM, from its plan to its end: what `gpu-launcher run` does."""
 
 import logging
-import signal
-from collections.abc import Mapping
-from contextlib import nullcontext
-from pathlib import Path
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from queue import Empty
+from typing import Any
 
-from launcher.errors import Refusal
 from launcher.running import guest
-from launcher.running.embedded import has_qemu_here
+from launcher.running.embedded import has_qemu_here, prepared, root_of
+from launcher.running.events import Changed, Ending, NotStarted, Started
+from launcher.running.plan import Plan
+from launcher.running.preflight import let_vfio_lock
+from launcher.running.qemu_log import repeated
+from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
+from launcher.running.vm import VM, Phase, StopRequested
 
 _log = logging.getLogger(__name__)
 
+_ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
+_START_GIVEN_UP = 30.0  # seconds that libvirt has to end a QEMU that it is still starting
 
-def run(xml: str, *, numbers: Mapping[int, int], sockets: Path, uri: str, grace: float) -> None:
+#: Say whether the guest runs.
+Ready = Callable[[bool], None]
+
+
+def run(plan: Plan, vm: VM) -> Ending:
     """Define and start the domain, and stay until it ends; nothing of it is left afterwards.
 
-    `numbers` are the bus numbers that the guest will have, by index of the controller, for the log. `sockets` is the
-    directory that the domain's sockets are in; it is made where QEMU runs on this machine.
-    SIGTERM or SIGINT ask the guest to shut down and end it after `grace` seconds, which is a success. So is a guest
-    that powers itself off. Refusal for every other end, and for what libvirt refuses.
+    Refusal for what libvirt refuses. A stop that is requested of the VM asks the guest to shut down and ends it after
+    its grace period, at once where that is the request, or where the guest has no ACPI to be asked by.
     """
-    events = guest.Events()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(signum, lambda signum, frame: events.put(guest.StopRequested.SIGNAL))
+    if plan.locked:
+        let_vfio_lock(plan.locked)
+    try:
+        with _place(plan, vm) as (connection, ready), guest.defined(connection, plan.xml, vm) as domain:
+            _log.info("%s is defined on %s", plan.domain, plan.uri)
+            if not vm.events.empty():
+                return Ending.NOT_STARTED
+            with vm.having(domain):
+                try:
+                    return _start(domain, vm) or _stay(domain, plan, vm, ready)
+                finally:
+                    ready(False)
+                    if vm.phase is not Phase.STARTING:  # what has not started is not ours to end
+                        guest.end(domain)
+    finally:
+        vm.becomes(Phase.ENDED)
+
+
+def tidy(plan: Plan) -> None:
+    """What run() would have taken away, had its process not been killed."""
+    with _place(plan, VM(plan.identity)) as (connection, _):
+        if root_of(plan.uri) is not None:
+            guest.forget(connection, plan.domain, plan.xml)
+
+
+@contextmanager
+def _place(plan: Plan, vm: VM) -> Iterator[tuple[Any, Ready]]:
+    """Where the domain can be defined and started: a connection to libvirt, and all that libvirt does not make.
+
+    In the root of the embedded driver, which is this launcher's alone, a domain of that name is what one that was
+    killed has left, and libvirt forgets it.
+    """
+    root = root_of(plan.uri)
     with (
-        guest.connected(uri, events) as connection,
-        socket_directory(sockets) if has_qemu_here(uri) else nullcontext(),
-        guest.defined(connection, xml, events) as domain,
+        prepared(root) if root is not None else nullcontext(),
+        guest.connected(plan.uri, vm) as connection,
+        socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
+        repeated(root, plan.domain) if root is not None else nullcontext(),
+        readiness(root) if root is not None else nullcontext(_nobody_asks) as ready,
     ):
-        _log.info("%s is defined on %s", domain.name(), uri)
-        if not events.empty():
-            _log.info("%s is not started: the stop came before", domain.name())
-            return
-        with guest.started(domain):
-            _log.info("%s is running", domain.name())
-            for line in guest.hostdevs(domain, numbers):
-                _log.info("%s", line)
-            ending = guest.wait(domain, events, grace)
-            words = ending.name.lower().replace("_", " ")
-            _log.info("%s has ended: %s", domain.name(), words)
-    if ending not in (guest.Ending.SHUTDOWN, guest.Ending.ENDED_ON_REQUEST):
-        raise Refusal(f"the domain did not end by its guest or on request: {words}; libvirt's and QEMU's logs say why")
+        if root is not None:
+            guest.forget(connection, plan.domain, plan.xml)
+        yield connection, ready
+
+
+def _nobody_asks(runs: bool) -> None:
+    """Readiness of a domain in another libvirt."""
+
+
+def _start(domain: Any, vm: VM) -> Ending | None:
+    """Start the domain; None once it runs, and how it ended where it does not. Refusal where libvirt cannot."""
+    vm.becomes(Phase.STARTING)
+    guest.start(domain, vm)
+    ending = None
+    while True:
+        match vm.events.get():
+            case Started():
+                vm.becomes(Phase.RUNNING)
+                return ending
+            case NotStarted(refusal):
+                raise refusal
+            case StopRequested():
+                return _give_up(domain, vm)
+            case Ending() as found:
+                ending = found
+
+
+def _give_up(domain: Any, vm: VM) -> Ending:
+    """End a QEMU that is being started. Its guest has written nothing yet, so nobody is asked."""
+    vm.becomes(Phase.STOPPING)
+    _log.info("ending QEMU, which is being started")
+    guest.end(domain)
+    deadline = time.monotonic() + _START_GIVEN_UP
+    while True:
+        try:
+            event = vm.events.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            _log.error("libvirt is still starting the domain; its QEMU is ended with this process")
+            break
+        if isinstance(event, Started | NotStarted):
+            break
+    return Ending.NOT_STARTED
+
+
+def _stay(domain: Any, plan: Plan, vm: VM, ready: Ready) -> Ending:
+    """Wait until the domain ends, by itself or as requested."""
+    ready(guest.runs(domain))
+    _log.info("%s is running", plan.domain)
+    for line in guest.hostdevs(domain, plan.numbers):
+        _log.info("%s", line)
+    while True:
+        match vm.events.get():
+            case Ending() as ending:
+                return ending
+            case StopRequested() as stop:
+                vm.becomes(Phase.STOPPING)
+                at_once = stop is StopRequested.KILL or not plan.acpi
+                return _stop(domain, vm, 0 if at_once else plan.grace, ready)
+            case Changed():
+                ready(guest.runs(domain))
+
+
+def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:
+    """Ask the guest to shut down, again and again for `grace` seconds; whoever called ends what is there then."""
+    deadline = time.monotonic() + grace
+    ask = time.monotonic()
+    while (left := deadline - time.monotonic()) > 0:
+        if time.monotonic() >= ask:
+            _log.info("asking the guest to shut down; it has %.0f s left", left)
+            guest.ask_to_shut_down(domain)
+            ask = time.monotonic() + _ASK_AGAIN
+        try:
+            event = vm.events.get(timeout=max(0.0, min(ask, deadline) - time.monotonic()))
+        except Empty:
+            continue
+        match event:
+            case Ending.POWERED_OFF | Ending.REBOOTED:
+                return Ending.ON_REQUEST
+            case Ending() as ending:
+                return ending
+            case StopRequested.KILL:
+                return Ending.ON_REQUEST
+            case Changed():
+                ready(guest.runs(domain))
+    if grace:
+        _log.warning("the guest is still there after its grace period; ending it")
+    return Ending.ON_REQUEST

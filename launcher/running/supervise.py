@@ -1,14 +1,28 @@
-"""The first process of a container: it reaps, passes signals on, and ends with its worker's exit code.
+"""The first process: it starts the worker, passes signals on, reaps, and leaves nothing of the VM behind.
 
-libvirt daemonizes QEMU, which so becomes a child of the container's first process. If that one doesn't reap, libvirt
-takes the zombie for a QEMU that won't go, and waits 44 s for each.
+libvirt daemonizes QEMU, passt and swtpm, which so become children of the next subreaper above, or of process 1. Where
+that is this process, they are reaped at once (libvirt takes a zombie for a QEMU that won't go, and waits 44 s for each)
+and end with the worker, whatever ends it. The worker in turn is told when this process is killed, and ends the VM as by
+SIGTERM. Only both killed at once leave something, unless this is process 1 of its pod: with it, the kernel ends all.
 """
 
+import ctypes
 import os
 import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 _AWAITED = {*_PASSED_ON, signal.SIGCHLD}
+# Seconds for what the worker leaves to end by itself, and then for the kernel to end it.
+_LEFT = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0))
+_TIDYING = 20.0  # seconds
+
+# linux/prctl.h; the standard library has no prctl(2), and a package for these two calls would be one to compile.
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def hold_signals() -> None:
@@ -21,28 +35,84 @@ def hold_signals() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
 
 
-def supervise() -> None:
-    """As process 1: fork, and return in the worker alone. In any other process somebody else reaps: return at once.
+def supervise(work: Callable[[], object], tidy: Callable[[], object]) -> int:
+    """Run `work` in a worker, with SIGTERM and SIGINT blocked; its exit code, once nothing of it is left.
 
-    Called before there are threads. SystemExit, in the first process, with the code of the worker: 128 and the signal's
-    number where a signal ended it.
+    Where a signal has ended the worker the code is 128 and the signal's number, and `tidy` is run in another process,
+    for what only the worker knew of. Called before there are threads.
     """
-    if os.getpid() != 1:
-        return
-    hold_signals()
-    worker = os.fork()
-    if worker == 0:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, _AWAITED)
-        return
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    code = _wait(_fork(work))
+    _end_children()
+    if code is None or code >= 0:
+        return code or 0
+    _wait(_fork(tidy), _TIDYING)
+    _end_children()
+    name = signal.Signals(-code).name
+    print(f"gpu-launcher: {name} has ended the worker, and so the guest", file=sys.stderr, flush=True)
+    return 128 - code
+
+
+def _fork(work: Callable[[], object]) -> int:
+    """A child's process id. In the child: SystemExit with what `work` returns."""
+    parent = os.getpid()
+    child = os.fork()
+    if child:
+        return child
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
+    # Out of the terminal's foreground: ^C comes from the parent, and once.
+    os.setpgid(0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        raise SystemExit(128 + signal.SIGTERM)
+    raise SystemExit(work())
+
+
+def _wait(child: int, seconds: float | None = None) -> int | None:
+    """Reap and pass signals on until that child ends; its code, negative for a signal. None after so many seconds."""
+    deadline = None if seconds is None else time.monotonic() + seconds
     while True:
-        signum = signal.sigwait(_AWAITED)
+        ended = _reap_all()
+        if child in ended:
+            return os.waitstatus_to_exitcode(ended[child])
+        if deadline is None:
+            signum = signal.sigwait(_AWAITED)
+        else:
+            found = signal.sigtimedwait(_AWAITED, max(0.0, deadline - time.monotonic()))
+            if found is None:
+                return None
+            signum = signal.Signals(found.si_signo)
         if signum != signal.SIGCHLD:
-            os.kill(worker, signum)
-            continue
-        status = _reap_all().get(worker)
-        if status is not None:
-            code = os.waitstatus_to_exitcode(status)
-            raise SystemExit(code if code >= 0 else 128 - code)
+            os.kill(child, signum)
+
+
+def _end_children() -> None:
+    """End what the worker has left, in bounded time."""
+    for signum, seconds in _LEFT:
+        deadline, told = time.monotonic() + seconds, set[int]()
+        while (children := _children()) and (left := deadline - time.monotonic()) > 0:
+            for child in children - told:
+                os.kill(child, signum)
+            told |= children
+            signal.sigtimedwait({signal.SIGCHLD}, left)
+        if not children:
+            return
+    print(f"gpu-launcher: still there after SIGKILL: processes {sorted(children)}", file=sys.stderr, flush=True)
+
+
+def _children() -> set[int]:
+    """All that live, also those that have become this process's (proc_pid_stat(5): the parent is the fourth field)."""
+    _reap_all()
+    found = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text(errors="replace").rpartition(")")[2].split()
+        except OSError:
+            continue  # it has ended meanwhile
+        if int(fields[1]) == os.getpid():
+            found.add(int(stat.parent.name))
+    return found
 
 
 def _reap_all() -> dict[int, int]:
@@ -56,3 +126,10 @@ def _reap_all() -> dict[int, int]:
         if child == 0:
             return ended
         ended[child] = status
+
+
+def _prctl(option: int, value: int) -> None:
+    prctl = ctypes.CDLL(None, use_errno=True).prctl
+    prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+    if prctl(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}): {os.strerror(ctypes.get_errno())}")

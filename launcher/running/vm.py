@@ -8,12 +8,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from queue import SimpleQueue
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from launcher.errors import Refusal
+
+if TYPE_CHECKING:
+    from launcher.running.events import Changed, Ending, NotStarted, Started
 
 #: What a subscriber may leave unread; beyond that it loses the oldest.
 _UNREAD = 256
@@ -123,8 +127,8 @@ class VM:
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        #: What the thread that makes the VM live waits for: here stops, and from libvirt endings.
-        self.events: SimpleQueue[Any] = SimpleQueue()
+        #: What the thread that makes the VM live waits for.
+        self.events: SimpleQueue[StopRequested | Started | NotStarted | Changed | Ending] = SimpleQueue()
         self._lock = threading.Lock()
         self._phase = Phase.PREPARING
         self._domain: Any = None
@@ -161,9 +165,14 @@ class VM:
             self._phase = phase
         self.happened()
 
-    def has(self, domain: Any) -> None:
-        """Its domain is defined; or, with None, no longer."""
+    @contextmanager
+    def having(self, domain: Any) -> Iterator[None]:
+        """Its domain is defined, within."""
         self._domain = domain
+        try:
+            yield
+        finally:
+            self._domain = None
 
     def happened(self, event: str = "", reason: str = "") -> None:
         """Tell the subscribers."""

@@ -22,6 +22,7 @@ from launcher.manifest.reading import read_manifest
 from launcher.running import guest
 from launcher.versions import NEWER, Version, newer_elements, shown
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
+from tests.launcher.guests import a_vm
 from tests.launcher.vms import DEBIAN_12, laid_out, vmi_text, write_vmi
 from tests.processes import ROOT
 
@@ -34,7 +35,7 @@ every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.fixture(scope="session")
 def qemu_driver(embedded_uri: str) -> Iterator[Any]:
     """Libvirt's QEMU driver, which checks addresses; the test driver takes two devices on one."""
-    with guest.connected(embedded_uri, guest.Events()) as connection:
+    with guest.connected(embedded_uri, a_vm()) as connection:
         yield connection
 
 
@@ -81,7 +82,7 @@ def test_a_golden_domain_is_taken_by_libvirts_qemu_driver(case: Case, qemu_drive
         if not machine_has(need, qemu_driver):
             pytest.skip(f"needs {need}")
     xml = definable(case.xml("--emulation"))
-    with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+    with guest.defined(qemu_driver, xml, a_vm()) as domain:
         # Every address that we gave is kept, and none is given twice.
         ours, theirs = etree.fromstring(xml), etree.fromstring(domain.XMLDesc())
         assert addresses(ours, "hostdev") == addresses(theirs, "hostdev")
@@ -130,7 +131,7 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", gpus=gpus))
     found = laid_out(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
     xml = domain_xml(vmi, found, Facts(kvm=False))
-    with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+    with guest.defined(qemu_driver, xml, a_vm()) as domain:
         assert len(guest.hostdevs(domain, {})) == 32
 
 
@@ -157,7 +158,7 @@ def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: An
             path.write_text(path.read_text() + "  networks: [{name: default, pod: {}}]\n")
         vmi = read_manifest(path)
         xml = domain_xml(vmi, laid_out(vmi.spec.domain.devices, environ), Facts(kvm=False))
-        with guest.defined(qemu_driver, definable(xml), guest.Events()) as domain:
+        with guest.defined(qemu_driver, definable(xml), a_vm()) as domain:
             placed.append(etree.fromstring(domain.XMLDesc()))
     ports = [addresses(domain, "controller[@model='pcie-root-port']") for domain in placed]
     assert len({frozenset(addresses(domain, "hostdev")) for domain in placed}) == 1
@@ -194,7 +195,7 @@ def test_no_pinned_or_mirrored_seat_moves_for_disks_and_interfaces(name: str, qe
     placed = []
     for vm in (given.vm, more):
         xml = definable(given.world("--emulation").xml(vm))
-        with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+        with guest.defined(qemu_driver, xml, a_vm()) as domain:
             placed.append((etree.fromstring(xml), etree.fromstring(domain.XMLDesc())))
     (_, before), (ours, after) = placed
     assert ids(before, "hostdev") == ids(after, "hostdev")
@@ -223,16 +224,16 @@ def ids(domain: etree._Element, element: str) -> set[tuple[str, ...]]:
 def test_debian_12s_libvirt_is_built_without_passt_and_later_ones_are_not(qemu_driver: Any) -> None:
     xml = case("devices-by-default").xml("--emulation")
     if libvirt.getVersion() > DEBIAN_12:
-        with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+        with guest.defined(qemu_driver, xml, a_vm()) as domain:
             assert "passt" in domain.XMLDesc()
     else:
         with pytest.raises(Refusal, match="'type' in element 'backend': 'passt'"):
-            guest.defined(qemu_driver, xml, guest.Events()).__enter__()
+            guest.defined(qemu_driver, xml, a_vm()).__enter__()
 
 
 def test_usb_devices_are_told_by_their_number_and_their_port(qemu_driver: Any) -> None:
     xml = definable(case("usb-devices").xml("--emulation"))
-    with guest.defined(qemu_driver, xml, guest.Events()) as domain:
+    with guest.defined(qemu_driver, xml, a_vm()) as domain:
         assert guest.hostdevs(domain, {}) == (
             "ua-hostdevice-card: host 0000:01:00.0 -> guest 0000:01:00.0",
             "ua-usb-host-stick: host 1:3 -> guest USB port 1",
@@ -245,7 +246,7 @@ def test_libvirts_qemu_driver_would_have_refused_two_devices_on_one_address(qemu
         'type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x1"',
         'type="pci" domain="0x0000" bus="0x01" slot="0x00" function="0x2"',
     )
-    with pytest.raises(Refusal, match="double use of PCI Address"), guest.defined(qemu_driver, xml, guest.Events()):
+    with pytest.raises(Refusal, match="double use of PCI Address"), guest.defined(qemu_driver, xml, a_vm()):
         pass
 
 

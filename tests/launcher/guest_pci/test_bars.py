@@ -35,6 +35,7 @@ from pci.details import BAR
 from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case
+from tests.launcher.guests import a_vm, started
 from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, devices, laid_out, write_vmi
 from tests.processes import FIXTURES
 
@@ -353,12 +354,12 @@ def started_with(uri: str, vmi: VirtualMachineInstance, xml: str, card: tuple[in
     tree = etree.fromstring(xml)
     assert tree.find("devices/controller/pcihole64") is not None
     wanted = _with_test_devices(tree, card)
-    events = guest.Events()
+    made = a_vm()
     with (
         socket_directory(domain_sockets(vmi)),
-        guest.connected(uri, events) as connection,
-        guest.defined(connection, etree.tostring(tree, encoding="unicode"), events) as domain,
-        guest.started(domain),
+        guest.connected(uri, made) as connection,
+        guest.defined(connection, etree.tostring(tree, encoding="unicode"), made) as domain,
+        started(domain, made),
     ):
         deadline = time.monotonic() + 120
         while True:

@@ -23,9 +23,11 @@ from lxml.etree import _Element as Element
 from launcher.domain import socket_directory as socket_directory_of
 from launcher.manifest.reading import read_manifest
 from launcher.running import guest
+from launcher.running.events import Ending
 from launcher.running.sockets import socket_directory
 from tests.conftest import Command
 from tests.launcher import kernels
+from tests.launcher.guests import a_vm, ending, started
 from tests.processes import FIXTURES
 
 EVENTUALLY = 120  # seconds until the firmware is through; OVMF takes 6 of them without KVM
@@ -98,7 +100,7 @@ def guests(
     asked = [(str(each["layout"]), str(each["firmware"])) for each in params]
     with (
         tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as directory,
-        guest.connected(embedded_uri, guest.Events()) as qemu,
+        guest.connected(embedded_uri, a_vm()) as qemu,
         ThreadPoolExecutor(AT_A_TIME) as pool,
     ):
         boots = {
@@ -190,14 +192,14 @@ def without_vfio(xml: str, kernel: Path) -> Element:
 
 def enumerated(qemu: Any, vm: Path, domain: Element) -> dict[str, Place]:
     """Where the firmware has found each function of the host's. Every one has addresses for all of its BARs."""
-    events = guest.Events()
+    made = a_vm()
     xml = etree.tostring(domain, encoding="unicode")
     with (
         socket_directory(socket_directory_of(read_manifest(vm))),
-        guest.defined(qemu, xml, events) as defined,
-        guest.started(defined),
+        guest.defined(qemu, xml, made) as defined,
+        started(defined, made),
     ):
-        assert events.get(timeout=EVENTUALLY) is guest.Ending.CRASHED, "expected the kernel to panic"
+        assert ending(made, EVENTUALLY) is Ending.PANICKED, "expected the kernel to panic"
         answer = json.loads(libvirt_qemu.qemuMonitorCommand(defined, json.dumps({"execute": "query-pci"}), 0))
     return dict(host for root in answer["return"] for host in found(root["devices"], (f"{root['bus']:02x}",)))
 

@@ -18,8 +18,10 @@ from launcher.guest_pci.addresses import Layout
 from launcher.manifest.reading import read_manifest
 from launcher.paths import KERNEL_BOOT, NVRAM
 from launcher.running import guest
+from launcher.running.events import Ending
 from launcher.running.sockets import socket_directory
 from tests.launcher import kernels
+from tests.launcher.guests import a_vm, ending, started
 from tests.launcher.vms import vmi_text, write_vmi
 from tests.processes import running
 
@@ -58,14 +60,14 @@ def daemon(short_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
 
 def test_a_libvirt_that_dies_is_noticed(daemon: tuple[subprocess.Popen[bytes], str], xml: str) -> None:
     process, uri = daemon
-    events = guest.Events()
+    vm = a_vm()
     with (
-        guest.connected(uri, events) as connection,
-        guest.defined(connection, xml, events) as domain,
-        guest.started(domain),
+        guest.connected(uri, vm) as connection,
+        guest.defined(connection, xml, vm) as domain,
+        started(domain, vm),
     ):
         process.kill()
-        assert guest.wait(domain, events, grace=1) is guest.Ending.CONNECTION_LOST
+        assert ending(vm) is Ending.CONNECTION_LOST
 
 
 def test_a_libvirt_that_dies_ends_run_in_one_line(daemon: tuple[subprocess.Popen[bytes], str], tmp_path: Path) -> None:
@@ -73,49 +75,82 @@ def test_a_libvirt_that_dies_ends_run_in_one_line(daemon: tuple[subprocess.Popen
     with running("gpu-launcher", "run", "--vm", write_vmi(tmp_path / "vm.yaml"), "--connect", uri) as run:
         run.wait_for_line("default_vm is running")
         process.kill()
-        assert run.end() == 1
-    assert run.log[-1].startswith("gpu-launcher: ")
+        assert run.end() == 14
+    assert run.log[-1].startswith("ERROR default_vm has ended: the connection to libvirt is lost")
     assert not any("Traceback" in line for line in run.log)
 
 
-def test_a_domain_that_somebody_else_ends_is_no_success(xml: str) -> None:
-    events = guest.Events()
-    with guest.connected("test:///default", events) as connection, guest.defined(connection, xml, events) as domain:
-        with guest.started(domain):
+def test_a_domain_that_somebody_else_ends_is_taken(xml: str) -> None:
+    vm = a_vm()
+    with guest.connected("test:///default", vm) as connection, guest.defined(connection, xml, vm) as domain:
+        with started(domain, vm):
             domain.destroy()
-            assert guest.wait(domain, events, grace=1) is guest.Ending.DESTROYED
+            assert ending(vm) is Ending.TAKEN
         assert not domain.isActive()
 
 
-def test_a_domain_that_somebody_else_started_is_not_ended(xml: str) -> None:
-    events = guest.Events()
-    with guest.connected("test:///default", events) as connection, guest.defined(connection, xml, events) as domain:
+def test_a_guest_that_powers_itself_off_has_done_so(xml: str) -> None:
+    vm = a_vm()
+    with (
+        guest.connected("test:///default", vm) as connection,
+        guest.defined(connection, xml, vm) as domain,
+        started(domain, vm),
+    ):
+        domain.shutdown()
+        assert ending(vm) is Ending.POWERED_OFF
+
+
+def test_what_happens_to_a_domain_is_told_in_libvirts_words(xml: str) -> None:
+    vm = a_vm()
+    with (
+        vm.changes() as changes,
+        guest.connected("test:///default", vm) as connection,
+        guest.defined(connection, xml, vm) as domain,
+    ):
+        with started(domain, vm):
+            assert guest.runs(domain)
+            domain.suspend()
+            assert not guest.runs(domain)
+            guest.ask_to_shut_down(domain)
+            assert ending(vm) is Ending.POWERED_OFF
+        changes.close()
+        assert [(change.event, change.reason) for change in changes] == [
+            ("", ""),
+            ("started", "booted"),
+            ("suspended", "paused"),
+            ("resumed", "unpaused"),
+            ("stopped", "shutdown"),
+        ]
+    assert not guest.runs(domain)
+
+
+def test_what_a_killed_launcher_has_left_in_its_own_libvirt_is_forgotten(embedded_uri: str, xml: str) -> None:
+    vm, emulated = a_vm(), xml.replace('type="kvm"', 'type="qemu"')
+    with guest.connected(embedded_uri, vm) as connection:
+        connection.defineXML(emulated)
+        guest.forget(connection, "default_vm", emulated)
+        guest.forget(connection, "default_vm", emulated)
+        assert connection.listAllDomains() == []
+
+
+def test_a_domain_that_somebody_else_started_is_not_started_again(xml: str) -> None:
+    vm = a_vm()
+    with guest.connected("test:///default", vm) as connection, guest.defined(connection, xml, vm) as domain:
         domain.create()
-        with pytest.raises(Refusal, match="cannot start the domain"), guest.started(domain):
+        with pytest.raises(Refusal, match="cannot start the domain"), started(domain, vm):
             pass
         assert domain.isActive()
         domain.destroy()
 
 
-def test_a_guest_that_ends_as_its_grace_period_does_leaves_nothing(xml: str) -> None:
-    events = guest.Events()
-    with guest.connected("test:///default", events) as connection:
-        with guest.defined(connection, xml, events) as domain, guest.started(domain):
-            domain.shutdown()
-            events = guest.Events()  # its ending is still on the way
-            events.put(guest.StopRequested.SIGNAL)
-            assert guest.wait(domain, events, grace=0) is guest.Ending.ENDED_ON_REQUEST
-        assert [found.name() for found in connection.listAllDomains()] == ["test"]
-
-
 def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
     path = write_vmi(tmp_path / "vm.yaml")
-    xml, events = domain_xml(read_manifest(path), Layout(), Facts()), guest.Events()
+    xml, vm = domain_xml(read_manifest(path), Layout(), Facts()), a_vm()
     xml = xml.replace(">1</vcpu>", ">4000000000</vcpu>")
     with (
-        guest.connected("test:///default", events) as connection,
+        guest.connected("test:///default", vm) as connection,
         pytest.raises(Refusal) as error,
-        guest.defined(connection, xml, events),
+        guest.defined(connection, xml, vm),
     ):
         pass
     assert "\n" not in str(error.value)
@@ -123,7 +158,7 @@ def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
 
 def test_a_failure_of_libvirt_on_the_way_is_a_refusal() -> None:
     refused = pytest.raises(Refusal, match="libvirt cannot go on at test:///default: Domain not found")
-    with refused, guest.connected("test:///default", guest.Events()) as connection:
+    with refused, guest.connected("test:///default", a_vm()) as connection:
         connection.lookupByName("nobody")
 
 
@@ -132,18 +167,18 @@ def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path
     kernel.write_bytes(kernels.multiboot())
     panics = "panicDevices: [{}, {model: hyperv}]\n      autoattachPodInterface: false"
     boots = "    cpu: {model: qemu64}\n    firmware: {kernelBoot: {container: {image: x, kernelPath: /kernel}}}\n"
-    vm = tmp_path / "vm.yaml"
-    vm.write_text(vmi_text(domain=boots, name="panics").replace("autoattachPodInterface: false", panics))
-    vmi = read_manifest(vm)
+    manifest = tmp_path / "vm.yaml"
+    manifest.write_text(vmi_text(domain=boots, name="panics").replace("autoattachPodInterface: false", panics))
+    vmi = read_manifest(manifest)
     xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
-    events = guest.Events()
+    vm = a_vm()
     with (
         socket_directory(socket_directory_of(vmi)),
-        guest.connected(embedded_uri, events) as connection,
-        guest.defined(connection, xml, events) as domain,
-        guest.started(domain),
+        guest.connected(embedded_uri, vm) as connection,
+        guest.defined(connection, xml, vm) as domain,
+        started(domain, vm),
     ):
-        assert guest.wait(domain, events, grace=1) is guest.Ending.CRASHED
+        assert ending(vm) is Ending.PANICKED
         assert domain.isActive(), "kept, for its memory to be looked at"
     assert not socket_directory_of(vmi).exists()
 
@@ -156,8 +191,8 @@ def test_efi_variables_stay_where_the_manifest_wants_them_to(
     bootloader = f"    firmware: {{bootloader: {{efi: {{persistent: {str(persistent).lower()}}}}}}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=bootloader))
     xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(NVRAM, str(tmp_path))
-    events = guest.Events()
-    with guest.connected(embedded_uri, events) as connection, guest.defined(connection, xml, events) as domain:
+    vm = a_vm()
+    with guest.connected(embedded_uri, vm) as connection, guest.defined(connection, xml, vm) as domain:
         said = etree.fromstring(domain.XMLDesc()).findtext("os/nvram")
         variables = Path(said or tmp_path / "unnamed")
         assert (variables == tmp_path / "vm_VARS.fd") is persistent

@@ -33,7 +33,7 @@ def test_a_domain_is_defined_started_and_ended_by_sigterm(machine: Machine) -> N
         "INFO companion: host 0000:01:00.2 -> guest 0000:01:00.2",
         "INFO companion: host 0000:01:00.3 -> guest 0000:01:00.3",
         "INFO asking the guest to shut down; it has 30 s left",
-        "INFO lab_one-gpu has ended: shutdown",
+        "INFO lab_one-gpu has ended: as requested",
     ]
 
 

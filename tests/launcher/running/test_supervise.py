@@ -1,56 +1,72 @@
-"""The first process of a container, as one: in a process namespace of its own."""
+"""The supervisor as a process: process 1 of a process namespace of its own, and any other."""
 
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from tests.processes import ROOT
 
-# Becomes process 1 and has a worker; `body` is what the worker does.
-_AS_PROCESS_1 = """
+# `body` is what the worker does.
+_PROGRAM = """
 import os, signal, subprocess, sys, time
-from launcher.running.supervise import supervise
-supervise()
-{body}
+from launcher.running.supervise import hold_signals, supervise
+hold_signals()
+{before}
+def work():
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
+    {body}
+sys.exit(supervise(work, lambda: print("tidied", flush=True)))
 """
 
-
-def run(body: str) -> subprocess.CompletedProcess[str]:
-    return as_process_1(_AS_PROCESS_1.format(body=body))
+Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def as_process_1(program: str) -> subprocess.CompletedProcess[str]:
+def program(body: str, before: str = "") -> str:
+    return _PROGRAM.format(body="\n    ".join(body.strip().split("\n")), before=before)
+
+
+def as_process_1(body: str, before: str = "") -> subprocess.CompletedProcess[str]:
     as_root = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-    namespace = ("unshare", *as_root, "--pid", "--fork", "--kill-child", "--mount-proc")
-    return subprocess.run(
-        [*namespace, sys.executable, "-c", program],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    return called("unshare", *as_root, "--pid", "--fork", "--kill-child", "--mount-proc", body=body, before=before)
+
+
+def as_any_process(body: str, before: str = "") -> subprocess.CompletedProcess[str]:
+    return called(body=body, before=before)
+
+
+def called(*within: str, body: str, before: str) -> subprocess.CompletedProcess[str]:
+    command = [*within, sys.executable, "-c", program(body, before)]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+@pytest.fixture(params=[as_process_1, as_any_process], ids=["process 1", "any process"])
+def run(request: pytest.FixtureRequest) -> Any:
+    return request.param
 
 
 @pytest.mark.parametrize("code", [0, 1, 2])
-def test_it_ends_with_its_workers_code(code: int) -> None:
-    done = run(f"print(os.getpid() == 1, flush=True); sys.exit({code})")
-    assert (done.stdout, done.returncode) == ("False\n", code)
+def test_it_ends_with_its_workers_code(run: Run, code: int) -> None:
+    done = run(f"print(os.getpid() == 1, flush=True); return {code}")
+    assert (done.stdout, done.stderr, done.returncode) == ("False\n", "", code)
 
 
-def test_a_worker_that_a_signal_ends_is_128_and_the_signals_number() -> None:
-    assert run("os.kill(os.getpid(), signal.SIGKILL)").returncode == 137
+def test_a_worker_that_a_signal_ends_is_128_and_the_signals_number_and_tidied_after(run: Run) -> None:
+    done = run("os.kill(os.getpid(), signal.SIGKILL)")
+    assert (done.stdout, done.returncode) == ("tidied\n", 137)
+    assert done.stderr == "gpu-launcher: SIGKILL has ended the worker, and so the guest\n"
 
 
 @pytest.mark.parametrize("signum", ["SIGTERM", "SIGINT"])
-def test_a_signal_reaches_the_worker_once(signum: str) -> None:
+def test_a_signal_reaches_the_worker_once(run: Run, signum: str) -> None:
     done = run(f"""
 heard = []
 signal.signal(signal.{signum}, lambda signum, frame: heard.append(signum))
-os.kill(1, signal.{signum})
+os.kill(os.getppid(), signal.{signum})
 while not heard: time.sleep(0.01)
 time.sleep(0.2)
 print(heard == [signal.{signum}])
@@ -58,13 +74,28 @@ print(heard == [signal.{signum}])
     assert (done.stdout, done.returncode) == ("True\n", 0)
 
 
-def test_a_signal_that_comes_before_there_is_a_worker_ends_it() -> None:
-    program = "import os, signal\nfrom launcher.running.supervise import hold_signals, supervise\nhold_signals()\n"
-    program += "os.kill(os.getpid(), signal.SIGTERM)\nsupervise()\nsignal.pause()"
-    assert as_process_1(program).returncode == 128 + signal.SIGTERM
+def test_what_a_terminal_sends_to_all_its_processes_reaches_the_worker_once() -> None:
+    """^C is SIGINT to the terminal's foreground process group."""
+    done = as_any_process(
+        """
+heard = []
+signal.signal(signal.SIGINT, lambda signum, frame: heard.append(signum))
+os.killpg(os.getpgid(os.getppid()), signal.SIGINT)
+while not heard: time.sleep(0.01)
+time.sleep(0.2)
+print(heard == [signal.SIGINT])
+""",
+        before="os.setpgid(0, 0)",
+    )
+    assert (done.stdout, done.returncode) == ("True\n", 0)
 
 
-def test_what_becomes_its_child_is_reaped() -> None:
+def test_a_signal_that_comes_before_there_is_a_worker_reaches_it() -> None:
+    done = as_process_1("signal.pause()", before="os.kill(os.getpid(), signal.SIGTERM)")
+    assert done.returncode == 128 + signal.SIGTERM
+
+
+def test_what_becomes_its_child_is_reaped(run: Run) -> None:
     """As QEMU does: a child of the worker's child, whose own parent has gone."""
     done = run("""
 orphan = int(subprocess.check_output(["sh", "-c", "sleep 0.1 > /dev/null & echo $!"]))
@@ -75,7 +106,23 @@ print(os.path.exists(f"/proc/{orphan}"))
     assert (done.stdout, done.stderr) == ("False\n", "")
 
 
-def test_any_other_process_is_its_own_worker() -> None:
-    program = _AS_PROCESS_1.format(body="print(os.getppid())")
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
-    assert int(done.stdout) == os.getpid()
+@pytest.mark.parametrize("end", ["return 7", "os.kill(os.getpid(), signal.SIGKILL)"], ids=["ends", "is killed"])
+@pytest.mark.parametrize("trap", ["", "trap '' TERM;"], ids=["obeys", "ignores SIGTERM"])
+def test_what_the_worker_leaves_ends_with_it(end: str, trap: str) -> None:
+    """A daemon, and its child, which holds our standard output open as long as it lives."""
+    daemon = f"{trap} (sleep 1000; :) & sleep 1000"
+    done = as_any_process(f"""
+subprocess.run(["setsid", "--fork", "sh", "-c", {daemon!r}])
+time.sleep(0.3)
+{end}
+""")
+    assert done.returncode == (7 if end == "return 7" else 137)
+
+
+def test_the_worker_of_a_supervisor_that_is_killed_is_told_to_end() -> None:
+    done = as_any_process("""
+signal.signal(signal.SIGTERM, lambda signum, frame: (print("told", flush=True), sys.exit(0)))
+os.kill(os.getppid(), signal.SIGKILL)
+time.sleep(60)
+""")
+    assert (done.stdout, done.returncode) == ("told\n", -signal.SIGKILL)

@@ -26,11 +26,10 @@ def domain() -> Iterator[Any]:
 def test_a_vm_has_its_domain_from_define_to_undefine(vm: VM, domain: Any) -> None:
     with pytest.raises(Refusal, match="default/vm is not defined: it is preparing"):
         vm.domain()
-    vm.has(domain)
-    vm.becomes(Phase.RUNNING)
-    assert vm.domain().name() == "test"
+    with vm.having(domain):
+        vm.becomes(Phase.RUNNING)
+        assert vm.domain().name() == "test"
     vm.becomes(Phase.ENDED)
-    vm.has(None)
     with pytest.raises(Refusal, match="it is ended"):
         vm.domain()
 

@@ -1,0 +1,43 @@
+"""What the thread that makes a VM live waits for, beside requests to stop: how far libvirt is, and every ending."""
+
+from dataclasses import dataclass
+from enum import Enum
+
+from launcher.errors import Refusal
+
+
+class Ending(Enum):
+    """How a VM ended: the exit code of `run`, and what its last line says."""
+
+    POWERED_OFF = 0, "the guest has powered itself off"
+    ON_REQUEST = 0, "as requested"
+    NOT_STARTED = 0, "the stop came before it had started"
+    REBOOTED = 10, "the guest has rebooted, and its rebootPolicy is Terminate"
+    PANICKED = 11, "the guest's system has panicked"
+    QEMU_DIED = 12, "QEMU was killed (by the kernel, when memory is short) or has crashed; its last words are above"
+    TAKEN = 13, "another client of libvirt has destroyed, saved or migrated it"
+    CONNECTION_LOST = (
+        14,
+        "the connection to libvirt is lost; what becomes of the guest is for that libvirt to say",
+    )
+
+    def __init__(self, code: int, words: str) -> None:
+        self.code = code
+        self.words = words
+
+
+@dataclass(frozen=True)
+class Started:
+    """Libvirt has started the domain."""
+
+
+@dataclass(frozen=True)
+class NotStarted:
+    """Libvirt could not."""
+
+    refusal: Refusal
+
+
+@dataclass(frozen=True)
+class Changed:
+    """The guest may have been paused or resumed: ask libvirt."""

@@ -1,0 +1,86 @@
+"""All that it takes to run a VM once its manifest is understood; made in a process of its own, which then ends.
+
+What reads, checks and renders manifests takes 20 MB that are of no use beside a running guest.
+"""
+
+import os
+import pickle
+import signal
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from launcher.errors import Refusal
+from launcher.running.vm import Identity
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A domain, where it runs, and how it ends.
+
+    `domain` is the domain's name in `xml`; `numbers` are the bus numbers that the guest will have, by index of the
+    controller. `sockets` is the directory of the domain's sockets. `locked` are the bytes of guest memory that VFIO
+    locks, 0 where QEMU is not this pod's or has no card. `grace` are the seconds that the guest has to shut down, which
+    a guest without `acpi` is not asked to.
+    """
+
+    identity: Identity
+    domain: str
+    xml: str
+    numbers: Mapping[int, int]
+    sockets: Path
+    uri: str
+    locked: int
+    acpi: bool
+    grace: float
+
+
+class Planner:
+    """A child that makes the plan and leaves it in `place`, a file descriptor that outlives both.
+
+    Made where SIGTERM and SIGINT are blocked; what is done until plan() is called happens at the same time.
+    """
+
+    def __init__(self, make: Callable[[], object], place: int) -> None:
+        self._place = place
+        self._pid = os.fork()
+        if self._pid == 0:
+            raise SystemExit(_left_in(place, make))
+        self._fd = os.pidfd_open(self._pid)
+
+    def stop(self) -> None:
+        """Have it end without a plan; for a signal's handler too."""
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(self._fd, signal.SIGTERM)
+
+    def plan(self) -> Plan | int:
+        """Wait for it: the plan, or the exit code where it made none, as for --help, and has said why."""
+        _, status = os.waitpid(self._pid, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            name = signal.Signals(-code).name
+            raise Refusal(f"{name} has ended the process that reads the manifest; if nobody sent it, memory was short")
+        return code if code > 0 else plan_in(self._place) or 0
+
+
+def plan_in(place: int) -> Plan | None:
+    """The plan that was left there; None where none was."""
+    size = os.fstat(place).st_size
+    return pickle.loads(os.pread(place, size, 0)) if size else None  # noqa: S301 our own process wrote it
+
+
+def _left_in(place: int, make: Callable[[], object]) -> Any:
+    """In the child: make the plan; the exit code."""
+
+    def end(signum: int, frame: object) -> None:
+        raise SystemExit(0)
+
+    signal.signal(signal.SIGTERM, end)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+    made = make()
+    if not isinstance(made, Plan):
+        return made
+    os.write(place, pickle.dumps(made))
+    return 0

@@ -1,0 +1,82 @@
+"""The process that stays beside QEMU, with libvirt and nothing else that is large."""
+
+import gc
+import logging
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+from launcher.errors import LauncherError, Refusal, one_line
+from launcher.running.events import Ending
+from launcher.running.plan import Planner, plan_in
+from launcher.running.vm import VM, StopRequested
+
+_STOPS = (signal.SIGTERM, signal.SIGINT)
+
+
+def work(make: Callable[[], object], place: int) -> int:
+    """Have a child make the plan and leave it in `place`, and run it; the exit code. SIGTERM and SIGINT end it.
+
+    Called with both blocked. Refusal for what cannot be started.
+    """
+    stopped = False
+
+    def stop_planning(signum: int, frame: FrameType | None) -> None:
+        nonlocal stopped
+        stopped = True
+        planner.stop()
+
+    planner = Planner(make, place)
+    _on_stop(stop_planning)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    gc.enable()
+    missing = None
+    try:
+        from launcher.running.run import run
+    except ModuleNotFoundError as error:
+        missing = error.name
+    try:
+        plan = planner.plan()
+    except Refusal:
+        if not stopped:
+            raise
+        plan = 0
+    if isinstance(plan, int) and not stopped:
+        return plan
+    if missing is not None:
+        raise Refusal(f"run needs the Python package {missing}: pip install 'gpu-launcher[libvirt]'")
+    log = _log()
+    if isinstance(plan, int):
+        ending, name = Ending.NOT_STARTED, "the VM"
+    else:
+        vm, name = VM(plan.identity), plan.domain
+        _on_stop(lambda signum, frame: vm.request(StopRequested.SIGNAL))
+        if stopped:
+            vm.request(StopRequested.SIGNAL)
+        ending = run(plan, vm)
+    log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
+    return ending.code
+
+
+def tidy(place: int) -> None:
+    """Take away what the plan's VM has left, where work() was killed."""
+    plan = plan_in(place)
+    if plan is None:
+        return
+    from launcher.running import run
+
+    log = _log()
+    try:
+        run.tidy(plan)
+    except LauncherError as error:
+        log.warning("cannot tidy up after the worker: %s", one_line(error))
+
+
+def _log() -> logging.Logger:
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
+    return logging.getLogger(__name__)
+
+
+def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+    for signum in _STOPS:
+        signal.signal(signum, handler)

@@ -1,0 +1,36 @@
+"""Domains that live in the test's own process, and what is heard of them."""
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from launcher.running import guest
+from launcher.running.events import Ending, NotStarted, Started
+from launcher.running.vm import VM, Identity
+
+
+def a_vm() -> VM:
+    """One that nobody asks for its name."""
+    return VM(Identity("default", "vm", ""))
+
+
+@contextmanager
+def started(domain: Any, vm: VM) -> Iterator[None]:
+    """The domain runs, within; Refusal where libvirt does not start it."""
+    guest.start(domain, vm)
+    while not isinstance(event := vm.events.get(timeout=60), Started):
+        if isinstance(event, NotStarted):
+            raise event.refusal
+    try:
+        yield
+    finally:
+        guest.end(domain)
+
+
+def ending(vm: VM, seconds: float = 60) -> Ending:
+    """How the domain ends, which it does within so many seconds."""
+    deadline = time.monotonic() + seconds
+    while not isinstance(event := vm.events.get(timeout=max(0.0, deadline - time.monotonic())), Ending):
+        pass
+    return event
