@@ -27,6 +27,8 @@ def main() -> None:
         print(f"gpu-launcher: {one_line(error)}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
+        if error.filename is not None:
+            raise
         # Standard output that is full or closed. Python would try to flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         print(f"gpu-launcher: cannot write: {error.strerror}", file=sys.stderr)

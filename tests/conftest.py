@@ -70,7 +70,9 @@ def kubelet(short_dir: Path) -> Iterator[Kubelet]:
 @pytest.fixture(scope="session")
 def embedded_uri() -> Iterator[str]:
     """Libvirt's QEMU driver in this process; one root for the session, since its first look at QEMU takes seconds."""
-    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root, prepared(Path(root)):
+    with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root:
+        with prepared(Path(root)):
+            pass
         yield f"qemu:///embed?root={root}"
 
 

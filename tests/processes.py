@@ -15,20 +15,29 @@ FIXTURES = ROOT / "tests" / "fixtures"
 BIN = Path(sys.executable).parent
 
 
-def _call(name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str] | None) -> dict[str, Any]:
-    """What subprocess needs to call a program of ours from the checkout, with that whole environment."""
+def _call(
+    name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str] | None, within: tuple[str | Path, ...] = ()
+) -> dict[str, Any]:
+    """What subprocess needs to call a program of ours from the checkout, with that whole environment; `within` is a
+    command that execs it."""
     # Only what it is given: the tester's own PCI_RESOURCE_* must not leak in.
     whole = {"PATH": os.environ["PATH"], **(environ or {})}
-    return {"args": [BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole, "text": True}
+    return {"args": [*within, BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole, "text": True}
 
 
 class Program:
     """A running program of ours, and what it has written to stderr so far."""
 
-    def __init__(self, name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str] | None) -> None:
+    def __init__(
+        self,
+        name: str,
+        arguments: tuple[str | Path, ...],
+        environ: Mapping[str, str] | None,
+        within: tuple[str | Path, ...] = (),
+    ) -> None:
         self.log: list[str] = []
         self.process: subprocess.Popen[str] = subprocess.Popen(
-            **_call(name, arguments, environ), stderr=subprocess.PIPE
+            **_call(name, arguments, environ, within), stderr=subprocess.PIPE
         )
         self._logged = threading.Condition()
         self._reader = threading.Thread(target=self._read)
@@ -62,9 +71,11 @@ class Program:
 
 
 @contextmanager
-def running(name: str, *arguments: str | Path, env: Mapping[str, str] | None = None) -> Iterator[Program]:
+def running(
+    name: str, *arguments: str | Path, env: Mapping[str, str] | None = None, within: tuple[str | Path, ...] = ()
+) -> Iterator[Program]:
     """`gpu-plugin` or `gpu-launcher` with these arguments and this whole environment; killed at the end."""
-    program = Program(name, arguments, env)
+    program = Program(name, arguments, env, within)
     try:
         yield program
     finally:

@@ -200,7 +200,8 @@ class _Said:
 def _report_cause(
     connection: Any, domain: Any, event: str, seconds: int, micros: int, details: str, said: _Said
 ) -> None:
-    said.cause = json.loads(details)["reason"]
+    # The second is libvirt's own signal, after the first.
+    said.cause = said.cause or json.loads(details)["reason"]
 
 
 def _report(connection: Any, domain: Any, event: int, detail: int, to: tuple[_Said, VM]) -> None:

@@ -3,11 +3,14 @@
 Not while it is being started, nor while it is paused, by whomever: a paused guest answers nobody.
 """
 
+import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.paths import READY
+
+_log = logging.getLogger(__name__)
 
 _NAME = Path(READY).name
 
@@ -18,10 +21,13 @@ def readiness(root: Path) -> Iterator[Callable[[bool], None]]:
     file = root / _NAME
 
     def say(runs: bool) -> None:
-        if runs:
-            file.touch()
-        else:
-            file.unlink(missing_ok=True)
+        try:
+            if runs:
+                file.touch()
+            else:
+                file.unlink(missing_ok=True)
+        except OSError as error:  # no reason to end a guest
+            _log.error("%s: cannot say there whether the guest runs: %s", file, error.strerror)
 
     say(False)  # a launcher that was killed may have left it
     try:

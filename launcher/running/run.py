@@ -20,7 +20,7 @@ from launcher.running.vm import VM, Phase, StopRequested
 _log = logging.getLogger(__name__)
 
 _ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
-_START_GIVEN_UP = 30.0  # seconds that libvirt has to end a QEMU that it is still starting
+_START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU is gone which it is starting
 
 #: Say whether the guest runs.
 Ready = Callable[[bool], None]

@@ -27,9 +27,9 @@ def socket_directory(directory: Path) -> Iterator[None]:
         yield
     finally:
         # QEMU removes its sockets, unless it is killed. A log of the console stays.
-        for path in directory.iterdir():
-            if path.is_socket():
-                path.unlink(missing_ok=True)
         with suppress(OSError):
+            for path in directory.iterdir():
+                if path.is_socket():
+                    path.unlink(missing_ok=True)
             for path in (directory, *missing):
                 path.rmdir()

@@ -1,21 +1,32 @@
-"""Kernels of one thought: to tell QEMU's panic device that the guest has got so far. A firmware loads each its way.
+"""Kernels of one thought each, which a firmware loads in its way.
 
-With `<on_crash>preserve` the guest then stands still, with everything as the firmware has left it.
+PANICS tells QEMU's panic device that the guest has got so far; with `<on_crash>preserve` the guest then stands still,
+with everything as the firmware has left it. The others end it, by the registers of the q35's chipset where SeaBIOS puts
+them: Intel's "I/O Controller Hub 9 Family Datasheet", 13.7 (RST_CNT) and 13.8.3 (PM1_STS, PM1_EN, PM1_CNT).
 """
 
 import struct
 
-# mov dx, 0x505; mov al, 1; out dx, al; hlt; and again. The same in 32 and in 64 bits.
-_PANIC = bytes.fromhex("66ba0505 b001 ee f4 ebfd")
+_HALTS = bytes.fromhex("f4 ebfd")  # hlt; and again
+# mov dx, 0x505; mov al, 1; out dx, al. The same in 32 and in 64 bits.
+PANICS = bytes.fromhex("66ba0505 b001 ee") + _HALTS
+# mov dx, 0xcf9; mov al, 6; out dx, al
+REBOOTS = bytes.fromhex("66baf90c b006 ee") + _HALTS
+# mov dx, 0x604; mov ax, 0x2000; out dx, ax
+POWERS_OFF = bytes.fromhex("66ba0406 66b80020 66ef") + _HALTS
+# mov dx, 0x602; mov ax, 0x100; out dx, ax; mov dx, 0x600; in ax, dx; test ah, 1; jz the last three
+OBEYS = bytes.fromhex("66ba0206 66b80001 66ef 66ba0006 66ed f6c401 74f5") + POWERS_OFF
+#: Neither the power button nor anything else.
+IGNORES = _HALTS
 
 
-def multiboot() -> bytes:
+def multiboot(code: bytes = PANICS) -> bytes:
     """For SeaBIOS, where QEMU's option ROM loads it.
 
     https://www.gnu.org/software/grub/manual/multiboot/multiboot.html#Header-layout: checksum, then where it goes.
     """
     magic, flags, at = 0x1BADB002, 1 << 16, 0x100000
-    return struct.pack("<8I", magic, flags, -(magic + flags) & 0xFFFFFFFF, at, at, 0, 0, at + 32) + _PANIC
+    return struct.pack("<8I", magic, flags, -(magic + flags) & 0xFFFFFFFF, at, at, 0, 0, at + 32) + code
 
 
 def efi_application() -> bytes:
@@ -33,4 +44,4 @@ def efi_application() -> bytes:
     optional += struct.pack("<QII12xIIIIHH32xII", 0, page, page, 0, 2 * page, page, 0, 10, 0, 0, headers)
     optional += bytes(8 * headers)
     section = struct.pack("<8sIIII12xI", b".text", page, page, page, page, 0x60000020)  # code; readable, executable
-    return (dos + coff + optional + section).ljust(page, b"\0") + _PANIC.ljust(page, b"\x90")
+    return (dos + coff + optional + section).ljust(page, b"\0") + PANICS.ljust(page, b"\x90")

@@ -1,0 +1,359 @@
+"""What can happen to a VM and its launcher, with a real QEMU: each end has its exit code and last line, comes in time,
+and leaves nothing.
+
+Each launcher has a mount namespace of its own, where /run is a directory of the test's: so it runs as in its pod, by
+its own paths; and what is in that namespace when it has ended is what it has left.
+"""
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launcher.running.events import Ending
+from tests.launcher import kernels
+from tests.processes import Program, running
+from tests.waiting import until
+
+DOMAIN = "default_vm"
+_KERNEL = "{kernelBoot: {container: {image: x, kernelPath: /kernel}}}"
+_ALONE = 'mount --bind "$0" /run && {} && exec "$@"'
+_QEMU_THAT_IS_SLOW = f"""#!{sys.executable}
+import os, sys, time
+if any("guest=" in argument for argument in sys.argv):
+    time.sleep(600)
+os.execv("{shutil.which("qemu-system-x86_64")}", sys.argv)
+"""
+
+
+@dataclass(frozen=True)
+class Pod:
+    """A launcher's place: `run` is its /run, and `vm` its manifest."""
+
+    run: Path
+    vm: Path
+    path: Path
+
+    @property
+    def root(self) -> Path:
+        return self.run / "gpu-launcher"
+
+    def write(
+        self, *, kernel: bytes = kernels.IGNORES, grace: int = 1, firmware: str = _KERNEL, domain: str = ""
+    ) -> None:
+        """A VM with a serial console, whose guest is that kernel."""
+        boot = self.run / "kubevirt" / "container-disks" / "kernel-boot"
+        boot.mkdir(parents=True, exist_ok=True)
+        (boot / "kernel").write_bytes(kernels.multiboot(kernel))
+        self.vm.write_text(
+            "apiVersion: kubevirt.io/v1\n"
+            "kind: VirtualMachineInstance\n"
+            "metadata: {name: vm, uid: 5f0c1a52-6c0f-4a86-9d2b-3a2c8f0b7d11}\n"
+            "spec:\n"
+            f"  terminationGracePeriodSeconds: {grace}\n"
+            "  domain:\n"
+            "    cpu: {model: qemu64}\n"
+            "    memory: {guest: 64Mi}\n"
+            f"    firmware: {firmware}\n"
+            "    devices: {autoattachPodInterface: false, autoattachGraphicsDevice: false, panicDevices: [{}]}\n"
+            f"{domain}"
+        )
+
+    @contextmanager
+    def launched(self, mounts: str = "true") -> Iterator["Launched"]:
+        """A launcher; `mounts` is a shell's command line, run before it in its mount namespace."""
+        user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
+        within = ("unshare", *user, "--mount", "sh", "-c", _ALONE.format(mounts), self.run)
+        env = {"PATH": f"{self.path}:{os.environ['PATH']}"}
+        with running("gpu-launcher", "run", "--vm", self.vm, "--emulation", env=env, within=within) as program:
+            here = _namespace(os.getpid())
+            until(lambda: _namespace(program.process.pid) != here)
+            launched = Launched(self, program, _namespace(program.process.pid))
+            try:
+                yield launched
+            finally:
+                for pid in launched.processes():
+                    os.kill(pid, signal.SIGKILL)
+
+    def left(self) -> set[str]:
+        """What a launcher has left in /run of this VM, but for its log: libvirt's own files are nobody's."""
+        paths = {str(path.relative_to(self.run)): path for path in self.run.rglob("*")}
+        sockets = {name for name, path in paths.items() if path.is_socket()}
+        named = {name for name in paths if DOMAIN in name and not name.startswith("gpu-launcher/log/")}
+        return (
+            sockets | named | {name for name in paths if name.startswith(("kubevirt-private/", "gpu-launcher/ready"))}
+        )
+
+
+@dataclass(frozen=True)
+class Launched:
+    pod: Pod
+    program: Program
+    namespace: str
+
+    def processes(self) -> dict[int, str]:
+        """All that are in its mount namespace: their names, by process id."""
+        found = {}
+        for process in Path("/proc").glob("[0-9]*"):
+            try:
+                if str((process / "ns" / "mnt").readlink()) == self.namespace:
+                    found[int(process.name)] = (process / "comm").read_text().strip()
+            except OSError:
+                continue  # it has ended meanwhile
+        return found
+
+    @property
+    def qemu(self) -> int:
+        (pid,) = (pid for pid, name in self.processes().items() if name.startswith("qemu-system"))
+        return pid
+
+    @property
+    def worker(self) -> int:
+        """The supervisor's child that is not QEMU."""
+        supervisor = self.program.process.pid
+        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
+        (pid,) = (int(pid) for pid in children if int(pid) != self.qemu)
+        return pid
+
+    def is_running(self) -> None:
+        self.program.wait_for_line(f"INFO {DOMAIN} is running")
+        until(lambda: (self.pod.root / "ready").exists())
+
+    def is_starting(self) -> None:
+        """The slow QEMU is there, and libvirt waits for it."""
+        self.program.wait_for_line("INFO QEMU: ")
+        until(lambda: any(b"guest=" in _arguments(pid) for pid in self.processes()))
+
+    def ended(self, seconds: float) -> tuple[int, str]:
+        """Its exit code and last line; within so many seconds, with no process left and nothing in its /run."""
+        code = self.program.end(seconds)
+        assert self.processes() == {}
+        assert self.pod.left() == set()
+        assert not any("Traceback" in line for line in self.program.log), self.program.log
+        return code, self.program.log[-1]
+
+
+def _namespace(pid: int) -> str:
+    return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+
+
+def _arguments(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+@pytest.fixture(scope="session")
+def known_qemu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where a launcher of before leaves what its libvirt knows of QEMU."""
+    return tmp_path_factory.mktemp("known") / "cache"
+
+
+@pytest.fixture
+def pod(short_dir: Path, known_qemu: Path) -> Iterator[Pod]:
+    pod = Pod(run=short_dir / "run", vm=short_dir / "vm.yaml", path=short_dir / "bin")
+    pod.path.mkdir()
+    pod.root.mkdir(parents=True)
+    if known_qemu.exists():
+        shutil.copytree(known_qemu, pod.root / "cache")
+    pod.write()
+    yield pod
+    if not known_qemu.exists() and (pod.root / "cache").exists():
+        shutil.copytree(pod.root / "cache", known_qemu)
+
+
+def last_line(ending: Ending) -> str:
+    return f"{'ERROR' if ending.code else 'INFO'} {DOMAIN} has ended: {ending.words}"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "domain", "ending"),
+    [
+        (kernels.POWERS_OFF, "", Ending.POWERED_OFF),
+        (kernels.REBOOTS, "    rebootPolicy: Terminate\n", Ending.REBOOTED),
+        (kernels.PANICS, "", Ending.PANICKED),
+    ],
+    ids=["powers off", "reboots", "panics"],
+)
+def test_what_the_guest_does_is_told_by_the_exit_code(pod: Pod, kernel: bytes, domain: str, ending: Ending) -> None:
+    pod.write(kernel=kernel, domain=domain)
+    with pod.launched() as launched:
+        assert launched.ended(20) == (ending.code, last_line(ending))
+
+
+def test_a_guest_that_reboots_by_its_policy_goes_on(pod: Pod) -> None:
+    """What it does after SeaBIOS is to reboot again."""
+    pod.write(kernel=kernels.REBOOTS, grace=0)
+    with pod.launched() as launched:
+        launched.is_running()
+        qemu = launched.qemu
+        time.sleep(1.5)
+        assert launched.qemu == qemu
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(5) == (0, last_line(Ending.ON_REQUEST))
+
+
+def test_a_guest_that_obeys_shuts_down_when_it_hears_the_button_at_last(pod: Pod) -> None:
+    """Its firmware doesn't: the first time is too early."""
+    pod.write(kernel=kernels.OBEYS, grace=60)
+    with pod.launched() as launched:
+        launched.is_running()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(20) == (0, last_line(Ending.ON_REQUEST))
+    assert "INFO asking the guest to shut down; it has 60 s left" in launched.program.log
+
+
+def test_a_guest_that_ignores_the_button_ends_with_its_grace_period(pod: Pod) -> None:
+    with pod.launched() as launched:
+        launched.is_running()
+        asked = time.monotonic()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(10) == (0, last_line(Ending.ON_REQUEST))
+        assert time.monotonic() - asked < 5, "its grace period is 1 s"
+    assert "WARNING the guest is still there after its grace period; ending it" in launched.program.log
+
+
+def test_a_guest_without_acpi_is_not_asked(pod: Pod) -> None:
+    pod.write(grace=600, domain="    features: {acpi: {enabled: false}}\n")
+    with pod.launched() as launched:
+        launched.is_running()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(5) == (0, last_line(Ending.ON_REQUEST))
+    assert not any("asking" in line for line in launched.program.log)
+
+
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_a_qemu_that_is_killed_is_no_guest_that_ended(pod: Pod, signum: signal.Signals) -> None:
+    with pod.launched() as launched:
+        launched.is_running()
+        os.kill(launched.qemu, signum)
+        assert launched.ended(10) == (12, last_line(Ending.QEMU_DIED))
+
+
+def test_a_worker_that_is_killed_takes_its_qemu_along(pod: Pod) -> None:
+    with pod.launched() as launched:
+        launched.is_running()
+        os.kill(launched.worker, signal.SIGKILL)
+        assert launched.ended(10) == (137, "gpu-launcher: SIGKILL has ended the worker, and so the guest")
+
+
+def test_a_supervisor_that_is_killed_takes_its_guest_along(pod: Pod) -> None:
+    with pod.launched() as launched:
+        launched.is_running()
+        os.kill(launched.program.process.pid, signal.SIGKILL)
+        until(lambda: launched.processes() == {})
+        assert launched.ended(10) == (-signal.SIGKILL, last_line(Ending.ON_REQUEST))
+
+
+def test_what_both_leave_when_they_are_killed_at_once_is_ended_by_the_next_launcher_there(pod: Pod) -> None:
+    """Not as process 1: with it, the kernel ends all of the pod."""
+    with pod.launched() as launched:
+        launched.is_running()
+        qemu = launched.qemu
+        worker = launched.worker
+        os.kill(worker, signal.SIGSTOP)
+        os.kill(launched.program.process.pid, signal.SIGKILL)
+        os.kill(worker, signal.SIGKILL)
+        until(lambda: set(launched.processes()) == {qemu})
+        with pod.launched() as second:
+            second.is_running()
+            assert launched.processes() == {}
+            second.program.send(signal.SIGTERM)
+            assert second.ended(10) == (0, last_line(Ending.ON_REQUEST))
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.3, 0.4])
+def test_a_stop_at_any_moment_of_the_start_ends_it_soon(pod: Pod, seconds: float) -> None:
+    pod.write(grace=0)
+    with pod.launched() as launched:
+        time.sleep(seconds)
+        launched.program.send(signal.SIGTERM)
+        code, line = launched.ended(5)
+    assert code in (0, -signal.SIGTERM)
+    assert "has ended" in line
+
+
+def test_a_stop_while_libvirt_starts_qemu_ends_qemu(pod: Pod) -> None:
+    slow = pod.path / "qemu-system-x86_64"
+    slow.write_text(_QEMU_THAT_IS_SLOW)
+    slow.chmod(0o755)
+    with pod.launched() as launched:
+        launched.is_starting()
+        assert not (pod.root / "ready").exists()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(5) == (0, last_line(Ending.NOT_STARTED))
+
+
+REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
+    "a scratch space that is read-only": (
+        "mount -t tmpfs -o ro scratch /run/gpu-launcher",
+        {},
+        "/run/gpu-launcher: cannot make the root of libvirt's embedded driver: Read-only file system; expected",
+    ),
+    "a scratch space that is full": (
+        "mount -t tmpfs -o nr_inodes=2 scratch /run/gpu-launcher",
+        {},
+        "/run/gpu-launcher: cannot make the root of libvirt's embedded driver: No space left on device; expected",
+    ),
+    "a scratch space without room for what libvirt writes": (
+        "mount -t tmpfs -o nr_inodes=20 scratch /run/gpu-launcher",
+        {},
+        "No space left on device",
+    ),
+    "a machine type that libvirt refuses": (
+        "true",
+        {"domain": "    machine: {type: pc-q35-0.1}\n"},
+        "libvirt cannot define the domain: unsupported configuration: ",
+    ),
+    "a kernel that is not there": (
+        "rm /run/kubevirt/container-disks/kernel-boot/kernel",
+        {},
+        "libvirt cannot start the domain: ",
+    ),
+    "firmware that is not there": (
+        "mount -t tmpfs none /usr/share/qemu/firmware",
+        {"firmware": "{bootloader: {efi: {}}}"},
+        "operation failed: Unable to find any firmware to satisfy 'efi'",
+    ),
+    "a file where the sockets should be": (
+        "touch /run/kubevirt-private",
+        {},
+        ": cannot make the directory for the sockets of the guest's console and screen: Not a directory; expected",
+    ),
+}
+
+
+@pytest.mark.parametrize("fault", REFUSED)
+def test_what_cannot_be_started_is_one_line_and_1(pod: Pod, fault: str) -> None:
+    mounts, parts, says = REFUSED[fault]
+    pod.write(**parts)
+    with pod.launched(mounts) as launched:
+        code, line = launched.ended(10)
+    assert line.startswith("gpu-launcher: ")
+    assert says in line
+    assert code == 1
+
+
+def test_two_launchers_in_one_scratch_space_are_one_too_many(pod: Pod) -> None:
+    pod.write(grace=0)
+    with pod.launched() as first:
+        first.is_running()
+        with pod.launched() as second:
+            assert second.program.end(10) == 1
+        assert second.program.log[-1] == (
+            "gpu-launcher: /run/gpu-launcher: another gpu-launcher has its VM there; expected a directory for each, "
+            "named with --connect 'qemu:///embed?root=DIR', or wait until that VM has ended"
+        )
+        assert (pod.root / "ready").exists()
+        assert first.qemu
+        first.program.send(signal.SIGTERM)
+        assert first.ended(10) == (0, last_line(Ending.ON_REQUEST))
