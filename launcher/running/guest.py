@@ -105,6 +105,17 @@ def version(connection: Any) -> Version:
         return numbered(connection.getLibVersion())
 
 
+def version_of_qemu(connection: Any) -> Version | None:
+    """The version of the QEMU that the libvirt at the other end runs; None where it runs another hypervisor."""
+    with _asked("tell its hypervisor's version"):
+        return numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
+
+
+def library_version() -> Version:
+    """The version of libvirt in this process, which is the embedded driver's."""
+    return numbered(libvirt.getVersion())
+
+
 def _undefining(ours: etree._Element, domain: Any) -> int:
     """Flags to undefine a domain of this XML. Only one with EFI takes one: the test driver's has neither."""
     if etree.fromstring(domain.XMLDesc()).find("os[@firmware='efi']") is None:
