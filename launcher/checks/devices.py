@@ -12,7 +12,7 @@ from uuid import UUID
 
 from launcher.checks.finding import Finding, error, warning
 from launcher.checks.opening import Outcome, because, is_missing, tried
-from launcher.claims import Claim, EntryKind
+from launcher.claims import EntryKind
 from launcher.hostdevs import Card, function_of, mediated
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.resource import USBAddress
@@ -62,8 +62,8 @@ def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
         found = _in_sysfs(card, host, sys)
         if found is not None:
             yield found
-        elif (function := function_of(card.device, host)) is not None and card.device == card.claim.device:
-            yield from _strange(card.claim, function)
+        elif card.claim.device in (*card.functions, card.device):
+            yield from _strange(card, host)
 
 
 def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_runs: bool) -> Iterator[Finding]:
@@ -105,9 +105,10 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
     return None
 
 
-def _strange(claim: Claim, function: Function) -> Iterator[Finding]:
+def _strange(card: Card, host: Host) -> Iterator[Finding]:
     """What the entry says of its device, and the device is not."""
-    if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str):
+    claim, function = card.claim, function_of(card.claim.device, host)
+    if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
         return
     prefix = claim.entry.wants.partition("/")[0]
     vendors = _VENDORS.get(prefix)
@@ -117,7 +118,7 @@ def _strange(claim: Claim, function: Function) -> Iterator[Finding]:
             f"asks for {claim.entry.wants}, and {_what(function)} is not of {prefix}",
             f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}; {_ANEW}",
         )
-    elif not is_gpu(function):
+    elif not any(is_gpu(host.functions[address]) for address in (*card.functions, function.address)):
         yield warning(
             claim.entry, f"{_what(function)} is no GPU", f"list it under hostDevices, if it is what is meant; {_ANEW}"
         )
@@ -148,7 +149,7 @@ def _without_vfio(outcome: int, nodes: Nodes) -> Finding:
             "groups",
             "expected a kernel with CONFIG_VFIO_GROUP and CONFIG_VFIO_CONTAINER, or CONFIG_IOMMUFD_VFIO_CONTAINER",
         )
-    return error(path, "is not in the container", f"load vfio_iommu_type1 and vfio_pci on the node; {_REQUESTED}")
+    return error(path, "is not in the container", f"{_REQUESTED}, and the node to have loaded vfio_pci")
 
 
 def _without_node(card: Card, name: str, outcome: int, nodes: Nodes) -> Finding:
