@@ -47,7 +47,7 @@ def read_rooms(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[R
         except OSError:
             continue
         found[device].append(growing)
-        places[device] = (f"/{directory.relative_to(root)}", status.f_bavail * status.f_frsize)
+        places[device] = (str(Path("/") / directory.relative_to(root)), status.f_bavail * status.f_frsize)
     return tuple(Room(*places[device], tuple(growing)) for device, growing in found.items())
 
 

@@ -14,9 +14,7 @@ from tests.processes import FIXTURES
 USR, ETC = "usr/share/qemu/firmware", "etc/qemu/firmware"
 
 
-def descriptor(
-    code: str, *features: str, architecture: str = "x86_64", machine: str = "pc-q35-*", **mapping: str
-) -> str:
+def descriptor(code: str, *features: str, target: tuple[str, str] = ("x86_64", "pc-q35-*"), **mapping: str) -> str:
     files = {
         "device": "flash",
         "executable": {"filename": f"/fw/{code}", "format": "raw"},

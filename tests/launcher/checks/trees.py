@@ -1,5 +1,6 @@
 """Manifests and trees of files for the checks: small, and written where they are used."""
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from launcher.manifest.reading import read_manifest
@@ -10,11 +11,19 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def vmi(
-    directory: Path, *, domain: str = "", devices: str = "", below: str = "", hugepages: str = "", annotations: str = ""
+    directory: Path,
+    *,
+    gpus: Iterable[tuple[str, str]] = (),
+    domain: str = "",
+    devices: str = "",
+    below: str = "",
+    hugepages: str = "",
+    annotations: str = "",
 ) -> VirtualMachineInstance:
     """A VM of 1 GiB without a network, or with that of `devices`, lines below spec.domain.devices; `domain` are lines
-    below spec.domain, `below` below spec; `hugepages` is their size, `annotations` a mapping in one line."""
-    text = vmi_text(domain=domain) + below
+    below spec.domain, `below` below spec; `hugepages` is their size, `annotations` a mapping in one line. It is vm.yaml
+    in the directory."""
+    text = vmi_text(domain=domain, gpus=gpus) + below
     if devices:
         text = text.replace("      autoattachPodInterface: false\n", devices)
     if hugepages:
