@@ -33,6 +33,7 @@ BREACHES = {
     "floor": ("launcher/claims.py", "import plugin.naming"),
     "floor-stdlib": ("pci/sysfs.py", "import yaml"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
+    "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "plugin-storeys": ("plugin/naming.py", "import plugin.inventory"),
