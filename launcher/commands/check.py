@@ -72,9 +72,8 @@ def _of_versions(vmi: VirtualMachineInstance, start: Start | None, uri: str) -> 
 
 def _versions(vmi: VirtualMachineInstance, uri: str) -> tuple[Version, Version | None]:
     """Libvirt's and QEMU's. The embedded driver is not connected to: its root may be the running guest's."""
-    from launcher.running import guest
+    from launcher.running.guest import library_version, versions_at
 
     if is_embedded(uri):
-        return guest.library_version(), qemu_version(f"qemu-system-{ARCHITECTURES[vmi.spec.architecture]}")
-    with guest.connected(uri, guest.Events()) as connection:
-        return guest.version(connection), guest.version_of_qemu(connection)
+        return library_version(), qemu_version(f"qemu-system-{ARCHITECTURES[vmi.spec.architecture]}")
+    return versions_at(uri)

@@ -1,6 +1,5 @@
 """What `run` looks at before a start, and `check` by hand: the stages in this pod, and what stands in their way."""
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -21,6 +20,7 @@ from launcher.checks.space import read_rooms, space
 from launcher.checks.variables import of_entries, of_left_over
 from launcher.checks.volumes import volumes
 from launcher.claims import claim_what_is_there, entries
+from launcher.commands.answers import say
 from launcher.commands.pods import Pod, address_bits_in, allocated_in, host_in, processors_in
 from launcher.cpus.host import cpuset_of_pod
 from launcher.cpus.placement import pinning
@@ -38,8 +38,6 @@ from launcher.running.embedded import has_qemu_here, is_embedded
 from launcher.running.limits import let_lock, open_files
 from launcher.storage.volumes import facts_of_volumes
 from pci.sysfs import Host
-
-_log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -59,21 +57,23 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the domain is made of."""
+    """What the domain is made of; `locked` are the bytes that its QEMU has to be able to lock, 0 where that is not
+    ours."""
 
     cards: tuple[Card, ...]
     facts: Facts
     layout: Layout
+    locked: int
 
 
 def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
-    """What is to be started. Refusal where something keeps it from that; warnings are logged, and so are all errors
-    where there are several."""
+    """What is to be started. Refusal where something keeps it from that; warnings are said, and so are all errors where
+    there are several."""
     findings, start = preflight(vmi, pod, place)
     errors = [finding for finding in findings if finding.level is Level.ERROR]
     for finding in findings:
         if finding.level is Level.WARNING or len(errors) > 1:
-            _log.log(logging.ERROR if finding in errors else logging.WARNING, "%s", finding)
+            say(finding.level.name.lower(), str(finding))
     if len(errors) == 1:
         raise Refusal(str(errors[0]))
     if errors or start is None:
@@ -84,7 +84,7 @@ def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
 def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tuple[Finding, ...], Start | None]:
     """All that stands in the way of a start, the worst first; and what is to be started, None where something does.
 
-    Raises this process's memlock limit as far as it can be and has to be.
+    Raises this process's memlock limit to what has to be locked, which is how it finds out whether that can be.
     """
     assert pod.sysfs is not None, "it is this pod's"
     findings: list[Finding] = []
@@ -111,7 +111,7 @@ def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tupl
         findings += _surroundings(vmi, cards, host, layout, placed or facts, pod, place)
     ready = None
     if placed is not None and layout is not None and worst(findings) < Level.ERROR:
-        ready = Start(cards, placed, layout)
+        ready = Start(cards, placed, layout, to_be_locked(vmi, cards) if is_ours else 0)
     return sorted_by_level(findings), ready
 
 

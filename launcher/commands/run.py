@@ -16,6 +16,7 @@ from launcher.errors import Refusal
 from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
 from launcher.running.embedded import DEFAULT_URI
+from launcher.running.limits import let_lock
 from launcher.running.supervise import supervise
 
 
@@ -38,6 +39,7 @@ def run(
     pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
     start = cleared(vmi, pod, Place(uri=connect, emulation=emulation))
     xml = domain_xml(vmi, start.layout, start.facts, usb(start.cards))
+    let_lock(start.locked)
     run_domain(
         xml,
         numbers=start.layout.numbers(),

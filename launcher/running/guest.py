@@ -105,10 +105,14 @@ def version(connection: Any) -> Version:
         return numbered(connection.getLibVersion())
 
 
-def version_of_qemu(connection: Any) -> Version | None:
-    """The version of the QEMU that the libvirt at the other end runs; None where it runs another hypervisor."""
-    with _asked("tell its hypervisor's version"):
-        return numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
+def versions_at(uri: str) -> tuple[Version, Version | None]:
+    """Those of the libvirt there and of its QEMU, None where that is another hypervisor. Refusal as connected()."""
+    _run_event_loop()
+    with _asked(f"be reached at {uri}"):
+        connection = libvirt.open(uri)
+    with _asked(f"tell its versions at {uri}"):
+        qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
+        return version(connection), qemu
 
 
 def library_version() -> Version:
