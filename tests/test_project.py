@@ -101,6 +101,16 @@ def test_the_readme_gives_every_dependency_its_reason_and_ci_the_test_command() 
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
+def test_each_message_in_troubleshooting_is_one_that_the_launcher_says() -> None:
+    """Its parts between the names and numbers, which stand as capital letters and dots."""
+    modules = [path for folder in ("launcher", "pci") for path in sorted((ROOT / folder).rglob("*.py"))]
+    code = "".join(path.read_text() for path in modules)
+    said = re.sub(r'"\s*\n\s*f?"', "", code)
+    for message in re.findall(r"^\| (`.+?) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE):
+        parts = re.split(r"` or `|\b[A-Z]\b|\bNAME\b|\bURI\b|\.\.\.|'N'|: |\b0 MiB\b|`", message)
+        assert [part for part in map(str.strip, parts) if part not in said] == [], message
+
+
 def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
     program = (
         "import sys, launcher.__main__; sys.argv = ['gpu-launcher', 'render', 'tests/fixtures/vms/no-devices.yaml']\n"

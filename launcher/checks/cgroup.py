@@ -83,7 +83,7 @@ def memory(vmi: VirtualMachineInstance, limit: int | None, *, is_pinned: bool) -
     says = f"is {limit // _MIB} MiB, and the guest has {domain.guest_memory // _MIB} MiB besides what QEMU needs"
     fix = "raise resources.limits.memory of the container; the Pod that gpu-launcher pod prints has what it takes"
     if is_pinned:
-        return error(_MEMORY_LIMIT, f"{says}: VFIO pins it all, and the kernel would kill QEMU", fix)
+        return error(_MEMORY_LIMIT, f"{says}: VFIO and SEV pin it all, and the kernel would kill QEMU", fix)
     return warning(_MEMORY_LIMIT, f"{says}: the kernel kills QEMU when the guest uses it", fix)
 
 

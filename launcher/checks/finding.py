@@ -50,10 +50,11 @@ def warning(subject: object, says: str, fix: str) -> Finding:
 
 def said(level: Level, text: object, subject: object | None = None) -> Finding:
     """What another stage has said in one line, "WHAT: what is wrong; what to do": with its own WHAT, or with `subject`
-    for the name that the line begins with."""
+    for the name that the line may begin with."""
     says, _, fix = str(text).partition("; ")
     if subject is None:
-        subject, _, says = says.partition(": ")
+        what, colon, rest = says.partition(": ")
+        subject, says = (what, rest) if colon else ("the manifest", says)
     return Finding(level, str(subject), says.removeprefix(str(subject)).lstrip(": "), fix)
 
 

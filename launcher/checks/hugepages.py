@@ -65,9 +65,10 @@ def hugepages(
     if pools.free is None:
         if pools.sizes:
             yield error(
-                subject, f"are none that the node has: its are of {', '.join(map(_shown, pools.sizes))}",
+                subject,
+                f"are not on this node, which has those of {', '.join(map(_shown, pools.sizes))}",
                 "write another memory.hugepages.pageSize, or choose another node by its allocatable hugepages",
-            )  # fmt: skip
+            )
         return
     if not guest_runs:
         if pools.free < memory:

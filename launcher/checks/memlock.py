@@ -33,8 +33,8 @@ def memlock(needed: int, limit: int | None) -> Finding | None:
         return None
     return error(
         "RLIMIT_MEMLOCK",
-        f"VFIO locks the guest's memory: {needed // _MIB} MiB with libvirt's reserve, and this container may lock "
-        f"{limit // _MIB} MiB",
+        f"VFIO and SEV lock the guest's memory: {needed // _MIB} MiB with libvirt's reserve, and this container may "
+        f"lock {limit // _MIB} MiB",
         "give it the capability SYS_RESOURCE (securityContext.capabilities.add), or start the container runtime with "
         "unlimited memlock (LimitMEMLOCK=infinity)",
     )

@@ -18,7 +18,7 @@ _QCOW2 = b"QFI\xfb"
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """A file that may become so large: of which volume, where, in bytes; what it has already counts as used."""
+    """A file that may grow by so much: of which volume, where, in bytes."""
 
     volume: str
     path: str
@@ -67,13 +67,22 @@ def space(rooms: tuple[Room, ...]) -> Iterator[Finding]:
 def _growing(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[Growing]:
     for index, volume in enumerate(vmi.spec.volumes):
         if volume.emptyDisk is not None:
-            yield Growing(volume.name, paths.empty_disk(volume.name), volume.emptyDisk.capacity)
+            path = paths.empty_disk(volume.name)
+            yield Growing(volume.name, path, volume.emptyDisk.capacity - _taken(root / path.lstrip("/")))
         elif volume.kind in ("ephemeral", "containerDisk"):
             overlay = source(volume, index, vmi.metadata, facts)
             assert overlay.below is not None, "it is an overlay"
             size = _size_of_disk(root / overlay.below.path.lstrip("/"))
             if size is not None:
-                yield Growing(volume.name, overlay.path, size)
+                yield Growing(volume.name, overlay.path, size - _taken(root / overlay.path.lstrip("/")))
+
+
+def _taken(file: Path) -> int:
+    """What an earlier start in the same pod has left takes already."""
+    try:
+        return file.stat().st_blocks * 512
+    except OSError:
+        return 0
 
 
 def _size_of_disk(image: Path) -> int | None:

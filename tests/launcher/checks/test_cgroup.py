@@ -60,7 +60,7 @@ def test_a_guest_that_vfio_pins_has_to_fit_below_the_memory_limit(tmp_path: Path
     assert grows is not None
     assert (pinned.level, grows.level) == (Level.ERROR, Level.WARNING)
     assert str(pinned).startswith(
-        "the container's memory limit: is 1024 MiB, and the guest has 1024 MiB besides what QEMU needs: VFIO pins it"
+        "the container's memory limit: is 1024 MiB, and the guest has 1024 MiB besides what QEMU needs: VFIO and"
     )
     assert "raise resources.limits.memory" in grows.fix
 

@@ -14,6 +14,8 @@ def test_a_finding_is_one_line_also_where_a_name_would_break_it() -> None:
 def test_what_a_stage_says_in_one_line_keeps_its_words() -> None:
     words = "spec.domain.cpu: the guest needs 8 CPUs, and the pod has 7; expected the pod to request 8"
     assert str(said(Level.ERROR, words)) == words
+    seats = "gpus and hostDevices have 33 entries; a guest has seats for 32"
+    assert str(said(Level.ERROR, seats)) == f"the manifest: {seats}"
     assert str(said(Level.ERROR, "gpu 'a' asks for x; expected y", "gpu 'a'")) == "gpu 'a': asks for x; expected y"
 
 

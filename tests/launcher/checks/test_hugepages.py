@@ -39,7 +39,7 @@ def test_the_guest_that_runs_has_its_pages(tmp_path: Path) -> None:
 
 def test_a_size_that_the_node_has_not_is_said_with_those_that_it_has(tmp_path: Path) -> None:
     sys = write(tmp_path / "sys", {"kernel/mm/hugepages/hugepages-1048576kB/free_hugepages": "4\n"})
-    assert said(tmp_path, sys) == ["hugepages of 2 MiB are none that the node has: its are of 1 GiB"]
+    assert said(tmp_path, sys) == ["hugepages of 2 MiB are not on this node, which has those of 1 GiB"]
 
 
 def test_where_sysfs_says_nothing_of_them_nothing_is_said(tmp_path: Path) -> None:

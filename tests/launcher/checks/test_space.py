@@ -29,6 +29,13 @@ def test_what_grows_is_as_large_as_the_disk_that_the_guest_sees(tmp_path: Path) 
     assert room.free == os.statvfs(tmp_path).f_bavail * os.statvfs(tmp_path).f_frsize
 
 
+def test_what_an_earlier_start_has_written_takes_its_room_already(tmp_path: Path) -> None:
+    root = write(tmp_path, {paths.empty_disk("scratch"): bytes(8 * MIB)})
+    images = "  volumes: [{name: scratch, emptyDisk: {capacity: 2Gi}}]\n"
+    (room,) = read_rooms(vmi(tmp_path, below=images), Facts(), root)
+    assert room.growing[0].size <= 2 * GIB - 8 * MIB
+
+
 def test_more_than_there_is_room_for_is_a_warning() -> None:
     growing = (Growing("scratch", "/a", 2 * GIB), Growing("root", "/b", 3 * GIB))
     assert list(space((Room("/var", 5 * GIB, growing),))) == []
