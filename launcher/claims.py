@@ -5,7 +5,7 @@ launcher.dra.) The variables and their two dialects are described in pci.resourc
 all gpus draw in order, then all hostDevices, and which gives every device once.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
@@ -85,6 +85,16 @@ class LeftOver:
 _NOTHING: Mapping[Request, Device] = MappingProxyType({})
 
 
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The claims, in the order of the manifest, gpus first; what is left of the variables; and why an entry has none,
+    with all further entries that want the same."""
+
+    claims: tuple[Claim, ...]
+    left_over: tuple[LeftOver, ...]
+    unmet: Mapping[Entry, UserError]
+
+
 def claim(
     devices: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] = _NOTHING
 ) -> tuple[tuple[Claim, ...], tuple[LeftOver, ...]]:
@@ -94,28 +104,54 @@ def claim(
     request in the manifest. UserError, naming entry, resource and variable, where a variable is unset, empty,
     exhausted or holds what is no device, and where two entries would have one device.
     """
+    claimed = claim_what_is_there(devices, environ, host, allocated)
+    for error in claimed.unmet.values():
+        raise error
+    return claimed.claims, claimed.left_over
+
+
+def claim_what_is_there(
+    devices: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] = _NOTHING
+) -> Claimed:
+    """The same, with a claim for each entry that can have one. A request that `allocated` lacks is left out."""
     wanted = entries(devices)
-    claims = {
-        entry: Claim(entry=entry, device=allocated[entry.wants], variable=None)
-        for entry in wanted
-        if isinstance(entry.wants, Request)
-    }
-    given = _each_once(claims.values())
-    pools: dict[str, _Pool] = {}
+    claims: dict[Entry, Claim] = {}
+    unmet: dict[Entry, UserError] = {}
+    owners: dict[Device, Entry] = {}
     for entry in wanted:
-        if isinstance(entry.wants, str):
+        if isinstance(entry.wants, Request) and entry.wants in allocated:
+            device = allocated[entry.wants]
+            if (first := owners.setdefault(device, entry)) is not entry:
+                unmet[entry] = _given_twice(entry, device, first)
+            else:
+                claims[entry] = Claim(entry=entry, device=device, variable=None)
+    given = set(owners)
+    pools: dict[str, _Pool | None] = {}
+    for entry in wanted:
+        if not isinstance(entry.wants, str):
+            continue
+        try:
             if entry.wants not in pools:
+                pools[entry.wants] = None  # what is wrong with a pool is said once
                 pools[entry.wants] = _Pool.of(entry, entry.wants, wanted, environ, host)
             pool = pools[entry.wants]
-            claims[entry] = Claim(entry=entry, device=pool.next(entry, given), variable=pool.variable)
-            given.add(claims[entry].device)
-    by_variable = {pool.variable: pool for pool in pools.values()}
+            if pool is not None:
+                claims[entry] = Claim(entry=entry, device=pool.next(entry, given), variable=pool.variable)
+                given.add(claims[entry].device)
+        except UserError as error:
+            unmet[entry] = error
+    by_variable = {pool.variable: pool for pool in pools.values() if pool is not None}
     left_over = tuple(
         LeftOver(pool.variable, left)
         for pool in by_variable.values()
         if (left := tuple(device for device in pool.devices if device not in given))
     )
-    return tuple(claims[entry] for entry in wanted), (*left_over, *_unasked(environ, set(by_variable)))
+    asked = {variable(resource, kind) for resource in pools for kind in Kind}
+    return Claimed(
+        claims=tuple(claims[entry] for entry in wanted if entry in claims),
+        left_over=(*left_over, *_unasked(environ, asked)),
+        unmet=unmet,
+    )
 
 
 def entries(devices: Devices) -> tuple[Entry, ...]:
@@ -124,17 +160,11 @@ def entries(devices: Devices) -> tuple[Entry, ...]:
     return tuple(Entry(kind=kind, name=entry.name, wants=entry.wants) for kind, found in listed for entry in found)
 
 
-def _each_once(claims: Iterable[Claim]) -> set[Device]:
-    """Their devices; UserError for one that two requests have."""
-    owners: dict[Device, Entry] = {}
-    for claim in claims:
-        first = owners.setdefault(claim.device, claim.entry)
-        if first is not claim.entry:
-            raise UserError(
-                f"{claim.entry} is {claim.entry.wants}, which was given {claim.device}, and so was {first.wants}, "
-                f"{first}; expected each device once: the DRA driver's log says why"
-            )
-    return set(owners)
+def _given_twice(entry: Entry, device: Device, first: Entry) -> UserError:
+    return UserError(
+        f"{entry} is {entry.wants}, which was given {device}, and so was {first.wants}, {first}; "
+        "expected each device once: the DRA driver's log says why"
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +208,9 @@ class _Pool:
                 return cls(resource, name, _DECODE[kind](name, environ[name]), drawing)
             devices = cards(decode(name, environ[name]), wanted=drawing, same_card=_same_card(host))
         except InvalidValue as error:
-            raise UserError(f"{entry} asks for {resource}, but {error}") from error
+            raise UserError(
+                f"{entry} asks for {resource}, but {error}; the log of the plugin that serves {resource} may say why"
+            ) from error
         return cls(resource, name, devices, drawing)
 
     def next(self, entry: Entry, given: set[Device]) -> Device:

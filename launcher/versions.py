@@ -1,12 +1,13 @@
-"""Elements of ours that libvirt 9.0 does not know, and since when another does.
+"""Elements of ours that libvirt 9.0 and QEMU 7.2 do not know, and since when others do.
 
-Libvirt 9.0 is the oldest that a launcher runs on (Debian 12). The facts are libvirt's: NEWS.rst, the "since" notes of
-formatdomain.rst, and for discard_granularity, which they leave out, the releases of its Go module libvirtxml.
+They are the oldest that a launcher runs on (Debian 12). The facts are libvirt's: NEWS.rst, the "since" notes of
+formatdomain.rst, and for discard_granularity, which they leave out, the releases of its Go module libvirtxml; and
+QEMU's: the change logs of its releases.
 """
 
 import re
 from collections.abc import Iterable
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol
 
 from launcher.errors import Refusal, UserError
 
@@ -21,15 +22,16 @@ class Tree(Protocol):
 
 
 class Newer(NamedTuple):
-    """An element that needs a newer libvirt: where it is in the domain, in ElementPath, and what asks for it."""
+    """An element that needs a newer libvirt or QEMU: its place in the domain, in ElementPath, and what asks for it."""
 
     path: str
     since: Version
     element: str
     field: str
+    program: Literal["libvirt", "QEMU"] = "libvirt"
 
     def __str__(self) -> str:
-        return f"{self.element} of {self.field} needs libvirt {shown(self.since)}"
+        return f"{self.element} of {self.field} needs {self.program} {shown(self.since)}"
 
 
 NEWER = (
@@ -59,10 +61,23 @@ NEWER = (
     ),
 )
 
+#: What libvirt passes on, and has known longer than QEMU, or as long.
+NEWER_FOR_QEMU = (
+    Newer(
+        "launchSecurity[@type='sev-snp']", (9, 1, 0), "<launchSecurity type='sev-snp'>", "launchSecurity.snp", "QEMU"
+    ),
+    Newer("launchSecurity[@type='tdx']", (10, 1, 0), "<launchSecurity type='tdx'>", "launchSecurity.tdx", "QEMU"),
+    Newer("devices/interface/model[@type='igb']", (8, 0, 0), "<model type='igb'>", "devices.interfaces.model", "QEMU"),
+    Newer("devices/disk/driver/iothreads", (9, 0, 0), "<disk><driver><iothreads>", "ioThreadsPolicy", "QEMU"),
+    Newer(
+        "devices/controller/driver/iothreads", (10, 0, 0), "<controller><driver><iothreads>", "ioThreadsPolicy", "QEMU"
+    ),
+)
 
-def newer_elements(domain: Tree) -> tuple[Newer, ...]:
+
+def newer_elements(domain: Tree, table: Iterable[Newer] = NEWER) -> tuple[Newer, ...]:
     """Those that this domain has, in the table's order."""
-    return tuple(newer for newer in NEWER if domain.find(newer.path) is not None)
+    return tuple(newer for newer in table if domain.find(newer.path) is not None)
 
 
 def refuse_newer(found: Iterable[Newer], libvirt: Version) -> None:

@@ -13,10 +13,10 @@ from pci.address import PCIAddress
 from pci.functions import is_gpu, is_nvswitch, is_on_vfio
 from pci.resource import Kind, variable
 from pci.sysfs import Function, Host, MediatedDevice, OtherMember
+from pci.viability import not_for_guests, not_viable
 from plugin.config import Config, Groups, NodeDevice, Rule
 from plugin.errors import Refusal
 from plugin.naming import PREFIXES, PCIIDs, resource_name, type_resource_name
-from plugin.viability import not_for_guests, not_viable
 
 Card = tuple[Function, ...]
 
@@ -187,7 +187,8 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
                 leads = [other.lead for other in group]
         members = _members(host, unit.lead.iommu_group)
         unfit = next(filter(None, (not_for_guests(host, lead, noiommu=config.noiommu) for lead in leads)), None)
-        withheld = unit.withheld or unfit or shares
+        withheld = unit.withheld or (None if unfit is None else str(unfit)) or shares
+        broken = None if withheld else not_viable(host, functions)
         yield Device(
             functions=functions,
             lead=unit.lead,
@@ -198,7 +199,7 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
             withheld=withheld,
-            unhealthy=None if withheld else not_viable(host, functions),
+            unhealthy=None if broken is None else str(broken),
         )
 
 

@@ -1,5 +1,6 @@
 """The rules that matter are run: linters, types, import contracts, and that what is generated or pinned is current."""
 
+import errno
 import os
 import re
 import shutil
@@ -33,6 +34,7 @@ BREACHES = {
     "floor": ("launcher/claims.py", "import plugin.naming"),
     "floor-stdlib": ("pci/sysfs.py", "import yaml"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
+    "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "plugin-storeys": ("plugin/naming.py", "import plugin.inventory"),
@@ -98,6 +100,17 @@ def test_the_readme_gives_every_dependency_its_reason_and_ci_the_test_command() 
         assert re.search(rf"^\| {name} \| .+ \| .+ \|$", readme, re.MULTILINE), f"README.md gives no reason for {name}"
     assert "make test" in readme
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
+
+
+def test_each_message_in_troubleshooting_is_one_that_the_launcher_says() -> None:
+    """Its parts between the names and numbers, which stand as capital letters and dots."""
+    modules = [path for folder in ("launcher", "pci") for path in sorted((ROOT / folder).rglob("*.py"))]
+    code = "".join(path.read_text() for path in modules)
+    said = re.sub(r'"\s*\n\s*f?"', "", code) + " ".join(map(os.strerror, errno.errorcode))
+    for message in re.findall(r"^\| (`.+?) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE):
+        parts = re.split(r"^`libvirt cannot |` or `|\b[A-Z]\b|\bURI\b|\.\.\.|'N'|: |`", message)
+        words = [part.strip() for part in parts if not part.startswith("/dev")]
+        assert [part for part in words if part not in said] == [], message
 
 
 def test_rendering_imports_neither_libvirt_nor_grpc() -> None:

@@ -27,4 +27,8 @@ def warn_of_misplaced(layout: Layout) -> None:
 
 
 def warn(text: str) -> None:
-    print(f"gpu-launcher: warning: {one_line(text)}", file=sys.stderr)
+    say("warning", text)
+
+
+def say(level: str, text: str) -> None:
+    print(f"gpu-launcher: {level}: {one_line(text)}", file=sys.stderr)

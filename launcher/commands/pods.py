@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.claims import Device, LeftOver, entries
+from launcher.claims import Device, Entry, LeftOver, entries
 from launcher.cpus.host import address_bits, processors_of
 from launcher.errors import UserError
 from launcher.hostdevs import Card, passed_on
@@ -36,16 +36,24 @@ def pod_of(env: list[str] | None, env_file: Path | None, sysfs: Path | None, dra
 
 
 def passed_on_in(vmi: VirtualMachineInstance, pod: Pod) -> tuple[tuple[Card, ...], tuple[LeftOver, ...], Host | None]:
-    devices = vmi.spec.domain.devices
-    # A VM without devices renders where there is no /sys at all; what a flag names is looked at in any case.
-    host = _host(pod.sysfs) if devices.gpus or devices.hostDevices or pod.sysfs != SYS else None
-    allocated: Mapping[Request, Device] = {}
-    if any(entry.claimName is not None for entry in (*devices.gpus, *devices.hostDevices)):
-        from launcher.dra import IN_POD, read_allocated
+    host = host_in(vmi, pod)
+    return *passed_on(vmi, pod.environ, host, allocated_in(vmi, pod, entries(vmi.spec.domain.devices))), host
 
-        directory = pod.dra if pod.offline else pod.dra or IN_POD
-        allocated = read_allocated(entries(devices), vmi.spec.resourceClaims, directory)
-    return *passed_on(vmi, pod.environ, host, allocated), host
+
+def host_in(vmi: VirtualMachineInstance, pod: Pod) -> Host | None:
+    # A VM without devices renders where there is no /sys at all; what a flag names is looked at in any case.
+    devices = vmi.spec.domain.devices
+    return _host(pod.sysfs) if devices.gpus or devices.hostDevices or pod.sysfs != SYS else None
+
+
+def allocated_in(vmi: VirtualMachineInstance, pod: Pod, asking: tuple[Entry, ...]) -> Mapping[Request, Device]:
+    """What DRA gave to these entries."""
+    if not any(isinstance(entry.wants, Request) for entry in asking):
+        return {}
+    from launcher.dra import IN_POD, read_allocated
+
+    directory = pod.dra if pod.offline else pod.dra or IN_POD
+    return read_allocated(asking, vmi.spec.resourceClaims, directory)
 
 
 def processors_in(vmi: VirtualMachineInstance, sysfs: Path | None) -> Processors:

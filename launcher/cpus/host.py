@@ -31,7 +31,7 @@ def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
             if said := text(sys, path):
                 return parse_cpulist(said)
     except (Unreadable, ValueError) as error:
-        raise Refusal(f"{sys}: cannot read the pod's CPUs: {error}") from error
+        raise Refusal(f"{sys}: cannot read the pod's CPUs: {error}; for a bug report: gpu-plugin record DIR") from error
     raise Refusal(
         f"{sys}: cannot read the pod's CPUs: expected {' or '.join(_CPUSETS)}; "
         "dedicatedCpuPlacement needs the cpuset controller and its file system in the container"
@@ -53,4 +53,4 @@ def processors_of(sys: Path) -> Processors:
     try:
         return read_processors(sys)
     except Unreadable as error:
-        raise Refusal(f"{sys}: {error}") from error
+        raise Refusal(f"{sys}: {error}; for a bug report: gpu-plugin record DIR") from error

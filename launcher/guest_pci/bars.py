@@ -61,7 +61,7 @@ def read_bars(sys: Path | None, cards: tuple[Card, ...]) -> Mapping[PCIAddress, 
     try:
         found = {address: read_bars_of(sys, address) for card in cards for address in card.functions}
     except Unreadable as error:
-        raise Refusal(f"{sys}: {error}") from error
+        raise Refusal(f"{sys}: {error}; for a bug report: gpu-plugin record DIR") from error
     return {address: bars for address, bars in found.items() if bars is not None}
 
 

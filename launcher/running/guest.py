@@ -111,6 +111,21 @@ def version(connection: Any) -> Version:
         return numbered(connection.getLibVersion())
 
 
+def versions_at(uri: str) -> tuple[Version, Version | None]:
+    """Those of the libvirt there and of its QEMU, None where that is another hypervisor. Refusal as connected()."""
+    _run_event_loop()
+    with _asked(f"be reached at {uri}"):
+        connection = libvirt.open(uri)
+    with _asked(f"tell its versions at {uri}"):
+        qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
+        return version(connection), qemu
+
+
+def library_version() -> Version:
+    """The version of libvirt in this process, which is the embedded driver's."""
+    return numbered(libvirt.getVersion())
+
+
 def start(domain: Any, vm: VM) -> None:
     """Have the domain started, in a thread of its own: with VFIO it takes minutes. Started or NotStarted tells how."""
 

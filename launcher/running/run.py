@@ -10,8 +10,8 @@ from typing import Any
 from launcher.running import guest
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Ending, NotStarted, Started
+from launcher.running.limits import let_lock
 from launcher.running.plan import Plan
-from launcher.running.preflight import let_vfio_lock
 from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
@@ -33,7 +33,7 @@ def run(plan: Plan, vm: VM) -> Ending:
     its grace period, at once where that is the request, or where the guest has no ACPI to be asked by.
     """
     if plan.locked:
-        let_vfio_lock(plan.locked)
+        let_lock(plan.locked)  # as the preflight did, in a process that has ended
     try:
         with _place(plan, vm) as (connection, ready), guest.defined(connection, plan.xml, vm) as domain:
             _log.info("%s is defined on %s", plan.domain, plan.uri)

@@ -12,12 +12,12 @@ from pci.address import PCIAddress
 from pci.details import Details
 from pci.functions import is_gpu, is_vfio_driver
 from pci.sysfs import DEVICES, Function, Host
+from pci.viability import PLACEHOLDERS, keeps_its_group
 from plugin.binding.uses import Use
 from plugin.config import Config
 from plugin.errors import Refusal
 from plugin.inventory import fitting
 from plugin.naming import PREFIXES
-from plugin.viability import PLACEHOLDERS, keeps_its_group
 
 _PROBE = "bus/pci/drivers_probe"
 _NVIDIA = 0x10DE

@@ -13,10 +13,10 @@ from enum import IntEnum, StrEnum
 from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.platform import Platform
 from pci.sysfs import IOMMU_GROUPS, OTHER_DRIVER
+from pci.viability import keeps_its_group
 from plugin.config import Groups
 from plugin.doctor.evidence import Evidence
 from plugin.inventory import Device
-from plugin.viability import keeps_its_group
 
 #: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
 _KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}

@@ -179,7 +179,10 @@ def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab,
         for name in (one, other):
             lab.wait_for_end(name)
             log = lab.cluster.kubectl("logs", name)
-            assert "gpu-launcher: VFIO locks the guest's memory: 1280 MiB with libvirt's reserve" in log
+            assert (
+                "gpu-launcher: RLIMIT_MEMLOCK: VFIO and SEV lock the guest's memory: 1280 MiB with libvirt's reserve"
+                in log
+            )
             assert "give it the capability SYS_RESOURCE" in log
             (container,) = lab.cluster.get("pod", name)["status"]["containerStatuses"]
             assert container["state"]["terminated"]["exitCode"] == 1

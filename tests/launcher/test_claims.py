@@ -112,7 +112,8 @@ def test_a_variable_that_no_entry_asks_for_is_left_over_as_a_whole() -> None:
 def test_what_is_no_address_is_named_with_entry_and_variable() -> None:
     assert problem_of(devices(gpus=[("gpu1", RTX_3090)]), {RTX_3090_VARIABLE: "0000:41:00x0"}) == (
         f"gpu 'gpu1' asks for {RTX_3090}, but "
-        f"{RTX_3090_VARIABLE}: '0000:41:00x0' is not a PCI address like 0000:41:00.0"
+        f"{RTX_3090_VARIABLE}: '0000:41:00x0' is not a PCI address like 0000:41:00.0; "
+        f"the log of the plugin that serves {RTX_3090} may say why"
     )
 
 

@@ -1,0 +1,117 @@
+"""What the container may use of the node's memory and CPUs, by its cgroup, against what the guest is to have.
+
+Files of version 2 and of version 1 (kernel Documentation/admin-guide/cgroup-v2.rst, cgroup-v1/memory.rst;
+Documentation/scheduler/sched-bwc.rst), as a container sees its own; and of each cgroup above that it can see.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.checks.finding import Finding, error, warning
+from launcher.manifest.spec import VirtualMachineInstance
+from pci.attribute import Unreadable, text
+
+_ROOT = "fs/cgroup"
+_MIB = 1 << 20
+#: Version 1 writes a number for "no limit": the largest that is a multiple of the page size (PAGE_COUNTER_MAX).
+_NO_LIMIT = 1 << 62
+_MEMORY_LIMIT = "the container's memory limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bytes of memory, CPUs by quota, and bytes of hugepages by their size; None and absent where nothing is said."""
+
+    memory: int | None = None
+    cpus: float | None = None
+    hugepages: Mapping[int, int]
+
+
+def read_limits(sys: Path, membership: str) -> Limits:
+    """The least of the limits of this process's cgroups. `membership` is /proc/self/cgroup, where it is known.
+
+    A controller is of version 1, mounted by its name, or of version 2, whose tree is all that there is.
+    """
+    paths = dict(re.findall(r"^\d+:([^:\n]*):(/[^\n]*)$", membership, re.MULTILINE))
+    of_controller = {name: path for names, path in paths.items() for name in names.split(",")}
+
+    def said(controller: str, file: str) -> Iterator[str]:
+        for mount, path in ((controller, of_controller.get(controller, "/")), ("", of_controller.get("", "/"))):
+            for place in _places(f"{_ROOT}/{mount}".rstrip("/"), path):
+                try:
+                    found = text(sys, f"{place}/{file}")
+                except Unreadable:
+                    continue  # what is no text is no limit
+                if found:
+                    yield found
+
+    memory = [*_numbers(said("memory", "memory.max")), *_numbers(said("memory", "memory.limit_in_bytes"))]
+    cpus = [*_quotas(said("cpu", "cpu.max"))]
+    for quota, period in zip(said("cpu", "cpu.cfs_quota_us"), said("cpu", "cpu.cfs_period_us"), strict=False):
+        cpus += _quotas([f"{quota} {period}"])
+    return Limits(
+        memory=min(memory, default=None),
+        cpus=min(cpus, default=None),
+        hugepages={
+            size: min(found)
+            for size, name in _PAGES.items()
+            if (
+                found := [
+                    *_numbers(said("hugetlb", f"hugetlb.{name}.max")),
+                    *_numbers(said("hugetlb", f"hugetlb.{name}.limit_in_bytes")),
+                ]
+            )
+        },
+    )
+
+
+#: As the kernel names them (hugetlb_cgroup_file_init, mem_fmt in mm/hugetlb_cgroup.c).
+_PAGES = {
+    size: f"{size >> 30}GB" if size >= 1 << 30 else f"{size >> 20}MB" if size >= 1 << 20 else f"{size >> 10}KB"
+    for size in (1 << bits for bits in range(16, 36))
+}
+
+
+def memory(vmi: VirtualMachineInstance, limit: int | None, *, is_pinned: bool) -> Finding | None:
+    """Whether the guest's memory fits below the limit; with `is_pinned` it has all of it from its start. Hugepages are
+    accounted by themselves."""
+    domain = vmi.spec.domain
+    if limit is None or domain.memory.hugepages is not None or limit > domain.guest_memory:
+        return None
+    says = f"is {limit // _MIB} MiB, and the guest has {domain.guest_memory // _MIB} MiB besides what QEMU needs"
+    fix = "raise resources.limits.memory of the container; the Pod that gpu-launcher pod prints has what it takes"
+    if is_pinned:
+        return error(_MEMORY_LIMIT, f"{says}: VFIO and SEV pin it all, and the kernel would kill QEMU", fix)
+    return warning(_MEMORY_LIMIT, f"{says}: the kernel kills QEMU when the guest uses it", fix)
+
+
+def cpus(vmi: VirtualMachineInstance, quota: float | None) -> Finding | None:
+    vcpus = vmi.spec.domain.vcpus
+    if quota is None or quota >= vcpus:
+        return None
+    return warning(
+        "the container's CPU limit",
+        f"is {quota:g} CPUs, and the guest has {vcpus} vCPUs: they stand still for a part of each tenth of a second",
+        "raise resources.limits.cpu of the container, or leave it out",
+    )
+
+
+def _places(mount: str, path: str) -> list[str]:
+    """The cgroup and those above it; without a namespace of its own, a container has its cgroup at the mount itself."""
+    parts = [part for part in path.split("/") if part and part != ".."]
+    return ["/".join([mount, *parts[:depth]]) for depth in range(len(parts) + 1)]
+
+
+def _numbers(found: Iterable[str]) -> Iterator[int]:
+    for each in found:
+        if re.fullmatch("[0-9]{1,20}", each, re.ASCII) and int(each) < _NO_LIMIT:
+            yield int(each)
+
+
+def _quotas(found: Iterable[str]) -> Iterator[float]:
+    """`QUOTA PERIOD` in microseconds; max and -1 are none."""
+    for each in found:
+        if match := re.fullmatch("([0-9]{1,15}) ([1-9][0-9]{0,15})", each, re.ASCII):
+            yield int(match[1]) / int(match[2])

@@ -1,0 +1,196 @@
+"""The cards that the guest is to get, as the host has them now: in sysfs, and as nodes in the container.
+
+What a pod was allocated can be stale. The kubelet keeps its answers over a reboot of the node, and repeats them for a
+pod that is still bound to it (pkg/kubelet/cm/devicemanager, podDevices), whatever sits at those addresses by then.
+"""
+
+import errno
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from uuid import UUID
+
+from launcher.checks.finding import Finding, error, warning
+from launcher.checks.opening import Outcome, because, is_missing, tried
+from launcher.claims import EntryKind
+from launcher.hostdevs import Card, function_of, mediated
+from pci.functions import is_gpu, is_on_vfio, word
+from pci.resource import USBAddress
+from pci.sysfs import Function, Host
+from pci.viability import not_for_guests, not_viable
+
+_VFIO = "vfio/vfio"
+
+_ANEW = (
+    "if it is another device than was allocated, since the node was booted with others, delete the pod: the kubelet "
+    "repeats its old answer"
+)
+
+#: Whose devices the resources of GPUs are named for: 15b3 is Mellanox, which is NVIDIA's.
+_VENDORS: Mapping[str, frozenset[int]] = {
+    "nvidia.com": frozenset({0x10DE, 0x15B3}),
+    "amd.com": frozenset({0x1002, 0x1022}),
+    "intel.com": frozenset({0x8086}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """What came of opening the nodes that the guest needs, by their names below /dev; the IOMMU groups of which the
+    container has nodes; whether it has nodes by function (/dev/vfio/devices)."""
+
+    opened: Mapping[str, Outcome]
+    groups: tuple[str, ...]
+    has_functions: bool
+
+
+def read_nodes(dev: Path, cards: Iterable[Card], host: Host) -> Nodes:
+    """Try each node that the guest needs, below the directory that stands for /dev."""
+    wanted = [name for card in cards for name in _nodes_of(card, host)]
+    return Nodes(
+        opened=tried(
+            dev, dict.fromkeys([_VFIO, *wanted] if any(name.startswith("vfio/") for name in wanted) else wanted)
+        ),
+        groups=tuple(sorted((path.name for path in (dev / "vfio").glob("[0-9]*")), key=lambda name: (len(name), name))),
+        has_functions=(dev / "vfio" / "devices").is_dir(),
+    )
+
+
+def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
+    """Each card is there, is VFIO's as a whole, with its whole IOMMU group; and is what its entry asks for."""
+    for card in cards:
+        found = _in_sysfs(card, host, sys)
+        if found is not None:
+            yield found
+        elif card.claim.device in (*card.functions, card.device):
+            yield from _strange(card, host)
+
+
+def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_runs: bool) -> Iterator[Finding]:
+    """The nodes are there and can be opened. With `guest_runs`, it is the guest that has its groups open."""
+    if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:
+        yield _without_vfio(outcome, nodes)
+    for card in cards:
+        for name in _nodes_of(card, host):
+            outcome = nodes.opened[name]
+            if outcome is None or (outcome == errno.EBUSY and guest_runs):
+                continue
+            yield _without_node(card, name, outcome, nodes)
+
+
+def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
+    entry, device = card.claim.entry, card.device
+    if isinstance(device, USBAddress):
+        return None
+    if isinstance(device, UUID):
+        mdev = mediated(device, host)
+        if mdev is None:
+            return error(entry, f"the mediated device {device} is not in {sys}", f"make it on the node again; {_ANEW}")
+        if mdev.iommu_group is None:
+            return error(entry, f"the mediated device {device} is in no IOMMU group", "load vfio_mdev on the node")
+        return None
+    if card.missing is not None:
+        return error(
+            entry,
+            card.missing,
+            f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's; "
+            f"{_ANEW}",
+        )
+    functions = tuple(host.functions[address] for address in card.functions)
+    lead = host.functions[device]
+    if (hindrance := not_for_guests(host, lead, noiommu=False)) is not None:
+        return error(entry, f"{_what(lead)} {hindrance.says}", f"{hindrance.cure}; {_ANEW}")
+    if (hindrance := not_viable(host, functions)) is not None:
+        return error(entry, f"{_what(lead)} {hindrance.says}", hindrance.cure)
+    return None
+
+
+def _strange(card: Card, host: Host) -> Iterator[Finding]:
+    """What the entry says of its device, and the device is not."""
+    claim, function = card.claim, function_of(card.claim.device, host)
+    if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
+        return
+    prefix = claim.entry.wants.partition("/")[0]
+    vendors = _VENDORS.get(prefix)
+    if vendors is not None and function.vendor_id not in vendors:
+        yield error(
+            claim.entry,
+            f"asks for {claim.entry.wants}, and {_what(function)} is not of {prefix}",
+            f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}; {_ANEW}",
+        )
+    elif not any(is_gpu(host.functions[address]) for address in (*card.functions, function.address)):
+        yield warning(
+            claim.entry, f"{_what(function)} is no GPU", f"list it under hostDevices, if it is what is meant; {_ANEW}"
+        )
+
+
+def _nodes_of(card: Card, host: Host) -> tuple[str, ...]:
+    """Below /dev; libvirt opens VFIO by groups, which is the older of its two ways."""
+    device = card.device
+    if isinstance(device, USBAddress):
+        return (f"bus/usb/{device.bus:03}/{device.device:03}",)
+    mdev = mediated(device, host)
+    function = function_of(device, host)
+    if mdev is not None:
+        group = mdev.iommu_group
+    else:
+        group = function.iommu_group if function is not None and is_on_vfio(function) else None
+    return () if group is None or group in host.noiommu else (f"vfio/{group}",)
+
+
+def _without_vfio(outcome: int, nodes: Nodes) -> Finding:
+    path = f"/dev/{_VFIO}"
+    if not is_missing(outcome):
+        return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome))
+    if nodes.has_functions:
+        return error(
+            path,
+            "is not in the container, which has VFIO's nodes by function alone (/dev/vfio/devices), and libvirt opens "
+            "groups",
+            "expected a kernel with CONFIG_VFIO_GROUP and CONFIG_VFIO_CONTAINER, or CONFIG_IOMMUFD_VFIO_CONTAINER",
+        )
+    return error(path, "is not in the container", f"{_REQUESTED}, and the node to have loaded vfio_pci")
+
+
+def _without_node(card: Card, name: str, outcome: int, nodes: Nodes) -> Finding:
+    entry, path = card.claim.entry, f"/dev/{name}"
+    if isinstance(card.device, USBAddress):
+        says = "is not in the container" if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
+        fix = f"plug the device in again; {_ANEW}" if is_missing(outcome) else _openable(outcome)
+        return error(entry, f"{path}, the USB device {card.device}, {says}", fix)
+    what = f"{path}, the IOMMU group of {card.device},"
+    if outcome == errno.EBUSY:
+        return error(
+            entry,
+            f"{what} is in use: another process has it open",
+            "end the guest or the program that has the card; gpu-plugin inventory says which pod it is in",
+        )
+    if not is_missing(outcome):
+        return error(entry, f"{what} cannot be opened: {because(outcome)}", _openable(outcome))
+    if nodes.groups:
+        there = ", ".join(nodes.groups)
+        return error(
+            entry,
+            f"{what} is not in the container, which has those of the groups {there}: the address was another device's "
+            "when it was allocated",
+            "delete the pod, so that its devices are allocated anew: the kubelet has repeated an answer from before "
+            "the node was booted with other devices",
+        )
+    return error(entry, f"{what} is not in the container", _REQUESTED)
+
+
+_REQUESTED = (
+    "expected the pod to request each device as a resource, as the one that gpu-launcher pod prints, and the device "
+    "plugin to give its nodes"
+)
+
+
+def _openable(outcome: int) -> str:
+    if outcome == errno.EACCES:
+        return "let the container run as root, as pods with VFIO devices do, or as the owner of the node"
+    return f"{_REQUESTED}: the container's device cgroup lets nothing else be opened"
+
+
+def _what(function: Function) -> str:
+    """`0000:01:00.1 (audio, 10de:10f9)`."""
+    return f"{function.address} ({word(function)}, {function.pci_id})"

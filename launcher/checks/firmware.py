@@ -1,0 +1,118 @@
+"""EFI: whether libvirt finds an image that has what the manifest asks for.
+
+libvirt picks one by descriptors, JSON files that come with the images (QEMU's docs/interop/firmware.json): by
+architecture, machine and features, in the order of their names, where a file in /etc masks one of its name in /usr
+(libvirt's src/qemu/qemu_firmware.c and qemu_interop_config.c).
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from launcher.checks.finding import Finding, error
+from launcher.elements.firmware import ARCHITECTURES, machine
+from launcher.elements.security import is_stateless
+from launcher.manifest.spec import VirtualMachineInstance
+
+#: From what counts most.
+DIRECTORIES = ("etc/qemu/firmware", "usr/share/qemu/firmware")
+#: What a domain may say yes or no to, and does (launcher.elements.firmware).
+_SAID = ("secure-boot", "enrolled-keys")
+_PACKAGES = {"amd64": "ovmf", "arm64": "qemu-efi-aarch64"}
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One descriptor: its file, what it says of itself, and the files that it names and that are missing."""
+
+    descriptor: str
+    features: frozenset[str]
+    targets: tuple[tuple[str, str], ...]
+    is_stateless: bool
+    missing: tuple[str, ...]
+
+
+def read_images(root: Path) -> tuple[Image, ...]:
+    """The EFI images of a container whose root this is, in libvirt's order. What is no descriptor is left out, as
+    libvirt leaves it out."""
+    found: dict[str, Path] = {}
+    for directory in reversed(DIRECTORIES):
+        found.update({path.name: path for path in (root / directory).glob("*.json")})
+    return tuple(image for name in sorted(found) if (image := _read(found[name], root)) is not None)
+
+
+def firmware(vmi: VirtualMachineInstance, images: tuple[Image, ...]) -> Iterator[Finding]:
+    """Nothing for a guest with BIOS, which is QEMU's own."""
+    efi = vmi.spec.efi
+    if efi is None:
+        return
+    architecture = ARCHITECTURES[vmi.spec.architecture]
+    wanted = dict.fromkeys(_SAID, efi.secureBoot)
+    required = _of_security(vmi)
+    fitting = [
+        image
+        for image in images
+        if any(
+            arch == architecture and fnmatchcase(_versioned(machine(vmi.spec)), pattern)
+            for arch, pattern in image.targets
+        )
+        and all((feature in image.features) is asked for feature, asked in wanted.items())
+        and required <= image.features
+        and (image.is_stateless or not is_stateless(vmi.spec.domain))
+    ]
+    asked = f"EFI for {architecture}, secure boot {'on' if efi.secureBoot else 'off'}"
+    if required:
+        asked += f", with {' and '.join(sorted(required))}"
+    if not fitting:
+        others = ", ".join(image.descriptor for image in images) or "none"
+        yield error(
+            "firmware",
+            f"no image is {asked}: {' and '.join(f'/{directory}' for directory in DIRECTORIES)} describe {others}",
+            f"install the Debian package {_PACKAGES[vmi.spec.architecture]}, as gpu-launcher's image does, or write "
+            "another firmware.bootloader",
+        )
+    elif fitting[0].missing:
+        yield error(
+            "firmware",
+            f"{fitting[0].descriptor} is {asked}, and names {' and '.join(fitting[0].missing)}, which is not there",
+            f"install the Debian package {_PACKAGES[vmi.spec.architecture]} anew",
+        )
+
+
+def _of_security(vmi: VirtualMachineInstance) -> frozenset[str]:
+    security = vmi.spec.domain.launchSecurity
+    if security is None:
+        return frozenset()
+    if security.sev is not None:
+        return frozenset({"amd-sev-es" if security.sev.policy.encryptedState else "amd-sev"})
+    return frozenset({"amd-sev-snp" if security.snp is not None else "intel-tdx"})
+
+
+def _versioned(machine: str) -> str:
+    """An alias as one of the machines that it stands for: descriptors name those."""
+    return {"q35": "pc-q35-0", "virt": "virt-0"}.get(machine, machine)
+
+
+def _read(path: Path, root: Path) -> Image | None:
+    try:
+        said = json.loads(path.read_text(encoding="utf-8"))
+        if "uefi" not in said["interface-types"]:
+            return None
+        mapping: Mapping[str, Any] = said["mapping"]
+        named = [mapping[part]["filename"] for part in ("executable", "nvram-template") if part in mapping]
+        if mapping["device"] == "memory":
+            named = [mapping["filename"]]
+        return Image(
+            descriptor=path.name,
+            features=frozenset(said["features"]),
+            targets=tuple(
+                (target["architecture"], pattern) for target in said["targets"] for pattern in target["machines"]
+            ),
+            is_stateless=mapping["device"] == "memory" or mapping.get("mode") == "stateless",
+            missing=tuple(name for name in named if not (root / name.lstrip("/")).is_file()),
+        )
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # one that masks another is empty

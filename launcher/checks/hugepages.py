@@ -1,0 +1,123 @@
+"""Hugepages: enough free ones of the wanted size, on the node and in the container; their file system, if it is used.
+
+Kernel Documentation/admin-guide/mm/hugetlbpage.rst.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.checks.cgroup import Limits
+from launcher.checks.finding import Finding, error
+from launcher.cpus.pinning import Cell
+from launcher.manifest.spec import VirtualMachineInstance
+from pci.attribute import Unreadable, names, text
+from pci.processors import NODES
+
+_POOLS = "kernel/mm/hugepages"
+_KIB, _MIB = 1 << 10, 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Pools:
+    """Bytes of free hugepages of the wanted size, on the whole node, and by NUMA node; None where the node has no pages
+    of the size; the sizes that it has; the sizes of which a file system is mounted, in bytes, 0 for the default one."""
+
+    free: int | None
+    by_node: Mapping[int, int]
+    sizes: tuple[int, ...]
+    mounted: frozenset[int]
+
+
+def read_pools(sys: Path, page: int, mounts: str) -> Pools:
+    """The pools of pages of `page` bytes. `mounts` is /proc/self/mounts, where it is known."""
+    try:
+        by_node = {
+            int(name[4:]): found
+            for name in names(sys, NODES)
+            if re.fullmatch("node[0-9]{1,5}", name, re.ASCII)
+            and (found := _free(sys, f"{NODES}/{name}/hugepages", page)) is not None
+        }
+        sizes = tuple(
+            sorted(int(match[1]) * _KIB for name in names(sys, _POOLS) if (match := re.fullmatch(_POOL, name)))
+        )
+        free = _free(sys, _POOLS, page)
+    except Unreadable:
+        return Pools(None, {}, (), frozenset())
+    mounted = frozenset(
+        int(size[1]) * _UNITS[size[2]] if (size := re.search(r"\bpagesize=(\d{1,12})([KMG])", options)) else 0
+        for options in re.findall(r"^\S+ \S+ hugetlbfs (\S+)", mounts, re.MULTILINE)
+    )
+    return Pools(free, by_node, sizes, mounted)
+
+
+def hugepages(
+    vmi: VirtualMachineInstance, cells: tuple[Cell, ...], pools: Pools, limits: Limits, *, guest_runs: bool
+) -> Iterator[Finding]:
+    """With `guest_runs`, it is the guest that has its pages. `cells` are the guest's, as far as they are known."""
+    wanted = vmi.spec.domain.memory.hugepages
+    if wanted is None:
+        return
+    page, memory = wanted.pageSize, vmi.spec.domain.guest_memory
+    subject = f"hugepages of {_shown(page)}"
+    request = f"hugepages-{_kubernetes(page)}"
+    if pools.free is None:
+        if pools.sizes:
+            yield error(
+                subject,
+                f"are not on this node, which has those of {', '.join(map(_shown, pools.sizes))}",
+                "write another memory.hugepages.pageSize, or choose another node by its allocatable hugepages",
+            )
+        return
+    if not guest_runs:
+        if pools.free < memory:
+            yield error(
+                subject,
+                f"are free for {pools.free // _MIB} MiB on the node, and the guest has {memory // _MIB} MiB",
+                f"let the pod request {request} as large as the guest, so that the scheduler counts them, and "
+                "the node reserve more (hugepages= on the kernel's command line)",
+            )
+        for cell in cells:
+            free = pools.by_node.get(cell.node) if cell.node is not None and cell.is_bound else None
+            if free is not None and free < cell.memory:
+                yield error(
+                    subject,
+                    f"are free for {free // _MIB} MiB on NUMA node {cell.node}, and the guest has "
+                    f"{cell.memory // _MIB} MiB of it",
+                    "reserve more on that node (nr_hugepages in its sysfs), or leave the topology out",
+                )
+    limit = limits.hugepages.get(page)
+    if limit is not None and limit < memory:
+        yield error(
+            subject,
+            f"are {limit // _MIB} MiB for this container, and the guest has {memory // _MIB} MiB",
+            f"let the pod request and limit {request} as large as the guest, as gpu-launcher pod prints it",
+        )
+    if not vmi.is_memfd and page not in pools.mounted and 0 not in pools.mounted:
+        yield error(
+            subject,
+            "are in no file system that is mounted here, and kubevirt.io/memfd is off",
+            "mount an emptyDir of medium HugePages, or leave the annotation kubevirt.io/memfd out",
+        )
+
+
+_POOL = r"hugepages-(\d{1,12})kB"
+_UNITS = {"K": _KIB, "M": _MIB, "G": 1 << 30}
+
+
+def _free(sys: Path, pools: str, page: int) -> int | None:
+    """Bytes that nobody has or has reserved; None where there are no such pages. NUMA nodes tell no reserved ones."""
+    pool = f"{pools}/hugepages-{page // _KIB}kB"
+    free, reserved = (text(sys, f"{pool}/{name}") for name in ("free_hugepages", "resv_hugepages"))
+    if free is None or not free.isdecimal():
+        return None
+    return (int(free) - (int(reserved) if reserved and reserved.isdecimal() else 0)) * page
+
+
+def _shown(page: int) -> str:
+    return f"{page >> 30} GiB" if page >= 1 << 30 else f"{page >> 20} MiB" if page >= _MIB else f"{page >> 10} KiB"
+
+
+def _kubernetes(page: int) -> str:
+    return _shown(page).replace(" ", "").removesuffix("B")

@@ -1,0 +1,33 @@
+"""passt, which listens for the guest with a socket for each port: to forward all takes tens of thousands of them."""
+
+import re
+
+from launcher.checks.finding import Finding, error
+from launcher.elements.interfaces import connected
+from launcher.manifest.spec import VirtualMachineInstance
+
+_PRIVILEGED = 1024
+_PORTS = 1 << 16
+#: The ports that connections go out from, which passt leaves alone (passt(1), --tcp-ports): Linux's own default.
+_EPHEMERAL = (32768, 60999)
+
+
+def ports(vmi: VirtualMachineInstance, ephemeral: str, open_files: int | None) -> Finding | None:
+    """Whether passt can open the sockets that it has to. `ephemeral` is /proc/sys/net/ipv4/ip_local_port_range, where
+    it is known; `open_files` is how many files a process may have open, None without limit.
+
+    One for each port of TCP and of UDP is the least; passt ends when it gets fewer ("Can't open enough sockets").
+    """
+    every = next((interface for interface in connected(vmi) if not interface.ports), None)
+    said = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
+    first, last = (int(said[1]), int(said[2])) if said else _EPHEMERAL
+    needed = 2 * (_PORTS - _PRIVILEGED - (last - first + 1))
+    if every is None or open_files is None or open_files >= needed:
+        return None
+    return error(
+        f"interface {every.name!r}",
+        f"lists no ports, so that passt listens on all: that takes {needed} open files at least, and a process of this "
+        f"container may have {open_files} (RLIMIT_NOFILE)",
+        "list the ports that are to reach the guest (interfaces.ports), or start the container runtime with a higher "
+        "LimitNOFILE",
+    )

@@ -1,0 +1,219 @@
+"""What `run` looks at before a start, and `check` by hand: the stages in this pod, and what stands in their way."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+from launcher.checks.cgroup import cpus, memory, read_limits
+from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
+from launcher.checks.finding import Finding, Level, said, sorted_by_level, warning, worst
+from launcher.checks.firmware import firmware, read_images
+from launcher.checks.hugepages import hugepages, read_pools
+from launcher.checks.kvm import kvm
+from launcher.checks.memlock import memlock, to_be_locked
+from launcher.checks.opening import opened
+from launcher.checks.ports import ports
+from launcher.checks.programs import missing_programs, programs, programs_of
+from launcher.checks.space import read_rooms, space
+from launcher.checks.variables import of_entries, of_left_over
+from launcher.checks.volumes import volumes
+from launcher.claims import claim_what_is_there, entries
+from launcher.commands.answers import say
+from launcher.commands.pods import Pod, address_bits_in, allocated_in, host_in, processors_in
+from launcher.cpus.host import cpuset_of_pod
+from launcher.cpus.placement import pinning
+from launcher.errors import LauncherError, Refusal
+from launcher.facts import Facts
+from launcher.guest_pci import hole
+from launcher.guest_pci.addresses import Layout
+from launcher.guest_pci.bars import read_bars
+from launcher.guest_pci.topology import laid_out
+from launcher.hostdevs import Card, not_passed_on, whole_cards
+from launcher.manifest.annotations import TOPOLOGY
+from launcher.manifest.hostdevices import Request
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.running.embedded import has_qemu_here, is_embedded
+from launcher.running.limits import let_lock, open_files
+from launcher.storage.volumes import facts_of_volumes
+from pci.sysfs import Host
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where QEMU is to run: libvirt's URI, whether KVM is not to be used, and the directories that stand for /, /dev
+    and /proc; None for what is not looked at. `guest_runs` is whether this VM runs already, and has what it needs."""
+
+    uri: str
+    emulation: bool = False
+    root: Path = Path("/")
+    dev: Path | None = Path("/dev")
+    proc: Path | None = Path("/proc")
+    guest_runs: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What the domain is made of; `locked` are the bytes that its QEMU has to be able to lock, 0 where that is not
+    ours."""
+
+    cards: tuple[Card, ...]
+    facts: Facts
+    layout: Layout
+    locked: int
+
+
+def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
+    """What is to be started. Refusal where something keeps it from that; warnings are said, and so are all errors where
+    there are several."""
+    findings, start = preflight(vmi, pod, place)
+    errors = [finding for finding in findings if finding.level is Level.ERROR]
+    for finding in findings:
+        if finding.level is Level.WARNING or len(errors) > 1:
+            say(finding.level.name.lower(), str(finding))
+    if len(errors) == 1:
+        raise Refusal(str(errors[0]))
+    if errors or start is None:
+        raise Refusal(f"{len(errors)} things keep the VM from starting; the lines above say each, with what mends it")
+    return start
+
+
+def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tuple[Finding, ...], Start | None]:
+    """All that stands in the way of a start, the worst first; and what is to be started, None where something does.
+
+    Raises this process's memlock limit to what has to be locked, which is how it finds out whether that can be.
+    """
+    assert pod.sysfs is not None, "it is this pod's"
+    findings: list[Finding] = []
+    is_ours = is_embedded(place.uri)  # another libvirt runs QEMU where this process cannot look
+
+    host = _tried(lambda: host_in(vmi, pod), findings)
+    cards, are_all = _cards(vmi, pod, host, findings)
+    if host is not None:
+        findings += in_sysfs(cards, host, pod.sysfs)
+    facts = facts_of_volumes(vmi.spec, place.root, pod.sysfs)
+    facts = replace(
+        facts,
+        kvm=not place.emulation and not (is_ours and _without_kvm(vmi, place, findings)),
+        address_bits=address_bits_in(pod) if has_qemu_here(place.uri) else None,
+        bars=_tried(lambda: read_bars(pod.sysfs, cards), findings) or {},
+    )
+    placed = _on_processors(vmi, facts, pod.sysfs, findings)
+    layout = None
+    if placed is not None and are_all:
+        layout = _tried(lambda: laid_out(vmi, cards, host, placed), findings)
+    if layout is not None:
+        findings += _of_layout(vmi, layout, placed or facts)
+    if is_ours:
+        findings += _surroundings(vmi, cards, host, layout, placed or facts, pod, place)
+    ready = None
+    if placed is not None and layout is not None and worst(findings) < Level.ERROR:
+        ready = Start(cards, placed, layout, to_be_locked(vmi, cards) if is_ours else 0)
+    return sorted_by_level(findings), ready
+
+
+def _cards(
+    vmi: VirtualMachineInstance, pod: Pod, host: Host | None, findings: list[Finding]
+) -> tuple[tuple[Card, ...], bool]:
+    """What the guest gets; and whether that is all that the manifest asks for."""
+    devices = vmi.spec.domain.devices
+    asking = [entry for entry in entries(devices) if isinstance(entry.wants, Request)]
+    given = [_tried(partial(allocated_in, vmi, pod, (entry,)), findings, entry) for entry in asking]
+    allocated = {request: device for each in given if each is not None for request, device in each.items()}
+    claimed = claim_what_is_there(devices, pod.environ, host, allocated)
+    findings += of_entries(claimed.unmet.items())
+    cards = whole_cards(claimed.claims, claimed.left_over, host, vmi.metadata.annotations.companions)
+    findings += of_left_over(not_passed_on(claimed.left_over, cards))
+    return cards, not claimed.unmet and None not in given
+
+
+def _without_kvm(vmi: VirtualMachineInstance, place: Place, findings: list[Finding]) -> bool:
+    if place.dev is None or place.emulation:
+        return False
+    device = place.dev / "kvm"
+    outcome = opened(device)
+    finding = kvm(device, outcome, emulation_allowed=vmi.metadata.annotations.allow_emulation)
+    findings += [] if finding is None else [finding]
+    return outcome is not None
+
+
+def _on_processors(vmi: VirtualMachineInstance, facts: Facts, sys: Path, findings: list[Finding]) -> Facts | None:
+    """The facts with the pod's CPUs and the node's, where the guest has some for itself; None where it cannot."""
+    processors = _tried(lambda: processors_in(vmi, sys), findings)
+    if processors is None:
+        return None
+    facts = replace(facts, processors=processors)
+    if vmi.spec.domain.cpu.dedicatedCpuPlacement:
+        cpus = _tried(lambda: cpuset_of_pod(sys), findings)
+        if cpus is None:
+            return None
+        facts = replace(facts, cpus=cpus)
+    return facts if _tried(lambda: (pinning(vmi, facts),), findings) is not None else None
+
+
+def _of_layout(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Iterator[Finding]:
+    for seat in layout.seats:
+        if seat.misplaced is not None:
+            yield warning(
+                seat.claim.entry,
+                seat.misplaced.replace("; ", ": "),
+                f"let the kubelet's topology manager give CPUs of the card's node, or leave {TOPOLOGY} out",
+            )
+    for text in hole.warnings(vmi, layout, facts):
+        yield said(Level.WARNING, text, "BARs")
+
+
+def _surroundings(
+    vmi: VirtualMachineInstance,
+    cards: tuple[Card, ...],
+    host: Host | None,
+    layout: Layout | None,
+    facts: Facts,
+    pod: Pod,
+    place: Place,
+) -> Iterator[Finding]:
+    """What a QEMU of this process would find."""
+    assert pod.sysfs is not None, "it is this pod's"
+    if place.dev is not None and host is not None:
+        yield from in_the_container(cards, host, read_nodes(place.dev, cards, host), guest_runs=place.guest_runs)
+    locked = to_be_locked(vmi, cards)
+    limits = read_limits(pod.sysfs, _text(place.proc, "self/cgroup"))
+    for finding in (
+        memlock(locked, let_lock(locked)),
+        memory(vmi, limits.memory, is_pinned=locked > 0),
+        cpus(vmi, limits.cpus),
+        ports(vmi, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
+    ):
+        if finding is not None:
+            yield finding
+    if (wanted := vmi.spec.domain.memory.hugepages) is not None:
+        pools = read_pools(pod.sysfs, wanted.pageSize, _text(place.proc, "self/mounts"))
+        cells = layout.cells if layout is not None else ()
+        yield from hugepages(vmi, cells, pools, limits, guest_runs=place.guest_runs)
+    yield from firmware(vmi, read_images(place.root))
+    called = programs_of(vmi)
+    yield from programs(called, missing_programs(called, pod.environ.get("PATH")))
+    yield from volumes(vmi, facts, place.root)
+    yield from space(read_rooms(vmi, facts, place.root))
+
+
+def _tried(stage: Callable[[], T], findings: list[Finding], subject: object | None = None) -> T | None:
+    """What the stage says; None where it refuses, and then that is a finding."""
+    try:
+        return stage()
+    except LauncherError as refused:
+        findings.append(said(Level.ERROR, refused, subject))
+        return None
+
+
+def _text(directory: Path | None, path: str) -> str:
+    """A file of /proc; empty for what cannot be read."""
+    if directory is None:
+        return ""
+    try:
+        return (directory / path).read_text(errors="replace")
+    except OSError:
+        return ""

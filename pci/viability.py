@@ -1,0 +1,87 @@
+"""Whether a guest could start with a device: what the kernel's VFIO asks of its IOMMU group and drivers, in words.
+
+The plugin asks before it offers a device, the launcher before it starts a guest with one. To the plugin there are two
+kinds of no. What is not meant for guests as it stands (on another driver, without an IOMMU, in one group with another
+card) is withheld: the kubelet never hears of it. What was given to VFIO and is broken (a companion on another driver)
+is unhealthy: the kubelet counts it, and hands it out to nobody.
+"""
+
+from dataclasses import dataclass
+
+from pci.functions import is_on_vfio, is_vfio_driver, what
+from pci.sysfs import Function, Host, OtherMember
+
+#: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
+PLACEHOLDERS = ("pci-stub",)
+
+
+@dataclass(frozen=True, slots=True)
+class Hindrance:
+    """Why a guest could not start with it, in words that go after "it", and what mends that."""
+
+    says: str
+    cure: str
+
+    def __str__(self) -> str:
+        return f"{self.says}; {self.cure}"
+
+
+def keeps_its_group(member: OtherMember) -> bool:
+    """Whether a group cannot be opened for what is no PCI function in it: it is on a driver that is none of VFIO's
+    (vfio-platform, vfio-amba, vfio-fsl-mc). All buses with an IOMMU count (iommu_device_use_default_domain)."""
+    return not member.is_readable or (member.driver is not None and not member.driver.startswith("vfio"))
+
+
+def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | None:
+    """Why the kernel gives this function to no guest as it stands; None where it does."""
+    if lead.is_bridge:
+        return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
+    if lead.iommu_group is None:
+        return Hindrance(
+            "is in no IOMMU group: the IOMMU is off",
+            "turn on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (Intel)",
+        )
+    if not is_on_vfio(lead):
+        return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci")
+    if lead.iommu_group in host.noiommu and not noiommu:
+        return Hindrance(
+            f"is in group {lead.iommu_group} of vfio's no-IOMMU mode, in which no guest can be given a device",
+            "turn the IOMMU on",
+        )
+    if lead.physical_function is not None and lead.vgpu_type is None:
+        physical = host.functions.get(lead.physical_function)
+        if physical is not None and physical.driver is not None and is_vfio_driver(physical.driver):
+            # The kernel then asks for a token that no domain of ours has (vfio_pci_validate_vf_token).
+            return Hindrance(
+                f"is a virtual function of {physical.address}, which is on {physical.driver} itself",
+                f"bind {physical.address} to its own driver",
+            )
+    return None
+
+
+def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
+    """Why the group of these functions cannot be opened, or they would not all come, naming the offender; None where
+    it can. `functions` go to the guest together; of the group's others it is enough that nobody else has them."""
+    group = functions[0].iommu_group
+    if group is None:
+        return None
+    broken = f"is in group {group}, which is not viable"
+    for address in host.groups[group]:
+        member = host.functions.get(address)
+        if member is None:
+            return Hindrance(f"{broken}: {address} cannot be read", "the kernel's log may say what became of it")
+        if member.is_bridge or is_on_vfio(member):
+            continue
+        if member.driver is None or member.driver in PLACEHOLDERS:
+            # The kernel would let the group be opened; but the guest gets the card whole, this function included.
+            if member in functions:
+                bound = f"{what(member)} is bound to {member.driver or 'no driver'}"
+                return Hindrance(f"is not whole: {bound}", "bind it to vfio-pci")
+            continue
+        cure = "bind it to vfio-pci" if member in functions else "bind it to vfio-pci or to no driver"
+        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", cure)
+    for other in filter(keeps_its_group, host.others.get(group, ())):
+        if not other.is_readable:
+            return Hindrance(f"{broken}: the driver of {other.name} cannot be read", "the kernel's log may say why")
+        return Hindrance(f"{broken}: {other.name} (not on PCI) is bound to {other.driver}", "free it of its driver")
+    return None
