@@ -3,6 +3,7 @@
 import gc
 import logging
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -24,6 +25,7 @@ from launcher.manifest.reading import read_manifest
 from launcher.running.embedded import DEFAULT_URI, has_qemu_here, is_embedded
 from launcher.running.preflight import has_kvm, let_vfio_lock
 from launcher.running.supervise import supervise
+from launcher.storage.prepare import prepared
 from launcher.storage.volumes import facts_of_volumes
 
 _ROOT = Path("/")
@@ -74,10 +76,12 @@ def run(
     facts = replace(facts, kvm=kvm)
     warn_of_bars(vmi, layout, facts)
     xml = domain_xml(vmi, layout, facts, usb(cards))
-    run_domain(
-        xml,
-        numbers=layout.numbers(),
-        sockets=socket_directory(vmi),
-        uri=connect,
-        grace=vmi.spec.terminationGracePeriodSeconds,
-    )
+    # Another machine's QEMU, and the test driver, see no disk of this one.
+    with prepared(vmi, facts) if has_qemu_here(connect) else nullcontext():
+        run_domain(
+            xml,
+            numbers=layout.numbers(),
+            sockets=socket_directory(vmi),
+            uri=connect,
+            grace=vmi.spec.terminationGracePeriodSeconds,
+        )
