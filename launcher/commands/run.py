@@ -3,7 +3,6 @@
 import gc
 import logging
 import os
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -25,7 +24,8 @@ from launcher.manifest.reading import read_manifest
 from launcher.running.embedded import DEFAULT_URI, has_qemu_here, is_embedded
 from launcher.running.preflight import has_kvm, let_vfio_lock
 from launcher.running.supervise import supervise
-from launcher.storage.prepare import prepared
+from launcher.storage.made import made
+from launcher.storage.needs import needs_of
 from launcher.storage.volumes import facts_of_volumes
 
 _ROOT = Path("/")
@@ -77,7 +77,7 @@ def run(
     warn_of_bars(vmi, layout, facts)
     xml = domain_xml(vmi, layout, facts, usb(cards))
     # Another machine's QEMU, and the test driver, see no disk of this one.
-    with prepared(vmi, facts) if has_qemu_here(connect) else nullcontext():
+    with made(needs_of(vmi, facts, _ROOT) if has_qemu_here(connect) else ()):
         run_domain(
             xml,
             numbers=layout.numbers(),

@@ -13,11 +13,14 @@ from launcher.paths import LIBVIRT_ROOT
 DEFAULT_URI = f"qemu:///embed?root={LIBVIRT_ROOT}"
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
-# trusted extended attributes, in which libvirt would remember the owners of files.
+# trusted extended attributes, in which libvirt would remember the owners of files. Debian's libvirt would make another
+# user of the TPM's emulator, which cannot look into a directory of ours.
 _QEMU_CONF = """\
 stdio_handler = "file"
 user = "root"
 group = "root"
+swtpm_user = "root"
+swtpm_group = "root"
 security_driver = "none"
 namespaces = []
 cgroup_controllers = []
