@@ -56,7 +56,7 @@ def serialised(root: Element) -> str:
 def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> Element:
     """The whole domain, as its root element. `usb` are the claims that have no seat."""
     domain = vmi.spec.domain
-    uuid = _uuid(vmi)
+    uuid = domain_uuid(vmi)
     sockets = str(socket_directory(vmi))
     chassis = _template().render(
         type="kvm" if facts.kvm else "qemu",
@@ -110,18 +110,18 @@ def domain_name(metadata: Metadata) -> str:
     return f"{metadata.namespace}_{metadata.name}"
 
 
+def domain_uuid(vmi: VirtualMachineInstance) -> UUID:
+    """The same VM gets the same UUID at every start and on every machine; guests tie licences to it."""
+    metadata = vmi.metadata
+    return vmi.spec.domain.firmware.uuid or uuid5(_UUIDS, f"{metadata.namespace}/{metadata.name}")
+
+
 def socket_directory(vmi: VirtualMachineInstance) -> Path:
     """Where the sockets of the guest's console and screen are: KubeVirt's directory for what is a VM's alone.
 
     By the VM's uid or, where no cluster has given it one, by the domain's. A socket's path has 107 bytes at most.
     """
-    return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or _uuid(vmi)))
-
-
-def _uuid(vmi: VirtualMachineInstance) -> UUID:
-    """The same VM gets the same UUID at every start and on every machine; guests tie licences to it."""
-    metadata = vmi.metadata
-    return vmi.spec.domain.firmware.uuid or uuid5(_UUIDS, f"{metadata.namespace}/{metadata.name}")
+    return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or domain_uuid(vmi)))
 
 
 @cache

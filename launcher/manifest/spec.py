@@ -14,7 +14,7 @@ from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Network, check_networks
 from launcher.manifest.memory import Memory, Resources
-from launcher.manifest.scalars import Count, DNSName, UUIDText, between
+from launcher.manifest.scalars import Count, DNSLabel, DNSName, UUIDText, between
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume, check_volumes
 from launcher.model import Ignored, Refused, model, open_model
@@ -25,6 +25,7 @@ _PROBES = Refused("probes are asked by KubeVirt's handler; the pod's own readine
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
 _LONGEST_NAME = 240
+_LONGEST_LABEL = 63
 
 
 @open_model
@@ -129,8 +130,8 @@ class Spec:
         None, Refused("keys and passwords are propagated by KubeVirt's handler; put them into cloud-init")
     ] = None
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations; use volumes")] = None
-    hostname: Annotated[str | None, Ignored("it is for the pod, and for cloud-init's metadata")] = None
-    subdomain: Annotated[str | None, Ignored("it is for the pod, and for cloud-init's metadata")] = None
+    hostname: DNSLabel | None = None
+    subdomain: Annotated[str | None, Ignored("it is for the pod")] = None
     livenessProbe: Annotated[None, _PROBES] = None
     readinessProbe: Annotated[None, _PROBES] = None
     evictionStrategy: Annotated[Any, Ignored("there is no live migration: an evicted pod shuts its guest down")] = None
@@ -181,6 +182,11 @@ class VirtualMachineInstance:
 
     def __post_init__(self) -> None:
         relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+
+    @property
+    def hostname(self) -> str:
+        """What the guest is called (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
+        return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL]
 
     @property
     def is_memfd(self) -> bool:

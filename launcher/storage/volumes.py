@@ -10,14 +10,14 @@ from pathlib import Path
 from launcher import paths
 from launcher.facts import BlockSizes, Facts
 from launcher.manifest.spec import Spec
-
-_QCOW2 = b"QFI\xfb"  # how every such image begins: QEMU's docs/interop/qcow2.txt
+from launcher.storage.container_disks import disks_in_image
+from launcher.storage.qcow2 import is_qcow2
 
 
 def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
     """Facts with `block`, `raw_images` and `block_sizes` of these volumes, below the pod's `root` and in its `sys`.
 
-    A volume that is not there counts for a claim with a file system, or a qcow2 image: libvirt names what is missing.
+    A volume that is not there counts for a claim with a file system, or a qcow2 image: prepared() says so later.
     """
     block = frozenset(
         volume.name
@@ -25,18 +25,14 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
         if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral")
         and (root / paths.block_device(volume.name).lstrip("/")).is_block_device()
     )
-    images = {
-        volume.name: root / paths.container_disk(index).lstrip("/")
-        for index, volume in enumerate(spec.volumes)
-        if volume.kind == "containerDisk"
-    }
+    images = {volume.name: disks_in_image(volume, root) for volume in spec.volumes if volume.kind == "containerDisk"}
     matching = [disk.name for disk in spec.disks if disk.blockSize.matches_volume]
     sizes = {
         name: found
         for name in matching
         if (found := _sizes(root / _place(name, block).lstrip("/"), sys / "dev" / "block")) is not None
     }
-    raw_images = frozenset(name for name, image in images.items() if _is_raw(image))
+    raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and _is_raw(found[0]))
     return Facts(block=block, raw_images=raw_images, block_sizes=sizes)
 
 
@@ -46,8 +42,7 @@ def _place(name: str, block: frozenset[str]) -> str:
 
 def _is_raw(image: Path) -> bool:
     try:
-        with image.open("rb") as file:
-            return file.read(len(_QCOW2)) != _QCOW2
+        return not is_qcow2(image)
     except OSError:
         return False
 

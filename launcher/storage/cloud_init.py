@@ -1,0 +1,77 @@
+"""What a guest's cloud-init finds: the files of a NoCloud seed, or of an OpenStack config drive.
+
+As KubeVirt's pkg/cloud-init makes them; https://docs.cloud-init.io, "Datasources". Of the metadata, tags of devices and
+the instance type are not written: the manifest's are ignored and refused.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Mapping
+
+from launcher.domain import domain_uuid
+from launcher.errors import Refusal
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.volumes import CloudInit, Volume
+from launcher.storage.iso import ISO
+
+#: What cloud-init looks for among the labels of volumes.
+NO_CLOUD_LABEL, CONFIG_DRIVE_LABEL = "cidata", "config-2"
+
+#: The keys of secrets, in the order in which they are looked for.
+_USER_KEYS, _NETWORK_KEYS = ("userdata", "userData"), ("networkdata", "networkData")
+
+Secrets = Callable[[], Mapping[str, bytes]]
+
+
+def no_cloud(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets) -> ISO:
+    """`secrets` reads what is mounted for the volume; Refusal where that lacks the key."""
+    metadata = {"instance-id": str(domain_uuid(vmi)), "local-hostname": vmi.hostname}
+    user, network = _data(volume.name, volume.cloudInitNoCloud, secrets)
+    # user-data is there in any case: without it cloud-init finds no seed.
+    files = {"meta-data": _json(metadata), "user-data": user or b""}
+    return ISO(NO_CLOUD_LABEL, files if network is None else {**files, "network-config": network})
+
+
+def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets) -> ISO:
+    """As no_cloud()."""
+    name = f"{vmi.metadata.name}.{vmi.metadata.namespace}"
+    metadata = {"instance_id": name, "hostname": vmi.hostname, "uuid": str(domain_uuid(vmi))}
+    user, network = _data(volume.name, volume.cloudInitConfigDrive, secrets)
+    files = {"meta_data.json": _json(metadata), "user_data": user or b""}
+    if network is not None:
+        files["network_data.json"] = network
+    return ISO(CONFIG_DRIVE_LABEL, {f"openstack/latest/{name}": content for name, content in files.items()})
+
+
+def _data(volume: str, said: CloudInit | None, secrets: Secrets) -> tuple[bytes | None, bytes | None]:
+    """The user's and the network's."""
+    assert said is not None, "it is the volume's kind"
+    mounted = secrets() if said.secretRef or said.networkDataSecretRef else {}
+    if said.secretRef is not None:
+        user: bytes | None = _secret(volume, said.secretRef.name, _USER_KEYS, mounted)
+    else:
+        user = _text(said.userData, said.userDataBase64)
+    if said.networkDataSecretRef is not None:
+        return user, _secret(volume, said.networkDataSecretRef.name, _NETWORK_KEYS, mounted)
+    return user, _text(said.networkData, said.networkDataBase64)
+
+
+def _text(plain: str | None, encoded: str | None) -> bytes | None:
+    if plain:
+        return plain.encode()
+    return base64.b64decode(encoded) if encoded else None
+
+
+def _secret(volume: str, name: str, keys: tuple[str, ...], mounted: Mapping[str, bytes]) -> bytes:
+    for key in keys:
+        if key in mounted:
+            return mounted[key]
+    there = ", ".join(map(repr, sorted(mounted))) or "nothing"
+    raise Refusal(
+        f"the volume {volume!r}: the secret {name!r} has no key {keys[0]!r}; expected it, or {keys[1]!r}, "
+        f"with data for cloud-init; mounted is {there}"
+    )
+
+
+def _json(value: Mapping[str, str]) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -1,0 +1,45 @@
+"""The disk in the image of a containerDisk, which the pod mounts whole and read-only."""
+
+from pathlib import Path
+
+from launcher import paths
+from launcher.errors import Refusal
+from launcher.manifest.volumes import Volume
+
+_DIRECTORY = "disk"  # KubeVirt's pkg/container-disk, DiskSourceFallbackPath
+
+
+def disks_in_image(volume: Volume, root: Path) -> tuple[Path, ...]:
+    """The files that may be the disk: the one that containerDisk.path names, else all of the image's directory disk/.
+
+    As they are without links. A link that leads out of the image is none of its files.
+    """
+    assert volume.containerDisk is not None, "it is the volume's kind"
+    image = root / paths.image_volume(volume.name).lstrip("/")
+    said = volume.containerDisk.path
+    try:
+        found = [image / said.lstrip("/")] if said is not None else sorted((image / _DIRECTORY).iterdir())
+        real = [path.resolve() for path in found if path.is_file()]
+        return tuple(path for path in real if path.is_relative_to(image.resolve()))
+    except OSError:
+        return ()
+
+
+def only_disk(volume: Volume, root: Path) -> Path:
+    """The disk of the image; Refusal where none or several may be it."""
+    found = disks_in_image(volume, root)
+    if len(found) == 1:
+        return found[0]
+    assert volume.containerDisk is not None, "it is the volume's kind"
+    mount = root / paths.image_volume(volume.name).lstrip("/")
+    said = volume.containerDisk.path
+    if not mount.is_dir():
+        problem = f"its image is not mounted at {mount}; expected an image volume of the pod there"
+    elif said is not None:
+        problem = f"its image, mounted at {mount}, has no file {said}; expected containerDisk.path to name its disk"
+    elif not found:
+        problem = f"its image has no disk in {mount}/disk; put one there, or name its file in containerDisk.path"
+    else:
+        names = ", ".join(path.name for path in found)
+        problem = f"its image has several files in {mount}/disk: {names}; name the disk in containerDisk.path"
+    raise Refusal(f"the volume {volume.name!r}: {problem}")

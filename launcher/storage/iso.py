@@ -1,0 +1,62 @@
+"""ISO 9660 images of files that are in memory: with Rock Ridge for Unix and Joliet for Windows."""
+
+import io
+import tarfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+
+from launcher.storage.programs import output
+
+# ECMA-119: descriptors from sector 16 on, until the one of type 255; the volume's name is at byte 40, 32 bytes long.
+_SECTOR = 2048
+_PRIMARY, _JOLIET, _LAST = 1, 2, 255
+_FIRST_DESCRIPTOR, _NAME, _NAME_LENGTH = 16, 40, 32
+
+
+@dataclass(frozen=True, slots=True)
+class ISO:
+    """`label`: at most 32 ASCII characters. `files`: content by path, without a `/` at its beginning."""
+
+    label: str
+    files: Mapping[str, bytes]
+
+
+def write_iso(iso: ISO, path: Path) -> None:
+    """Write the image to a file that is there; what it takes besides, for a moment, is in the same directory."""
+    command = ("bsdtar", "--create", "--format", "iso9660", "--file", "-", "@-")
+    # In a pod with a read-only root there is no other place: libarchive spools there, in a file without a name.
+    beside = {"TMPDIR": str(path.parent)}
+    image = output(command, package="libarchive-tools", given=_tar(iso.files), environ=beside)
+    path.write_bytes(_labelled(image, iso.label))
+
+
+def _tar(files: Mapping[str, bytes]) -> bytes:
+    archive = io.BytesIO()
+    with tarfile.open(fileobj=archive, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        for name, content in sorted(files.items()):
+            entry = tarfile.TarInfo(name)
+            entry.size = len(content)
+            tar.addfile(entry, io.BytesIO(content))
+    return archive.getvalue()
+
+
+def _labelled(image: bytes, label: str) -> bytes:
+    """libarchive would write `CONFIG_2` where cloud-init looks for `config-2`, as the standard has no small letters.
+
+    Joliet's name of the volume, which Windows shows, has room for 16 characters.
+    """
+    labelled = bytearray(image)
+    names = {
+        _PRIMARY: label.ljust(_NAME_LENGTH).encode("ascii"),
+        _JOLIET: label[: _NAME_LENGTH // 2].ljust(_NAME_LENGTH // 2).encode("utf-16-be"),
+    }
+    for sector in count(_FIRST_DESCRIPTOR):
+        start = sector * _SECTOR
+        kind = labelled[start]
+        if kind == _LAST:
+            return bytes(labelled)
+        if kind in names:
+            labelled[start + _NAME : start + _NAME + _NAME_LENGTH] = names[kind]
+    raise AssertionError("count() does not end")

@@ -1,0 +1,26 @@
+"""The files of config maps, secrets and the like, as the kubelet mounts them."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.errors import Refusal
+
+#: The kubelet's link to the files as they are, which it turns to others all at once (pkg/volume/util/atomic_writer.go).
+_DATA = "..data"
+
+
+def mounted_files(volume: str, directory: Path) -> Mapping[str, bytes]:
+    """Content by path below the directory; all of one version, though the cluster may change them meanwhile.
+
+    Refusal, which names the volume, where the directory is not there or not readable.
+    """
+    try:
+        data = directory / _DATA
+        there = data.resolve(strict=True) if data.is_symlink() else directory.resolve(strict=True)
+        found = sorted(path for path in there.rglob("*") if path.is_file())
+        return {str(path.relative_to(there)): path.read_bytes() for path in found}
+    except OSError as error:
+        raise Refusal(
+            f"the volume {volume!r}: cannot read {error.filename}: {error.strerror}; "
+            f"expected the pod to mount it at {directory}"
+        ) from error

@@ -1,0 +1,50 @@
+"""Disks that outlive the pod: those of claims, and files of the node."""
+
+import os
+import shutil
+from functools import partial
+from pathlib import Path, PurePosixPath
+
+from launcher import paths
+from launcher.errors import Refusal
+from launcher.facts import Facts
+from launcher.manifest.volumes import Volume
+from launcher.storage.places import make_once
+
+
+def claimed_disk(name: str, facts: Facts, root: Path) -> Path:
+    """The claim's disk; Refusal where it has none."""
+    if name in facts.block:
+        return root / paths.block_device(name).lstrip("/")
+    image = root / paths.disk_image(name).lstrip("/")
+    if not image.exists():
+        # KubeVirt makes an empty one, as large as the API server says that the claim is.
+        raise Refusal(
+            f"the volume {name!r}: its claim has no disk: there is neither {paths.block_device(name)} nor {image}; "
+            "expected the file disk.img at the top of the claim, in raw format, or a claim with volumeMode: Block"
+        )
+    return image
+
+
+def make_host_disk(volume: Volume, root: Path) -> None:
+    """Make the file of a hostDisk, sparse, where it is to be made and is not there."""
+    said = volume.hostDisk
+    assert said is not None, "it is the volume's kind"
+    file = root / paths.disk_image(volume.name, PurePosixPath(said.path).name).lstrip("/")
+    if file.exists():
+        return
+    missing = f"the volume {volume.name!r}: there is no {file}, which is {said.path} of the node"
+    if said.type == "Disk":
+        raise Refusal(f"{missing}; put a disk image there, or write type: DiskOrCreate with a capacity")
+    if said.capacity is None:
+        raise Refusal(f"{missing}; write its capacity, with which it is made")
+    try:
+        free = shutil.disk_usage(file.parent).free
+    except OSError as error:
+        raise Refusal(f"{missing}: {file.parent}: {error.strerror}; expected the pod to mount it there") from error
+    if said.capacity > free:
+        raise Refusal(
+            f"{missing}; it is to have {said.capacity} bytes, and {free} are free there: make room, or write a "
+            "smaller capacity"
+        )
+    make_once(file, partial(os.truncate, length=said.capacity))

@@ -1,0 +1,126 @@
+"""Files and directories that are made for one VM: whole from their first moment, never over a guest's data, and gone
+again when nobody needs them.
+
+A file is made under another name in its directory, readable for nobody else, and gets its own name when it is whole.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from errno import EACCES, EDQUOT, EEXIST, EFBIG, EISDIR, ENOSPC, ENOTDIR, ENOTEMPTY, EPERM, EROFS
+from pathlib import Path
+from tempfile import mkstemp
+
+from launcher.errors import Refusal
+
+Fill = Callable[[Path], None]
+
+_UNFINISHED = ".unfinished-"
+_CURES = {
+    **dict.fromkeys((ENOSPC, EDQUOT, EFBIG), "make room in its volume, or raise the volume's size or sizeLimit"),
+    **dict.fromkeys((EROFS, EACCES, EPERM), "expected a volume that this process can write, as an emptyDir is"),
+    **dict.fromkeys((EEXIST, EISDIR, ENOTDIR, ENOTEMPTY), "something else is in the way there; take it away"),
+}
+
+
+@contextmanager
+def directory(path: Path) -> Iterator[None]:
+    """The directory is there within; afterwards, what was made here of it and above it is not, unless it is in use."""
+    made = [parent for parent in (path, *path.parents) if not os.path.lexists(parent)]
+    try:
+        with _made(path):
+            path.mkdir(parents=True, exist_ok=True)
+        yield
+    finally:
+        with suppress(OSError):
+            for parent in made:
+                parent.rmdir()
+
+
+@contextmanager
+def renewed(path: Path, fill: Fill) -> Iterator[None]:
+    """A file of this start: made within, in place of what an earlier one has left, and removed afterwards."""
+    with directory(path.parent):
+        with _made(path), _unfinished(path) as file:
+            fill(file)
+            file.replace(path)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+@contextmanager
+def kept(path: Path, fill: Fill) -> Iterator[None]:
+    """A file that the guest writes: made where it is not there.
+
+    Afterwards it stays, for the next start of the same pod; only what was made here and nobody has written to goes.
+    """
+    with directory(path.parent):
+        fresh = None if os.path.lexists(path) else _make(path, fill)
+        try:
+            yield
+        finally:
+            if fresh is not None and _state(path) == fresh:
+                path.unlink(missing_ok=True)
+
+
+def make_once(path: Path, fill: Fill) -> None:
+    """A file for good, in a directory that is there; one that is there already stays as it is."""
+    with _made(path), suppress(FileExistsError), _unfinished(path) as file:
+        fill(file)
+        os.link(file, path)
+
+
+@contextmanager
+def link(path: Path, target: Path) -> Iterator[None]:
+    """A symbolic link, in place of one that an earlier start has left, and removed afterwards."""
+    with directory(path.parent):
+        with _made(path):
+            if path.is_symlink():
+                path.unlink()
+            path.symlink_to(target)
+        try:
+            yield
+        finally:
+            path.unlink(missing_ok=True)
+
+
+def _make(path: Path, fill: Fill) -> tuple[int, int, int]:
+    """Make the file; its state, since whoever comes first to a place that two launchers share has it."""
+    with _made(path), _unfinished(path) as file:
+        fill(file)
+        state = _state(file)
+        # Not a renaming, which would replace what has got there in the meantime.
+        os.link(file, path)
+    assert state is not None, "it was linked"
+    return state
+
+
+def _state(path: Path) -> tuple[int, int, int] | None:
+    """What changes when another file is there, or when it is written to."""
+    try:
+        found = path.lstat()
+    except FileNotFoundError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
+@contextmanager
+def _unfinished(path: Path) -> Iterator[Path]:
+    descriptor, name = mkstemp(prefix=_UNFINISHED, dir=path.parent)  # of mode 0600
+    os.close(descriptor)
+    try:
+        yield Path(name)
+    finally:
+        Path(name).unlink(missing_ok=True)
+
+
+@contextmanager
+def _made(path: Path) -> Iterator[None]:
+    """What the file system refuses within is a Refusal that names the place and what mends it."""
+    try:
+        yield
+    except OSError as error:
+        cure = _CURES.get(error.errno or 0, "the pod's volumes and the node's log say more")
+        raise Refusal(f"{path}: cannot be made: {error.strerror}; {cure}") from error

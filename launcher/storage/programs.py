@@ -1,0 +1,35 @@
+"""Other packages' programs that make images: they run for some milliseconds and leave no memory behind."""
+
+import os
+import subprocess
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from launcher.errors import Refusal
+
+_NOTHING: Mapping[str, str] = MappingProxyType({})
+
+
+def output(
+    command: Sequence[str | os.PathLike[str]],
+    *,
+    package: str,
+    given: bytes = b"",
+    environ: Mapping[str, str] = _NOTHING,
+) -> bytes:
+    """What the program prints, with `given` on its standard input and `environ` over this process's environment.
+
+    Refusal, in the program's own words, where it fails; with `package`, Debian's, where it is not there.
+    """
+    name = command[0]
+    try:
+        done = subprocess.run(  # noqa: S603 (no shell; names are checked by the manifest)
+            command, input=given, capture_output=True, check=False, env={**os.environ, **environ, "LC_ALL": "C.UTF-8"}
+        )
+    except FileNotFoundError as error:
+        raise Refusal(f"{name} is not installed, and makes the guest's disks; install the package {package}") from error
+    if done.returncode:
+        words = " ".join(done.stderr.decode(errors="replace").split())
+        ended = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        raise Refusal(f"{' '.join(map(str, command))}: {words or ended}")
+    return done.stdout

@@ -1,0 +1,57 @@
+"""Images in QEMU's format: what is in the header of one, and new ones, which qemu-img makes.
+
+The header: QEMU's docs/interop/qcow2.txt.
+"""
+
+import struct
+from pathlib import Path
+from typing import Literal
+
+from launcher.errors import Refusal
+from launcher.storage.programs import output
+
+MAGIC = b"QFI\xfb"
+
+_VERSION = struct.Struct(">4sI")
+_BACKING_FILE = struct.Struct(">8xQ")
+_INCOMPATIBLE = struct.Struct(">72xQ")  # there from version 3 on
+_DATA_FILE = 1 << 2
+
+
+def is_qcow2(image: Path) -> bool:
+    """OSError where it cannot be read."""
+    with image.open("rb") as file:
+        return file.read(len(MAGIC)) == MAGIC
+
+
+def refuse_dependent(what: str, image: Path) -> None:
+    """Refusal of an image that names another file: QEMU would open it, and the guest read it, whatever it is.
+
+    An image that is not qcow2 is raw, and names none. `what` is whose image it is, for the error.
+    """
+    try:
+        with image.open("rb") as file:
+            header = file.read(_INCOMPATIBLE.size)
+    except OSError as error:
+        raise Refusal(f"{what}: cannot read {image}: {error.strerror}; expected a disk image") from error
+    if not header.startswith(MAGIC):
+        return
+    if len(header) < _INCOMPATIBLE.size:
+        raise Refusal(f"{what}: {image} is {len(header)} bytes long; expected a whole qcow2 image, copy it again")
+    _, version = _VERSION.unpack_from(header)
+    (backing,) = _BACKING_FILE.unpack_from(header)
+    (features,) = _INCOMPATIBLE.unpack_from(header) if version >= 3 else (0,)
+    if backing:
+        raise Refusal(f"{what}: {image} has a backing file; expected one image alone, as qemu-img convert makes it")
+    if features & _DATA_FILE:
+        raise Refusal(f"{what}: {image} has a data file; expected one image alone, as qemu-img convert makes it")
+
+
+def make_empty(path: Path, size: int) -> None:
+    """An image of `size` bytes without content, in a file that is there."""
+    output(("qemu-img", "create", "-q", "-f", "qcow2", path, str(size)), package="qemu-utils")
+
+
+def make_overlay(path: Path, below: Path, kind: Literal["raw", "qcow2"]) -> None:
+    """An image, in a file that is there, with the content of another one, which stays as it is."""
+    output(("qemu-img", "create", "-q", "-f", "qcow2", "-b", below, "-F", kind, path), package="qemu-utils")
