@@ -21,6 +21,5 @@ def mounted_files(volume: str, directory: Path) -> Mapping[str, bytes]:
         return {str(path.relative_to(there)): path.read_bytes() for path in found}
     except OSError as error:
         raise Refusal(
-            f"the volume {volume!r}: cannot read {error.filename}: {error.strerror}; "
-            f"expected the pod to mount it at {directory}"
+            f"the volume {volume!r}: cannot be read: {error.strerror}; expected the pod to mount it at {directory}"
         ) from error

@@ -1,15 +1,13 @@
 """Disks that outlive the pod: those of claims, and files of the node."""
 
-import os
 import shutil
-from functools import partial
 from pathlib import Path, PurePosixPath
 
 from launcher import paths
 from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.volumes import Volume
-from launcher.storage.places import make_once
+from launcher.storage.made import RawDisk
 
 
 def claimed_disk(name: str, facts: Facts, root: Path) -> Path:
@@ -26,13 +24,13 @@ def claimed_disk(name: str, facts: Facts, root: Path) -> Path:
     return image
 
 
-def make_host_disk(volume: Volume, root: Path) -> None:
-    """Make the file of a hostDisk, sparse, where it is to be made and is not there."""
+def host_disk(volume: Volume, root: Path) -> tuple[RawDisk, ...]:
+    """The file of a hostDisk, where it is to be made and is not there; Refusal where it is not, and cannot be."""
     said = volume.hostDisk
     assert said is not None, "it is the volume's kind"
     file = root / paths.disk_image(volume.name, PurePosixPath(said.path).name).lstrip("/")
     if file.exists():
-        return
+        return ()
     missing = f"the volume {volume.name!r}: there is no {file}, which is {said.path} of the node"
     if said.type == "Disk":
         raise Refusal(f"{missing}; put a disk image there, or write type: DiskOrCreate with a capacity")
@@ -47,4 +45,4 @@ def make_host_disk(volume: Volume, root: Path) -> None:
             f"{missing}; it is to have {said.capacity} bytes, and {free} are free there: make room, or write a "
             "smaller capacity"
         )
-    make_once(file, partial(os.truncate, length=said.capacity))
+    return (RawDisk(file, said.capacity),)

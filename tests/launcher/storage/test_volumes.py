@@ -35,8 +35,8 @@ def place(root: Path, path: str, content: bytes) -> None:
 
 
 def test_an_image_is_qcow2_if_it_begins_like_one(spec: Spec, tmp_path: Path) -> None:
-    place(tmp_path, paths.container_disk(0), b"\x33\xed\x90")
-    place(tmp_path, paths.container_disk(1), b"QFI\xfb\0\0\0\3")
+    place(tmp_path, paths.image_volume("drivers") + "/disk/disk.iso", b"\x33\xed\x90")
+    place(tmp_path, paths.image_volume("root") + "/disk/disk.qcow2", b"QFI\xfb\0\0\0\3")
     assert facts_of_volumes(spec, tmp_path, Path("/sys")).raw_images == {"drivers"}
 
 

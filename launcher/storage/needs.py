@@ -1,0 +1,107 @@
+"""What a VM needs on disk and neither libvirt nor the pod brings: from the manifest and what is mounted.
+
+libvirt itself copies EFI's variables from their template and makes the TPM's state. Why it is done as it is:
+docs/decisions/0024.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from launcher import paths
+from launcher.errors import Refusal
+from launcher.facts import Facts
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.volumes import Volume
+from launcher.storage.cloud_init import config_drive, no_cloud
+from launcher.storage.container_disks import only_disk
+from launcher.storage.iso import ISO
+from launcher.storage.made import Directory, EmptyDisk, Link, Medium, Need, Overlay
+from launcher.storage.mounted import mounted_files
+from launcher.storage.persistent import claimed_disk, host_disk
+from launcher.storage.qcow2 import refuse_dependent
+
+_MEBIBYTE = 1 << 20
+#: KubeVirt's, pkg/config: of what the manifest gives no label, and of sysprep.
+_LABEL, _SYSPREP_LABEL = "cfgdata", "unattendCD"
+#: One of which Windows' setup looks for (KubeVirt's pkg/config/sysprep.go), in any case.
+_ANSWER_FILES = {"autounattend.xml", "unattend.xml"}
+
+Mounted = Literal["config-map", "secret", "downwardapi", "sysprep"]
+
+
+def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) -> tuple[Need, ...]:
+    """In the order of the volumes; `root` stands for the pod's. Nothing is made here.
+
+    Refusal, by the volume's name, where something is missing that the pod, the claim or the node has to bring.
+    """
+    needs = [need for index, volume in enumerate(vmi.spec.volumes) for need in _of(vmi, volume, index, facts, root)]
+    if vmi.spec.efi is not None and vmi.spec.efi.persistent:
+        needs.append(Directory(_below(root, paths.NVRAM)))
+    return tuple(needs)
+
+
+def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, root: Path) -> tuple[Need, ...]:
+    name, namespace, vm = volume.name, vmi.metadata.namespace, vmi.metadata.name
+    place = partial(_below, root)
+    match volume.kind:
+        case "persistentVolumeClaim" | "dataVolume":
+            claimed_disk(name, facts, root)
+            return ()
+        case "ephemeral":
+            return (Overlay(place(paths.overlay(name)), claimed_disk(name, facts, root), "raw"),)
+        case "containerDisk":
+            image = only_disk(volume, root)
+            refuse_dependent(f"the volume {name!r}", image)
+            link = Link(place(paths.container_disk(index)), image)
+            return link, Overlay(place(paths.overlay(name)), link.path, "raw" if name in facts.raw_images else "qcow2")
+        case "emptyDisk":
+            assert volume.emptyDisk is not None, "it is the volume's kind"
+            # In whole MiB, as KubeVirt's pkg/emptydisk.
+            return (EmptyDisk(place(paths.empty_disk(name)), volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
+        case "hostDisk":
+            return host_disk(volume, root)
+        case "cloudInitNoCloud":
+            seed = no_cloud(vmi, volume, partial(_mounted, "secret", name, root))
+            return (Medium(place(paths.cloud_init_iso("noCloud", namespace, vm)), seed),)
+        case "cloudInitConfigDrive":
+            drive = config_drive(vmi, volume, partial(_mounted, "secret", name, root))
+            return (Medium(place(paths.cloud_init_iso("configdrive", namespace, vm)), drive),)
+        case "serviceAccount":
+            token = mounted_files(name, place(paths.SERVICE_ACCOUNT))
+            return (Medium(place(paths.SERVICE_ACCOUNT_ISO), ISO(_LABEL, token)),)
+        case "sysprep":
+            answers = _mounted("sysprep", name, root)
+            _refuse_without_answers(name, answers)
+            return (Medium(place(paths.iso("sysprep", name)), ISO(_SYSPREP_LABEL, answers)),)
+        case "configMap":
+            assert volume.configMap is not None, "it is the volume's kind"
+            return (_labelled("config-map", name, volume.configMap.volumeLabel, root),)
+        case "secret":
+            assert volume.secret is not None, "it is the volume's kind"
+            return (_labelled("secret", name, volume.secret.volumeLabel, root),)
+        case "downwardAPI":
+            assert volume.downwardAPI is not None, "it is the volume's kind"
+            return (_labelled("downwardapi", name, volume.downwardAPI.volumeLabel, root),)
+
+
+def _below(root: Path, place: str) -> Path:
+    return root / place.lstrip("/")
+
+
+def _mounted(kind: Mounted, name: str, root: Path) -> Mapping[str, bytes]:
+    return mounted_files(name, _below(root, paths.mounted(kind, name)))
+
+
+def _labelled(kind: Mounted, name: str, label: str, root: Path) -> Medium:
+    return Medium(_below(root, paths.iso(kind, name)), ISO(label or _LABEL, _mounted(kind, name, root)))
+
+
+def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:
+    if not _ANSWER_FILES & {file.lower() for file in files}:
+        there = ", ".join(map(repr, files)) or "nothing"
+        raise Refusal(
+            f"the volume {name!r}: expected an answer file for Windows, autounattend.xml or unattend.xml; "
+            f"mounted is {there}"
+        )

@@ -1,0 +1,140 @@
+"""A directory that stands for a pod's root: what the kubelet mounts there, and what is found there."""
+
+import io
+import json
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pycdlib
+
+from launcher import paths
+from launcher.manifest.reading import read_manifest
+from launcher.manifest.spec import VirtualMachineInstance
+from tests.launcher.vms import vmi_text
+
+#: 16 MiB of nothing, in both formats.
+SIZE = 16 << 20
+
+
+def vmi_with(
+    tmp_path: Path, *volumes: str, spec: str = "", domain: str = "", name: str = "vm"
+) -> VirtualMachineInstance:
+    """A VM with these volumes, each YAML on one line, and `spec` as further lines below spec."""
+    listed = "".join(f"  - {volume}\n" for volume in volumes)
+    manifest = tmp_path / f"{name}.yaml"
+    manifest.write_text(vmi_text(domain=domain, name=name) + spec + (f"  volumes:\n{listed}" if volumes else ""))
+    return read_manifest(manifest)
+
+
+def below(root: Path, place: str) -> Path:
+    return root / place.lstrip("/")
+
+
+def put(root: Path, place: str, content: bytes = b"") -> Path:
+    file = below(root, place)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return file
+
+
+def mount(root: Path, place: str, files: Mapping[str, bytes]) -> Path:
+    """A directory as the kubelet makes it of a config map: links through `..data` to the files of one version."""
+    directory = below(root, place)
+    for name, content in files.items():
+        put(directory, f"..2026_11_21_19_26_59.1/{name}", content)
+    (directory / "..2026_11_21_19_26_59.1").mkdir(parents=True, exist_ok=True)
+    (directory / "..data").symlink_to("..2026_11_21_19_26_59.1")
+    for first in {name.partition("/")[0] for name in files}:
+        (directory / first).symlink_to(f"..data/{first}")
+    return directory
+
+
+def qcow2(path: Path, size: int = SIZE) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    qemu_img("create", "-q", "-f", "qcow2", path, str(size))
+    return path
+
+
+def qemu_img(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(("qemu-img", *arguments), check=True, capture_output=True, text=True)
+
+
+def qemu_io(image: Path, command: str) -> str:
+    done = subprocess.run(("qemu-io", "-f", "qcow2", "-c", command, image), check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def described(image: Path) -> dict[str, Any]:
+    """What qemu-img says of an image, which it has found whole."""
+    qemu_img("check", "-q", image)
+    said: dict[str, Any] = json.loads(qemu_img("info", "--output=json", image).stdout)
+    return said
+
+
+def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> None:
+    """All that the kubelet would mount for the VM's volumes."""
+    for volume in vmi.spec.volumes:
+        name = volume.name
+        match volume.kind:
+            case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
+                put(root, paths.block_device(name) if name in block else paths.disk_image(name), bytes(SIZE))
+            case "hostDisk":
+                assert volume.hostDisk is not None
+                put(root, paths.disk_image(name, Path(volume.hostDisk.path).name), bytes(SIZE))
+            case "containerDisk":
+                assert volume.containerDisk is not None
+                qcow2(below(root, paths.image_volume(name) + (volume.containerDisk.path or "/disk/disk.qcow2")))
+            case "cloudInitNoCloud" | "cloudInitConfigDrive":
+                mount(root, paths.mounted("secret", name), {"userdata": b"u", "networkdata": b"n"})
+            case "configMap":
+                mount(root, paths.mounted("config-map", name), {"key": b"value"})
+            case "secret":
+                mount(root, paths.mounted("secret", name), {"slic.bin": b"", "msdm.bin": b""})
+            case "downwardAPI":
+                mount(root, paths.mounted("downwardapi", name), {"labels": b""})
+            case "sysprep":
+                mount(root, paths.mounted("sysprep", name), {"autounattend.xml": b"<unattend/>"})
+            case "serviceAccount":
+                mount(root, paths.SERVICE_ACCOUNT, {"token": b"t", "ca.crt": b"c", "namespace": b"n"})
+            case "emptyDisk":
+                pass
+
+
+def tree(root: Path) -> dict[str, bytes | str | None]:
+    """All that is below: a file's content, a link's target, None for a directory."""
+    found: dict[str, bytes | str | None] = {}
+    for path in sorted(root.rglob("*")):
+        name = str(path.relative_to(root))
+        if path.is_symlink():
+            found[name] = str(path.readlink())
+        else:
+            found[name] = path.read_bytes() if path.is_file() else None
+    return found
+
+
+def read_iso(path: Path) -> tuple[str, dict[str, bytes]]:
+    """Label and files of an image, as Unix reads it (Rock Ridge); those that Windows reads (Joliet) are the same."""
+    image = pycdlib.PyCdlib()
+    image.open(str(path))
+    try:
+        unix = _files(image, "rr_path")
+        assert sorted(_files(image, "joliet_path").values()) == sorted(unix.values())
+        label = image.pvd.volume_identifier.decode("ascii").rstrip()
+        assert image.joliet_vd is not None
+        assert image.joliet_vd.volume_identifier.decode("utf-16-be").rstrip() == label[:16].rstrip()
+        return label, unix
+    finally:
+        image.close()
+
+
+def _files(image: Any, path: str) -> dict[str, bytes]:
+    found = {}
+    for directory, _, files in image.walk(**{path: "/"}):
+        for file in files:
+            content = io.BytesIO()
+            name = f"{directory.rstrip('/')}/{file}"
+            image.get_file_from_iso_fp(content, **{path: name})
+            found[name.lstrip("/")] = content.getvalue()
+    return found
