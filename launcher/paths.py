@@ -23,8 +23,8 @@ CONTROL_SOCKET = "/var/run/kubevirt/sockets/launcher-sock"
 KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
 #: Where the pod mounts what keeps EFI's variables (KubeVirt's pkg/util, PathForNVram of a VM without root).
 NVRAM = f"{_PRIVATE}/libvirt/qemu/nvram"
-#: Where libvirt's embedded driver has the state of TPMs, in a directory for each domain's UUID: where the pod mounts
-#: what keeps that of a persistent one.
+#: Where libvirt's embedded driver has the state of TPMs, a directory for each domain's UUID. The pod mounts what keeps
+#: that of a persistent one here.
 SWTPM = f"{LIBVIRT_ROOT}/lib/swtpm"
 #: Where the service account's token is mounted (KubeVirt's pkg/config, ServiceAccountSourceDir).
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"

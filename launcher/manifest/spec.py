@@ -186,7 +186,7 @@ class VirtualMachineInstance:
     @property
     def hostname(self) -> str:
         """What the guest is called (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
-        return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL]
+        return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
 
     @property
     def is_memfd(self) -> bool:

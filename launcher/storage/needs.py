@@ -20,7 +20,7 @@ from launcher.storage.iso import ISO
 from launcher.storage.made import Directory, EmptyDisk, Link, Medium, Need, Overlay
 from launcher.storage.mounted import mounted_files
 from launcher.storage.persistent import claimed_disk, host_disk
-from launcher.storage.qcow2 import refuse_dependent
+from launcher.storage.qcow2 import refuse_unfit
 
 _MEBIBYTE = 1 << 20
 #: KubeVirt's, pkg/config: of what the manifest gives no label, and of sysprep.
@@ -53,7 +53,7 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
             return (Overlay(place(paths.overlay(name)), claimed_disk(name, facts, root), "raw"),)
         case "containerDisk":
             image = only_disk(volume, root)
-            refuse_dependent(f"the volume {name!r}", image)
+            refuse_unfit(f"the volume {name!r}", image)
             link = Link(place(paths.container_disk(index)), image)
             return link, Overlay(place(paths.overlay(name)), link.path, "raw" if name in facts.raw_images else "qcow2")
         case "emptyDisk":

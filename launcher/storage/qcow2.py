@@ -3,6 +3,7 @@
 The header: QEMU's docs/interop/qcow2.txt.
 """
 
+import os
 import struct
 from pathlib import Path
 from typing import Literal
@@ -16,6 +17,7 @@ _VERSION = struct.Struct(">4sI")
 _BACKING_FILE = struct.Struct(">8xQ")
 _INCOMPATIBLE = struct.Struct(">72xQ")  # there from version 3 on
 _DATA_FILE = 1 << 2
+_SECTOR = 512  # of raw images, for QEMU
 
 
 def is_qcow2(image: Path) -> bool:
@@ -24,17 +26,22 @@ def is_qcow2(image: Path) -> bool:
         return file.read(len(MAGIC)) == MAGIC
 
 
-def refuse_dependent(what: str, image: Path) -> None:
-    """Refusal of an image that names another file: QEMU would open it, and the guest read it, whatever it is.
+def refuse_unfit(what: str, image: Path) -> None:
+    """Refusal of what is no image, and of one that names another file: QEMU would open it, and the guest read it.
 
-    An image that is not qcow2 is raw, and names none. `what` is whose image it is, for the error.
+    What is not qcow2 is raw, of whole sectors, and names none. `what` is whose image it is, for the error.
     """
     try:
         with image.open("rb") as file:
             header = file.read(_INCOMPATIBLE.size)
+            size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise Refusal(f"{what}: cannot read {image}: {error.strerror}; expected a disk image") from error
     if not header.startswith(MAGIC):
+        if not size or size % _SECTOR:
+            raise Refusal(
+                f"{what}: {image} has {size} bytes; expected a disk image, qcow2 or raw with sectors of {_SECTOR}"
+            )
         return
     if len(header) < _INCOMPATIBLE.size:
         raise Refusal(f"{what}: {image} is {len(header)} bytes long; expected a whole qcow2 image, copy it again")

@@ -116,6 +116,20 @@ def test_cloud_init_finds_its_seed_without_a_cloud(root: Path, tmp_path: Path) -
     assert (label, files) == ("cidata", {"user-data": b"#cloud-config\n", "network-config": b"version: 2"})
 
 
+@pytest.mark.parametrize(
+    ("name", "hostname", "called"),
+    [("web.example", None, "web"), ("web", "mail", "mail"), ("a" * 62 + "-b", None, "a" * 62)],
+)
+def test_a_guest_is_called_as_the_manifest_says_or_as_the_vm_as_far_as_dns_allows(
+    root: Path, tmp_path: Path, name: str, hostname: str | None, called: str
+) -> None:
+    spec = f"  hostname: {hostname}\n" if hostname else ""
+    vmi = vmi_with(tmp_path, "{name: seed, cloudInitNoCloud: {userData: x}}", name=name, spec=spec)
+    with prepared(vmi, Facts(), root):
+        _, files = read_iso(below(root, paths.cloud_init_iso("noCloud", "default", name)))
+    assert json.loads(files["meta-data"])["local-hostname"] == called
+
+
 def test_a_seed_with_network_data_alone_has_empty_user_data(root: Path, tmp_path: Path) -> None:
     vmi = vmi_with(tmp_path, "{name: seed, cloudInitNoCloud: {networkData: 'version: 2'}}")
     with prepared(vmi, Facts(), root):
@@ -322,6 +336,17 @@ def test_no_image_has_the_guest_read_another_file_of_the_pod(root: Path, tmp_pat
     assert "is 50 bytes long; expected a whole qcow2 image, copy it again" in refusal(vmi, root)
 
 
+def test_a_file_that_is_no_image_is_no_disk(root: Path, tmp_path: Path) -> None:
+    vmi = vmi_with(tmp_path, "{name: system, containerDisk: {image: x}}")
+    place = paths.image_volume("system") + "/disk/README"
+    for content in (b"", b"The disk is elsewhere."):
+        put(root, place, content)
+        assert refusal(vmi, root, Facts(raw_images=frozenset({"system"}))) == (
+            f"the volume 'system': {place} has {len(content)} bytes; expected a disk image, qcow2 or raw with sectors "
+            "of 512"
+        )
+
+
 def test_an_image_that_qemu_cannot_open_is_refused_in_its_words(root: Path, tmp_path: Path) -> None:
     vmi = vmi_with(tmp_path, "{name: system, containerDisk: {image: x}}")
     put(root, paths.image_volume("system") + "/disk/disk.qcow2", b"QFI\xfb" + bytes(200))
@@ -460,6 +485,19 @@ def test_a_program_that_is_not_installed_is_named_with_its_package() -> None:
         output(("no-such-program", "--help"), package="some-package")
     said = "no-such-program is not installed, and makes the guest's disks; install the package some-package"
     assert str(refused.value) == said
+
+
+def test_a_pod_needs_no_directory_for_temporary_files(root: Path, tmp_path: Path) -> None:
+    vmi_with(tmp_path, "{name: seed, cloudInitNoCloud: {userData: x}}")
+    done = subprocess.run(
+        (sys.executable, "-c", _PREPARE, tmp_path / "vm.yaml", root),
+        cwd=ROOT,
+        env={**os.environ, "TMPDIR": str(tmp_path / "nowhere")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.stdout, done.stderr) == ("prepared\n", "")
 
 
 def test_what_was_made_before_something_is_missing_is_gone(root: Path, tmp_path: Path) -> None:
