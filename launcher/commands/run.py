@@ -35,6 +35,7 @@ def run(
         xml=domain_xml(vmi, start.layout, start.facts, usb(start.cards)),
         numbers=start.layout.numbers(),
         sockets=socket_directory(vmi),
+        needs=start.needs,
         uri=connect,
         locked=start.locked,
         acpi=vmi.spec.domain.features.acpi.enabled,

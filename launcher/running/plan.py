@@ -14,6 +14,7 @@ from typing import Any
 
 from launcher.errors import Refusal
 from launcher.running.vm import Identity
+from launcher.storage.made import Need
 
 
 @dataclass(frozen=True)
@@ -21,9 +22,9 @@ class Plan:
     """A domain, where it runs, and how it ends.
 
     `domain` is the domain's name in `xml`; `numbers` are the bus numbers that the guest will have, by index of the
-    controller. `sockets` is the directory of the domain's sockets. `locked` are the bytes of guest memory that VFIO
-    locks, 0 where QEMU is not this pod's or has no card. `grace` are the seconds that the guest has to shut down, which
-    a guest without `acpi` is not asked to.
+    controller. `sockets` is the directory of the domain's sockets, and `needs` what else of it has to be on disk.
+    `locked` are the bytes of guest memory that VFIO locks, 0 where QEMU is not this pod's or has no card. `grace` are
+    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to.
     """
 
     identity: Identity
@@ -31,6 +32,7 @@ class Plan:
     xml: str
     numbers: Mapping[int, int]
     sockets: Path
+    needs: tuple[Need, ...]
     uri: str
     locked: int
     acpi: bool

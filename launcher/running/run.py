@@ -16,6 +16,7 @@ from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
 from launcher.running.vm import VM, Phase, StopRequested
+from launcher.storage.made import made
 
 _log = logging.getLogger(__name__)
 
@@ -67,6 +68,7 @@ def _place(plan: Plan, vm: VM) -> Iterator[tuple[Any, Ready]]:
     root = root_of(plan.uri)
     with (
         prepared(root) if root is not None else nullcontext(),
+        made(plan.needs),
         guest.connected(plan.uri, vm) as connection,
         socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
         repeated(root, plan.domain) if root is not None else nullcontext(),

@@ -40,6 +40,7 @@ def plan(directory: Path, uri: str, *, kernel: bytes | None = None, grace: float
         xml=xml,
         numbers={},
         sockets=socket_directory(vmi),
+        needs=(),
         uri=uri,
         locked=0,
         acpi=True,
