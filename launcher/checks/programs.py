@@ -7,6 +7,7 @@ from launcher.checks.finding import Finding, error
 from launcher.elements.firmware import ARCHITECTURES
 from launcher.elements.interfaces import connected
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.volumes import MEDIA
 
 
 def programs_of(vmi: VirtualMachineInstance) -> Mapping[str, tuple[str, str]]:
@@ -17,6 +18,8 @@ def programs_of(vmi: VirtualMachineInstance) -> Mapping[str, tuple[str, str]]:
     found = {f"qemu-system-{architecture}": (f"a guest of architecture {vmi.spec.architecture}", package)}
     if any(volume.kind in ("ephemeral", "containerDisk", "emptyDisk") for volume in vmi.spec.volumes):
         found["qemu-img"] = ("a volume that is written over an image, or empty", "qemu-utils")
+    if any(volume.kind in MEDIA for volume in vmi.spec.volumes):
+        found["bsdtar"] = ("a volume that becomes an ISO", "libarchive-tools")
     if devices.tpm is not None and devices.tpm.enabled:
         found["swtpm"] = ("devices.tpm", "swtpm")
         found["swtpm_setup"] = ("devices.tpm", "swtpm-tools")

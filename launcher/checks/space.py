@@ -8,12 +8,13 @@ from pathlib import Path
 
 from launcher import paths
 from launcher.checks.finding import Finding, warning
-from launcher.elements.sources import source
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.volumes import Volume
+from launcher.storage.container_disks import disks_in_image
+from launcher.storage.qcow2 import MAGIC
 
 _MIB = 1 << 20
-_QCOW2 = b"QFI\xfb"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,16 +66,24 @@ def space(rooms: tuple[Room, ...]) -> Iterator[Finding]:
 
 
 def _growing(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[Growing]:
-    for index, volume in enumerate(vmi.spec.volumes):
+    for volume in vmi.spec.volumes:
         if volume.emptyDisk is not None:
             path = paths.empty_disk(volume.name)
             yield Growing(volume.name, path, volume.emptyDisk.capacity - _taken(root / path.lstrip("/")))
         elif volume.kind in ("ephemeral", "containerDisk"):
-            overlay = source(volume, index, vmi.metadata, facts)
-            assert overlay.below is not None, "it is an overlay"
-            size = _size_of_disk(root / overlay.below.path.lstrip("/"))
+            path = paths.overlay(volume.name)
+            size = _size_of_disk(_below(volume, facts, root))
             if size is not None:
-                yield Growing(volume.name, overlay.path, size - _taken(root / overlay.path.lstrip("/")))
+                yield Growing(volume.name, path, size - _taken(root / path.lstrip("/")))
+
+
+def _below(volume: Volume, facts: Facts, root: Path) -> Path | None:
+    """What an overlay is over; None where it cannot be told."""
+    if volume.kind == "containerDisk":
+        found = disks_in_image(volume, root)
+        return found[0] if len(found) == 1 else None
+    name = volume.name
+    return root / (paths.block_device(name) if name in facts.block else paths.disk_image(name)).lstrip("/")
 
 
 def _taken(file: Path) -> int:
@@ -85,12 +94,14 @@ def _taken(file: Path) -> int:
         return 0
 
 
-def _size_of_disk(image: Path) -> int | None:
+def _size_of_disk(image: Path | None) -> int | None:
     """The disk's size as the guest has it: qcow2 says it in bytes 24 to 31 (QEMU's docs/interop/qcow2.txt)."""
+    if image is None:
+        return None
     try:
         with image.open("rb") as file:
             header = file.read(32)
-            if header.startswith(_QCOW2):
+            if header.startswith(MAGIC):
                 return int.from_bytes(header[24:], "big")
             return file.seek(0, os.SEEK_END)
     except OSError:

@@ -36,6 +36,8 @@ from launcher.manifest.hostdevices import Request
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import has_qemu_here, is_embedded
 from launcher.running.limits import let_lock, open_files
+from launcher.storage.made import Need
+from launcher.storage.needs import needs_of
 from launcher.storage.volumes import facts_of_volumes
 from pci.sysfs import Host
 
@@ -58,12 +60,13 @@ class Place:
 @dataclass(frozen=True, slots=True)
 class Start:
     """What the domain is made of; `locked` are the bytes that its QEMU has to be able to lock, 0 where that is not
-    ours."""
+    ours; `needs` is what has to be made on disk, nothing where QEMU is not on this machine."""
 
     cards: tuple[Card, ...]
     facts: Facts
     layout: Layout
     locked: int
+    needs: tuple[Need, ...]
 
 
 def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
@@ -109,10 +112,13 @@ def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tupl
         findings += _of_layout(vmi, layout, placed or facts)
     if is_ours:
         findings += _surroundings(vmi, cards, host, layout, placed or facts, pod, place)
-    ready = None
-    if placed is not None and layout is not None and worst(findings) < Level.ERROR:
-        ready = Start(cards, placed, layout, to_be_locked(vmi, cards) if is_ours else 0)
-    return sorted_by_level(findings), ready
+    if placed is None or layout is None or worst(findings) == Level.ERROR:
+        return sorted_by_level(findings), None
+    # What a volume lacks altogether is said above, and better.
+    needs = _tried(lambda: needs_of(vmi, placed, place.root), findings) if has_qemu_here(place.uri) else ()
+    if needs is None:
+        return sorted_by_level(findings), None
+    return sorted_by_level(findings), Start(cards, placed, layout, to_be_locked(vmi, cards) if is_ours else 0, needs)
 
 
 def _cards(

@@ -12,10 +12,9 @@ from launcher.commands.preflight import Place, cleared
 from launcher.domain import domain_name, domain_xml, socket_directory
 from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
-from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
+from launcher.running.embedded import DEFAULT_URI, root_of
 from launcher.running.plan import Plan
 from launcher.running.vm import Identity
-from launcher.storage.needs import needs_of
 
 
 def run(
@@ -36,8 +35,7 @@ def run(
         xml=domain_xml(vmi, start.layout, start.facts, usb(start.cards)),
         numbers=start.layout.numbers(),
         sockets=socket_directory(vmi),
-        # Another machine's QEMU, and the test driver, see no disk of this one.
-        needs=needs_of(vmi, start.facts) if has_qemu_here(connect) else (),
+        needs=start.needs,
         uri=connect,
         locked=start.locked,
         acpi=vmi.spec.domain.features.acpi.enabled,

@@ -30,6 +30,11 @@ Kind = Literal[
     "sysprep",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+#: Those that become an ISO.
+MEDIA: tuple[Kind, ...] = (
+    *("cloudInitNoCloud", "cloudInitConfigDrive"),
+    *("configMap", "secret", "serviceAccount", "downwardAPI", "sysprep"),
+)
 
 
 @model

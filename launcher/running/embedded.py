@@ -17,8 +17,8 @@ from launcher.paths import LIBVIRT_ROOT
 DEFAULT_URI = f"qemu:///embed?root={LIBVIRT_ROOT}"
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
-# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too, and so
-# is the TPM's emulator, which Debian's libvirt would run as another user.
+# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too, and
+# the TPM's emulator: Debian's libvirt would make it another user, who cannot look into a directory of ours.
 _QEMU_CONF = """\
 stdio_handler = "file"
 user = "+{uid}"

@@ -22,7 +22,7 @@ class Plan:
     """A domain, where it runs, and how it ends.
 
     `domain` is the domain's name in `xml`; `numbers` are the bus numbers that the guest will have, by index of the
-    controller. `sockets` is the directory of the domain's sockets, `needs` is what has to be made of its disks.
+    controller. `sockets` is the directory of the domain's sockets, and `needs` what else of it has to be on disk.
     `locked` are the bytes of guest memory that VFIO locks, 0 where QEMU is not this pod's or has no card. `grace` are
     the seconds that the guest has to shut down, which a guest without `acpi` is not asked to.
     """

@@ -16,7 +16,7 @@ from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
 from launcher.running.vm import VM, Phase, StopRequested
-from launcher.storage.made import made, take_away
+from launcher.storage.made import made
 
 _log = logging.getLogger(__name__)
 
@@ -36,11 +36,7 @@ def run(plan: Plan, vm: VM) -> Ending:
     if plan.locked:
         let_lock(plan.locked)  # as the preflight did, in a process that has ended
     try:
-        with (
-            _place(plan, vm) as (connection, ready),
-            made(plan.needs),
-            guest.defined(connection, plan.xml, vm) as domain,
-        ):
+        with _place(plan, vm) as (connection, ready), guest.defined(connection, plan.xml, vm) as domain:
             _log.info("%s is defined on %s", plan.domain, plan.uri)
             if not vm.events.empty():
                 return Ending.NOT_STARTED
@@ -60,7 +56,6 @@ def tidy(plan: Plan) -> None:
     with _place(plan, VM(plan.identity)) as (connection, _):
         if root_of(plan.uri) is not None:
             guest.forget(connection, plan.domain, plan.xml)
-    take_away(plan.needs)
 
 
 @contextmanager
@@ -73,6 +68,7 @@ def _place(plan: Plan, vm: VM) -> Iterator[tuple[Any, Ready]]:
     root = root_of(plan.uri)
     with (
         prepared(root) if root is not None else nullcontext(),
+        made(plan.needs),
         guest.connected(plan.uri, vm) as connection,
         socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
         repeated(root, plan.domain) if root is not None else nullcontext(),

@@ -13,7 +13,7 @@ from typing import Literal
 
 from launcher.errors import Refusal
 from launcher.storage.iso import ISO, write_iso
-from launcher.storage.places import directory, kept, link, make_once, remove_unfinished, renewed
+from launcher.storage.places import directory, kept, link, make_once, renewed
 from launcher.storage.qcow2 import is_qcow2, make_empty, make_overlay
 
 
@@ -76,15 +76,6 @@ def made(needs: Iterable[Need]) -> Iterator[None]:
         for need in needs:
             stack.enter_context(_there(need))
         yield
-
-
-def take_away(needs: Iterable[Need]) -> None:
-    """What made() would have taken away, had its process not been killed: media and links, and what is unfinished."""
-    for need in needs:
-        if isinstance(need, Medium | Link):
-            need.path.unlink(missing_ok=True)
-        if not isinstance(need, Directory):
-            remove_unfinished(need.path.parent)
 
 
 def _there(need: Need) -> AbstractContextManager[None]:

@@ -86,12 +86,6 @@ def link(path: Path, target: Path) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def remove_unfinished(parent: Path) -> None:
-    """Of a process that was killed while it made a file there, of whom nobody else can be one."""
-    for file in parent.glob(f"{_UNFINISHED}*"):
-        file.unlink(missing_ok=True)
-
-
 def _make(path: Path, fill: Fill) -> tuple[int, int, int]:
     """Make the file; its state, since whoever comes first to a place that two launchers share has it."""
     with _made(path), _unfinished(path) as file:

@@ -13,6 +13,8 @@ def test_a_vm_needs_qemu_and_what_its_devices_and_volumes_call(tmp_path: Path) -
     }
     assert set(programs_of(read_manifest(FIXTURES / "vms" / "arm64.yaml"))) >= {"qemu-system-aarch64"}
     assert "qemu-img" in programs_of(vmi(tmp_path, below="  volumes: [{name: e, emptyDisk: {capacity: 1Gi}}]\n"))
+    seed = "  volumes: [{name: s, cloudInitNoCloud: {userData: x}}]\n"
+    assert "bsdtar" in programs_of(vmi(tmp_path, below=seed))
 
 
 def test_one_that_is_in_no_directory_of_the_path_is_named_with_its_package(tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ VOLUMES = """\
 def test_what_grows_is_as_large_as_the_disk_that_the_guest_sees(tmp_path: Path) -> None:
     """A qcow2 image says it in its header, and is smaller itself."""
     qcow2 = b"QFI\xfb" + bytes(20) + (3 * GIB).to_bytes(8, "big")
-    root = write(tmp_path, {paths.container_disk(1): qcow2, paths.disk_image("copy"): ""})
+    root = write(tmp_path, {paths.image_volume("root") + "/disk/debian.qcow2": qcow2, paths.disk_image("copy"): ""})
     os.truncate(root / paths.disk_image("copy").lstrip("/"), 5 * MIB)
     (room,) = read_rooms(vmi(tmp_path, below=VOLUMES), Facts(), root)
     assert {growing.volume: growing.size for growing in room.growing} == {

@@ -20,7 +20,7 @@ from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.storage.made import made, take_away
+from launcher.storage.made import made
 from launcher.storage.needs import needs_of
 from launcher.storage.programs import output
 from tests.launcher.cases import Case, cases
@@ -242,16 +242,6 @@ def test_an_image_that_a_killed_launcher_has_left_is_made_anew(root: Path, tmp_p
     with prepared(vmi, Facts(), root):
         assert read_iso(place)[1]["user-data"] == b"new"
     assert not place.exists()
-
-
-def test_of_a_killed_launcher_media_go_and_the_guests_disks_stay(root: Path, tmp_path: Path) -> None:
-    vmi = vmi_with(tmp_path, "{name: seed, cloudInitNoCloud: {userData: x}}", "{name: s, emptyDisk: {capacity: 1Mi}}")
-    seed = put(root, paths.cloud_init_iso("noCloud", "default", "vm"), b"medium")
-    unfinished = seed.with_name(".unfinished-x")
-    unfinished.touch()
-    disk = put(root, paths.empty_disk("s"), b"disk")
-    take_away(needs_of(vmi, Facts(), root))
-    assert (seed.exists(), unfinished.exists(), disk.exists()) == (False, False, True)
 
 
 def test_an_empty_disk_has_its_capacity_in_whole_mebibytes(root: Path, tmp_path: Path) -> None:
