@@ -17,18 +17,20 @@ from launcher.paths import LIBVIRT_ROOT
 DEFAULT_URI = f"qemu:///embed?root={LIBVIRT_ROOT}"
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
-# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too, and so
-# is the TPM's emulator, which Debian's libvirt would run as another user.
+# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too.
 _QEMU_CONF = """\
 stdio_handler = "file"
 user = "+{uid}"
 group = "+{gid}"
-swtpm_user = "+{uid}"
-swtpm_group = "+{gid}"
 security_driver = "none"
 namespaces = []
 cgroup_controllers = []
 remember_owner = 0
+"""
+# The TPM's emulator, which Debian's libvirt would run as another user; only root may name one.
+_AS_ROOT = """\
+swtpm_user = "+0"
+swtpm_group = "+0"
 """
 
 
@@ -74,7 +76,8 @@ def prepared(root: Path) -> Iterator[None]:
             ) from error
         try:
             if not conf.exists():
-                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()))
+                as_root = _AS_ROOT if os.getuid() == 0 else ""
+                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()) + as_root)
         except OSError as error:
             raise _unusable(root, error) from error
         if os.getuid() != 0:
