@@ -23,12 +23,15 @@ _QEMU_CONF = """\
 stdio_handler = "file"
 user = "+{uid}"
 group = "+{gid}"
-swtpm_user = "+{uid}"
-swtpm_group = "+{gid}"
 security_driver = "none"
 namespaces = []
 cgroup_controllers = []
 remember_owner = 0
+"""
+# The TPM's emulator, which Debian's libvirt would run as another user; only root may name one.
+_AS_ROOT = """\
+swtpm_user = "+0"
+swtpm_group = "+0"
 """
 
 
@@ -74,9 +77,13 @@ def prepared(root: Path) -> Iterator[None]:
             ) from error
         try:
             if not conf.exists():
-                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()))
+                as_root = _AS_ROOT if os.getuid() == 0 else ""
+                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()) + as_root)
         except OSError as error:
             raise _unusable(root, error) from error
+        if os.getuid() != 0:
+            # Libvirt has its places in a user's home, besides; and a container's user often has none.
+            os.environ["HOME"] = str(root)
         yield
     finally:
         os.close(place)
