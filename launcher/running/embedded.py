@@ -74,6 +74,9 @@ def prepared(root: Path) -> Iterator[None]:
                 _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()))
         except OSError as error:
             raise _unusable(root, error) from error
+        if os.getuid() != 0:
+            # Libvirt has its places in a user's home, besides; and a container's user often has none.
+            os.environ["HOME"] = str(root)
         yield
     finally:
         os.close(place)

@@ -43,6 +43,12 @@ def within_more(figure: str, values: Beside, unit: str, more: float) -> Line:
     return Line(figure, *_medians(values, unit), f"{_ratio(values):.2f}x", reach, difference <= more)
 
 
+def within_beside(figure: str, values: Beside, unit: str, most: float) -> Line:
+    """Medians; ours at most so much, whatever the floor's."""
+    reached = statistics.median(values.ours) <= most
+    return Line(figure, *_medians(values, unit), "", f"<= {most:g} {unit}", reached)
+
+
 def within(figure: str, values: Sequence[float], unit: str, **bounds: float) -> Line:
     """Many values of ours alone, and what each of `p50`, `p99` and `max` may be at most."""
     found = {name: percentile(values, {"p50": 50, "p99": 99, "max": 100}[name]) for name in bounds}

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
-from tests.bench import allocate, convert
+from tests.bench import allocate, convert, launch
 from tests.bench.contestant import Contestant, floor, gpu_plugin, serving
 from tests.bench.machine import VARIABLE, Machine, build
 from tests.bench.process import cpu_seconds, proportional_set_size
-from tests.bench.table import Beside, percentile, within, within_more, within_times
+from tests.bench.table import Beside, percentile, within, within_beside, within_more, within_times
 
 BOTH = ("0000:01:00.0", "0000:02:00.0")
 
@@ -73,6 +73,22 @@ def test_ratios_are_of_the_runs_and_not_of_the_medians() -> None:
     assert not within_times("", values, "ms", 1.9).reached
     assert within_more("", values, "ms", 10).reached
     assert not within_more("", values, "ms", 9).reached
+
+
+def test_a_bound_is_ours_and_not_the_floors() -> None:
+    assert within_beside("", Beside([5, 6, 70], [100, 100, 100]), "ms", 6).reached
+    assert not within_beside("", Beside([5, 6, 70], [1, 1, 1]), "ms", 5).reached
+
+
+def test_the_launcher_and_the_floor_run_the_same_guest_and_leave_nothing() -> None:
+    with launch.places() as both:
+        for place in both:
+            with place.launched() as launcher:
+                assert len(launcher.processes()) == 2, "a supervisor and a worker"
+                assert 1e7 < launcher.memory() < 1e8
+                assert 0 < launcher.seconds < 60
+            (stopped,) = place.stopped
+            assert stopped < 60
 
 
 def test_what_never_comes_is_not_reached() -> None:

@@ -25,7 +25,8 @@ from tests.waiting import until
 
 DOMAIN = "default_vm"
 _KERNEL = "{kernelBoot: {container: {image: x, kernelPath: /kernel}}}"
-_ALONE = 'mount --bind "$0" /run && {} && exec "$@"'
+_ALONE = 'mount --bind "$0" /run && {} && exec {} "$@"'
+_AS_PROCESS_1 = 'unshare --pid --fork --kill-child sh -c \'mount -t proc proc /proc && exec "$0" "$@"\''
 _QEMU_THAT_IS_SLOW = f"""#!{sys.executable}
 import os, sys, time
 if any("guest=" in argument for argument in sys.argv):
@@ -68,10 +69,10 @@ class Pod:
         )
 
     @contextmanager
-    def launched(self, mounts: str = "true") -> Iterator["Launched"]:
-        """A launcher; `mounts` is a shell's command line, run before it in its mount namespace."""
+    def launched(self, mounts: str = "true", by: str = "") -> Iterator["Launched"]:
+        """A launcher; `mounts` is a shell's command line, run before it in its mount namespace, and `by` execs it."""
         user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
-        within = ("unshare", *user, "--mount", "sh", "-c", _ALONE.format(mounts), self.run)
+        within = ("unshare", *user, "--mount", "sh", "-c", _ALONE.format(mounts, by), self.run)
         env = {"PATH": f"{self.path}:{os.environ['PATH']}"}
         with running("gpu-launcher", "run", "--vm", self.vm, "--emulation", env=env, within=within) as program:
             here = _namespace(os.getpid())
@@ -117,11 +118,7 @@ class Launched:
 
     @property
     def worker(self) -> int:
-        """The supervisor's child that is not QEMU."""
-        supervisor = self.program.process.pid
-        children = Path(f"/proc/{supervisor}/task/{supervisor}/children").read_text().split()
-        (pid,) = (int(pid) for pid in children if int(pid) != self.qemu)
-        return pid
+        return _child(self.program.process.pid)
 
     def is_running(self) -> None:
         self.program.wait_for_line(f"INFO {DOMAIN} is running")
@@ -143,6 +140,13 @@ class Launched:
 
 def _namespace(pid: int) -> str:
     return str(Path(f"/proc/{pid}/ns/mnt").readlink())
+
+
+def _child(pid: int) -> int:
+    """Of a process, the one child that is not QEMU."""
+    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+    (found,) = (child for child in children if b"guest=" not in _arguments(child))
+    return found
 
 
 def _arguments(pid: int) -> bytes:
@@ -231,6 +235,17 @@ def test_a_guest_without_acpi_is_not_asked(pod: Pod) -> None:
     assert not any("asking" in line for line in launched.program.log)
 
 
+def test_a_launcher_that_is_not_root_and_may_do_nothing_special_runs_a_guest(pod: Pod) -> None:
+    pod.write(grace=0)
+    with pod.launched(by="unshare --user --map-user=107 --map-group=107") as launched:
+        launched.is_running()
+        status = Path(f"/proc/{launched.qemu}/status").read_text()
+        assert "CapEff:\t0000000000000000" in status
+        assert 'user = "+107"' in (pod.root / "etc" / "qemu.conf").read_text()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(10) == (0, last_line(Ending.ON_REQUEST))
+
+
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 def test_a_qemu_that_is_killed_is_no_guest_that_ended(pod: Pod, signum: signal.Signals) -> None:
     with pod.launched() as launched:
@@ -269,6 +284,18 @@ def test_what_both_leave_when_they_are_killed_at_once_is_ended_by_the_next_launc
             assert launched.processes() == {}
             second.program.send(signal.SIGTERM)
             assert second.ended(10) == (0, last_line(Ending.ON_REQUEST))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGKILL])
+def test_as_process_1_it_ends_all_of_its_pod(pod: Pod, signum: signal.Signals) -> None:
+    pod.write(grace=0)
+    with pod.launched(by=_AS_PROCESS_1) as launched:
+        launched.is_running()
+        os.kill(_child(launched.program.process.pid), signum)
+        launched.program.end(10)
+        assert launched.processes() == {}
+    if signum is signal.SIGTERM:
+        assert launched.program.log[-1] == last_line(Ending.ON_REQUEST)
 
 
 @pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.3, 0.4])

@@ -1,0 +1,53 @@
+"""The root of libvirt's embedded driver."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import Refusal, UserError
+from launcher.running.embedded import prepared, root_of
+from tests.processes import ROOT
+
+
+def test_the_root_is_in_the_uri_of_an_embedded_driver_alone() -> None:
+    assert root_of("qemu:///embed?root=/run/gpu-launcher") == Path("/run/gpu-launcher")
+    assert root_of("qemu:///system") is None
+
+
+@pytest.mark.parametrize("query", ["", "?root=", "?root=here", "?root=/a&root=/b", "?root=/a%00"])
+def test_a_root_that_is_none_is_refused(query: str) -> None:
+    with pytest.raises(UserError, match="expected root to be an absolute path, like qemu:///embed"):
+        root_of(f"qemu:///embed{query}")
+
+
+def test_qemu_is_who_the_launcher_is_and_a_file_that_is_there_stays(tmp_path: Path) -> None:
+    conf = tmp_path / "root" / "etc" / "qemu.conf"
+    with prepared(tmp_path / "root"):
+        assert f'user = "+{os.getuid()}"' in conf.read_text()
+    conf.write_text("mine")
+    with prepared(tmp_path / "root"):
+        assert conf.read_text() == "mine"
+
+
+def test_a_root_is_one_launchers_until_it_ends(tmp_path: Path) -> None:
+    taken = pytest.raises(Refusal, match=f"{tmp_path}: another gpu-launcher has its VM there")
+    with prepared(tmp_path), taken, prepared(tmp_path):
+        pass
+    with prepared(tmp_path):
+        pass
+
+
+def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> None:
+    """Full: no file of this process may be longer than ten bytes."""
+    program = (
+        "import resource, signal; from pathlib import Path; from launcher.running.embedded import prepared\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (10, 10))\n"
+        f"with prepared(Path({str(tmp_path)!r})): pass\n"
+    )
+    done = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert "cannot make the root of libvirt's embedded driver: File too large; expected" in done.stderr
+    assert list((tmp_path / "etc").iterdir()) == []

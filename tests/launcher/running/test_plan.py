@@ -1,0 +1,63 @@
+"""The plan, made in a process of its own."""
+
+import subprocess
+import sys
+
+from tests.processes import ROOT
+
+# A worker whose planner does `body`.
+_PROGRAM = """
+import os, signal, sys, time
+from pathlib import Path
+from launcher.errors import LauncherError, Refusal
+from launcher.running.plan import Plan, Planner, plan_in
+from launcher.running.vm import Identity
+place = os.memfd_create("plan")
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+worker = os.getpid()
+def make():
+    {body}
+planner = Planner(make, place)
+{then}
+try:
+    print(planner.plan(), plan_in(place) is not None)
+except LauncherError as error:
+    print(error)
+"""
+_PLAN = "return Plan(Identity('a', 'b', 'c'), 'a_b', '<domain/>', {1: 2}, Path('/s'), 'uri', 0, True, 30)"
+
+
+def planned(body: str, then: str = "") -> str:
+    program = _PROGRAM.format(body=body, then=then)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    return done.stdout.strip()
+
+
+def test_a_plan_is_left_for_the_worker_and_whoever_comes_after_it() -> None:
+    assert planned(_PLAN) == (
+        "Plan(identity=Identity(namespace='a', name='b', uid='c'), domain='a_b', xml='<domain/>', numbers={1: 2}, "
+        "sockets=PosixPath('/s'), uri='uri', locked=0, acpi=True, grace=30) True"
+    )
+
+
+def test_where_none_is_made_the_exit_code_says_why() -> None:
+    assert planned("return 2") == "2 False"
+    assert planned("return None") == "0 False"
+
+
+def test_a_planner_that_is_killed_is_said() -> None:
+    assert planned("os.kill(os.getpid(), signal.SIGKILL)").startswith("SIGKILL has ended the process that reads")
+
+
+def test_a_planner_can_be_stopped_also_when_it_has_ended() -> None:
+    assert planned("time.sleep(60)", then="planner.stop()") == "0 False"
+    assert planned("return 2", then="time.sleep(0.3); planner.stop()") == "2 False"
+
+
+def test_a_planner_that_is_stopped_cleans_up() -> None:
+    said = planned(
+        "try:\n        time.sleep(60)\n    finally:\n        print('cleaned up', flush=True)",
+        then="time.sleep(0.3); planner.stop()",
+    )
+    assert said == "cleaned up\n0 False"
