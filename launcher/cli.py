@@ -5,7 +5,7 @@ from importlib import import_module
 
 import typer
 
-_COMMANDS = ("render", "explain", "schema", "run")
+_COMMANDS = ("render", "explain", "schema", "run", "ctl")
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
