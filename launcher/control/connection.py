@@ -101,7 +101,8 @@ class Connection:
                 except RPCError as error:
                     del self._streams[event.stream_id]
                     self._end(event.stream_id, stream, error.status, str(error))
-                    self._h2.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)  # it need not send the rest
+                    if event.stream_ended is None:
+                        self._h2.reset_stream(event.stream_id, ErrorCodes.NO_ERROR)  # it need not send the rest
         elif isinstance(event, StreamEnded):
             if (stream := self._streams.get(event.stream_id)) is not None:
                 threading.Thread(target=self._answer, args=(event.stream_id, stream), daemon=True).start()

@@ -54,7 +54,7 @@ def _directory(path: Path) -> Iterator[None]:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise _refusal(path, f"cannot make its directory: {error.strerror}") from error
+        raise _refusal(path, f"cannot make {error.filename}: {error.strerror}") from error
     try:
         yield
     finally:
