@@ -22,14 +22,17 @@ _DOMAIN = """
 """
 
 
-def on_test_driver(directory: Path, console: Path | str = "/nowhere", more: str = "") -> VM:
+@contextmanager
+def on_test_driver(directory: Path, console: Path | str = "/nowhere", more: str = "") -> Iterator[VM]:
     """A VM that runs; nobody else has that libvirt. `more` is of its domain's XML."""
     node = directory / "node.xml"
     node.write_text(_DOMAIN.format(console=console, more=more))
+    connection = libvirt.open(f"test://{node}")
     vm = VM(IDENTITY)
-    vm.has(libvirt.open(f"test://{node}").lookupByName("lab_vm"))
-    vm.becomes(Phase.RUNNING)
-    return vm
+    with vm.having(connection.lookupByName("lab_vm")):
+        vm.becomes(Phase.RUNNING)
+        yield vm
+    connection.close()
 
 
 class Caller:

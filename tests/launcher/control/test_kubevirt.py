@@ -10,7 +10,7 @@ import libvirt
 import pytest
 
 from launcher.running.vm import VM, Phase, StopRequested
-from tests.launcher.control.serving import UID, Caller, called, on_test_driver
+from tests.launcher.control.serving import IDENTITY, UID, Caller, called, on_test_driver
 
 CMD = "/kubevirt.cmd.v1.Cmd/"
 
@@ -70,8 +70,9 @@ OURS = {"metadata": {"namespace": "lab", "name": "vm", "uid": UID}}
 
 
 @pytest.fixture
-def vm(tmp_path: Path) -> VM:
-    return on_test_driver(tmp_path)
+def vm(tmp_path: Path) -> Iterator[VM]:
+    with on_test_driver(tmp_path) as vm:
+        yield vm
 
 
 @pytest.fixture
@@ -183,9 +184,12 @@ def test_who_names_no_vm_means_the_one_here(call: Caller, vm: VM) -> None:
     assert state(vm) == libvirt.VIR_DOMAIN_PAUSED
 
 
-def test_what_is_not_defined_yet_is_not_paused_and_says_so(call: Caller, vm: VM) -> None:
-    vm.has(None)
-    assert failure(call(f"{CMD}PauseVirtualMachine")).startswith("lab/vm is not defined: it is running")
+@pytest.mark.parametrize("method", ["Pause", "Unpause", "Reset"])
+def test_nothing_is_done_to_what_is_not_defined_yet(short_dir: Path, method: str) -> None:
+    with called(short_dir / "sock", VM(IDENTITY)) as call:
+        assert failure(call(f"{CMD}{method}VirtualMachine")) == (
+            "lab/vm is not defined: it is preparing; ask again when it is running"
+        )
 
 
 @pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.ENDED])
@@ -195,10 +199,11 @@ def test_there_is_no_domain_before_and_after(call: Caller, vm: VM, phase: Phase)
     assert text_of(call(f"{CMD}GetDomainStats")) == ""
 
 
-def test_a_domain_that_starts_is_told_without_waiting_for_libvirt(call: Caller, vm: VM) -> None:
+def test_a_domain_that_starts_is_told_without_waiting_for_libvirt(short_dir: Path) -> None:
+    vm = VM(IDENTITY)
     vm.becomes(Phase.STARTING)
-    vm.has(None)
-    domain = json.loads(text_of(call(f"{CMD}GetDomain")))
+    with called(short_dir / "sock", vm) as call:
+        domain = json.loads(text_of(call(f"{CMD}GetDomain")))
     assert domain["Status"] == {"Status": "Paused", "Reason": "StartingUp"}
     assert domain["Spec"] == {"Name": "lab_vm", "Metadata": {"KubeVirt": {"UID": UID}}}
 

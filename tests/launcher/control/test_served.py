@@ -16,7 +16,7 @@ import pytest
 
 from launcher.control.served import served
 from launcher.errors import Refusal
-from launcher.running.vm import VM, Phase
+from launcher.running.vm import VM, Identity, Phase
 from tests.launcher.control.serving import IDENTITY, Caller, Heard, called, on_test_driver
 
 PING = "/kubevirt.cmd.v1.Cmd/Ping"
@@ -243,8 +243,10 @@ def test_who_speaks_something_else_is_hung_up_on(short_dir: Path, vm: VM, nonsen
 
 
 def test_a_domain_larger_than_http2s_window_is_told_whole(short_dir: Path, tmp_path: Path) -> None:
-    vm = on_test_driver(tmp_path, more=f"<description>{'x' * 300_000}</description>")
-    with called(short_dir / "sock", vm) as call:
+    with (
+        on_test_driver(tmp_path, more=f"<description>{'x' * 300_000}</description>") as vm,
+        called(short_dir / "sock", vm) as call,
+    ):
         assert vm.domain().XMLDesc().encode() in call(f"{OURS}GetXML")
 
 
@@ -260,14 +262,11 @@ def test_a_request_that_is_too_long_or_compressed_is_refused(short_dir: Path, vm
         assert call(PING) == b"\x08\x01"
 
 
-def test_what_is_refused_comes_in_words_of_any_alphabet(short_dir: Path, tmp_path: Path) -> None:
-    vm = on_test_driver(tmp_path)
-    vm.has(None)
-    vm.identity = vm.identity.__class__("lab", "größe 100%\n", "")
-    with called(short_dir / "sock", vm) as call:
+def test_what_is_refused_comes_in_words_of_any_alphabet(short_dir: Path) -> None:
+    with called(short_dir / "sock", VM(Identity("lab", "größe 100%\n", ""))) as call:
         code, words = call.status(f"{OURS}GetXML")
-        assert code is grpc.StatusCode.FAILED_PRECONDITION
-        assert words.startswith("lab/größe 100%\\n is not defined: ")
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert words.startswith("lab/größe 100%\\n is not defined: ")
 
 
 def test_health_is_of_the_process_and_of_the_guest(short_dir: Path, vm: VM) -> None:
