@@ -19,6 +19,7 @@ from launcher.guest_pci.addresses import usb
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.manifest.reading import read_manifest
+from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, has_qemu_here, is_embedded, root_of
 from launcher.running.plan import Plan
 from launcher.running.preflight import has_kvm
@@ -34,9 +35,16 @@ def run(
     connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
     emulation: Emulation = False,
+    socket: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where `gpu-launcher ctl` and KubeVirt's clients can ask.  "
+            f"[default: {CONTROL_SOCKET}; ROOT/{Path(CONTROL_SOCKET).name} of another root; none of another libvirt]"
+        ),
+    ] = None,
 ) -> Plan:
     """Define and start a VM, and stay with it until it ends."""
-    root_of(connect)  # a URI that is wrong is said before anything else
+    control = socket or _control_socket(connect, root_of(connect))  # a URI that is wrong is said before anything else
     vmi = read_manifest(vm)
     pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
     cards, left_over, host = passed_on_in(vmi, pod)
@@ -74,4 +82,13 @@ def run(
         locked=vmi.spec.domain.guest_memory if layout.seats and is_embedded(connect) else 0,
         acpi=vmi.spec.domain.features.acpi.enabled,
         grace=vmi.spec.terminationGracePeriodSeconds,
+        control=control,
     )
+
+
+def _control_socket(uri: str, root: Path | None) -> Path | None:
+    """Where the VM can be asked: KubeVirt's place in a pod. Elsewhere there may be several launchers, and each has its
+    own in its own root; one that has none is asked through its libvirt."""
+    if uri == DEFAULT_URI:
+        return Path(CONTROL_SOCKET)
+    return None if root is None else root / Path(CONTROL_SOCKET).name

@@ -54,7 +54,8 @@ def ask_for_all(
                     return
                 elif isinstance(event, StreamReset):
                     raise Refusal(f"{path}: the launcher has cancelled {method}; its log says why")
-            peer.sendall(h2.data_to_send())
+            if data := h2.data_to_send():
+                peer.sendall(data)
         raise Refusal(f"{path}: the launcher has ended before it answered; its log says how")
 
 
@@ -85,5 +86,10 @@ def _refuse_failure(path: Path, event: Event) -> None:
     headers = {str(name): str(value) for name, value in event.headers}  # type: ignore[attr-defined]
     if (code := headers.get(":status", "200")) != "200":
         raise Refusal(f"{path}: who serves there is no gpu-launcher run: HTTP status {code}")
-    if (status := headers.get("grpc-status", "0")) != str(int(Status.OK)):
-        raise Refusal(unescaped(headers.get("grpc-message", "")) or f"{path}: gRPC status {status}")
+    status, words = headers.get("grpc-status", "0"), unescaped(headers.get("grpc-message", ""))
+    if status == str(int(Status.FAILED_PRECONDITION)):
+        raise Refusal(words)  # the VM's
+    if status != str(int(Status.OK)):
+        raise Refusal(
+            f"{path}: {words or 'no answer'} (gRPC status {status}); expected a gpu-launcher run to serve there"
+        )

@@ -47,6 +47,12 @@ def served(path: Path, vm: VM) -> Iterator[None]:
             thread.join(_LAST_WORDS)
 
 
+def forget(path: Path) -> None:
+    """Take away the socket that a killed launcher has left there; one on which somebody listens stays."""
+    with suppress(OSError, Refusal), _alone_in(path.parent):
+        _remove_stale(path)
+
+
 @contextmanager
 def _directory(path: Path) -> Iterator[None]:
     """The socket's directory is there within; what was made of it goes again, if nobody else has put something in."""
@@ -109,7 +115,6 @@ def _remove_stale(path: Path) -> None:
     if code != errno.ECONNREFUSED:
         raise _refusal(path, "another launcher serves there; a control socket is of one VM")
     path.unlink()
-    _log.info("%s was left by a launcher that was killed, and is made anew", path)
 
 
 def _refusal(path: Path, why: str) -> Refusal:

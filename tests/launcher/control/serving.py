@@ -16,17 +16,17 @@ UID = "b1f0bb32-6f0a-4d3e-9d3c-0c6f0f3d7a11"
 IDENTITY = Identity("lab", "vm", UID)
 
 _DOMAIN = """
-<node><domain type="test"><name>lab_vm</name><memory>65536</memory><vcpu>2</vcpu><os><type>hvm</type></os><devices>
-<serial type="unix"><source mode="bind" path="{console}"/><target port="0"/></serial>
-</devices>{more}</domain></node>
+<node><domain type="test"><name>lab_vm</name><memory>65536</memory><vcpu>2</vcpu><os><type>hvm</type></os>
+<devices>{devices}</devices>{more}</domain></node>
 """
+_SERIAL = '<serial type="unix"><source mode="bind" path="{}"/><target port="0"/></serial>'
 
 
 @contextmanager
-def on_test_driver(directory: Path, console: Path | str = "/nowhere", more: str = "") -> Iterator[VM]:
-    """A VM that runs; nobody else has that libvirt. `more` is of its domain's XML."""
+def on_test_driver(directory: Path, console: Path | None = None, more: str = "") -> Iterator[VM]:
+    """A VM that runs; nobody else has that libvirt. `console` is its serial port, `more` is of its domain's XML."""
     node = directory / "node.xml"
-    node.write_text(_DOMAIN.format(console=console, more=more))
+    node.write_text(_DOMAIN.format(devices="" if console is None else _SERIAL.format(console), more=more))
     connection = libvirt.open(f"test://{node}")
     vm = VM(IDENTITY)
     with vm.having(connection.lookupByName("lab_vm")):
