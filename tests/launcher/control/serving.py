@@ -1,8 +1,10 @@
-"""A VM whose domain is on libvirt's test driver, served on a real socket, and a client that is not ours."""
+"""A VM on libvirt's test driver, served on a real socket, and who calls there: grpcio's client, which is not ours, and
+`gpu-launcher ctl` as a process."""
 
+import subprocess
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import libvirt
 
 from launcher.control.served import served
 from launcher.running.vm import VM, Identity, Phase
+from tests.processes import BIN, ROOT
 
 UID = "b1f0bb32-6f0a-4d3e-9d3c-0c6f0f3d7a11"
 IDENTITY = Identity("lab", "vm", UID)
@@ -75,6 +78,20 @@ def called(path: Path, vm: VM) -> Iterator[Caller]:
             yield caller
         finally:
             caller.channel.close()
+
+
+@contextmanager
+def started(*command: str | Path, **files: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is killed if it is still there in the end."""
+    with subprocess.Popen(command, cwd=ROOT, **files) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ctl(action: str, path: Path, **files: Any) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return started(BIN / "gpu-launcher", "ctl", action, "--socket", path, **files)
 
 
 class Heard:

@@ -11,9 +11,8 @@ import termios
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import grpc
 import pytest
@@ -21,23 +20,9 @@ import pytest
 from launcher.control.served import served
 from launcher.running.vm import VM, Phase, StopRequested
 from tests.conftest import Command
-from tests.launcher.control.serving import IDENTITY, UID, Heard, on_test_driver
+from tests.launcher.control.serving import IDENTITY, UID, Heard, ctl, on_test_driver, started
 from tests.launcher.vms import write_vmi
-from tests.processes import BIN, ROOT, running
-
-
-@contextmanager
-def started(*command: str | Path, **files: Any) -> Iterator[subprocess.Popen[bytes]]:
-    """A process that is killed if it is still there in the end."""
-    with subprocess.Popen(command, cwd=ROOT, **files) as process:
-        try:
-            yield process
-        finally:
-            process.kill()
-
-
-def ctl(action: str, path: Path, **files: Any) -> AbstractContextManager[subprocess.Popen[bytes]]:
-    return started(BIN / "gpu-launcher", "ctl", action, "--socket", path, **files)
+from tests.processes import ROOT, running
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from launcher.control.served import served
 from launcher.errors import Refusal
 from launcher.running.vm import VM, Identity, Phase
 from tests.launcher.control.serving import IDENTITY, Caller, Heard, called, on_test_driver
+from tests.waiting import until
 
 PING = "/kubevirt.cmd.v1.Cmd/Ping"
 OURS = "/gpu_launcher.v1.VirtualMachine/"
@@ -29,13 +30,6 @@ GUEST = b"\x0a\x05guest"  # HealthCheckRequest.service
 @pytest.fixture
 def vm() -> VM:
     return VM(IDENTITY)
-
-
-def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
-    until = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < until, f"not within {seconds} s"
-        time.sleep(0.005)
 
 
 def test_the_socket_is_its_users_alone_and_nothing_is_left(short_dir: Path, vm: VM) -> None:
@@ -120,7 +114,7 @@ def test_of_launchers_that_find_a_stale_socket_at_once_one_serves(short_dir: Pat
     launchers = [threading.Thread(target=launch) for _ in range(8)]
     for launcher in launchers:
         launcher.start()
-    wait_until(lambda: len(served_by) + len(refused) == 8)
+    until(lambda: len(served_by) + len(refused) == 8)
     assert (len(served_by), len(refused)) == (1, 7)
     assert Caller(short_dir / "sock")(PING) == b"\x08\x01"
     done.set()
@@ -178,9 +172,9 @@ def test_a_client_that_goes_away_is_forgotten(short_dir: Path, vm: VM) -> None:
                 caller.channel.close()
             else:
                 stream.cancel()
-            wait_until(lambda: all(changes.closed for changes in vm._changes))
+            until(lambda: all(changes.closed for changes in vm._changes))
             caller.channel.close()
-        wait_until(lambda: threading.active_count() <= before + 1)  # the one that accepts
+        until(lambda: threading.active_count() <= before + 1)  # the one that accepts
 
 
 def test_a_reader_that_sleeps_costs_a_bounded_memory_and_hears_what_it_lost(short_dir: Path, vm: VM) -> None:
