@@ -60,14 +60,16 @@ def _run() -> int:
     place = os.memfd_create("plan")
 
     def work() -> int:
+        from launcher.control.served import served
         from launcher.running.worker import work
 
-        return work(_command, place)
+        return work(_command, place, served)
 
     def tidy() -> None:
+        from launcher.control.served import forget
         from launcher.running.worker import tidy
 
-        tidy(place)
+        tidy(place, forget)
 
     return supervise(work, tidy)
 

@@ -42,7 +42,11 @@ BREACHES = {
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
     "render": ("launcher/guest_pci/addresses.py", "import launcher.running.guest"),
+    "control-storeys": ("launcher/control/methods.py", "import launcher.control.kubevirt"),
+    "client": ("launcher/control/client.py", "import launcher.running.operations"),
     "grpc": ("plugin/allocation.py", "import grpc"),
+    "h2": ("launcher/control/kubevirt.py", "import h2.connection"),
+    "protobuf": ("plugin/allocation.py", "import google.protobuf.message"),
     "messages": ("plugin/allocation.py", "import plugin.kubelet_api.v1beta1.deviceplugin_pb2"),
     "xml": ("launcher/hostdevs.py", "import lxml.etree"),
     "template": ("launcher/hostdevs.py", "import jinja2"),
@@ -69,9 +73,15 @@ def test_a_breach_of_a_contract_fails(contract: str, tmp_path: Path) -> None:
     assert "0 kept, 1 broken" in result.stdout, result.stdout
 
 
-@pytest.mark.parametrize("proto", sorted(str(path.relative_to(ROOT)) for path in (ROOT / "plugin").rglob("*.proto")))
-def test_the_kubelets_messages_are_generated_from_the_proto(tmp_path: Path, proto: str) -> None:
-    outputs = [f"--{kind}_out={tmp_path}" for kind in ("python", "pyi", "grpc_python")]
+PROTOS = sorted(
+    str(path.relative_to(ROOT)) for program in ("launcher", "plugin") for path in (ROOT / program).rglob("*.proto")
+)
+
+
+@pytest.mark.parametrize("proto", PROTOS)
+def test_messages_are_generated_from_the_proto(tmp_path: Path, proto: str) -> None:
+    kinds = ("python", "pyi", "grpc_python") if proto.startswith("plugin/") else ("python", "pyi")
+    outputs = [f"--{kind}_out={tmp_path}" for kind in kinds]
     result = run(sys.executable, "-m", "grpc_tools.protoc", "-I.", *outputs, proto)
     assert result.returncode == 0, result.stderr
     for generated in sorted((tmp_path / proto).parent.iterdir()):
@@ -118,7 +128,7 @@ def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
         "import sys, launcher.__main__; sys.argv = ['gpu-launcher', 'render', 'tests/fixtures/vms/no-devices.yaml']\n"
         "try: launcher.__main__.main()\n"
         "except SystemExit as end: assert end.code in (0, None), end.code\n"
-        "assert not {'libvirt', 'libvirtmod', 'grpc'} & set(sys.modules), sorted(sys.modules)"
+        "assert not {'libvirt', 'libvirtmod', 'grpc', 'h2', 'google.protobuf'} & set(sys.modules), sorted(sys.modules)"
     )
     result = run(sys.executable, "-c", program)
     assert result.returncode == 0, result.stderr

@@ -25,7 +25,8 @@ class Plan:
     `domain` is the domain's name in `xml`; `numbers` are the bus numbers that the guest will have, by index of the
     controller. `sockets` is the directory of the domain's sockets, and `needs` what else of it has to be on disk.
     `locked` are the bytes of guest memory that VFIO locks, 0 where QEMU is not this pod's or has no card. `grace` are
-    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to.
+    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. `control`
+    is the socket on which the VM can be asked, None for nowhere.
     """
 
     identity: Identity
@@ -38,6 +39,7 @@ class Plan:
     locked: int
     acpi: bool
     grace: float
+    control: Path | None = None
 
 
 class Planner:

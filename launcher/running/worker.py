@@ -4,6 +4,8 @@ import gc
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from types import FrameType
 
 from launcher.errors import LauncherError, Refusal, one_line
@@ -14,10 +16,11 @@ from launcher.running.vm import VM, StopRequested
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
-def work(make: Callable[[], object], place: int) -> int:
+def work(make: Callable[[], object], place: int, served: Callable[[Path, VM], AbstractContextManager[None]]) -> int:
     """Have a child make the plan and leave it in `place`, and run it; the exit code. SIGTERM and SIGINT end it.
 
-    Called with both blocked. Refusal for what cannot be started.
+    The VM is `served` meanwhile, on the socket that the plan names. Called with both signals blocked. Refusal for what
+    cannot be started.
     """
     stopped = False
 
@@ -53,13 +56,14 @@ def work(make: Callable[[], object], place: int) -> int:
         _on_stop(lambda signum, frame: vm.request(StopRequested.SIGNAL))
         if stopped:
             vm.request(StopRequested.SIGNAL)
-        ending = run(plan, vm)
+        with nullcontext() if plan.control is None else served(plan.control, vm):
+            ending = run(plan, vm)
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
     return ending.code
 
 
-def tidy(place: int) -> None:
-    """Take away what the plan's VM has left, where work() was killed."""
+def tidy(place: int, forget: Callable[[Path], None]) -> None:
+    """Take away what the plan's VM has left, where work() was killed; `forget` its control socket."""
     plan = plan_in(place)
     if plan is None:
         return
@@ -67,6 +71,8 @@ def tidy(place: int) -> None:
 
     log = _log()
     try:
+        if plan.control is not None:
+            forget(plan.control)
         run.tidy(plan)
     except LauncherError as error:
         log.warning("cannot tidy up after the worker: %s", one_line(error))

@@ -2,7 +2,8 @@
 
 PANICS tells QEMU's panic device that the guest has got so far; with `<on_crash>preserve` the guest then stands still,
 with everything as the firmware has left it. The others end it, by the registers of the q35's chipset where SeaBIOS puts
-them: Intel's "I/O Controller Hub 9 Family Datasheet", 13.7 (RST_CNT) and 13.8.3 (PM1_STS, PM1_EN, PM1_CNT).
+them: Intel's "I/O Controller Hub 9 Family Datasheet", 13.7 (RST_CNT) and 13.8.3 (PM1_STS, PM1_EN, PM1_CNT). greets()
+is somebody at the serial port.
 """
 
 import struct
@@ -18,6 +19,19 @@ POWERS_OFF = bytes.fromhex("66ba0406 66b80020 66ef") + _HALTS
 OBEYS = bytes.fromhex("66ba0206 66b80001 66ef 66ba0006 66ed f6c401 74f5") + POWERS_OFF
 #: Neither the power button nor anything else.
 IGNORES = _HALTS
+
+# mov esi, what follows; then for each byte up to a zero: lodsb; test al, al; jz; call write.
+# For ever: mov dx, 0x3fd; in al, dx; test al, 1; jz; a byte is there: mov dx, 0x3f8; in al, dx; call write.
+# write: mov ah, al; mov dx, 0x3fd; in al, dx; test al, 0x20; jz; it may go: mov al, ah; mov dx, 0x3f8; out dx, al; ret.
+_REPEATS = bytes.fromhex(
+    "be59001000 ac84c07407e817000000ebf4"
+    "66bafd03eca80174f766baf803ece802000000ebeb 88c466bafd03eca82074fb88e066baf803eec3"
+)
+
+
+def greets(words: bytes) -> bytes:
+    """Says these on the first serial port, and repeats every byte that comes there."""
+    return _REPEATS + words + b"\0"
 
 
 def multiboot(code: bytes = PANICS) -> bytes:

@@ -1,0 +1,1 @@
+"""What is spoken on the control socket: a .proto file each, and what `make protos` generates from it."""

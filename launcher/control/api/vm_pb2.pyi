@@ -1,0 +1,63 @@
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class GetStateRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class State(_message.Message):
+    __slots__ = ("namespace", "name", "uid", "phase", "state", "reason")
+    NAMESPACE_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    UID_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    namespace: str
+    name: str
+    uid: str
+    phase: str
+    state: str
+    reason: str
+    def __init__(self, namespace: _Optional[str] = ..., name: _Optional[str] = ..., uid: _Optional[str] = ..., phase: _Optional[str] = ..., state: _Optional[str] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class GetXMLRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class XML(_message.Message):
+    __slots__ = ("xml",)
+    XML_FIELD_NUMBER: _ClassVar[int]
+    xml: str
+    def __init__(self, xml: _Optional[str] = ...) -> None: ...
+
+class GetConsoleRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Console(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class WatchChangesRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Change(_message.Message):
+    __slots__ = ("time", "phase", "event", "reason", "lost")
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EVENT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    time: float
+    phase: str
+    event: str
+    reason: str
+    lost: int
+    def __init__(self, time: _Optional[float] = ..., phase: _Optional[str] = ..., event: _Optional[str] = ..., reason: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...

@@ -1,0 +1,137 @@
+"""What is asked of a domain that is defined: its state, its XML, its statistics; pause, resume, reset.
+
+Each may be called from any thread: libvirt serializes. Refusal for whatever libvirt refuses.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from xml.etree import ElementTree
+
+import libvirt
+
+from launcher.errors import Refusal
+
+# By libvirt's numbers, which stay: virDomainState, and the enumeration of each state's reasons, virDomainPausedReason
+# and so on (https://libvirt.org/html/libvirt-libvirt-domain.html). The words are virsh's, or the names of the numbers.
+_STATES: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("no state", ("unknown",)),
+    ("running", (
+        "unknown", "booted", "migrated", "restored", "from snapshot", "unpaused", "migration canceled", "save canceled",
+        "wakeup", "crashed", "postcopy", "postcopy failed",
+    )),
+    ("blocked", ("unknown",)),
+    ("paused", (
+        "unknown", "user", "migration", "save", "dump", "ioerror", "watchdog", "from snapshot", "shutting down",
+        "snapshot", "crashed", "starting up", "postcopy", "postcopy failed", "api error",
+    )),
+    ("shutting down", ("unknown", "user")),
+    ("shutoff", (
+        "unknown", "shutdown", "destroyed", "crashed", "migrated", "saved", "failed", "from snapshot", "daemon",
+    )),
+    ("crashed", ("unknown", "panicked")),
+    ("pmsuspended", ("unknown",)),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class State:
+    """Libvirt's state of a domain and why it is in it, in words: paused, ioerror."""
+
+    state: str
+    reason: str
+
+
+def state(domain: Any) -> State:
+    with _asked("tell the domain's state"):
+        number, reason = domain.state()
+    if number >= len(_STATES):
+        return State("unknown", "unknown")
+    name, reasons = _STATES[number]
+    return State(name, reasons[reason] if reason < len(reasons) else "unknown")
+
+
+def xml(domain: Any) -> str:
+    """The domain as it is now, without secrets."""
+    with _asked("tell the domain's XML"):
+        return str(domain.XMLDesc())
+
+
+def pause(domain: Any) -> None:
+    """Stop its virtual CPUs; one that is paused stays so."""
+    if state(domain).state != "paused":
+        with _asked("pause the domain"):
+            domain.suspend()
+
+
+def resume(domain: Any) -> None:
+    """Let its virtual CPUs run; one that runs goes on."""
+    if state(domain).state != "running":
+        with _asked("resume the domain"):
+            domain.resume()
+
+
+def reset(domain: Any) -> None:
+    """Press its reset button: the guest gets no word of it, and its firmware starts anew."""
+    with _asked("reset the domain"):
+        domain.reset()
+
+
+def console(domain: Any) -> str:
+    """The path of the unix socket on which QEMU serves the first serial port. Refusal where it has none."""
+    tree = ElementTree.fromstring(xml(domain))  # noqa: S314 it is libvirt's
+    source = tree.find("devices/serial[@type='unix']/source")
+    path = None if source is None else source.get("path")
+    if path is None:
+        raise Refusal("the VM has no serial console; its manifest has autoattachSerialConsole: false")
+    return path
+
+
+def hypervisor_version(domain: Any) -> tuple[int, int, int]:
+    """The version of QEMU, or of what else runs the domain."""
+    with _asked("tell QEMU's version"):
+        number = domain.connect().getVersion()
+    return number // 1_000_000, number // 1000 % 1000, number % 1000
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What libvirt counts of a running domain, under its own names.
+
+    `counters`: virConnectGetAllDomainStats, like cpu.time (nanoseconds) and block.0.rd.bytes. `memory`:
+    virDomainMemoryStats, in KiB but for the faults, like rss; `maximum_memory` in KiB.
+    """
+
+    name: str
+    uuid: str
+    counters: Mapping[str, Any]
+    memory: Mapping[str, int]
+    maximum_memory: int
+
+
+def statistics(domain: Any) -> Statistics:
+    wanted = (
+        libvirt.VIR_DOMAIN_STATS_CPU_TOTAL
+        | libvirt.VIR_DOMAIN_STATS_VCPU
+        | libvirt.VIR_DOMAIN_STATS_INTERFACE
+        | libvirt.VIR_DOMAIN_STATS_BLOCK
+    )
+    with _asked("tell the domain's statistics"):
+        found = domain.connect().domainListGetStats([domain], wanted)
+        return Statistics(
+            name=domain.name(),
+            uuid=domain.UUIDString(),
+            counters=found[0][1] if found else {},
+            memory=domain.memoryStats(),
+            maximum_memory=domain.info()[1],
+        )
+
+
+@contextmanager
+def _asked(what: str) -> Iterator[None]:
+    """What libvirt refuses within is a Refusal, in one line."""
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        raise Refusal(f"libvirt cannot {what}: {' '.join(str(error).split())}") from error

@@ -1,0 +1,121 @@
+"""A VM on libvirt's test driver, served on a real socket, and who calls there: grpcio's client, which is not ours, and
+`gpu-launcher ctl` as a process."""
+
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import grpc
+import libvirt
+
+from launcher.control.served import served
+from launcher.running.vm import VM, Identity, Phase
+from tests.processes import BIN, ROOT
+
+UID = "b1f0bb32-6f0a-4d3e-9d3c-0c6f0f3d7a11"
+IDENTITY = Identity("lab", "vm", UID)
+
+_DOMAIN = """
+<node><domain type="test"><name>lab_vm</name><memory>65536</memory><vcpu>2</vcpu><os><type>hvm</type></os>
+<devices>{devices}</devices>{more}</domain></node>
+"""
+_SERIAL = '<serial type="unix"><source mode="bind" path="{}"/><target port="0"/></serial>'
+
+
+@contextmanager
+def on_test_driver(directory: Path, console: Path | None = None, more: str = "") -> Iterator[VM]:
+    """A VM that runs; nobody else has that libvirt. `console` is its serial port, `more` is of its domain's XML."""
+    node = directory / "node.xml"
+    node.write_text(_DOMAIN.format(devices="" if console is None else _SERIAL.format(console), more=more))
+    connection = libvirt.open(f"test://{node}")
+    vm = VM(IDENTITY)
+    with vm.having(connection.lookupByName("lab_vm")):
+        vm.becomes(Phase.RUNNING)
+        yield vm
+    connection.close()
+
+
+class Caller:
+    """grpcio's client, as somebody else's: bytes go in and bytes come out, of whatever method."""
+
+    def __init__(self, path: Path) -> None:
+        self.channel = grpc.insecure_channel(f"unix:{path}", options=[("grpc.use_local_subchannel_pool", 1)])
+
+    def __call__(self, method: str, request: bytes = b"", compression: Any = None) -> bytes:
+        answer: bytes = self._method(method)(request, timeout=30, compression=compression)
+        return answer
+
+    def soon(self, method: str) -> Any:
+        """A future of the answer."""
+        return self._method(method).future(b"", timeout=30)
+
+    def stream(self, method: str, request: bytes = b"") -> Any:
+        """An iterator of the answers."""
+        made: Any = self.channel.unary_stream(method)
+        return made(request, timeout=30)
+
+    def status(self, method: str, request: bytes = b"", compression: Any = None) -> tuple[grpc.StatusCode, str]:
+        """How a call fails."""
+        try:
+            self(method, request, compression)
+        except grpc.RpcError as error:
+            return error.code(), error.details() or ""
+        raise AssertionError(f"{method} is answered")
+
+    def _method(self, method: str) -> Any:
+        return self.channel.unary_unary(method)
+
+
+@contextmanager
+def called(path: Path, vm: VM) -> Iterator[Caller]:
+    """The VM served there, and a caller."""
+    with served(path, vm):
+        caller = Caller(path)
+        try:
+            yield caller
+        finally:
+            caller.channel.close()
+
+
+@contextmanager
+def started(*command: str | Path, **files: Any) -> Iterator[subprocess.Popen[bytes]]:
+    """A process that is killed if it is still there in the end."""
+    with subprocess.Popen(command, cwd=ROOT, **files) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ctl(action: str, path: Path, **files: Any) -> AbstractContextManager[subprocess.Popen[bytes]]:
+    return started(BIN / "gpu-launcher", "ctl", action, "--socket", path, **files)
+
+
+class Heard:
+    """What comes out of a file descriptor or socket, in a thread, until it ends."""
+
+    def __init__(self, read: Any) -> None:
+        self.data = b""
+        self._read = read
+        self._more = threading.Condition()
+        self._thread = threading.Thread(target=self._listen, daemon=True)
+        self._thread.start()
+
+    def _listen(self) -> None:
+        with suppress(OSError):
+            while data := self._read():
+                with self._more:
+                    self.data += data
+                    self._more.notify_all()
+
+    def wait_for(self, text: bytes, seconds: float = 30) -> None:
+        with self._more:
+            found = self._more.wait_for(lambda: text in self.data, seconds)
+        assert found, f"no {text!r} in {self.data!r}"
+
+    def ends(self, seconds: float = 30) -> bool:
+        self._thread.join(seconds)
+        return not self._thread.is_alive()

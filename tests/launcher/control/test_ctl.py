@@ -1,0 +1,315 @@
+"""`gpu-launcher ctl` as a process, as `kubectl exec` calls it."""
+
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from launcher.control.served import served
+from launcher.running.vm import VM, Phase, StopRequested
+from tests.conftest import Command
+from tests.launcher.control.serving import IDENTITY, UID, Heard, ctl, on_test_driver, started
+from tests.launcher.vms import write_vmi
+from tests.processes import ROOT, running
+
+
+@pytest.fixture
+def path(short_dir: Path) -> Path:
+    return short_dir / "sock"
+
+
+@pytest.fixture
+def vm(tmp_path: Path, path: Path, short_dir: Path) -> Iterator[VM]:
+    """One that runs and is served."""
+    with on_test_driver(tmp_path, console=short_dir / "virt-serial0") as vm, served(path, vm):
+        yield vm
+
+
+def test_a_state_is_one_line(gpu_launcher: Command, path: Path, vm: VM) -> None:
+    def state(*flags: str) -> str:
+        return gpu_launcher("ctl", "state", "--socket", path, *flags).stdout
+
+    assert state() == "lab/vm: running\n"
+    vm.domain().suspend()
+    assert state() == "lab/vm: running, paused (user)\n"
+    assert json.loads(state("--json")) == {
+        "namespace": "lab", "name": "vm", "uid": UID, "phase": "running", "state": "paused", "reason": "user",
+    }  # fmt: skip
+    vm.becomes(Phase.STOPPING)
+    assert state() == "lab/vm: stopping, paused (user)\n"
+
+
+def test_a_vm_that_starts_has_a_state_too(gpu_launcher: Command, path: Path) -> None:
+    vm = VM(IDENTITY)
+    vm.becomes(Phase.STARTING)
+    with served(path, vm):
+        assert gpu_launcher("ctl", "state", "--socket", path).stdout == "lab/vm: starting\n"
+
+
+def test_the_xml_is_libvirts(gpu_launcher: Command, path: Path, vm: VM) -> None:
+    assert gpu_launcher("ctl", "xml", "--socket", path).stdout == vm.domain().XMLDesc() + "\n"
+
+
+def test_pause_resume_and_reset_are_silent_successes(gpu_launcher: Command, path: Path, vm: VM) -> None:
+    for action, number in (("pause", 3), ("resume", 1), ("reset", 1)):
+        result = gpu_launcher("ctl", action, "--socket", path)
+        assert (result.stdout, result.stderr, result.returncode) == ("", "", 0)
+        assert vm.domain().state()[0] == number
+
+
+@pytest.mark.parametrize(("action", "stop"), [("shutdown", StopRequested.SHUTDOWN), ("kill", StopRequested.KILL)])
+def test_a_stop_is_asked_for(gpu_launcher: Command, path: Path, vm: VM, action: str, stop: StopRequested) -> None:
+    assert gpu_launcher("ctl", action, "--socket", path).returncode == 0
+    assert vm.events.get(timeout=5) is stop
+
+
+def test_what_the_vm_does_not_allow_now_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
+    with served(path, VM(IDENTITY)):
+        for action in ("pause", "xml", "console"):
+            result = gpu_launcher("ctl", action, "--socket", path)
+            assert result.stderr == (
+                "gpu-launcher: lab/vm is not defined: it is preparing; ask again when it is running\n"
+            )
+            assert (result.stdout, result.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize("left", ["nothing", "a killed launcher's socket", "a file on the way"])
+def test_where_nobody_serves_is_one_line_and_1(gpu_launcher: Command, path: Path, left: str) -> None:
+    asked = path
+    if left == "a killed launcher's socket":
+        with socket.socket(socket.AF_UNIX) as killed:
+            killed.bind(str(path))
+    elif left == "a file on the way":
+        path.touch()
+        asked = path / "sock"
+    result = gpu_launcher("ctl", "state", "--socket", asked)
+    assert result.stderr == (
+        f"gpu-launcher: {asked}: nobody serves there; expected the control socket of a gpu-launcher run, which is "
+        "there while it runs: look at the pod's log, or name another with --socket\n"
+    )
+    assert (result.stdout, result.returncode) == ("", 1)
+
+
+def test_who_serves_something_else_there_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
+    server = grpc.server(ThreadPoolExecutor(1))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    result = gpu_launcher("ctl", "state", "--socket", path)
+    server.stop(None).wait()
+    assert result.stderr == (
+        f"gpu-launcher: {path}: Method not found! (gRPC status 12); expected a gpu-launcher run to serve there\n"
+    )
+    assert result.returncode == 1
+
+
+def test_a_launcher_that_ends_without_an_answer_is_one_line_and_1(gpu_launcher: Command, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as dying:
+        dying.bind(str(path))
+        dying.listen()
+        thread = threading.Thread(target=lambda: dying.accept()[0].close())
+        thread.start()
+        result = gpu_launcher("ctl", "state", "--socket", path)
+        thread.join()
+    assert result.stderr.startswith(f"gpu-launcher: {path}: the launcher has ended before it answered")
+    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
+
+
+def test_what_is_no_action_is_2(gpu_launcher: Command) -> None:
+    result = gpu_launcher("ctl", "start")
+    assert (result.stderr.count("\n"), result.returncode) == (1, 2)
+    assert "'state', 'xml', 'pause'" in result.stderr
+
+
+def test_events_are_one_line_each_until_the_vm_ends(path: Path, vm: VM) -> None:
+    with ctl("events", path, stdout=subprocess.PIPE) as events:
+        assert events.stdout is not None
+        lines = [events.stdout.readline()]
+        vm.happened("suspended", "paused")
+        lines.append(events.stdout.readline())  # at once, though it is a pipe
+        vm.becomes(Phase.ENDED)
+        lines += events.stdout
+        assert events.wait(30) == 0
+    assert all(re.match(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ", line) for line in lines), lines
+    assert [line.split(b" ", 1)[1] for line in lines] == [b"running\n", b"running: suspended (paused)\n", b"ended\n"]
+
+
+def test_events_that_end_without_the_vm_are_an_error(path: Path, tmp_path: Path) -> None:
+    """The launcher was killed."""
+    program = (
+        "import pathlib, time\n"
+        "from launcher.control.served import served\n"
+        "from launcher.running.vm import VM, Identity\n"
+        f"with served(pathlib.Path({str(path)!r}), VM(Identity('lab', 'vm', ''))): print(flush=True); time.sleep(60)"
+    )
+    with started(sys.executable, "-c", program, stdout=subprocess.PIPE) as launcher:
+        assert launcher.stdout is not None
+        launcher.stdout.readline()
+        with ctl("events", path, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as events:
+            assert events.stdout is not None
+            assert events.stderr is not None
+            events.stdout.readline()
+            launcher.kill()
+            assert events.stderr.read().startswith(f"gpu-launcher: {path}: the launcher has ended".encode())
+            assert events.wait(30) == 1
+
+
+class Port:
+    """What QEMU serves: the serial port's socket, of one caller at a time."""
+
+    def __init__(self, path: Path) -> None:
+        self._socket = socket.socket(socket.AF_UNIX)
+        self._socket.bind(str(path))
+        self._socket.listen(1)
+        self._socket.settimeout(30)
+
+    @contextmanager
+    def attached(self) -> Iterator[tuple[socket.socket, Heard]]:
+        """The next caller, and what it types. The guest ends when that socket is shut down."""
+        peer, _ = self._socket.accept()
+        typed = Heard(lambda: peer.recv(4096))
+        try:
+            yield peer, typed
+        finally:
+            with suppress(OSError):
+                peer.shutdown(socket.SHUT_RDWR)
+            assert typed.ends()
+            peer.close()
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+@pytest.fixture
+def port(short_dir: Path) -> Iterator[Port]:
+    port = Port(short_dir / "virt-serial0")
+    yield port
+    port.close()
+
+
+@contextmanager
+def terminal() -> Iterator[tuple[int, int, Heard]]:
+    """The keyboard, the terminal as a program has it, and the screen. In the end it is as it was."""
+    keyboard, program = pty.openpty()
+    screen = Heard(lambda: os.read(keyboard, 4096))
+    before = termios.tcgetattr(program)
+    try:
+        yield keyboard, program, screen
+        assert termios.tcgetattr(program) == before
+    finally:
+        os.close(program)
+        assert screen.ends()
+        os.close(keyboard)
+
+
+def test_the_console_is_a_raw_terminal_until_its_escape(path: Path, vm: VM, port: Port) -> None:
+    with (
+        terminal() as (keyboard, program, screen),
+        ctl("console", path, stdin=program, stdout=program, stderr=program) as console,
+        port.attached() as (peer, typed),
+    ):
+        screen.wait_for(b"Ctrl-] leaves it")
+        peer.sendall(b"login: ")
+        screen.wait_for(b"login: ")
+        os.write(keyboard, b"\x03\x1a\x11root\r")  # nothing of it is for the terminal
+        typed.wait_for(b"\x03\x1a\x11root\r")
+        os.write(keyboard, b"exit\x1dnever sent")
+        assert console.wait(30) == 0
+        assert typed.ends()
+        assert typed.data == b"\x03\x1a\x11root\rexit"
+
+
+def test_the_console_ends_with_the_guest(path: Path, vm: VM, port: Port) -> None:
+    with (
+        terminal() as (_, program, screen),
+        ctl("console", path, stdin=program, stdout=program, stderr=program) as console,
+    ):
+        with port.attached() as (peer, _):
+            peer.sendall(b"Power down.\r\n")
+            screen.wait_for(b"Power down.\r\n")
+        assert console.wait(30) == 0
+
+
+def test_a_console_in_a_pipe_goes_on_after_its_input(path: Path, vm: VM, port: Port) -> None:
+    """Any byte is the guest's there, and the escape too."""
+    with ctl("console", path, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as console:
+        assert console.stdin is not None
+        assert console.stdout is not None
+        with port.attached() as (peer, typed):
+            console.stdin.write(b"\x1dls\n" + bytes(300_000))
+            console.stdin.close()
+            typed.wait_for(b"\x1dls\n" + bytes(300_000))
+            threading.Thread(target=lambda: peer.sendall(b"x" * 300_000)).start()
+            assert console.stdout.read(300_000) == b"x" * 300_000
+        assert console.wait(30) == 0
+
+
+def test_a_console_without_input_shows_the_guest(path: Path, vm: VM, port: Port) -> None:
+    with ctl("console", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as console:
+        assert console.stdout is not None
+        with port.attached() as (peer, _):
+            peer.sendall(b"booting\n")
+            assert console.stdout.readline() == b"booting\n"
+        assert console.wait(30) == 0
+
+
+def test_a_console_whose_reader_is_gone_lets_the_port_go(path: Path, vm: VM, port: Port) -> None:
+    """Though the guest says nothing: the port is of one caller at a time."""
+    with (
+        ctl("console", path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as console,
+        port.attached() as (_, typed),
+    ):
+        assert console.stdout is not None
+        console.stdout.close()
+        assert typed.ends()
+        assert console.wait(30) == 0
+
+
+def test_a_console_that_nobody_serves_is_one_line_and_1(gpu_launcher: Command, path: Path, vm: VM) -> None:
+    result = gpu_launcher("ctl", "console", "--socket", path)
+    assert result.stderr.startswith(
+        f"gpu-launcher: {path.parent}/virt-serial0: the guest's serial port cannot be reach"
+    )
+    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
+
+
+def test_a_vm_without_a_serial_port_has_no_console(gpu_launcher: Command, path: Path, tmp_path: Path) -> None:
+    with on_test_driver(tmp_path) as vm, served(path, vm):
+        result = gpu_launcher("ctl", "console", "--socket", path)
+    assert result.stderr == (
+        "gpu-launcher: the VM has no serial console; its manifest has autoattachSerialConsole: false\n"
+    )
+    assert result.returncode == 1
+
+
+def test_a_question_imports_neither_libvirt_nor_the_servers_half() -> None:
+    program = (
+        "import sys, launcher.commands.ctl, launcher.control.client, launcher.control.console\n"
+        "assert not {'libvirt', 'grpc', 'lxml', 'pydantic', 'jinja2'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, cwd=ROOT)
+
+
+def test_a_vm_that_run_runs_is_asked_paused_and_shut_down(gpu_launcher: Command, path: Path, tmp_path: Path) -> None:
+    vm = write_vmi(tmp_path / "vm.yaml")
+    with running("gpu-launcher", "run", "--vm", vm, "--connect", "test:///default", "--socket", path) as run:
+        run.wait_for_line("default_vm is running")
+        assert gpu_launcher("ctl", "state", "--socket", path).stdout == "default/vm: running\n"
+        assert gpu_launcher("ctl", "pause", "--socket", path).returncode == 0
+        assert gpu_launcher("ctl", "state", "--socket", path).stdout == "default/vm: running, paused (user)\n"
+        assert gpu_launcher("ctl", "resume", "--socket", path).returncode == 0
+        assert gpu_launcher("ctl", "shutdown", "--socket", path).returncode == 0
+        assert run.end() == 0
+    assert not path.exists()
+    assert "INFO default/vm has been paused over the control socket" in run.log

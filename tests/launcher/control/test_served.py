@@ -1,0 +1,282 @@
+"""The control socket itself: who may come, what is left, and that nobody holds up anybody."""
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import grpc
+import pytest
+
+from launcher.control.served import served
+from launcher.errors import Refusal
+from launcher.running.vm import VM, Identity, Phase
+from tests.launcher.control.serving import IDENTITY, Caller, Heard, called, on_test_driver
+from tests.waiting import until
+
+PING = "/kubevirt.cmd.v1.Cmd/Ping"
+OURS = "/gpu_launcher.v1.VirtualMachine/"
+HEALTH = "/grpc.health.v1.Health/"
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # HealthCheckResponse.status
+GUEST = b"\x0a\x05guest"  # HealthCheckRequest.service
+
+
+@pytest.fixture
+def vm() -> VM:
+    return VM(IDENTITY)
+
+
+def test_the_socket_is_its_users_alone_and_nothing_is_left(short_dir: Path, vm: VM) -> None:
+    path = short_dir / "run" / "sockets" / "launcher-sock"
+    with served(path, vm):
+        assert stat.filemode(path.stat().st_mode) == "srw-------"
+    assert list(short_dir.iterdir()) == []
+
+
+def test_a_directory_that_was_there_stays(short_dir: Path, vm: VM) -> None:
+    with served(short_dir / "sock", vm):
+        pass
+    assert short_dir.is_dir()
+
+
+def test_who_asks_nothing_pays_for_no_imports(short_dir: Path) -> None:
+    program = (
+        "import sys, pathlib\n"
+        "from launcher.control.served import served\n"
+        "from launcher.running.vm import VM, Identity\n"
+        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(Identity('lab', 'vm', ''))): pass\n"
+        "assert not {'grpc', 'h2', 'google.protobuf', 'libvirt'} & set(sys.modules), sorted(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_launcher_that_serves_there_is_left_alone(short_dir: Path, vm: VM) -> None:
+    with called(short_dir / "sock", vm) as call:
+        with pytest.raises(Refusal, match="sock: another launcher serves there"), served(short_dir / "sock", vm):
+            pass
+        assert call(PING) == b"\x08\x01"
+
+
+def test_what_a_killed_launcher_left_is_replaced(short_dir: Path, vm: VM) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(short_dir / "sock"))
+        killed.listen()
+    with called(short_dir / "sock", vm) as call:
+        assert call(PING) == b"\x08\x01"
+    assert not (short_dir / "sock").exists()
+
+
+@pytest.mark.parametrize("make", [Path.touch, Path.mkdir, lambda path: path.symlink_to("/dev/null")])
+def test_something_else_that_is_there_stays(short_dir: Path, vm: VM, make: Callable[[Path], None]) -> None:
+    make(short_dir / "sock")
+    with (
+        pytest.raises(Refusal, match="something is there that is no socket, and stays"),
+        served(short_dir / "sock", vm),
+    ):
+        pass
+    assert os.path.lexists(short_dir / "sock")
+
+
+def test_a_place_that_no_socket_can_be_at_is_said(short_dir: Path, vm: VM) -> None:
+    (short_dir / "file").touch()
+    for path, why in (
+        (short_dir / "file" / "sock", f"cannot make {short_dir}/file: File exists"),
+        (short_dir / ("x" * 108), "cannot listen there: AF_UNIX path too long"),
+    ):
+        with pytest.raises(Refusal) as error, served(path, vm):
+            pass
+        assert str(error.value) == (
+            f"{path}: {why}; expected a place for the control socket, name another with --socket"
+        )
+
+
+def test_of_launchers_that_find_a_stale_socket_at_once_one_serves(short_dir: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.bind(str(short_dir / "sock"))
+    start, served_by, refused = threading.Barrier(8), [], []
+    done = threading.Event()
+
+    def launch() -> None:
+        start.wait()
+        try:
+            with served(short_dir / "sock", VM(IDENTITY)):
+                served_by.append(1)
+                done.wait(30)
+        except Refusal:
+            refused.append(1)
+
+    launchers = [threading.Thread(target=launch) for _ in range(8)]
+    for launcher in launchers:
+        launcher.start()
+    until(lambda: len(served_by) + len(refused) == 8)
+    assert (len(served_by), len(refused)) == (1, 7)
+    assert Caller(short_dir / "sock")(PING) == b"\x08\x01"
+    done.set()
+    for launcher in launchers:
+        launcher.join()
+
+
+def test_another_launchers_socket_is_not_removed(short_dir: Path, vm: VM) -> None:
+    path = short_dir / "sock"
+    with served(path, vm):
+        path.unlink()  # somebody tidied up
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(path))
+    assert path.exists()
+
+
+def test_many_callers_at_once_are_all_answered(short_dir: Path, vm: VM) -> None:
+    """On connections of their own, more than are served at once, and on one."""
+    with called(short_dir / "sock", vm) as call:
+        callers = [Caller(short_dir / "sock") for _ in range(40)]
+        answers: list[bytes] = []
+
+        def ask(caller: Caller) -> None:
+            answers.extend(caller(PING) for _ in range(5))
+            caller.channel.close()
+
+        asking = [threading.Thread(target=ask, args=(caller,)) for caller in callers]
+        for thread in asking:
+            thread.start()
+        for thread in asking:
+            thread.join()
+        futures = [call.soon(PING) for _ in range(100)]
+        answers += [future.result() for future in futures]
+        assert answers == [b"\x08\x01"] * 300
+
+
+def test_a_call_that_waits_holds_up_no_other(short_dir: Path, vm: VM) -> None:
+    with called(short_dir / "sock", vm) as call:
+        watching = call.stream(f"{OURS}WatchChanges")
+        assert b"preparing" in next(watching)
+        assert call(PING) == b"\x08\x01"
+        vm.becomes(Phase.STARTING)
+        assert b"starting" in next(watching)
+        watching.cancel()
+
+
+def test_a_client_that_goes_away_is_forgotten(short_dir: Path, vm: VM) -> None:
+    before = threading.active_count()
+    with served(short_dir / "sock", vm):
+        for hangs_up in (True, False):
+            caller = Caller(short_dir / "sock")
+            stream = caller.stream(f"{OURS}WatchChanges")
+            next(stream)
+            if hangs_up:
+                caller.channel.close()
+            else:
+                stream.cancel()
+            until(lambda: all(changes.closed for changes in vm._changes))
+            caller.channel.close()
+        until(lambda: threading.active_count() <= before + 1)  # the one that accepts
+
+
+def test_a_reader_that_sleeps_costs_a_bounded_memory_and_hears_what_it_lost(short_dir: Path, vm: VM) -> None:
+    """A process of its own, stopped meanwhile; what it finds unread is what the socket and 256 changes hold."""
+    with served(short_dir / "sock", vm):
+        arguments = ["-m", "launcher", "ctl", "events", "--json", "--socket", str(short_dir / "sock")]
+        with subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE) as reader:
+            assert reader.stdout is not None
+            assert b"preparing" in reader.stdout.readline()
+            reader.send_signal(signal.SIGSTOP)
+            for _ in range(20_000):
+                vm.happened("suspended", "paused")
+            (changes,) = vm._changes
+            assert len(changes._unread) == 256
+            reader.send_signal(signal.SIGCONT)
+            vm.becomes(Phase.ENDED)
+            *lines, last = reader.stdout.read().splitlines()
+            assert b'"phase": "ended"' in last
+            assert any(b'"lost": 0' not in line for line in lines)
+            assert len(lines) < 20_000
+
+
+def test_the_end_is_heard_by_whoever_watches(short_dir: Path, vm: VM) -> None:
+    with served(short_dir / "sock", vm):
+        watching = Caller(short_dir / "sock").stream(f"{OURS}WatchChanges")
+        next(watching)
+        vm.becomes(Phase.ENDED)
+    assert b"ended" in next(watching)
+    assert list(watching) == []
+
+
+def test_who_waits_for_ever_does_not_hold_up_the_end(short_dir: Path, vm: VM) -> None:
+    with socket.socket(socket.AF_UNIX) as silent:
+        with called(short_dir / "sock", vm) as call:
+            silent.connect(str(short_dir / "sock"))
+            watching = call.stream(f"{OURS}WatchChanges")
+            next(watching)
+            ending = time.monotonic()
+        assert time.monotonic() - ending < 5
+    with pytest.raises(grpc.RpcError):
+        next(watching)
+
+
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        bytes(4096),
+        # HTTP/2, and room for no more bytes (a WINDOW_UPDATE of 0), which is an error in it
+        b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 4, 8, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
+    ],
+)
+def test_who_speaks_something_else_is_hung_up_on(short_dir: Path, vm: VM, nonsense: bytes) -> None:
+    with called(short_dir / "sock", vm) as call, socket.socket(socket.AF_UNIX) as peer:
+        peer.connect(str(short_dir / "sock"))
+        peer.sendall(nonsense)
+        heard = Heard(lambda: peer.recv(4096))
+        assert heard.ends(), "it hangs up"
+        assert call(PING) == b"\x08\x01"
+
+
+def test_a_domain_larger_than_http2s_window_is_told_whole(short_dir: Path, tmp_path: Path) -> None:
+    with (
+        on_test_driver(tmp_path, more=f"<description>{'x' * 300_000}</description>") as vm,
+        called(short_dir / "sock", vm) as call,
+    ):
+        assert vm.domain().XMLDesc().encode() in call(f"{OURS}GetXML")
+
+
+def test_a_request_that_is_too_long_or_compressed_is_refused(short_dir: Path, vm: VM) -> None:
+    with called(short_dir / "sock", vm) as call:
+        assert call(PING, bytes([0x0A, 0x80, 0x80, 0x80, 0x01]) + bytes(2 << 20)) == b"\x08\x01"  # an unknown field
+        code, words = call.status(PING, bytes(5 << 20))
+        assert (code, words) == (
+            grpc.StatusCode.RESOURCE_EXHAUSTED, "the message has 5242880 bytes; expected at most 4194304"
+        )  # fmt: skip
+        assert call.status(PING, bytes(9999), grpc.Compression.Gzip)[0] is grpc.StatusCode.UNIMPLEMENTED
+        assert call.status(PING, b"\xff")[0] is grpc.StatusCode.INVALID_ARGUMENT
+        assert call(PING) == b"\x08\x01"
+
+
+def test_what_is_refused_comes_in_words_of_any_alphabet(short_dir: Path) -> None:
+    with called(short_dir / "sock", VM(Identity("lab", "größe 100%\n", ""))) as call:
+        code, words = call.status(f"{OURS}GetXML")
+    assert code is grpc.StatusCode.FAILED_PRECONDITION
+    assert words.startswith("lab/größe 100%\\n is not defined: ")
+
+
+def test_health_is_of_the_process_and_of_the_guest(short_dir: Path, vm: VM) -> None:
+    with called(short_dir / "sock", vm) as call:
+        assert call(f"{HEALTH}Check") == SERVING
+        assert call(f"{HEALTH}Check", GUEST) == NOT_SERVING
+        watching = call.stream(f"{HEALTH}Watch", GUEST)
+        assert next(watching) == NOT_SERVING
+        vm.becomes(Phase.STARTING)
+        vm.becomes(Phase.RUNNING)
+        assert next(watching) == SERVING
+        assert call(f"{HEALTH}Check", GUEST) == SERVING
+        vm.becomes(Phase.STOPPING)
+        assert next(watching) == NOT_SERVING
+        vm.becomes(Phase.ENDED)
+        assert list(watching) == []
+        other = b"\x0a\x05other"
+        assert call.status(f"{HEALTH}Check", other) == (grpc.StatusCode.NOT_FOUND, "expected '' or 'guest'")
+        assert next(call.stream(f"{HEALTH}Watch", other)) == SERVICE_UNKNOWN
