@@ -24,8 +24,8 @@ bench: .venv/ready  ## the figures that README.md quotes
 .venv/ready: setup.sh pyproject.toml requirements.txt
 	./setup.sh
 
-.venv/image: deploy/packages .venv/ready
-	./setup.sh "$$(cat deploy/packages)"
+.venv/image: deploy/packages tests/image/packages .venv/ready
+	./setup.sh "$$(cat deploy/packages tests/image/packages)"
 	touch .venv/image
 
 .venv/lab: tests/lab/packages .venv/ready
