@@ -6,8 +6,8 @@ demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
 	.venv/bin/pytest $(ARGS)
 
-image: .venv/image  ## gpu-plugin's image where no registry can be reached: dist/gpu-plugin-VERSION.tar; needs root
-	deploy/plugin/build.sh
+image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; needs root
+	deploy/build.sh
 	.venv/bin/pytest tests/image
 
 lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
@@ -24,8 +24,8 @@ bench: .venv/ready  ## the figures that README.md quotes
 .venv/ready: setup.sh pyproject.toml requirements.txt
 	./setup.sh
 
-.venv/image: deploy/plugin/packages .venv/ready
-	./setup.sh "$$(cat deploy/plugin/packages)"
+.venv/image: deploy/packages tests/image/packages .venv/ready
+	./setup.sh "$$(cat deploy/packages tests/image/packages)"
 	touch .venv/image
 
 .venv/lab: tests/lab/packages .venv/ready
@@ -44,3 +44,6 @@ lock:  ## pin what pyproject.toml asks for; needs uv
 	uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
 	    --constraint requirements.txt --custom-compile-command 'make lock' \
 	    deploy/plugin/requirements.in -o deploy/plugin/requirements.txt
+	uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
+	    --constraint requirements.txt --custom-compile-command 'make lock' \
+	    deploy/launcher/requirements.in -o deploy/launcher/requirements.txt

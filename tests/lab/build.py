@@ -83,7 +83,7 @@ def kernels() -> Path:
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
-            _extract("linux-source", scratch)
+            extract("linux-source", scratch)
             source = scratch / "linux"
             source.mkdir()
             packed = next(scratch.glob("usr/src/linux-source-*.tar.xz"))
@@ -107,7 +107,7 @@ def debian_kernel() -> Path:
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
-            _extract("linux-image-cloud-amd64", scratch)
+            extract("linux-image-cloud-amd64", scratch)
             shutil.move(next(scratch.glob("boot/vmlinuz-*")), out / "vmlinuz")
             (out / "modules").mkdir()
             modules = Path(shutil.move(next(scratch.glob("usr/lib/modules/*")), out / "modules"))
@@ -115,9 +115,9 @@ def debian_kernel() -> Path:
             initrd.mkdir()
             (disk_driver,) = modules.rglob("virtio_blk.ko.xz")
             (initrd / "virtio_blk.ko").write_bytes(subprocess.check_output(["xz", "-dc", disk_driver]))
-            _busybox(initrd)
+            copy_busybox(initrd)
             shutil.copy(_LAB / "node" / "initrd-init", initrd / "init")
-            _write_initrd(initrd, out / "initrd")
+            write_initrd(initrd, out / "initrd")
 
     return cached("debian-kernel", [_LAB / "node" / "initrd-init", node_root(), _DEBIAN], make)
 
@@ -171,9 +171,9 @@ def guest() -> Path:
             initrd, layer = scratch / "initrd", scratch / "layer"
             initrd.mkdir()
             layer.mkdir()
-            _busybox(initrd)
+            copy_busybox(initrd)
             shutil.copy(init, initrd / "init")
-            _write_initrd(initrd, layer / "initrd")
+            write_initrd(initrd, layer / "initrd")
             shutil.copy(kernels() / "guest", layer / "vmlinuz")
             write_layer(out / "layer.tar", layer)
 
@@ -248,7 +248,7 @@ def _fill_store(store: Path, scratch: Path) -> None:
     """Import the images that never change into containerd's store here: under emulation it would take minutes."""
     busybox = scratch / "busybox"
     busybox.mkdir()
-    _busybox(busybox)
+    copy_busybox(busybox)
     write_layer(scratch / "busybox.tar", busybox)
     base = [image_root() / "layer.tar", dependencies() / "layer.tar"]
     images = {
@@ -318,7 +318,7 @@ def _debootstrap(root: Path, *packages: str) -> None:
         shutil.rmtree(waste) if waste.is_dir() else waste.unlink()
 
 
-def _extract(package: str, root: Path) -> None:
+def extract(package: str, root: Path) -> None:
     """A package's files and those it depends on, without installing them."""
     tar = root / "files.tar"
     command("mmdebstrap", "--quiet", "--variant=extract", f"--include={package}", _DEBIAN, tar)
@@ -340,12 +340,12 @@ def _compile(site: Path) -> None:
     command("unshare", "--mount", "sh", "-c", f"mount --bind '{site}' '{root}/mnt' && chroot '{root}' {compile_all}")
 
 
-def _busybox(root: Path) -> None:
+def copy_busybox(root: Path) -> None:
     (root / "bin").mkdir()
     shutil.copy(node_root() / "root/usr/bin/busybox", root / "bin")
 
 
-def _write_initrd(root: Path, initrd: Path) -> None:
+def write_initrd(root: Path, initrd: Path) -> None:
     (root / "init").chmod(0o755)
     command("sh", "-c", f"find . | cpio --create --format=newc --quiet > '{initrd}'", cwd=root)
 

@@ -1,9 +1,8 @@
 #!/bin/sh
-# gpu-plugin's image where no registry can be reached: its base is made of Debian's packages. Called by `make image`, in
-# the root of the repository. Layers are kept in the cache; remove that for newer packages.
+# Both programs' images where no registry can be reached: their base is made of Debian's packages. Called by `make
+# image`, in the root of the repository. Layers are kept in the cache; remove that for newer packages.
 set -eu
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
-archive=dist/gpu-plugin-$version.tar
 base=localhost/debian:trixie-slim
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpu-launcher-image
 export BUILDAH_ISOLATION=chroot
@@ -29,11 +28,15 @@ if ! stored inspect --type image "$base" >/dev/null 2>&1; then
     stored commit --quiet --rm "$container" "$base" >/dev/null
     rm "$cache/base.tar"
 fi
-# Where PyPI is reached through a proxy, its certificate is among the machine's.
-stored build --quiet --layers --pull=never --build-arg "BASE=$base" \
-    --secret "id=certificates,src=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" \
-    --build-arg PIP_CERT=/run/secrets/certificates \
-    --file deploy/plugin/Containerfile --tag "gpu-plugin:$version" . >/dev/null
-rm -f "$archive"
-stored push --quiet "gpu-plugin:$version" "oci-archive:$archive:localhost/gpu-plugin:$version"
-echo "$archive"
+for program in plugin launcher; do
+    image=gpu-$program:$version
+    archive=dist/gpu-$program-$version.tar
+    # Where PyPI is reached through a proxy, its certificate is among the machine's.
+    stored build --quiet --layers --pull=never --build-arg "BASE=$base" \
+        --secret "id=certificates,src=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" \
+        --build-arg PIP_CERT=/run/secrets/certificates \
+        --file "deploy/$program/Containerfile" --tag "$image" . >/dev/null
+    rm -f "$archive"
+    stored push --quiet "$image" "oci-archive:$archive:localhost/$image"
+    echo "$archive"
+done

@@ -1,0 +1,72 @@
+"""What the images of both programs are built from: pinned, named the same everywhere, and no more than is imported."""
+
+import ast
+import re
+import sys
+import tomllib
+from importlib.metadata import packages_distributions
+
+import pytest
+
+from tests.processes import ROOT
+
+DEPLOY = ROOT / "deploy"
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+each_program = pytest.mark.parametrize("program", ["plugin", "launcher"])
+
+
+@each_program
+def test_the_version_is_the_projects_wherever_it_stands(program: str) -> None:
+    for path in (DEPLOY / program / "README.md", DEPLOY / program / "Containerfile"):
+        assert set(re.findall(rf"gpu-{program}[:-](\d[\d.]*\d)", path.read_text())) == {VERSION}, path
+
+
+@each_program
+def test_it_has_what_its_program_imports_and_nothing_else(program: str) -> None:
+    ours = re.findall(r"^COPY (\w+) /program/", (DEPLOY / program / "Containerfile").read_text(), re.MULTILINE)
+    trees = [ast.parse(path.read_text()) for name in ours for path in (ROOT / name).rglob("*.py")]
+    nodes = [node for tree in trees for node in ast.walk(tree)]
+    imported = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    imported |= {node.module for node in nodes if isinstance(node, ast.ImportFrom) and node.module and not node.level}
+    modules = {name.partition(".")[0] for name in imported} - set(sys.stdlib_module_names) - set(ours)
+    distributions = packages_distributions()
+    needed = {_normal(name) for module in modules for name in distributions[module]}
+    needed.discard("libvirt-python")  # the image has Debian's
+    asked = {line for line in _requirements(program).splitlines() if not line.startswith("#")}
+    assert asked == needed
+
+
+@each_program
+def test_its_packages_are_pinned_by_hash_to_the_projects_versions(program: str) -> None:
+    pins = (DEPLOY / program / "requirements.txt").read_text()
+    locked, pinned = _pins((ROOT / "requirements.txt").read_text()), _pins(pins)
+    assert pinned.items() <= locked.items(), "run make lock"
+    assert set(_requirements(program).splitlines()[1:]) <= set(pinned)
+    entries = re.split(r"^(?=[a-z])", pins, flags=re.MULTILINE)[1:]
+    assert all("--hash=sha256:" in entry for entry in entries)
+
+
+@each_program
+def test_its_base_is_of_no_registry(program: str) -> None:
+    bases = re.findall(r"^(?:ARG BASE=|FROM )(\S+)", (DEPLOY / program / "Containerfile").read_text(), re.MULTILINE)
+    # Of an image's name, what is before the first slash is a registry.
+    assert bases
+    assert not [base for base in bases if "/" in base]
+
+
+def test_no_file_names_a_host() -> None:
+    files = [path for path in DEPLOY.rglob("*") if path.is_file()]
+    assert not [path for path in files if "://" in path.read_text() or "--index" in path.read_text()]
+
+
+def _requirements(program: str) -> str:
+    return (DEPLOY / program / "requirements.in").read_text()
+
+
+def _pins(text: str) -> dict[str, str]:
+    return dict(re.findall(r"^([a-z0-9-]+)==(\S+)", text, re.MULTILINE))
+
+
+def _normal(distribution: str) -> str:
+    """As PyPI compares names."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()

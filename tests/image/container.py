@@ -1,0 +1,63 @@
+"""A container of an image that `make image` has just written, in a store of the test's own."""
+
+import os
+import subprocess
+import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from tests.processes import FIXTURES, ROOT
+
+Program = Literal["plugin", "launcher"]
+
+VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+
+
+def archive(program: Program) -> Path:
+    return ROOT / "dist" / f"gpu-{program}-{VERSION}.tar"
+
+
+@dataclass(frozen=True)
+class Container:
+    """`program`'s image in the store, and a directory for what a command prints in it."""
+
+    program: Program
+    store: Path
+    out: Path
+
+    def buildah(self, *arguments: str | Path) -> str:
+        return subprocess.run(
+            ["buildah", "--root", self.store, "--runroot", self.store / "run", *arguments],
+            env={**os.environ, "BUILDAH_ISOLATION": "chroot"},
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+        ).stdout
+
+    def run(self, *argv: str | Path) -> str:
+        """What a command in it prints; it sees the fixtures below /fixtures."""
+        # Not through buildah: what a command prints last is now and then lost there.
+        printing = ("sh", "-c", 'exec "$@" > /out/printed', "sh", *argv)
+        volumes = ("--volume", f"{FIXTURES}:/fixtures:ro", "--volume", f"{self.out}:/out")
+        self.buildah("run", *volumes, "image", "--", *printing)
+        return (self.out / "printed").read_text()
+
+    def root(self) -> Path:
+        """Its file system, seen from outside."""
+        return Path(self.buildah("mount", "image").strip())
+
+
+@contextmanager
+def container_of(program: Program, directory: Path) -> Iterator[Container]:
+    """A container of the image, until the end of the block; what it needs is in `directory`."""
+    container = Container(program, directory / "store", directory / "out")
+    container.out.mkdir()
+    container.buildah("from", "--quiet", "--name", "image", f"oci-archive:{archive(program)}")
+    try:
+        yield container
+    finally:
+        container.buildah("umount", "image")
+        container.buildah("rm", "image")

@@ -1,0 +1,56 @@
+"""What both images have in common, as `make image` has just written them."""
+
+import json
+import re
+
+import pytest
+
+from tests.image.container import VERSION, Container, Program, archive
+from tests.processes import ROOT
+
+
+@pytest.fixture(params=["plugin", "launcher"])
+def container(request: pytest.FixtureRequest) -> Container:
+    found = request.getfixturevalue(f"{request.param}_container")
+    assert isinstance(found, Container)
+    return found
+
+
+def test_it_has_the_pinned_packages_and_no_other(container: Container) -> None:
+    program = "import importlib.metadata as m; print(*(f'{d.name}=={d.version}' for d in m.distributions()))"
+    python = f"/opt/gpu-{container.program}/bin/python"
+    found = container.run(python, "-I", "-c", program).split()
+    # Libvirt's is Debian's.
+    installed = {re.sub(r"[-_.]+(?=.*==)", "-", name).lower() for name in found if not name.startswith("libvirt-")}
+    pinned = (ROOT / "deploy" / container.program / "requirements.txt").read_text()
+    assert installed == {f"gpu-launcher=={VERSION}", *re.findall(r"^\S+==\S+", pinned, re.MULTILINE)}
+
+
+def test_nothing_in_it_builds_or_installs_python(container: Container) -> None:
+    look = "for program in cc gcc make pip pip3 uv; do command -v $program; done; ls -A /usr/lib/python3/dist-packages"
+    found = container.run("sh", "-c", f"{look} || true").split()
+    assert {name for name in found if "libvirt" not in name and name != "__pycache__"} == set()
+
+
+def test_nothing_is_left_to_compile_where_nothing_can_be_written(container: Container) -> None:
+    sources, compiled = (
+        set(container.run("find", f"/opt/gpu-{container.program}/lib", "-name", name, "-printf", "%P\n").split())
+        for name in ("*.py", "*.pyc")
+    )
+    assert {re.sub(r"__pycache__/(.+)\.cpython-\d+\.pyc$", r"\1.py", path) for path in compiled} == sources
+
+
+def test_it_tells_nothing_of_where_it_was_built(container: Container) -> None:
+    config = json.loads(container.buildah("inspect", "--type", "container", "image"))["OCIv1"]["config"]
+    assert config["Entrypoint"] == [f"gpu-{container.program}"]
+    labels = {name for name in config["Labels"] if not name.startswith("io.buildah.")}
+    assert labels == {f"org.opencontainers.image.{name}" for name in ("title", "description", "licenses")}
+    assert [variable.partition("=")[0] for variable in config["Env"]] == ["PATH"]
+    assert [(container.root() / "etc" / name).read_text() for name in ("hostname", "resolv.conf")] == ["", ""]
+
+
+@pytest.mark.parametrize("program", ["plugin", "launcher"])
+def test_its_readme_says_how_large_it_is(program: Program) -> None:
+    (figure,) = re.findall(r"(\d+) MB compressed", (ROOT / "deploy" / program / "README.md").read_text())
+    # Debian's updates change it a little.
+    assert archive(program).stat().st_size / 1e6 == pytest.approx(int(figure), abs=5)
