@@ -5,7 +5,7 @@ from importlib import import_module
 
 import typer
 
-_COMMANDS = ("render", "explain", "schema", "run", "check")
+_COMMANDS = ("render", "explain", "pod", "schema", "run", "check")
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:
