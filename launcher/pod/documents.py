@@ -22,12 +22,14 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    if "\n" in text:
-        style = "|"  # where that cannot be, PyYAML takes quotes
-    elif _BARE.fullmatch(text) and text.lower() not in _WORDS:
+    if _BARE.fullmatch(text) and text.lower() not in _WORDS:
         style = ""
-    else:
+    elif text.isprintable():
         style = "'"
+    elif text.replace("\n", "").isprintable():
+        style = "|"  # where that cannot be, as with blanks at a line's end, PyYAML takes quotes
+    else:
+        style = '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 

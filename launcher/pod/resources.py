@@ -11,7 +11,7 @@ from launcher.cpus.placement import wanted
 from launcher.errors import UserError
 from launcher.manifest.spec import Spec, VirtualMachineInstance
 from launcher.pod.memory import Memory, is_dedicated
-from launcher.quantity import written
+from launcher.quantity import parse_amount, written
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
 _MILLICPU = 100
@@ -101,12 +101,12 @@ def _add_others(vmi: VirtualMachineInstance, requests: dict[str, str], limits: d
         for name, amount in theirs.items():
             if name in ("cpu", "memory", "ephemeral-storage"):
                 continue
-            if name in ours:
+            if name in ours and amount.exact != parse_amount(ours[name]).exact:
                 raise UserError(
-                    f"spec.domain.resources.{where}.{name}: the pod asks for {ours[name]} already, for the guest's "
-                    "devices or memory; leave it out"
+                    f"spec.domain.resources.{where}.{name}: {amount.text}, and the guest's devices and memory are "
+                    f"{ours[name]}; leave it out"
                 )
-            ours[name] = amount.text
+            ours.setdefault(name, amount.text)
     storage = "ephemeral-storage"
     requests[storage] = str(_EPHEMERAL_STORAGE + (said.request(storage) or said.limit(storage) or 0))
     if (limit := said.limit(storage)) is not None:

@@ -49,8 +49,10 @@ def container_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Ob
 
 
 def _needs_root(vmi: VirtualMachineInstance, block: frozenset[str]) -> bool:
-    """Device nodes of the node's are root's in the container too, and so are those of claims; real time is root's."""
-    return has_vfio(vmi) or bool(block) or vmi.spec.domain.cpu.realtime is not None
+    """Device nodes are root's in the container too, those of claims as well; so are directories of the node's, and real
+    time."""
+    host_disks = any(volume.hostDisk is not None for volume in vmi.spec.volumes)
+    return has_vfio(vmi) or bool(block) or host_disks or vmi.spec.domain.cpu.realtime is not None
 
 
 def _capabilities(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:

@@ -63,7 +63,7 @@ def mounts(vmi: VirtualMachineInstance, block: frozenset[str]) -> tuple[Mount, .
     for volume in vmi.spec.volumes:
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
-                f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one of a claim"
+                f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one with a claim"
             )
     found = (*_ours(vmi), *_of_manifest(vmi, block))
     sources: dict[str, Mapping[str, Any]] = {}
