@@ -58,10 +58,10 @@ def memory(vmi: VirtualMachineInstance) -> Memory:
     # Kubernetes requests what is the limit where nothing is requested.
     requested = resources.request("memory") or limit or guest
     pinned = is_dedicated(vmi)
-    if has_vfio(vmi) and requested < guest:
+    if is_locked(vmi) and requested < guest:
         raise UserError(
             f"spec.domain.resources.requests.memory: {requested} bytes are less than the guest's memory, which is "
-            f"{guest}, and VFIO pins all of that; leave it out"
+            f"{guest}, and {'VFIO' if has_vfio(vmi) else 'SEV'} pins all of that; leave it out"
         )
     if pinned and limit is not None and limit != requested:
         raise UserError(
@@ -74,7 +74,7 @@ def memory(vmi: VirtualMachineInstance) -> Memory:
             "requests; leave it out"
         )
     beside = overhead(vmi)
-    own = _own(requested, guest, in_pages=pages is not None, pinned=has_vfio(vmi))
+    own = _own(requested, guest, in_pages=pages is not None, locked=is_locked(vmi))
     parts = own if resources.overcommitGuestOverhead else (*own, *beside)
     bytes_beside = sum(part.size for part in beside)
     if limit is not None:
@@ -122,17 +122,23 @@ def has_vfio(vmi: VirtualMachineInstance) -> bool:
     return bool(devices.gpus or devices.hostDevices)
 
 
+def is_locked(vmi: VirtualMachineInstance) -> bool:
+    """Whether all of the guest's memory is pinned, and its pages counted as locked: by VFIO, or by SEV."""
+    security = vmi.spec.domain.launchSecurity
+    return has_vfio(vmi) or (security is not None and security.sev is not None)
+
+
 def is_dedicated(vmi: VirtualMachineInstance) -> bool:
     """Whether the pod's CPUs are to be its own, which the kubelet gives to pods whose limits are their requests."""
     return vmi.spec.domain.cpu.dedicatedCpuPlacement
 
 
-def _own(requested: int, guest: int, *, in_pages: bool, pinned: bool) -> tuple[Part, ...]:
+def _own(requested: int, guest: int, *, in_pages: bool, locked: bool) -> tuple[Part, ...]:
     """The parts that are the guest's; what it has in huge pages is not among them."""
     if in_pages:
         more = max(requested - guest, 0)
         return (Part(more, "requested beside the guest's huge pages"),) if more else ()
-    of_it = "the guest's memory, all of which VFIO pins" if pinned else "the guest's memory"
+    of_it = "the guest's memory, all of which is pinned" if locked else "the guest's memory"
     if requested < guest:
         return (Part(requested, "requested of the guest's memory"),)
     more = requested - guest

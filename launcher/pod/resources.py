@@ -15,8 +15,9 @@ from launcher.quantity import parse_amount, written
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
 _MILLICPU = 100
-#: Bytes for the pod's log, libvirt's files and what is made of secrets and the like (KubeVirt's ephemeral storage).
-_EPHEMERAL_STORAGE = 50 * 10**6
+#: Megabytes for the pod's log, libvirt's files and what is made of secrets and the like (KubeVirt's ephemeral storage).
+_EPHEMERAL_STORAGE = 50
+_MEGABYTE = 10**6
 _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -108,15 +109,20 @@ def _add_others(vmi: VirtualMachineInstance, requests: dict[str, str], limits: d
                 )
             ours.setdefault(name, amount.text)
     storage = "ephemeral-storage"
-    requests[storage] = str(_EPHEMERAL_STORAGE + (said.request(storage) or said.limit(storage) or 0))
+    requests[storage] = _with_ours(said.request(storage) or said.limit(storage) or 0)
     if (limit := said.limit(storage)) is not None:
-        limits[storage] = str(_EPHEMERAL_STORAGE + limit)
+        limits[storage] = _with_ours(limit)
     for name, amount in said.requests.items():
         most = said.limits.get(name)
         if most is not None and amount.exact > most.exact:
             raise UserError(
                 f"spec.domain.resources.requests.{name}: {amount.text} is more than the limit, which is {most.text}"
             )
+
+
+def _with_ours(storage: int) -> str:
+    """So many bytes and ours, in whole megabytes."""
+    return f"{-(-storage // _MEGABYTE) + _EPHEMERAL_STORAGE}M"
 
 
 def _claims(spec: Spec) -> list[dict[str, str]]:

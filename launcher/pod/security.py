@@ -1,12 +1,12 @@
 """As whom the container runs and what it may do: the least with which a VM of this kind starts.
 
-Each line was found by leaving it out: docs/decisions/0009.
+Each line was found by leaving it out: docs/decisions/0009, and 0021 for what follows from it.
 """
 
 from typing import Any
 
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.pod.memory import has_vfio
+from launcher.pod.memory import has_vfio, is_locked
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
 _QEMU = 107
@@ -39,8 +39,9 @@ def container_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Ob
     has_passt = bool(vmi.spec.domain.devices.connected)
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
+    # passt as root becomes nobody, with a capability that only a program of root's started without no_new_privs has.
     return {
-        "allowPrivilegeEscalation": False,
+        "allowPrivilegeEscalation": has_passt and _needs_root(vmi, block),
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
         "seccompProfile": _UNCONFINED if has_passt or _binds_memory(vmi) else {"type": "RuntimeDefault"},
@@ -50,16 +51,20 @@ def container_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Ob
 
 def _needs_root(vmi: VirtualMachineInstance, block: frozenset[str]) -> bool:
     """Device nodes are root's in the container too, those of claims as well; so are directories of the node's, and real
-    time."""
+    time. And libvirt looks for the file system of huge pages only as root (virQEMUDriverConfigNew)."""
+    domain = vmi.spec.domain
+    encrypted = domain.launchSecurity is not None and domain.launchSecurity.tdx is None  # /dev/sev
     host_disks = any(volume.hostDisk is not None for volume in vmi.spec.volumes)
-    return has_vfio(vmi) or bool(block) or host_disks or vmi.spec.domain.cpu.realtime is not None
+    mounted_pages = domain.memory.hugepages is not None and not vmi.is_memfd
+    devices = has_vfio(vmi) or bool(block) or encrypted
+    return devices or host_disks or mounted_pages or domain.cpu.realtime is not None
 
 
 def _capabilities(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
     if not _needs_root(vmi, block):
         return []
     added = [*_LIBVIRT_AS_ROOT]
-    if has_vfio(vmi):
+    if is_locked(vmi):
         added.append("SYS_RESOURCE")  # to raise what QEMU may lock: launcher.running
     if vmi.spec.domain.cpu.realtime is not None:
         added.append("SYS_NICE")  # for <vcpusched scheduler="fifo">

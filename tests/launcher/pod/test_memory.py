@@ -1,14 +1,18 @@
 """What the pod's memory is for, and what it may not be."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 from launcher.errors import UserError
 from launcher.manifest.reading import read_manifest
-from launcher.pod.memory import Memory, memory
+from launcher.pod.memory import Memory, memory, overhead
+from launcher.quantity import written
+from tests.launcher.cases import cases
 from tests.launcher.pod.made import written_vm
 from tests.launcher.vms import RTX_2060
+from tests.processes import ROOT
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -55,7 +59,7 @@ def test_vfio_has_its_part_once_however_many_cards(tmp_path: Path) -> None:
     one, two = (of(tmp_path, gpus=number) for number in (1, 2))
     assert one == two
     assert one.request - of(tmp_path).request == GIB
-    assert "the guest's memory, all of which VFIO pins" in sizes(one)
+    assert "the guest's memory, all of which is pinned" in sizes(one)
 
 
 def test_a_pod_with_devices_cannot_overcommit_what_vfio_pins(tmp_path: Path) -> None:
@@ -104,3 +108,18 @@ def test_cpus_of_ones_own_take_a_limit_that_is_the_request(tmp_path: Path) -> No
         of(tmp_path, cpu + both.replace("limits: {memory: 2Gi}", "limits: {memory: 3Gi}"))
     with pytest.raises(UserError, match=r"resources.overcommitGuestOverhead: with dedicatedCpuPlacement"):
         of(tmp_path, cpu + "    resources: {overcommitGuestOverhead: true}\n")
+
+
+def test_every_part_that_a_pod_can_have_is_documented_with_its_size() -> None:
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]*\|$", (ROOT / "docs" / "pod.md").read_text(), re.MULTILINE))
+    parts = {part for case in cases() for part in overhead(read_manifest(case.vm))}
+    for part in parts:
+        name = re.sub(r"^\d+ vCPUs?$", "vCPUs", part.what)
+        assert name in rows, part
+        if name not in ("vCPUs", "page tables for the guest's memory", "memory.reservedOverhead"):
+            assert rows[name] == written(part.size)
+    assert {part.what for part in parts} >= {
+        "encrypted memory's buffers",
+        "arm64's firmware",
+        "memory.reservedOverhead",
+    }

@@ -62,6 +62,13 @@ def test_cpus_are_as_the_manifest_writes_them_or_a_tenth_for_each_vcpu_or_a_whol
     assert (found["requests"]["cpu"], found["limits"].get("cpu")) == (request_, limit)
 
 
+def test_the_manifests_storage_is_beside_our_own(tmp_path: Path) -> None:
+    for said, request_, limit in (("", "50M", None), ("limits: {ephemeral-storage: 1Gi}", "1124M", "1124M")):
+        found = resources_of(written_vm(tmp_path / "vm.yaml", domain=f"    resources: {{{said}}}\n"))
+        storage = "ephemeral-storage"
+        assert (found["requests"][storage], found.get("limits", {}).get(storage)) == (request_, limit)
+
+
 def test_a_pool_of_io_threads_has_cpus_of_its_own_too() -> None:
     assert resources_of(VMS / "dedicated-io-pool.yaml")["limits"]["cpu"] == "5"
 

@@ -26,7 +26,15 @@ def test_a_vm_without_devices_runs_as_qemus_user_and_may_do_nothing(tmp_path: Pa
 
 @pytest.mark.parametrize(
     ("name", "more"),
-    [("one-gpu", ["SYS_RESOURCE"]), ("usb-devices", ["SYS_RESOURCE"]), ("host-disk", []), ("realtime", ["SYS_NICE"])],
+    [
+        ("one-gpu", ["SYS_RESOURCE"]),
+        ("usb-devices", ["SYS_RESOURCE"]),
+        ("host-disk", []),
+        ("hugepages-without-memfd", []),
+        ("realtime", ["SYS_NICE"]),
+        ("sev", ["SYS_RESOURCE"]),
+        ("snp", []),
+    ],
 )
 def test_whatever_is_roots_on_the_node_takes_root_and_what_libvirt_needs_as_root(name: str, more: list[str]) -> None:
     pod = pod_of(VMS / f"{name}.yaml")["spec"]
@@ -52,6 +60,11 @@ def test_disks_are_of_qemus_group_whoever_the_pod_runs_as(tmp_path: Path) -> Non
 def test_passt_locks_itself_up_which_the_runtimes_profiles_forbid() -> None:
     found = container_of(VMS / "devices-by-default.yaml")["securityContext"]
     assert (found["seccompProfile"], found["appArmorProfile"]) == ({"type": "Unconfined"}, {"type": "Unconfined"})
+
+
+def test_only_passt_as_root_may_get_back_what_libvirt_took_from_it(tmp_path: Path) -> None:
+    for name, may in (("devices-by-default", False), ("one-gpu", False), ("whole-machine", True)):
+        assert container_of(VMS / f"{name}.yaml")["securityContext"]["allowPrivilegeEscalation"] == may
 
 
 def test_memory_of_a_numa_node_is_bound_by_calls_that_the_runtimes_profile_forbids() -> None:
