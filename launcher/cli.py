@@ -5,7 +5,7 @@ from importlib import import_module
 
 import typer
 
-_COMMANDS = ("render", "explain", "schema", "run", "check", "ctl")
+_COMMANDS = ("render", "explain", "pod", "schema", "run", "check", "ctl")
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:

@@ -71,7 +71,7 @@ def _limit(domain: Domain) -> int:
         return 1
     if domain.cpu.dedicatedCpuPlacement and domain.cpu.isolateEmulatorThread:
         return 1  # beside the emulator's, on its CPU
-    cpus = domain.resources.requests.get("cpu") or domain.resources.limits.get("cpu") or 1
+    cpus = domain.resources.request("cpu") or domain.resources.limit("cpu") or 1
     return cpus * _PER_CPU
 
 

@@ -54,6 +54,12 @@ class Ignored(NamedTuple):
     why: str
 
 
+class PassedOn(NamedTuple):
+    """Annotated[T, PassedOn(why)]: a T that is the pod's, word for word, and that the domain does not depend on."""
+
+    why: str
+
+
 class Below(ValueError):
     """A __post_init__ that refuses a field further below, by its path from there: Below("efi.secureBoot", "is ...")."""
 
@@ -62,7 +68,7 @@ class Below(ValueError):
         self.path = path
 
 
-Fate = Refused | Ignored | None
+Fate = Refused | Ignored | PassedOn | None
 
 
 class Field(NamedTuple):
@@ -87,7 +93,7 @@ def model(cls: type[T]) -> type[T]:
         for name, kind in annotations.items():
             default = getattr(cls, name, _REQUIRED)
             marks = get_args(kind)[1:] if get_origin(kind) is Annotated else ()
-            fate = next((mark for mark in marks if isinstance(mark, Refused | Ignored)), None)
+            fate = next((mark for mark in marks if isinstance(mark, Refused | Ignored | PassedOn)), None)
             found[name] = Field(name, kind, default is _REQUIRED, default, fate)
     for name, method in _METHODS.items():
         setattr(cls, name, method)
@@ -224,6 +230,8 @@ def _value(kind: Any) -> CoreSchema:
                 return schema.no_info_plain_validator_function(_refusing(how.why))
             case Ignored():
                 return schema.any_schema()
+            case PassedOn():
+                return _value(inner)
             case _:
                 return schema.no_info_after_validator_function(how.check, _value(inner))
     if origin in (Union, UnionType):

@@ -7,8 +7,13 @@ pkg/cloud-init, pkg/config. Names of volumes are DNS labels, so no name leads ou
 
 from typing import Literal
 
-_PRIVATE = "/var/run/kubevirt-private"
-_EPHEMERAL = "/var/run/kubevirt-ephemeral-disks"
+#: What is this VM's alone: its sockets, what is made for it, and below it what the pod mounts for it.
+PRIVATE = "/var/run/kubevirt-private"
+#: What goes with the pod: overlays, and cloud-init's images.
+EPHEMERAL = "/var/run/kubevirt-ephemeral-disks"
+EMPTY_DISKS = "/var/run/libvirt/empty-disks"
+#: The disks of images, and below it the image of kernelBoot.
+CONTAINER_DISKS = "/var/run/kubevirt/container-disks"
 
 #: The manifest, from the pod's ConfigMap.
 MANIFEST = "/etc/gpu-launcher/vm.yaml"
@@ -20,21 +25,25 @@ READY = "/run/gpu-launcher/ready"
 CONTROL_SOCKET = "/var/run/kubevirt/sockets/launcher-sock"
 #: Where the image of kernelBoot is mounted, whole. The directory is KubeVirt's (pkg/container-disk,
 #: GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
-KERNEL_BOOT = "/var/run/kubevirt/container-disks/kernel-boot"
+KERNEL_BOOT = f"{CONTAINER_DISKS}/kernel-boot"
 #: Where the pod mounts what keeps EFI's variables (KubeVirt's pkg/util, PathForNVram of a VM without root).
-NVRAM = f"{_PRIVATE}/libvirt/qemu/nvram"
+NVRAM = f"{PRIVATE}/libvirt/qemu/nvram"
 #: Where libvirt's embedded driver has the state of TPMs, a directory for each domain's UUID. The pod mounts what keeps
 #: that of a persistent one here.
 SWTPM = f"{LIBVIRT_ROOT}/lib/swtpm"
+#: Where swtpm's tools keep the keys with which they sign a TPM's certificates (swtpm-localca.conf(5)).
+SWTPM_CA = "/var/lib/swtpm-localca"
+#: Huge pages, where they don't come from memfd: the kernel's file system for them.
+HUGEPAGES = "/dev/hugepages"
 #: Where the service account's token is mounted (KubeVirt's pkg/config, ServiceAccountSourceDir).
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 #: The one ISO of the service account's token; a VM has at most one such volume.
-SERVICE_ACCOUNT_ISO = f"{_PRIVATE}/service-account-disk/service-account.iso"
+SERVICE_ACCOUNT_ISO = f"{PRIVATE}/service-account-disk/service-account.iso"
 
 
 def disk_image(volume: str, file: str = "disk.img") -> str:
     """A disk in a claim with a file system, or a hostDisk's `file`, in the directory where the volume is mounted."""
-    return f"{_PRIVATE}/vmi-disks/{volume}/{file}"
+    return f"{PRIVATE}/vmi-disks/{volume}/{file}"
 
 
 def block_device(volume: str) -> str:
@@ -44,25 +53,25 @@ def block_device(volume: str) -> str:
 
 def container_disk(index: int) -> str:
     """The disk from a containerDisk's image; `index` counts all volumes, from 0."""
-    return f"/var/run/kubevirt/container-disks/disk_{index}.img"
+    return f"{CONTAINER_DISKS}/disk_{index}.img"
 
 
 def overlay(volume: str) -> str:
     """What the guest writes over an image that stays as it is; gone with the pod."""
-    return f"{_EPHEMERAL}/disk-data/{volume}/disk.qcow2"
+    return f"{EPHEMERAL}/disk-data/{volume}/disk.qcow2"
 
 
 def empty_disk(volume: str) -> str:
-    return f"/var/run/libvirt/empty-disks/{volume}.qcow2"
+    return f"{EMPTY_DISKS}/{volume}.qcow2"
 
 
 def cloud_init_iso(kind: Literal["noCloud", "configdrive"], namespace: str, vm: str) -> str:
-    return f"{_EPHEMERAL}/cloud-init-data/{namespace}/{vm}/{kind}.iso"
+    return f"{EPHEMERAL}/cloud-init-data/{namespace}/{vm}/{kind}.iso"
 
 
 def iso(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], volume: str) -> str:
     """The files of a volume, made into an ISO."""
-    return f"{_PRIVATE}/{kind}-disks/{volume}.iso"
+    return f"{PRIVATE}/{kind}-disks/{volume}.iso"
 
 
 def mounted(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], volume: str) -> str:
@@ -70,7 +79,7 @@ def mounted(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], vol
 
     As a secret also the one that a cloud-init volume names.
     """
-    return f"{_PRIVATE}/{kind}/{volume}"
+    return f"{PRIVATE}/{kind}/{volume}"
 
 
 def image_volume(volume: str) -> str:

@@ -1,4 +1,4 @@
-"""Kubernetes quantities (`1Gi`, `1500m`, `2e9`), read exactly.
+"""Kubernetes quantities (`1Gi`, `1500m`, `2e9`), read and written exactly.
 
 Grammar and suffixes: apimachinery's resource.Quantity. A part of a unit counts as a whole one, as Quantity.Value()
 does, and nothing is lost in between: KubeVirt's own conversion makes `1.5Gi` one byte short.
@@ -6,6 +6,7 @@ does, and nothing is lost in between: KubeVirt's own conversion makes `1.5Gi` on
 
 import re
 from decimal import ROUND_CEILING, Decimal
+from typing import NamedTuple
 
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+))"
@@ -23,14 +24,39 @@ _SUFFIXES: dict[str | None, Decimal] = {
 _MOST = 2**63 - 1  # a Quantity's Value() is an int64
 
 
+class Amount(NamedTuple):
+    """A quantity as it is written, in a spelling that Kubernetes takes, and exactly."""
+
+    text: str
+    exact: Decimal
+
+    @property
+    def whole(self) -> int:
+        """In whole units (bytes, CPUs), rounded up."""
+        return int(self.exact.to_integral_value(ROUND_CEILING))
+
+
 def parse_quantity(text: str | float) -> int:
     """The quantity in whole units (bytes, CPUs), rounded up; ValueError where it is none or negative."""
+    return parse_amount(text).whole
+
+
+def parse_amount(text: str | float) -> Amount:
+    """The quantity; ValueError where it is none, negative, or more than Kubernetes can hold."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise ValueError(f"{text!r} is not a quantity; expected a number with a suffix, like 8Gi or 500m")
     suffix = match["suffix"]
     factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Decimal(f"1{suffix}")
-    value = (Decimal(match["number"]) * factor).to_integral_value(ROUND_CEILING)
-    if not 0 <= value <= _MOST:
+    amount = Amount(str(text), Decimal(match["number"]) * factor)
+    if not 0 <= amount.exact <= _MOST:
         raise ValueError(f"{text!r} is out of range; expected 0 to {_MOST}")
-    return int(value)
+    return amount
+
+
+def written(size: int) -> str:
+    """Exactly so many bytes, in the largest unit of which they are whole ones: as Kubernetes itself writes them."""
+    for power, suffix in ((3, "Gi"), (2, "Mi"), (1, "Ki")):
+        if size and size % 1024**power == 0:
+            return f"{size // 1024**power}{suffix}"
+    return str(size)

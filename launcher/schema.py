@@ -9,7 +9,7 @@ from types import UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
-from launcher.model import Checks, Field, Ignored, Reads, Refused, fields, is_model, is_open, is_text
+from launcher.model import Checks, Field, Ignored, PassedOn, Reads, Refused, fields, is_model, is_open, is_text
 
 Schema = dict[str, Any]
 
@@ -39,6 +39,8 @@ def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
                 return {"enum": [False, []], "description": f"not converted: {how.why}"}
             case Ignored():
                 return {"description": f"ignored: {how.why}"}
+            case PassedOn():
+                return {**_schema(inner, defs), "description": f"passed on: {how.why}"}
     if origin in (Union, UnionType):
         return _schema(next(argument for argument in arguments if argument is not type(None)), defs)
     if origin is Literal:

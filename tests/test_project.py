@@ -37,6 +37,7 @@ BREACHES = {
     "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
+    "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
     "plugin-storeys": ("plugin/naming.py", "import plugin.inventory"),
     "serving-storeys": ("plugin/serving/events.py", "import plugin.serving.watch"),
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),

@@ -3,7 +3,6 @@
 import re
 
 from launcher.checks.finding import Finding, error
-from launcher.elements.interfaces import connected
 from launcher.manifest.spec import VirtualMachineInstance
 
 _PRIVILEGED = 1024
@@ -18,7 +17,7 @@ def ports(vmi: VirtualMachineInstance, ephemeral: str, open_files: int | None) -
 
     One for each port of TCP and of UDP is the least; passt ends when it gets fewer ("Can't open enough sockets").
     """
-    every = next((interface for interface in connected(vmi) if not interface.ports), None)
+    every = next((interface for interface in vmi.spec.domain.devices.connected if not interface.ports), None)
     said = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
     first, last = (int(said[1]), int(said[2])) if said else _EPHEMERAL
     needed = 2 * (_PORTS - _PRIVILEGED - (last - first + 1))

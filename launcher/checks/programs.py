@@ -5,7 +5,6 @@ from shutil import which
 
 from launcher.checks.finding import Finding, error
 from launcher.elements.firmware import ARCHITECTURES
-from launcher.elements.interfaces import connected
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import MEDIA
 
@@ -23,7 +22,7 @@ def programs_of(vmi: VirtualMachineInstance) -> Mapping[str, tuple[str, str]]:
     if devices.tpm is not None and devices.tpm.enabled:
         found["swtpm"] = ("devices.tpm", "swtpm")
         found["swtpm_setup"] = ("devices.tpm", "swtpm-tools")
-    if connected(vmi):
+    if devices.connected:
         found["passt"] = ("the pod's network", "passt")
     return found
 

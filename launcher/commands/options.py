@@ -1,9 +1,13 @@
 """The flags that several commands have."""
 
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from launcher.errors import UserError
+from launcher.manifest.spec import VirtualMachineInstance
 
 # The options that render and explain share.
 VM = Annotated[Path, typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")]
@@ -53,3 +57,11 @@ Libvirt = Annotated[
     str | None,
     typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
 ]
+
+
+def refuse_other_volumes(vmi: VirtualMachineInstance, given: Mapping[str, Iterable[str] | None]) -> None:
+    """UserError for a flag, by its name in `given`, that names a volume which the manifest does not have."""
+    volumes = [volume.name for volume in vmi.spec.volumes]
+    for flag, names in given.items():
+        if other := next((name for name in names or () if name not in volumes), None):
+            raise UserError(f"{flag} {other}: the manifest has no such volume; expected one of {', '.join(volumes)}")

@@ -1,6 +1,6 @@
 """gpu-launcher render."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 from launcher.commands.answers import print_text, warn, warn_of_bars, warn_of_misplaced
 from launcher.commands.options import (
@@ -15,6 +15,7 @@ from launcher.commands.options import (
     Libvirt,
     RawImage,
     Sysfs,
+    refuse_other_volumes,
 )
 from launcher.commands.pods import address_bits_in, passed_on_in, pod_of, processors_in
 from launcher.cpus.host import cpuset_of_flag
@@ -25,7 +26,6 @@ from launcher.guest_pci.addresses import usb
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.manifest.reading import read_manifest
-from launcher.manifest.spec import VirtualMachineInstance
 from launcher.versions import newer_elements, parse_version, refuse_newer
 
 
@@ -53,7 +53,7 @@ def render(
         if card.missing is not None:
             warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
     sizes = _block_sizes(block_size or [])
-    _refuse_other_names(vmi, {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
+    refuse_other_volumes(vmi, {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
     facts = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
@@ -75,13 +75,6 @@ def render(
         for element in newer:
             warn(str(element))
     print_text(serialised(tree))
-
-
-def _refuse_other_names(vmi: VirtualMachineInstance, given: Mapping[str, Iterable[str] | None]) -> None:
-    volumes = [volume.name for volume in vmi.spec.volumes]
-    for flag, names in given.items():
-        if other := next((name for name in names or () if name not in volumes), None):
-            raise UserError(f"{flag} {other}: the manifest has no such volume; expected one of {', '.join(volumes)}")
 
 
 def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:

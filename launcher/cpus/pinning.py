@@ -32,6 +32,11 @@ class Wanted:
     def vcpus(self) -> int:
         return self.cores * self.threads
 
+    @property
+    def cpus(self) -> int:
+        """How many CPUs that takes."""
+        return self.vcpus + self.pool + self.emulator
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinning:
@@ -225,14 +230,13 @@ def _iothreads(wanted: Wanted, emulator: tuple[int, ...], cpus: tuple[int, ...])
 
 
 def _refuse_too_few(wanted: Wanted, cpus: tuple[int, ...]) -> None:
-    needed = wanted.vcpus + wanted.pool + wanted.emulator
-    if len(cpus) >= needed:
+    if len(cpus) >= wanted.cpus:
         return
     others = ((wanted.pool, "for I/O threads"), (wanted.emulator, "for the emulator"))
     parts = [f"{wanted.vcpus} vCPUs", *(f"{number} {what}" for number, what in others if number)]
     raise UserError(
-        f"spec.domain.cpu.dedicatedCpuPlacement: the guest needs {needed} CPUs ({', '.join(parts)}), and the pod has "
-        f"{len(cpus)} ({cpulist(cpus) or 'none'}); expected the pod to request {needed}"
+        f"spec.domain.cpu.dedicatedCpuPlacement: the guest needs {wanted.cpus} CPUs ({', '.join(parts)}), and the pod "
+        f"has {len(cpus)} ({cpulist(cpus) or 'none'}); expected the pod to request {wanted.cpus}"
     )
 
 

@@ -22,9 +22,15 @@ def pinning(vmi: VirtualMachineInstance, facts: Facts) -> Pinning | None:
             "spec.domain.cpu.dedicatedCpuPlacement: the node's cores and NUMA nodes are not known here; "
             "expected --sysfs, with devices/system/cpu and devices/system/node"
         )
+    return pin(wanted(vmi), facts.cpus, facts.processors)
+
+
+def wanted(vmi: VirtualMachineInstance) -> Wanted:
+    """The CPUs that a guest asks for that is to have its own."""
+    domain = vmi.spec.domain
     sockets, cores, threads = domain.topology
     pool = supplemental(domain)
-    wanted = Wanted(
+    return Wanted(
         cores=sockets * cores,
         threads=threads,
         emulator=_emulator_threads(vmi, domain.vcpus + pool) if domain.cpu.isolateEmulatorThread else 0,
@@ -32,7 +38,6 @@ def pinning(vmi: VirtualMachineInstance, facts: Facts) -> Pinning | None:
         iothreads=0 if pool else count(vmi),
         within_nodes=domain.cpu.passes_numa_through,
     )
-    return pin(wanted, facts.cpus, facts.processors)
 
 
 def guest_cells(vmi: VirtualMachineInstance, pinned: Pinning | None, facts: Facts) -> tuple[Cell, ...]:

@@ -10,24 +10,13 @@ from lxml.etree import _Element as Element
 
 from launcher.elements.element import E
 from launcher.elements.virtio import virtio_driver, virtio_model
-from launcher.manifest.interfaces import Interface, Passt, Port
+from launcher.manifest.interfaces import Interface, Port
 from launcher.manifest.spec import Domain, VirtualMachineInstance
-
-#: What a VM has that says nothing of networks, by the name that KubeVirt gives it.
-_DEFAULT = Interface(name="default", passt=Passt())
 
 
 def interfaces(vmi: VirtualMachineInstance, uuid: UUID) -> list[Element]:
     """The cards of the domain that is called `uuid`."""
-    return [_interface(interface, vmi.spec.domain, uuid) for interface in connected(vmi)]
-
-
-def connected(vmi: VirtualMachineInstance) -> tuple[Interface, ...]:
-    """The interfaces that the guest has: those of the manifest but absent ones, or the default one."""
-    devices = vmi.spec.domain.devices
-    if not devices.interfaces and devices.autoattachPodInterface:
-        return (_DEFAULT,)
-    return tuple(interface for interface in devices.interfaces if interface.state != "absent")
+    return [_interface(interface, vmi.spec.domain, uuid) for interface in vmi.spec.domain.devices.connected]
 
 
 def _interface(interface: Interface, domain: Domain, uuid: UUID) -> Element:

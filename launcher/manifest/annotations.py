@@ -57,7 +57,7 @@ class Annotations:
     `seats` pins entries to seats, by name. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`: whether
     hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon tells QEMU
     of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second CPU where
-    that makes their number even.
+    that makes their number even. `given`: all of them as they are written, everybody's, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -68,6 +68,7 @@ class Annotations:
     memfd: bool = True
     free_page_reporting: bool = True
     even_emulator: bool = False
+    given: Mapping[str, Any] = field(default_factory=dict)
 
 
 def _read(value: Any) -> Annotations:
@@ -106,6 +107,7 @@ def _read(value: Any) -> Annotations:
         memfd=said.get(_MEMFD) != "false",
         free_page_reporting=said.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,
+        given=value,
     )
 
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from launcher.manifest.disks import Disk
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
-from launcher.manifest.interfaces import Interface
+from launcher.manifest.interfaces import DEFAULT, Interface
 from launcher.manifest.scalars import AliasName, first_twice
 from launcher.model import Ignored, Refused, model
 
@@ -90,6 +90,13 @@ class Devices:
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there; leave it out")
     ] = None
     filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher; use a disk instead")] = None
+
+    @property
+    def connected(self) -> tuple[Interface, ...]:
+        """The interfaces that the guest has: those of the manifest but absent ones, or the default one."""
+        if not self.interfaces and self.autoattachPodInterface:
+            return (DEFAULT,)
+        return tuple(interface for interface in self.interfaces if interface.state != "absent")
 
     def __post_init__(self) -> None:
         refuse_repeated((*self.gpus, *self.hostDevices))

@@ -84,6 +84,10 @@ class Interface:
             raise ValueError(f"two ports are called {name!r}; rename one of them")
 
 
+#: What a VM has that says nothing of networks, by the name that KubeVirt gives it.
+DEFAULT = Interface(name="default", passt=Passt())
+
+
 @model
 class PodNetwork:
     vmNetworkCIDR: Annotated[None, Refused(_PODS)] = None

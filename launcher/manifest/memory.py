@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Annotated, Any
 
-from launcher.manifest.scalars import QUANTITY, Quantity, quantity
+from launcher.manifest.scalars import QUANTITY, Quantity, amount, quantity
 from launcher.model import Ignored, Reads, model
+from launcher.quantity import Amount
 
-_NOTHING: Mapping[str, int] = MappingProxyType({})
+_NOTHING: Mapping[str, Amount] = MappingProxyType({})
 _LEAST = 10**6  # what KubeVirt asks of a request for memory
 _MOST = 1 << 52  # 4 PiB, which is all that x86-64 and arm64 can address (52 bits)
 _SMALLEST_HUGEPAGE = 1 << 16
@@ -28,6 +29,7 @@ def _hugepage_size(value: Any) -> int:
     return size
 
 
+ResourceAmount = Annotated[Amount, Reads(amount, QUANTITY)]
 MemorySize = Annotated[int, Reads(memory_size, QUANTITY)]
 HugepageSize = Annotated[int, Reads(_hugepage_size, QUANTITY)]
 
@@ -38,23 +40,40 @@ class Hugepages:
 
 
 @model
+class ReservedOverhead:
+    """`addedOverhead`: bytes of the pod's beside the guest's memory, and beside all that is known to be needed."""
+
+    addedOverhead: Quantity | None = None
+    memLock: Annotated[Any, Ignored("what VFIO is to lock is asked for before the start anyway")] = None
+
+
+@model
 class Memory:
     guest: MemorySize | None = None
     maxGuest: Annotated[
         Any, Ignored("it is headroom for hotplug, which there is not: a guest has its memory from its start")
     ] = None
     hugepages: Hugepages | None = None
-    reservedOverhead: Annotated[
-        Any, Ignored("it is about the pod's memory limit; what VFIO is to lock is asked for before the start anyway")
-    ] = None
+    reservedOverhead: ReservedOverhead | None = None
 
 
 @model
 class Resources:
-    """By resource name; the guest's size comes from `cpu` and `memory`, the rest is between the pod and its node."""
+    """By resource name; the guest's size comes from `cpu` and `memory`, the rest is between the pod and its node.
 
-    requests: Mapping[str, Quantity] = _NOTHING
-    limits: Mapping[str, Quantity] = _NOTHING
-    overcommitGuestOverhead: Annotated[Any, Ignored("it is about what the pod requests beside the guest's memory")] = (
-        None
-    )
+    `overcommitGuestOverhead`: the pod asks for the guest's memory alone, and not for what there is beside it.
+    """
+
+    requests: Mapping[str, ResourceAmount] = _NOTHING
+    limits: Mapping[str, ResourceAmount] = _NOTHING
+    overcommitGuestOverhead: bool = False
+
+    def request(self, name: str) -> int | None:
+        """In whole units; None where nothing is requested."""
+        found = self.requests.get(name)
+        return None if found is None else found.whole
+
+    def limit(self, name: str) -> int | None:
+        """In whole units; None where there is no limit."""
+        found = self.limits.get(name)
+        return None if found is None else found.whole

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
@@ -25,13 +25,30 @@ _LARGEST = 3 << 20  # twice what etcd takes of one object
 _LONGEST = 1000  # characters of an error
 
 
+class Given(NamedTuple):
+    """A manifest as it was given: its text and what that says. `namespace` is None where it says none."""
+
+    text: str
+    manifest: VirtualMachine | VirtualMachineInstance
+    namespace: str | None
+
+    @property
+    def instance(self) -> VirtualMachineInstance:
+        return self.manifest.instance() if isinstance(self.manifest, VirtualMachine) else self.manifest
+
+
 def read_manifest(path: Path) -> VirtualMachineInstance:
     """Read a VirtualMachineInstance, or a VirtualMachine as the instance it would make.
 
     UserError, in one line that begins with the file and the field's path, for a file that is missing or not YAML and
     for a manifest that says something the launcher does not convert.
     """
-    document = _read_yaml(path)
+    return read_given(path).instance
+
+
+def read_given(path: Path) -> Given:
+    """The same, with all that a VirtualMachine says of itself, and the text."""
+    text, document = _read_yaml(path)
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected a VirtualMachine or VirtualMachineInstance, found {shown(document)}")
     kind = document.get("kind")
@@ -43,7 +60,7 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
         first, *more = error.errors(include_url=False)
         others = f" (and {len(more)} more)" if more else ""
         raise UserError(f"{path}: {_line(first)}{others}") from error
-    return manifest.instance() if isinstance(manifest, VirtualMachine) else manifest
+    return Given(text, manifest, document["metadata"].get("namespace") or None)
 
 
 @cache
@@ -51,7 +68,8 @@ def _validator(kind: str) -> SchemaValidator:
     return validator(_KINDS[kind])
 
 
-def _read_yaml(path: Path) -> Any:
+def _read_yaml(path: Path) -> tuple[str, Any]:
+    """The file's text, and the one document in it."""
     try:
         with path.open("rb") as file:
             content = file.read(_USUAL)
@@ -59,7 +77,8 @@ def _read_yaml(path: Path) -> Any:
                 content += file.read(_LARGEST)
         if len(content) > _LARGEST:
             raise UserError(f"{path}: expected a manifest of at most {_LARGEST} bytes, found more")
-        return read_document(content.decode())
+        text = content.decode()
+        return text, read_document(text)
     except OSError as error:
         raise UserError(f"{path}: cannot read the manifest: {error.strerror}") from error
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:

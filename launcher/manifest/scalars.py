@@ -8,7 +8,7 @@ from typing import Annotated, Any, TypeVar
 from uuid import UUID
 
 from launcher.model import Checks, Reads
-from launcher.quantity import parse_quantity
+from launcher.quantity import Amount, parse_amount
 
 T = TypeVar("T")
 
@@ -42,9 +42,14 @@ def between(least: int, most: int) -> Checks:
 
 def quantity(value: Any) -> int:
     """A Kubernetes quantity in whole units; ValueError for what is none."""
+    return amount(value).whole
+
+
+def amount(value: Any) -> Amount:
+    """A Kubernetes quantity; ValueError for what is none."""
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ValueError(f"expected a quantity like 8Gi, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
-    return parse_quantity(value)
+    return parse_amount(value)
 
 
 def _uuid(value: Any) -> UUID:

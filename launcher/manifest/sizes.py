@@ -14,7 +14,7 @@ def topology(cpu: CPU, resources: Resources) -> tuple[int, int, int]:
     SetDefaultGuestCPUTopology in pkg/defaults).
     """
     if not (cpu.sockets or cpu.cores or cpu.threads):
-        return (resources.limits.get("cpu") or resources.requests.get("cpu") or 1, 1, 1)
+        return (resources.limit("cpu") or resources.request("cpu") or 1, 1, 1)
     return (cpu.sockets or 1, cpu.cores or 1, cpu.threads or 1)
 
 
@@ -27,7 +27,7 @@ def guest_memory(memory: Memory, resources: Resources) -> int | None:
     """Bytes: memory.guest, else the pod's request, else its limit, else one hugepage (KubeVirt, setGuestMemory in
     pkg/defaults); None where nothing says it."""
     page = memory.hugepages.pageSize if memory.hugepages is not None else None
-    return memory.guest or resources.requests.get("memory") or resources.limits.get("memory") or page
+    return memory.guest or resources.request("memory") or resources.limit("memory") or page
 
 
 def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
@@ -38,7 +38,7 @@ def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
             "with a page size of the node's"
         )
     if (size := guest_memory(memory, resources)) is not None:
-        _check_memory(size, memory, resources.limits.get("memory"))
+        _check_memory(size, memory, resources.limit("memory"))
     if cpu.realtime is not None:
         try:
             cpu.realtime.vcpus(vcpus(cpu, resources))

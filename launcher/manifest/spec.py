@@ -1,5 +1,7 @@
 """The kinds themselves, and what is directly below spec and spec.domain."""
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from launcher.errors import UserError
@@ -17,13 +19,15 @@ from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, UUIDText, between
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume, check_volumes
-from launcher.model import Ignored, Refused, model, open_model
+from launcher.model import Ignored, PassedOn, Refused, model, open_model
 
-_SCHEDULING = Ignored("it is for the pod and its scheduler")
+_SCHEDULING = PassedOn("it is for the pod and its scheduler")
+_RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest")
 _PROBES = Refused("probes are asked by KubeVirt's handler; the pod's own readiness says whether the guest runs")
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
 
@@ -45,6 +49,7 @@ class Named:
 @open_model
 class Metadata(Named):
     uid: UUIDText | None = None
+    labels: Annotated[Mapping[str, str], PassedOn("they are for the pod")] = _NO_LABELS
     annotations: ReadAnnotations = _NOTHING
 
 
@@ -59,6 +64,7 @@ class VMMetadata(Named):
 class TemplateMetadata:
     """What a VirtualMachine gives to its instance beside the spec."""
 
+    labels: Annotated[Mapping[str, str], PassedOn("they are for the pod")] = _NO_LABELS
     annotations: ReadAnnotations = _NOTHING
 
 
@@ -131,18 +137,18 @@ class Spec:
     ] = None
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations; use volumes")] = None
     hostname: DNSLabel | None = None
-    subdomain: Annotated[str | None, Ignored("it is for the pod")] = None
+    subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
     livenessProbe: Annotated[None, _PROBES] = None
     readinessProbe: Annotated[None, _PROBES] = None
     evictionStrategy: Annotated[Any, Ignored("there is no live migration: an evicted pod shuts its guest down")] = None
-    affinity: Annotated[Any, _SCHEDULING] = None
-    dnsConfig: Annotated[Any, Ignored("it is for the pod, whose resolver passt gives to the guest")] = None
-    dnsPolicy: Annotated[Any, Ignored("it is for the pod, whose resolver passt gives to the guest")] = None
-    nodeSelector: Annotated[Any, _SCHEDULING] = None
-    priorityClassName: Annotated[Any, _SCHEDULING] = None
-    schedulerName: Annotated[Any, _SCHEDULING] = None
-    tolerations: Annotated[Any, _SCHEDULING] = None
-    topologySpreadConstraints: Annotated[Any, _SCHEDULING] = None
+    affinity: Annotated[Mapping[str, Any] | None, _SCHEDULING] = None
+    dnsConfig: Annotated[Mapping[str, Any] | None, _RESOLVER] = None
+    dnsPolicy: Annotated[str | None, _RESOLVER] = None
+    nodeSelector: Annotated[Mapping[str, str] | None, _SCHEDULING] = None
+    priorityClassName: Annotated[str | None, _SCHEDULING] = None
+    schedulerName: Annotated[str | None, _SCHEDULING] = None
+    tolerations: Annotated[tuple[Mapping[str, Any], ...], _SCHEDULING] = ()
+    topologySpreadConstraints: Annotated[tuple[Mapping[str, Any], ...], _SCHEDULING] = ()
 
     def __post_init__(self) -> None:
         devices = self.domain.devices
@@ -233,6 +239,7 @@ class VirtualMachine:
         metadata = Metadata(
             name=self.metadata.name,
             namespace=self.metadata.namespace,
+            labels=self.spec.template.metadata.labels,
             annotations=self.spec.template.metadata.annotations,
         )
         return VirtualMachineInstance(

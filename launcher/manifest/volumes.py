@@ -1,10 +1,11 @@
 """spec.volumes: where the contents of disks come from. The pod brings them; the disks name them."""
 
 import binascii
-from typing import Annotated, Literal, get_args
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, get_args
 
 from launcher.manifest.scalars import DNSLabel, DNSName, PathInImage, PathOnNode, Quantity, first_twice, matching
-from launcher.model import Ignored, Refused, model
+from launcher.model import Ignored, PassedOn, Refused, model
 
 _HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start; leave it out")
 _MEBIBYTE = 1 << 20
@@ -165,7 +166,7 @@ class SecretVolume:
 
 @model
 class DownwardAPIVolume:
-    fields: Annotated[object, Ignored("the pod's own downwardAPI volume serves it")] = None
+    fields: Annotated[tuple[Mapping[str, Any], ...], PassedOn("the items of the pod's own downwardAPI volume")] = ()
     volumeLabel: VolumeLabel = ""
 
 

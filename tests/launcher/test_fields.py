@@ -12,12 +12,12 @@ import pytest
 import yaml
 
 from launcher.manifest.spec import Spec
-from launcher.model import Field, Ignored, Refused, fields, inside, is_model
+from launcher.model import Field, Ignored, PassedOn, Refused, fields, inside, is_model
 from tests.processes import FIXTURES, ROOT
 
 TABLE = ROOT / "docs" / "manifest.md"
 KUBEVIRT = FIXTURES / "kubevirt" / "fields.yaml"
-_ROW = re.compile(r"\| `(?P<path>[^`]+)` \| (?P<fate>converted|refused|ignored) \| (?P<what>.*) \|")
+_ROW = re.compile(r"\| `(?P<path>[^`]+)` \| (?P<fate>converted|refused|ignored|passed on) \| (?P<what>.*) \|")
 
 
 def walk(cls: Any, path: str = "spec") -> Iterator[tuple[str, Field]]:
@@ -39,6 +39,8 @@ def fate(field: Field) -> str:
             return "refused"
         case Ignored():
             return "ignored"
+        case PassedOn():
+            return "passed on"
         case _:
             return "converted"
 

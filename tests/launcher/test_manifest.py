@@ -31,7 +31,7 @@ def test_a_virtual_machine_is_read_by_its_template() -> None:
     vmi = read_manifest(FIXTURES / "vms" / "seed-001.yaml")
     assert (vmi.metadata.namespace, vmi.metadata.name) == ("cxl", "vm-with-gpu")
     assert [(gpu.name, gpu.deviceName) for gpu in vmi.spec.domain.devices.gpus] == [("gpu0", RTX_2060)]
-    assert vmi.spec.domain.resources.requests == {"memory": 1 << 30}
+    assert vmi.spec.domain.resources.request("memory") == 1 << 30
 
 
 def test_null_is_absence_also_for_what_is_not_converted(path: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_missing_file_is_one_line(path: Path) -> None:
 
 
 def test_a_mapping_merged_into_another_is_not_a_key_twice(path: Path) -> None:
-    merged = "labels: {a: &a {name: q}, b: {c: &c {<<: *a, name: z}}, d: {<<: *c}}"
+    merged = "mine: {a: &a {name: q}, b: {c: &c {<<: *a, name: z}}, d: {<<: *c}}"
     path.write_text(vmi_text().replace("metadata: {name: vm}", f"metadata: {{name: vm, {merged}}}"))
     assert read_manifest(path).metadata.name == "vm"
 

@@ -6,6 +6,7 @@ Two thousand by default, twenty thousand with `--thorough`.
 
 import copy
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from launcher.manifest.document import read_document
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from tests.launcher.cases import Case, cases
+from tests.launcher.pod.made import text_of
 from tests.launcher.test_domain import SCHEMA
 from tests.processes import BIN, ROOT
 
@@ -146,8 +148,13 @@ NAMES = sorted(
 
 def outcome(case: Case, path: Path) -> str | None:
     """The XML of the manifest in `path` with the case's flags, or None where it is refused in one line."""
+    return text_or_line(Case(case.name, path, case.flags).xml)
+
+
+def text_or_line(make: Callable[[], str]) -> str | None:
+    """What is made, or None where it is refused in one line."""
     try:
-        return Case(case.name, path, case.flags).xml()
+        return make()
     except LauncherError as error:
         line = one_line(error)
         assert line
@@ -181,6 +188,32 @@ def test_a_mutated_manifest_is_valid_xml_or_one_line(tmp_path: Path, pytestconfi
 
     check()
     assert min(seen.values()) > 100, seen
+
+
+def test_a_mutated_manifest_has_a_pod_or_one_line(tmp_path: Path, pytestconfig: pytest.Config) -> None:
+    path = tmp_path / "vm.yaml"
+    seen = {"made": 0, "refused": 0}
+
+    @settings(
+        max_examples=5_000 if pytestconfig.getoption("--thorough") else 300,
+        deadline=None,
+        suppress_health_check=list(HealthCheck),
+        database=None,
+    )
+    @given(mutated())
+    def check(found: tuple[Case, Any]) -> None:
+        _, document = found
+        path.write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        written = text_or_line(lambda: text_of(path))
+        seen["refused" if written is None else "made"] += 1
+        if written is None:
+            return
+        config_map, *_, pod = yaml.safe_load_all(written)
+        assert list(config_map["data"].values()) == [path.read_text()]
+        assert pod["kind"] == "Pod"
+
+    check()
+    assert min(seen.values()) > 10, seen
 
 
 @settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), database=None)

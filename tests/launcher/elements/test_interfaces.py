@@ -3,7 +3,7 @@ from uuid import UUID
 
 from lxml import etree
 
-from launcher.elements.interfaces import connected, interfaces
+from launcher.elements.interfaces import interfaces
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.vms import vmi_text
@@ -28,7 +28,7 @@ def test_an_address_that_nobody_gave_is_the_vms_own_and_the_same_at_every_start(
 def test_a_vm_that_wants_no_network_has_none(tmp_path: Path) -> None:
     path = tmp_path / "vm.yaml"
     path.write_text(vmi_text())
-    assert connected(read_manifest(path)) == ()
+    assert read_manifest(path).spec.domain.devices.connected == ()
 
 
 def test_under_sev_a_virtio_card_asks_before_it_reads_and_no_card_has_firmware(tmp_path: Path) -> None:

@@ -1,0 +1,1 @@
+"""The Pod that runs a VM, and what it needs beside it: from a manifest to Kubernetes' objects, values to values."""

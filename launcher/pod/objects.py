@@ -1,0 +1,147 @@
+"""The objects that run a VM, as Kubernetes' API takes them."""
+
+from typing import Any
+
+from launcher import paths
+from launcher.errors import UserError
+from launcher.manifest.reading import Given
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
+from launcher.pod.memory import Memory, memory
+from launcher.pod.resources import container_resources, resource_claims
+from launcher.pod.scheduling import annotations, labels, passed_on
+from launcher.pod.security import container_security, pod_security
+from launcher.pod.volumes import (
+    config_map,
+    keeps_state,
+    mounts,
+    pod_volumes,
+    pull_secrets,
+    service_account,
+    state_claim,
+    volume_devices,
+    volume_mounts,
+)
+from launcher.quantity import written
+
+#: Where the pod says what its memory is for.
+MEMORY = "gpu-launcher.dev/memory"
+_CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `kubectl logs -c`
+_STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
+_LARGEST_NAME = 253
+_LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
+
+Object = dict[str, Any]
+
+
+def objects(given: Given, *, image: str, block: frozenset[str], node_devices: str) -> tuple[Object, ...]:
+    """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, and the Pod.
+
+    `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
+    resources that are /dev/kvm and the like. UserError, by the manifest's path, for what no pod can be.
+    """
+    vmi = given.instance
+    claims = [_state(given, vmi)] if keeps_state(vmi) else []
+    return (_manifest(given, vmi), *claims, _pod(given, vmi, image=image, block=block, node_devices=node_devices))
+
+
+def _manifest(given: Given, vmi: VirtualMachineInstance) -> Object:
+    """The manifest as it was given, byte for byte. It can't be changed, as the pod that was made of it can't."""
+    size = len(given.text.encode())
+    if size > _LARGEST_DATA:
+        raise UserError(
+            f"the manifest has {size} bytes, and a ConfigMap holds {_LARGEST_DATA}; put user data into a secret, and "
+            "name that with secretRef"
+        )
+    file = paths.MANIFEST.rpartition("/")[2]
+    metadata = _metadata(config_map(vmi.metadata), given, vmi)
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata,
+        "immutable": True,
+        "data": {file: given.text},
+    }
+
+
+def _state(given: Given, vmi: VirtualMachineInstance) -> Object:
+    """The claim for EFI's variables and the TPM's state."""
+    name = state_claim(vmi.metadata)
+    if len(name) > _LARGEST_NAME:
+        raise UserError(
+            f"metadata.name: the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes "
+            f"takes {_LARGEST_NAME}; shorten it"
+        )
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": _metadata(name, given, vmi),
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": {"requests": {"storage": written(_STATE_SIZE)}},
+        },
+    }
+
+
+def _pod(given: Given, vmi: VirtualMachineInstance, *, image: str, block: frozenset[str], node_devices: str) -> Object:
+    needed = memory(vmi)
+    found = mounts(vmi, block)
+    devices = volume_devices(found)
+    metadata = _metadata(vmi.metadata.name, given, vmi)
+    metadata["annotations"] = {**annotations(vmi), MEMORY: explained(needed)}
+    container: Object = {
+        "name": _CONTAINER,
+        "image": image,
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST],
+        # Where libvirt and swtpm look for their files when they are not root's.
+        "env": [
+            {"name": name, "value": paths.LIBVIRT_ROOT}
+            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
+        ],
+        "readinessProbe": readiness_probe(),
+        "resources": container_resources(vmi, needed, node_devices),
+        "securityContext": container_security(vmi, block),
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "volumeMounts": volume_mounts(found),
+        **({"volumeDevices": devices} if devices else {}),
+    }
+    account = service_account(vmi)
+    spec = {
+        **passed_on(vmi),
+        "automountServiceAccountToken": account is not None,
+        "containers": [container],
+        "enableServiceLinks": False,
+        "imagePullSecrets": pull_secrets(vmi),
+        "resourceClaims": resource_claims(vmi.spec),
+        "restartPolicy": restart_policy(given.manifest),
+        "securityContext": pod_security(vmi, block),
+        "serviceAccountName": account,
+        "terminationGracePeriodSeconds": grace(vmi.spec),
+        "volumes": pod_volumes(found),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": {name: value for name, value in sorted(spec.items()) if value is not None and value != []},
+    }
+
+
+def explained(needed: Memory) -> str:
+    """The parts of the pod's memory, a line each, with their sum."""
+    lines = [f"{written(part.size)} {part.what}" for part in needed.parts]
+    lines.append(f"= {written(needed.request)} requested")
+    if needed.hugepages:
+        lines.append(f"{written(needed.hugepages)} the guest's memory, in huge pages of {written(needed.page)}")
+    if needed.limit is not None and needed.limit != needed.request:
+        lines.append(f"{written(needed.limit)} the limit")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _metadata(name: str, given: Given, vmi: VirtualMachineInstance) -> Object:
+    """Without a namespace where the manifest has none: it is where kubectl is."""
+    return {
+        "name": name,
+        **({"namespace": given.namespace} if given.namespace is not None else {}),
+        "labels": labels(vmi),
+    }

@@ -1,0 +1,60 @@
+"""What the manifest has for the pod word for word: where it runs, what it is called, whom it asks for names."""
+
+from typing import Any
+
+from launcher.errors import UserError
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.pod.plain import plain
+
+_SPEC = (
+    "affinity",
+    "dnsConfig",
+    "dnsPolicy",
+    "nodeSelector",
+    "priorityClassName",
+    "schedulerName",
+    "subdomain",
+    "tolerations",
+    "topologySpreadConstraints",
+)
+_ARCHITECTURE = "kubernetes.io/arch"
+#: By which Services of `virtctl expose` find a VM (KubeVirt's api/core/v1/types.go, VirtualMachineNameLabel).
+_NAME = "vm.kubevirt.io/name"
+_LONGEST_LABEL = 63
+#: kubectl's own note of what was applied, which it writes anew.
+_KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
+
+Object = dict[str, Any]
+
+
+def passed_on(vmi: VirtualMachineInstance) -> Object:
+    """Fields of the pod's spec; those that the manifest says nothing of are not there."""
+    spec = vmi.spec
+    said = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
+    selector = {_ARCHITECTURE: spec.architecture, **(said["nodeSelector"] or {})}
+    if selector[_ARCHITECTURE] != spec.architecture:
+        raise UserError(
+            f"spec.nodeSelector.{_ARCHITECTURE}: {selector[_ARCHITECTURE]!r}, and spec.architecture is "
+            f"{spec.architecture!r}; leave out one of them"
+        )
+    found = {**said, "hostname": vmi.hostname, "nodeSelector": selector}
+    return {name: value for name, value in found.items() if value}
+
+
+def labels(vmi: VirtualMachineInstance) -> dict[str, str]:
+    """The VM's, and its name, as far as a label can hold it."""
+    name = vmi.metadata.name
+    ours = {_NAME: name} if len(name) <= _LONGEST_LABEL else {}
+    return {**ours, **vmi.metadata.labels}
+
+
+def annotations(vmi: VirtualMachineInstance) -> dict[str, str]:
+    """The VM's."""
+    found = {}
+    for name, value in vmi.metadata.annotations.given.items():
+        if value is None or name == _KUBECTLS:
+            continue
+        if not (isinstance(name, str) and isinstance(value, str)):
+            raise UserError(f"metadata.annotations: {name!r} is {value!r}; expected text, write it in quotes")
+        found[name] = value
+    return found

@@ -1,0 +1,270 @@
+"""The pod's volumes, and where the container has each: the places of launcher.paths.
+
+What the launcher writes is in empty volumes, since the container's root is read-only; what the manifest names is
+mounted where the domain, or what is made for it before the start, looks for it.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+from launcher import paths
+from launcher.errors import UserError
+from launcher.manifest.spec import Metadata, VirtualMachineInstance
+from launcher.manifest.volumes import CloudInit, HostDisk, Volume
+from launcher.pod.plain import plain
+from launcher.quantity import written
+
+#: Volumes of ours begin with it, so that they are told from the VM's, which keep their names.
+_OURS = "gpu-launcher-"
+_STATE = f"{_OURS}state"
+#: Names that a block device can't have, since /dev has them already, or gets them from the node.
+_IN_DEV = frozenset(
+    {"bus", "console", "core", "fd", "full", "hugepages", "iommu", "kvm", "mqueue", "net", "null", "ptmx", "pts"}
+    | {
+        "random",
+        "sev",
+        "shm",
+        "stderr",
+        "stdin",
+        "stdout",
+        "tty",
+        "urandom",
+        "vfio",
+        "vhost-net",
+        "vhost-vsock",
+        "zero",
+    }
+)
+
+Object = dict[str, Any]
+
+
+class Mount(NamedTuple):
+    """A volume of the pod's, from `source` (Kubernetes' VolumeSource), and where the container has it.
+
+    As a block device, where `is_block`, else as a directory or file; `part` is the directory of the volume that is
+    mounted, the whole of it where there is none.
+    """
+
+    name: str
+    source: Mapping[str, Any]
+    at: str
+    read_only: bool = False
+    is_block: bool = False
+    part: str | None = None
+
+
+def mounts(vmi: VirtualMachineInstance, block: frozenset[str]) -> tuple[Mount, ...]:
+    """All of the pod's, ours first. `block`: the volumes whose claim is a block device.
+
+    UserError, by the manifest's path, for what a pod cannot mount.
+    """
+    for volume in vmi.spec.volumes:
+        if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
+            raise UserError(
+                f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one with a claim"
+            )
+    found = (*_ours(vmi), *_of_manifest(vmi, block))
+    sources: dict[str, Mapping[str, Any]] = {}
+    for mount in found:
+        if sources.setdefault(mount.name, mount.source) is not mount.source:
+            raise UserError(
+                f"spec.volumes: {mount.name!r} is what a volume of the pod's is called already; rename it, and its disk"
+            )
+    return found
+
+
+def pod_volumes(found: Iterable[Mount]) -> list[Object]:
+    return [{"name": name, **source} for name, source in {mount.name: mount.source for mount in found}.items()]
+
+
+def volume_mounts(found: Iterable[Mount]) -> list[Object]:
+    return [
+        {
+            "name": mount.name,
+            "mountPath": mount.at,
+            **({"readOnly": True} if mount.read_only else {}),
+            **({"subPath": mount.part} if mount.part is not None else {}),
+        }
+        for mount in found
+        if not mount.is_block
+    ]
+
+
+def volume_devices(found: Iterable[Mount]) -> list[Object]:
+    return [{"name": mount.name, "devicePath": mount.at} for mount in found if mount.is_block]
+
+
+def pull_secrets(vmi: VirtualMachineInstance) -> list[Object]:
+    """With which the node gets the VM's images, each once."""
+    kernel = vmi.spec.domain.firmware.kernelBoot
+    disks = [volume.containerDisk for volume in vmi.spec.volumes if volume.containerDisk is not None]
+    names = [disk.imagePullSecret for disk in disks]
+    if kernel is not None and kernel.container is not None:
+        names.append(kernel.container.imagePullSecret)
+    return [{"name": name} for name in dict.fromkeys(names) if name is not None]
+
+
+def service_account(vmi: VirtualMachineInstance) -> str | None:
+    """Whose token the guest gets; the kubelet mounts it by itself, at launcher.paths.SERVICE_ACCOUNT."""
+    accounts = [volume.serviceAccount for volume in vmi.spec.volumes]
+    return next((account.serviceAccountName for account in accounts if account is not None), None)
+
+
+def keeps_state(vmi: VirtualMachineInstance) -> bool:
+    """Whether EFI's variables or the TPM's state outlive the pod."""
+    efi, tpm = vmi.spec.efi, vmi.spec.domain.devices.tpm
+    return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
+
+
+def state_claim(metadata: Metadata) -> str:
+    """The claim that keeps it, as KubeVirt's is called (pkg/storage/backend-storage)."""
+    return f"persistent-state-for-{metadata.name}"
+
+
+def config_map(metadata: Metadata) -> str:
+    """The config map with the manifest."""
+    return f"{_OURS}{metadata.name}"
+
+
+def _ours(vmi: VirtualMachineInstance) -> Iterator[Mount]:
+    spec, tpm = vmi.spec, vmi.spec.domain.devices.tpm
+    kinds = {volume.kind for volume in spec.volumes}
+    kernel = spec.domain.firmware.kernelBoot
+    manifest = PurePosixPath(paths.MANIFEST)
+    yield Mount(
+        f"{_OURS}manifest", {"configMap": {"name": config_map(vmi.metadata)}}, str(manifest.parent), read_only=True
+    )
+    yield _empty("run", paths.LIBVIRT_ROOT)
+    yield _empty("private", paths.PRIVATE)
+    yield _empty("sockets", str(PurePosixPath(paths.CONTROL_SOCKET).parent))
+    yield _empty("tmp", "/tmp")  # noqa: S108 (the container's own)
+    if kinds & {"containerDisk", "ephemeral", "cloudInitNoCloud", "cloudInitConfigDrive"}:
+        yield _empty("ephemeral-disks", paths.EPHEMERAL)
+    if "emptyDisk" in kinds:
+        yield _empty("empty-disks", paths.EMPTY_DISKS)
+    if "containerDisk" in kinds:
+        yield _empty("container-disks", paths.CONTAINER_DISKS)
+    if kernel is not None and kernel.container is not None:
+        boot = kernel.container
+        yield Mount(f"{_OURS}kernel-boot", _image(boot.image, boot.imagePullPolicy), paths.KERNEL_BOOT, read_only=True)
+    if spec.domain.memory.hugepages is not None and not vmi.is_memfd:
+        medium = f"HugePages-{written(spec.domain.memory.hugepages.pageSize)}"
+        yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
+    state = {"persistentVolumeClaim": {"claimName": state_claim(vmi.metadata)}}
+    if spec.efi is not None and spec.efi.persistent:
+        yield Mount(_STATE, state, paths.NVRAM, part="nvram")
+    if tpm is not None and tpm.enabled:
+        if tpm.persistent:
+            # Or the runtime would make the directory above the mount, as root's.
+            yield _empty("lib", str(PurePosixPath(paths.SWTPM).parent))
+            yield Mount(_STATE, state, paths.SWTPM, part="swtpm")
+            yield Mount(_STATE, state, paths.SWTPM_CA, part="swtpm-localca")
+        else:
+            yield _empty("swtpm-localca", paths.SWTPM_CA)
+
+
+def _empty(name: str, at: str) -> Mount:
+    return Mount(_OURS + name, {"emptyDir": {}}, at)
+
+
+def _of_manifest(vmi: VirtualMachineInstance, block: frozenset[str]) -> Iterator[Mount]:
+    for index, volume in enumerate(vmi.spec.volumes):
+        match volume.kind:
+            case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
+                yield _claim(volume, index, block)
+            case "hostDisk":
+                assert volume.hostDisk is not None, "it is the volume's kind"
+                yield _host_disk(volume.name, index, volume.hostDisk)
+            case "containerDisk":
+                assert volume.containerDisk is not None, "it is the volume's kind"
+                disk = volume.containerDisk
+                source = _image(disk.image, disk.imagePullPolicy)
+                yield Mount(volume.name, source, paths.image_volume(volume.name), read_only=True)
+            case "cloudInitNoCloud" | "cloudInitConfigDrive":
+                cloud_init = volume.cloudInitNoCloud or volume.cloudInitConfigDrive
+                assert cloud_init is not None, "it is the volume's kind"
+                yield from _cloud_init(volume.name, cloud_init)
+            case "configMap" | "secret" | "downwardAPI" | "sysprep":
+                yield _files(volume, index)
+            case "emptyDisk" | "serviceAccount":
+                pass  # made in an empty volume; mounted by the kubelet
+
+
+def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
+    name = volume.name
+    claim = volume.ephemeral.persistentVolumeClaim if volume.ephemeral is not None else volume.persistentVolumeClaim
+    if claim is not None:
+        source: Object = {"claimName": claim.claimName, **({"readOnly": True} if claim.readOnly else {})}
+    else:
+        assert volume.dataVolume is not None, "it is one of the three"
+        source = {"claimName": volume.dataVolume.name}
+    if name not in block:
+        # What is below an overlay stays as it is.
+        read_only = volume.ephemeral is not None or (claim is not None and claim.readOnly)
+        at = str(PurePosixPath(paths.disk_image(name)).parent)
+        return Mount(name, {"persistentVolumeClaim": source}, at, read_only=read_only)
+    if name in _IN_DEV:
+        raise UserError(
+            f"spec.volumes[{index}].name: {name!r} would be {paths.block_device(name)}, which is there already; rename "
+            "it, and its disk"
+        )
+    return Mount(name, {"persistentVolumeClaim": source}, paths.block_device(name), is_block=True)
+
+
+def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
+    """The file alone; the directory that it is made in, where it is not there yet."""
+    file = PurePosixPath(disk.path)
+    at = PurePosixPath(paths.disk_image(name, file.name))
+    if disk.type == "DiskOrCreate":
+        return Mount(name, {"hostPath": {"path": str(file.parent), "type": "DirectoryOrCreate"}}, str(at.parent))
+    if ":" in file.name:
+        raise UserError(
+            f"spec.volumes[{index}].hostDisk.path: {disk.path!r} has a colon in its name, and Kubernetes mounts no "
+            "such path; rename the file"
+        )
+    return Mount(name, {"hostPath": {"path": disk.path, "type": "File"}}, str(at))
+
+
+def _image(reference: str, pull_policy: str | None) -> Object:
+    """An image volume (Kubernetes 1.33; KubeVirt's ImageVolume)."""
+    return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
+
+
+def _cloud_init(name: str, said: CloudInit) -> Iterator[Mount]:
+    """The secrets that have user data or network data, in one directory."""
+    # Of a key that both have, the later one counts: user data is in the secret of that name.
+    references = [said.networkDataSecretRef, said.secretRef]
+    secrets = list(dict.fromkeys(reference.name for reference in references if reference is not None))
+    if not secrets:
+        return
+    if len(secrets) == 1:
+        source: Object = {"secret": {"secretName": secrets[0]}}
+    else:
+        source = {"projected": {"sources": [{"secret": {"name": secret}} for secret in secrets]}}
+    yield Mount(name, source, paths.mounted("secret", name), read_only=True)
+
+
+def _files(volume: Volume, index: int) -> Mount:
+    """The files that an ISO is made from."""
+    name, optional = volume.name, {"optional": True}
+    if volume.configMap is not None:
+        said = volume.configMap
+        source: Object = {"configMap": {"name": said.name, **(optional if said.optional else {})}}
+        return Mount(name, source, paths.mounted("config-map", name), read_only=True)
+    if volume.secret is not None:
+        secret = volume.secret
+        source = {"secret": {"secretName": secret.secretName, **(optional if secret.optional else {})}}
+        return Mount(name, source, paths.mounted("secret", name), read_only=True)
+    if volume.downwardAPI is not None:
+        items = plain(volume.downwardAPI.fields, f"spec.volumes[{index}].downwardAPI.fields")
+        return Mount(name, {"downwardAPI": {"items": items}}, paths.mounted("downwardapi", name), read_only=True)
+    sysprep = volume.sysprep
+    assert sysprep is not None, "it is one of the four"
+    if sysprep.secret is not None:
+        source = {"secret": {"secretName": sysprep.secret.name}}
+    else:
+        assert sysprep.configMap is not None, "it is the one or the other"
+        source = {"configMap": {"name": sysprep.configMap.name}}
+    return Mount(name, source, paths.mounted("sysprep", name), read_only=True)

@@ -1,0 +1,40 @@
+"""Objects of manifests, for tests: as YAML says them, read back."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.manifest.reading import read_given
+from launcher.pod.documents import documents
+from launcher.pod.objects import objects
+from tests.launcher.vms import vmi_text
+
+#: Fixed, so that a new version leaves the golden files alone.
+IMAGE = "gpu-launcher:golden"
+NODE_DEVICES = "devices.gpu-launcher.dev"
+
+
+def text_of(vm: Path, block: frozenset[str] = frozenset()) -> str:
+    """What `gpu-launcher pod` prints."""
+    return documents(objects(read_given(vm), image=IMAGE, block=block, node_devices=NODE_DEVICES))
+
+
+def objects_of(vm: Path, block: frozenset[str] = frozenset()) -> dict[str, Any]:
+    """By kind."""
+    return {found["kind"]: found for found in yaml.safe_load_all(text_of(vm, block))}
+
+
+def pod_of(vm: Path, block: frozenset[str] = frozenset()) -> Any:
+    return objects_of(vm, block)["Pod"]
+
+
+def container_of(vm: Path, block: frozenset[str] = frozenset()) -> Any:
+    (container,) = pod_of(vm, block)["spec"]["containers"]
+    return container
+
+
+def written_vm(path: Path, *, domain: str = "", spec: str = "", **parts: Any) -> Path:
+    """A small VM: further lines below spec.domain, and below spec. It has no network."""
+    path.write_text(vmi_text(domain=domain, **parts) + spec)
+    return path

@@ -1,0 +1,66 @@
+"""gpu-launcher pod as people call it."""
+
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.conftest import Command
+from tests.launcher.cases import VMS
+from tests.launcher.pod.test_objects import PODS
+from tests.test_project import PYPROJECT
+
+VERSION = PYPROJECT["project"]["version"]
+
+
+def test_pod_prints_its_objects_and_nothing_else(gpu_launcher: Command) -> None:
+    result = gpu_launcher("pod", VMS / "claims.yaml", "--image", "gpu-launcher:golden")
+    assert (result.stdout, result.stderr, result.returncode) == (
+        (PODS / "claims-with-file-systems.yaml").read_text(), "", 0
+    )  # fmt: skip
+
+
+def test_the_image_is_of_this_version_and_the_nodes_devices_are_of_our_plugin_unless_it_is_said(
+    gpu_launcher: Command,
+) -> None:
+    for flags, image, kvm in (
+        ((), f"gpu-launcher:{VERSION}", "devices.gpu-launcher.dev/kvm"),
+        (
+            ("--image", "example.com/l:2", "--node-devices", "devices.kubevirt.io"),
+            "example.com/l:2",
+            "devices.kubevirt.io/kvm",
+        ),
+    ):
+        *_, pod = yaml.safe_load_all(gpu_launcher("pod", VMS / "no-devices.yaml", *flags).stdout)
+        (container,) = pod["spec"]["containers"]
+        assert container["image"] == image
+        assert kvm in container["resources"]["limits"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (
+            ("claims.yaml", "--block-volume", "other"),
+            "--block-volume other: the manifest has no such volume; expected one",
+        ),
+        (
+            ("claims.yaml", "--node-devices", "a/b"),
+            "--node-devices a/b: expected a domain, like devices.gpu-launcher.dev",
+        ),
+        (("claims.yaml", "--image", ""), "--image : expected an image, like registry.example.com/gpu-launcher:1.0"),
+        (("none.yaml",), "none.yaml: cannot read the manifest: No such file or directory"),
+    ],
+)
+def test_what_is_wrong_is_one_line_and_exit_code_2(
+    gpu_launcher: Command, arguments: tuple[str, ...], said: str
+) -> None:
+    result = gpu_launcher("pod", VMS / arguments[0], *arguments[1:])
+    assert (result.stdout, result.returncode, result.stderr.count("\n")) == ("", 2, 1)
+    assert said in result.stderr
+
+
+def test_whatever_volume_is_a_block_device_is_said_by_flag(gpu_launcher: Command) -> None:
+    flags = [f"--block-volume={name}" for name in ("claim", "data", "scratch")]
+    result = gpu_launcher("pod", VMS / "claims.yaml", "--image", "gpu-launcher:golden", *flags)
+    assert result.stdout == Path(PODS / "claims-as-block-devices.yaml").read_text()

@@ -1,0 +1,125 @@
+"""What the pod's memory is for, and what it may not be."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from launcher.errors import UserError
+from launcher.manifest.reading import read_manifest
+from launcher.pod.memory import Memory, memory, overhead
+from launcher.quantity import written
+from tests.launcher.cases import cases
+from tests.launcher.pod.made import written_vm
+from tests.launcher.vms import RTX_2060
+from tests.processes import ROOT
+
+MIB = 1 << 20
+GIB = 1 << 30
+BARE = "      autoattachGraphicsDevice: false\n"
+
+
+def of(path: Path, domain: str = "", *, gpus: int = 0, guest: str = "{guest: 1Gi}", devices: str = BARE) -> Memory:
+    vm = written_vm(path / "vm.yaml", domain=domain, gpus=[(f"gpu{number}", RTX_2060) for number in range(gpus)])
+    vm.write_text(vm.read_text().replace("memory: {guest: 1Gi}", f"memory: {guest}").replace(
+        "      autoattachPodInterface: false\n", f"      autoattachPodInterface: false\n{devices}"
+    ))  # fmt: skip
+    return memory(read_manifest(vm))
+
+
+def sizes(found: Memory) -> dict[str, int]:
+    return {part.what: part.size for part in found.parts}
+
+
+def test_a_guest_without_anything_takes_its_memory_and_six_parts_beside_it(tmp_path: Path) -> None:
+    found = of(tmp_path)
+    assert sizes(found) == {
+        "the guest's memory": GIB,
+        "the launcher: a supervisor, and a worker with libvirt in it": 80 * MIB,
+        "QEMU": 50 * MIB,
+        "page tables for the guest's memory": 2 * MIB,
+        "1 vCPU": 8 * MIB,
+        "QEMU's I/O thread": 8 * MIB,
+    }
+    assert (found.request, found.limit) == (GIB + 148 * MIB, None)
+
+
+@pytest.mark.parametrize(
+    ("more", "part", "size"),
+    [
+        ("      tpm: {}\n", "swtpm, the guest's TPM", 53 * MIB),
+        ("", "the guest's screen", 32 * MIB),
+    ],
+)
+def test_each_helper_of_the_guests_has_its_part(tmp_path: Path, more: str, part: str, size: int) -> None:
+    assert sizes(of(tmp_path, devices=more))[part] == size
+
+
+def test_vfio_has_its_part_once_however_many_cards(tmp_path: Path) -> None:
+    one, two = (of(tmp_path, gpus=number) for number in (1, 2))
+    assert one == two
+    assert one.request - of(tmp_path).request == GIB
+    assert "the guest's memory, all of which is pinned" in sizes(one)
+
+
+def test_a_pod_with_devices_cannot_overcommit_what_vfio_pins(tmp_path: Path) -> None:
+    resources = "    resources: {requests: {memory: 512Mi}}\n"
+    with pytest.raises(UserError, match=r"requests.memory: 536870912 bytes .* VFIO pins all of that; leave it out"):
+        of(tmp_path, resources, gpus=1)
+    assert of(tmp_path, resources).parts[0] == (512 * MIB, "requested of the guest's memory")
+
+
+def test_a_limit_is_the_manifests_and_what_is_beside_the_guest_with_a_reserve(tmp_path: Path) -> None:
+    free, limited = of(tmp_path), of(tmp_path, "    resources: {requests: {memory: 1Gi}, limits: {memory: 3Gi}}\n")
+    assert limited.request == free.request + 100 * MIB
+    assert limited.limit == 3 * GIB + limited.request - GIB
+
+
+def test_what_is_only_limited_is_requested_as_kubernetes_would(tmp_path: Path) -> None:
+    found = of(tmp_path, "    resources: {limits: {memory: 3Gi}}\n")
+    assert found.request == found.limit
+    assert found.parts[1] == (2 * GIB, "requested beside the guest's memory")
+
+
+def test_huge_pages_are_neither_in_the_request_nor_in_the_limit(tmp_path: Path) -> None:
+    resources = "    resources: {requests: {memory: 2Gi}, limits: {memory: 3Gi}}\n"
+    found = of(tmp_path, resources, guest="{guest: 1Gi, hugepages: {pageSize: 2Mi}}")
+    plain = of(tmp_path, resources)
+    assert (found.hugepages, found.page) == (GIB, 2 * MIB)
+    assert plain.limit is not None
+    assert (found.request, found.limit) == (plain.request - GIB, plain.limit - GIB)
+
+
+def test_a_team_may_take_what_is_beside_the_guest_out_of_the_request(tmp_path: Path) -> None:
+    found = of(tmp_path, "    resources: {overcommitGuestOverhead: true, limits: {memory: 1Gi}}\n")
+    assert found.request == GIB
+    assert found.limit == of(tmp_path, "    resources: {limits: {memory: 1Gi}}\n").limit
+
+
+def test_cpus_of_ones_own_take_a_limit_that_is_the_request(tmp_path: Path) -> None:
+    cpu = "    cpu: {cores: 2, dedicatedCpuPlacement: true}\n"
+    found = of(tmp_path, cpu)
+    assert found.request == found.limit == of(tmp_path, "    cpu: {cores: 2}\n").request + 100 * MIB
+    both = "    resources: {requests: {memory: 2Gi}, limits: {memory: 2Gi}}\n"
+    assert (equal := of(tmp_path, cpu + both)).request == equal.limit
+    with pytest.raises(
+        UserError, match=r"limits.memory: 3221225472 bytes, and 2147483648 are requested; with dedicated"
+    ):
+        of(tmp_path, cpu + both.replace("limits: {memory: 2Gi}", "limits: {memory: 3Gi}"))
+    with pytest.raises(UserError, match=r"resources.overcommitGuestOverhead: with dedicatedCpuPlacement"):
+        of(tmp_path, cpu + "    resources: {overcommitGuestOverhead: true}\n")
+
+
+def test_every_part_that_a_pod_can_have_is_documented_with_its_size() -> None:
+    rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]*\|$", (ROOT / "docs" / "pod.md").read_text(), re.MULTILINE))
+    parts = {part for case in cases() for part in overhead(read_manifest(case.vm))}
+    for part in parts:
+        name = re.sub(r"^\d+ vCPUs?$", "vCPUs", part.what)
+        assert name in rows, part
+        if name not in ("vCPUs", "page tables for the guest's memory", "memory.reservedOverhead"):
+            assert rows[name] == written(part.size)
+    assert {part.what for part in parts} >= {
+        "encrypted memory's buffers",
+        "arm64's firmware",
+        "memory.reservedOverhead",
+    }

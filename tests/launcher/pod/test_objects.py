@@ -1,0 +1,225 @@
+"""Golden pods, and what holds for the pod of every manifest there is.
+
+`make test ARGS=--regenerate` writes fixtures/pods anew; read them in the diff.
+"""
+
+import json
+import re
+from functools import cache
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import pytest
+import yaml
+from jsonschema import Draft7Validator
+from lxml import etree
+
+from launcher import paths
+from launcher.errors import UserError
+from launcher.pod.objects import MEMORY
+from launcher.quantity import parse_quantity
+from tests.launcher.cases import VMS, Case, case, cases
+from tests.launcher.pod.made import objects_of, pod_of, text_of, written_vm
+from tests.openapi import CUT, KINDS
+from tests.processes import FIXTURES
+
+PODS = FIXTURES / "pods"
+GOLDEN = (
+    "arm64-gpu",
+    "claims-as-block-devices",
+    "claims-with-file-systems",
+    "cloud-init-no-cloud",
+    "container-disks",
+    "dedicated-emulator-even",
+    "dra",
+    "efi-persistent",
+    "host-disk",
+    "hugepages-without-memfd",
+    "kernel-boot",
+    "made-isos",
+    "no-devices",
+    "realtime",
+    "rng-and-vsock",
+    "scheduling",
+    "seed-001-two-gpus",
+    "tpm-persistent",
+    "whole-machine",
+)
+CASES = cases()
+SCHEMA = json.loads(CUT.read_text())
+every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+
+
+def block_of(case: Case) -> frozenset[str]:
+    return case.world().facts.block
+
+
+@cache
+def made(case: Case) -> dict[str, Any]:
+    """The objects of a case, by kind; they are not to be changed."""
+    return objects_of(case.vm, block_of(case))
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_pod_is_its_golden_file(name: str, request: pytest.FixtureRequest) -> None:
+    found = text_of(case(name).vm, block_of(case(name)))
+    golden = PODS / f"{name}.yaml"
+    if request.config.getoption("--regenerate"):
+        golden.write_text(found)
+    assert golden.exists(), "missing: run make test ARGS=--regenerate, and read what it wrote"
+    assert found == golden.read_text()
+
+
+def test_every_golden_file_is_of_a_case() -> None:
+    assert sorted(path.stem for path in PODS.iterdir()) == sorted(GOLDEN)
+
+
+@every_case
+def test_every_object_is_valid_to_kubernetes_schema_which_knows_no_other_fields(case: Case) -> None:
+    for kind, found in made(case).items():
+        validator = Draft7Validator({**SCHEMA, "$ref": f"#/definitions/{KINDS[kind]}"})
+        assert [error.message for error in validator.iter_errors(found)] == []
+
+
+def test_the_schema_would_refuse_a_misspelt_field() -> None:
+    pod = pod_of(VMS / "no-devices.yaml")
+    pod["spec"]["containers"][0]["volumeMount"] = []
+    validator = Draft7Validator({**SCHEMA, "$ref": f"#/definitions/{KINDS['Pod']}"})
+    assert [error.message for error in validator.iter_errors(pod)] == [
+        "Additional properties are not allowed ('volumeMount' was unexpected)"
+    ]
+
+
+@every_case
+def test_what_the_schema_cannot_say_holds_too(case: Case) -> None:
+    """Rules of Kubernetes' pkg/apis/core/validation."""
+    spec = made(case)["Pod"]["spec"]
+    (container,) = spec["containers"]
+    names = [volume["name"] for volume in spec["volumes"]]
+    assert len(set(names)) == len(names)
+    assert all(re.fullmatch("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name) for name in names)
+    mounts, devices = container["volumeMounts"], container.get("volumeDevices", [])
+    used = [*(mount["name"] for mount in mounts), *(device["name"] for device in devices)]
+    assert set(used) == set(names)
+    places = [*(mount["mountPath"] for mount in mounts), *(device["devicePath"] for device in devices)]
+    assert len(set(places)) == len(places)
+    assert not [place for place in places if ":" in place or not place.startswith("/")]
+    requests, limits = container["resources"]["requests"], container["resources"].get("limits", {})
+    for name, amount in {**requests, **limits}.items():
+        if "/" in name or name.startswith("hugepages-"):
+            assert requests.get(name, amount) == limits[name] == amount
+        elif name in requests and name in limits:
+            assert parse_quantity(requests[name]) <= parse_quantity(limits[name])
+    claims = [claim["name"] for claim in container["resources"].get("claims", [])]
+    assert len(set(claims)) == len(claims)
+    assert set(claims) <= {claim["name"] for claim in spec.get("resourceClaims", [])}
+
+
+@every_case
+def test_every_path_that_the_domain_names_is_in_a_volume_of_the_pod(case: Case) -> None:
+    pod = made(case)["Pod"]
+    (container,) = pod["spec"]["containers"]
+    mounts = [PurePosixPath(mount["mountPath"]) for mount in container["volumeMounts"]]
+    devices = {device["devicePath"] for device in container.get("volumeDevices", [])}
+    named = paths_of(etree.fromstring(case.xml()))
+    for path in named:
+        assert path in devices or any(PurePosixPath(path).is_relative_to(mount) for mount in mounts), path
+    # And all that is a block device is one of the domain's disks.
+    assert devices <= named
+
+
+def paths_of(domain: Any) -> set[str]:
+    """Files, devices and sockets that the domain names, but for the source of entropy, which every container has."""
+    texts = [domain.findtext(f"os/{name}") for name in ("kernel", "initrd", "nvram")]
+    texts += [table.text for table in domain.iterfind("os/acpi/table")]
+    for element in domain.iter("source", "log", "listen"):
+        texts += [element.get(name) for name in ("file", "dev", "path", "socket")]
+    return {text for text in texts if text}
+
+
+def test_paths_of_finds_each_kind_of_path() -> None:
+    named = set[str]()
+    for name in ("kernel-boot", "efi-persistent", "acpi-slic", "claims-as-block-devices", "serial-console-log"):
+        named |= paths_of(etree.fromstring(case(name).xml()))
+    assert {paths.KERNEL_BOOT + "/boot/initrd", f"{paths.NVRAM}/efi-persistent_VARS.fd", "/dev/data"} <= named
+    assert any(path.endswith("/slic.bin") for path in named)
+    assert any(path.endswith("/virt-serial0-log") for path in named)
+
+
+@every_case
+def test_every_claim_secret_and_config_map_of_the_manifest_is_in_the_pod(case: Case) -> None:
+    manifest = yaml.safe_load(case.vm.read_text())
+    text = yaml.safe_dump(made(case)["Pod"]["spec"])
+    spec = manifest["spec"]["template"]["spec"] if manifest["kind"] == "VirtualMachine" else manifest["spec"]
+    wanted = [value for key, value in leaves(spec.get("volumes")) if key in ("claimName", "secretName", "image")]
+    wanted += [value for key, value in leaves(spec.get("resourceClaims")) if key != "name"]
+    assert [value for value in wanted if value not in text] == []
+
+
+def leaves(value: Any, key: str = "") -> list[tuple[str, str]]:
+    match value:
+        case None:
+            return []
+        case dict():
+            return [leaf for name, found in value.items() for leaf in leaves(found, name)]
+        case list():
+            return [leaf for found in value for leaf in leaves(found, key)]
+        case _:
+            return [(key, value)]
+
+
+@every_case
+def test_run_reads_the_manifest_byte_for_byte_as_it_was_given(case: Case) -> None:
+    found = made(case)
+    (text,) = found["ConfigMap"]["data"].values()
+    assert text == case.vm.read_text()
+    volume = found["Pod"]["spec"]["volumes"][0]
+    assert volume["configMap"]["name"] == found["ConfigMap"]["metadata"]["name"]
+    (container,) = found["Pod"]["spec"]["containers"]
+    mount = container["volumeMounts"][0]
+    (file,) = found["ConfigMap"]["data"]
+    assert (mount["name"], f"{mount['mountPath']}/{file}") == (volume["name"], container["command"][-1])
+
+
+@every_case
+def test_the_memory_is_the_sum_of_its_parts_and_the_pod_says_so(case: Case) -> None:
+    pod = made(case)["Pod"]
+    lines = pod["metadata"]["annotations"][MEMORY].splitlines()
+    parts, (total, *_) = lines[: (end := total_line(lines))], lines[end:]
+    requested = pod["spec"]["containers"][0]["resources"]["requests"]["memory"]
+    assert total == f"= {requested} requested"
+    assert sum(parse_quantity(part.partition(" ")[0]) for part in parts) == parse_quantity(requested)
+
+
+def total_line(lines: list[str]) -> int:
+    return next(number for number, line in enumerate(lines) if line.startswith("= "))
+
+
+def test_a_config_map_of_a_vm_is_told_from_one_of_the_users_and_stays_as_its_pod_is(tmp_path: Path) -> None:
+    found = objects_of(written_vm(tmp_path / "vm.yaml"))["ConfigMap"]
+    assert (found["metadata"]["name"], found["immutable"]) == ("gpu-launcher-vm", True)
+
+
+def test_without_a_namespace_the_objects_are_where_kubectl_is(tmp_path: Path) -> None:
+    path = written_vm(tmp_path / "vm.yaml")
+    assert all("namespace" not in found["metadata"] for found in objects_of(path).values())
+    path.write_text(path.read_text().replace("{name: vm}", "{name: vm, namespace: lab}"))
+    assert [found["metadata"]["namespace"] for found in objects_of(path).values()] == ["lab", "lab"]
+
+
+def test_a_manifest_that_no_config_map_holds_is_refused(tmp_path: Path) -> None:
+    path = written_vm(tmp_path / "vm.yaml", spec=f"# {'x' * (1 << 20)}\n")
+    with pytest.raises(UserError, match="and a ConfigMap holds 1048576; put user data into a secret"):
+        text_of(path)
+
+
+def test_a_name_that_leaves_no_room_for_its_claim_is_refused(tmp_path: Path) -> None:
+    path = written_vm(
+        tmp_path / "vm.yaml", name="n" * 233, domain="    firmware: {bootloader: {efi: {persistent: true}}}\n"
+    )
+    with pytest.raises(
+        UserError, match=r"^metadata.name: the claim persistent-state-for-n+\.\.\. would have a name of 254"
+    ):
+        text_of(path)
+    path.write_text(path.read_text().replace("n" * 233, "n" * 232))
+    assert len(objects_of(path)["PersistentVolumeClaim"]["metadata"]["name"]) == 253
