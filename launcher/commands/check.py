@@ -20,6 +20,7 @@ from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import DEFAULT_URI, is_embedded
+from launcher.running.user import become_owner_of
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Version, newer_elements
 
 _EXIT_CODES = {Level.OK: 0, Level.WARNING: 3, Level.ERROR: 4}
@@ -42,6 +43,7 @@ def check(
     Nothing is started and nothing is written. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
     """
+    become_owner_of(Path(paths.READY))
     vmi = read_manifest(vm)
     if dev is None and sysfs == SYS:
         dev = Path("/dev")

@@ -11,6 +11,7 @@ import typer
 
 from launcher.errors import Refusal, one_line
 from launcher.paths import CONTROL_SOCKET
+from launcher.running.user import become_owner_of
 
 
 class Action(Enum):
@@ -46,6 +47,7 @@ def ctl(
     from launcher.control.api import vm_pb2 as api
     from launcher.control.client import ask, ask_for_all
 
+    become_owner_of(socket)
     ours = "/gpu_launcher.v1.VirtualMachine"
     match action:
         case Action.STATE:

@@ -10,11 +10,13 @@ from launcher.commands.options import Emulation
 from launcher.commands.pods import SYS, Pod
 from launcher.commands.preflight import Place, cleared
 from launcher.domain import domain_name, domain_xml, socket_directory
+from launcher.errors import UserError
 from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, root_of
 from launcher.running.plan import Plan
+from launcher.running.user import LIMITS
 from launcher.running.vm import Identity
 
 
@@ -23,6 +25,23 @@ def run(
     connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
     emulation: Emulation = False,
+    user: Annotated[
+        int | None,
+        typer.Option(metavar="UID", help="As root: be this user and group, as soon as --give and --raise are done."),
+    ] = None,
+    give: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="PATH",
+            help="What --user is to own, and the device nodes below it; may be repeated.",
+        ),
+    ] = None,
+    limits: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--raise", metavar="LIMIT", help=f"A limit to raise before: {' or '.join(LIMITS)}; may be repeated."
+        ),
+    ] = None,
     socket: Annotated[
         Path | None,
         typer.Option(
@@ -33,6 +52,7 @@ def run(
 ) -> Plan:
     """Define and start a VM, and stay with it until it ends."""
     control = socket or _control_socket(connect, root_of(connect))  # a URI that is wrong is said before anything else
+    _refuse_what_was_not_done(user, give, limits)
     vmi = read_manifest(vm)
     pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
     start = cleared(vmi, pod, Place(uri=connect, emulation=emulation))
@@ -50,6 +70,16 @@ def run(
         grace=vmi.spec.terminationGracePeriodSeconds,
         control=control,
     )
+
+
+def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:
+    """The first process has handed over already (launcher.running.user), by what it could read of the arguments."""
+    if user is None and (give or limits):
+        raise UserError("--give and --raise: expected --user=UID as well, whom they are for")
+    if user is not None and user != os.geteuid():
+        raise UserError(f"--user {user}: expected it in one word, --user={user}; so are --give=PATH and --raise=LIMIT")
+    if unknown := [limit for limit in limits or () if limit not in LIMITS]:
+        raise UserError(f"--raise={unknown[0]}: expected {' or '.join(LIMITS)}")
 
 
 def _control_socket(uri: str, root: Path | None) -> Path | None:

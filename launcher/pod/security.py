@@ -1,18 +1,24 @@
 """As whom the container runs and what it may do: the least with which a VM of this kind starts.
 
-Each line was found by leaving it out: docs/decisions/0009, and 0021 for what follows from it.
+Every VM's processes are user 107's, without a capability. Where something on the node is root's, the container starts
+as root, and `run` hands that over and becomes the user before it does anything else (launcher.running.user).
+Each line was found by leaving it out: docs/decisions/0009 and 0026.
 """
 
+from pathlib import PurePosixPath
 from typing import Any
 
+from launcher import paths
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pod.memory import has_vfio, is_locked
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
 _QEMU = 107
-#: What libvirt needs as root: to look at QEMU and to start it (virSetUIDGIDWithCaps in its virutil.c), though as whom
-#: it is itself.
-_LIBVIRT_AS_ROOT = ("DAC_OVERRIDE", "SETGID", "SETPCAP", "SETUID")
+_TO_HAND_OVER = ("CHOWN", "SETGID", "SETUID")
+#: Device nodes, as far as the container has them: VFIO's of groups and functions, its API's, and those of USB devices.
+_HOST_DEVICES = ("/dev/vfio", "/dev/iommu", "/dev/bus/usb")
+#: What many nodes let a group of theirs open, of which the container's user is not.
+_SHARED = ("/dev/kvm", "/dev/vhost-net", "/dev/vhost-vsock")
 _UNCONFINED = {"type": "Unconfined"}
 _FIRST_FREE_PORT = 1024
 
@@ -39,9 +45,8 @@ def container_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Ob
     has_passt = bool(vmi.spec.domain.devices.connected)
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
-    # passt as root becomes nobody, with a capability that only a program of root's started without no_new_privs has.
     return {
-        "allowPrivilegeEscalation": has_passt and _needs_root(vmi, block),
+        "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
         "seccompProfile": _UNCONFINED if has_passt or _binds_memory(vmi) else {"type": "RuntimeDefault"},
@@ -49,26 +54,50 @@ def container_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Ob
     }
 
 
+def handover(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
+    """The arguments of `run` by which a container that starts as root becomes the user; empty where it starts as it."""
+    given = _given(vmi, block)
+    if not _needs_root(vmi, block):
+        return []
+    return [
+        f"--user={_QEMU}",
+        *(f"--give={path}" for path in (*given, *_SHARED)),
+        *(f"--raise={limit}" for limit in _limits(vmi)),
+    ]
+
+
 def _needs_root(vmi: VirtualMachineInstance, block: frozenset[str]) -> bool:
-    """Device nodes are root's in the container too, those of claims as well; so are directories of the node's, and real
-    time. And libvirt looks for the file system of huge pages only as root (virQEMUDriverConfigNew)."""
-    domain = vmi.spec.domain
-    encrypted = domain.launchSecurity is not None and domain.launchSecurity.tdx is None  # /dev/sev
-    host_disks = any(volume.hostDisk is not None for volume in vmi.spec.volumes)
-    mounted_pages = domain.memory.hugepages is not None and not vmi.is_memfd
-    devices = has_vfio(vmi) or bool(block) or encrypted
-    return devices or host_disks or mounted_pages or domain.cpu.realtime is not None
+    return bool(_given(vmi, block) or _limits(vmi))
+
+
+def _given(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
+    """What is root's in the container, since it is on the node: device nodes, also those of claims, and host disks."""
+    security = vmi.spec.domain.launchSecurity
+    encrypted = security is not None and security.tdx is None
+    nodes = [
+        *(_HOST_DEVICES if has_vfio(vmi) else ()),
+        *(["/dev/sev"] if encrypted else ()),
+        *(paths.block_device(volume.name) for volume in vmi.spec.volumes if volume.name in block),
+    ]
+    for volume in vmi.spec.volumes:
+        if volume.hostDisk is not None:
+            image = PurePosixPath(paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name))
+            # To make it there takes the directory; a file that is there is mounted alone.
+            nodes += [*([str(image.parent)] if volume.hostDisk.type == "DiskOrCreate" else ()), str(image)]
+    return nodes
+
+
+def _limits(vmi: VirtualMachineInstance) -> list[str]:
+    return [
+        *(["memlock"] if is_locked(vmi) else ()),
+        *(["rtprio"] if vmi.spec.domain.cpu.realtime is not None else ()),
+    ]
 
 
 def _capabilities(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
     if not _needs_root(vmi, block):
         return []
-    added = [*_LIBVIRT_AS_ROOT]
-    if is_locked(vmi):
-        added.append("SYS_RESOURCE")  # to raise what QEMU may lock: launcher.running
-    if vmi.spec.domain.cpu.realtime is not None:
-        added.append("SYS_NICE")  # for <vcpusched scheduler="fifo">
-    return sorted(added)
+    return [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(vmi) else [])]
 
 
 def _binds_memory(vmi: VirtualMachineInstance) -> bool:

@@ -6,7 +6,6 @@ and end with the worker, whatever ends it. The worker in turn is told when this 
 SIGTERM. Only both killed at once leave something, unless this is process 1 of its pod: with it, the kernel ends all.
 """
 
-import ctypes
 import os
 import signal
 import sys
@@ -14,15 +13,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from launcher.running.prctl import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 _AWAITED = {*_PASSED_ON, signal.SIGCHLD}
 # Seconds for what the worker leaves to end by itself, and then for the kernel to end it.
 _LEFT = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0))
 _TIDYING = 20.0  # seconds
-
-# linux/prctl.h; the standard library has no prctl(2), and a package for these two calls would be one to compile.
-_PR_SET_PDEATHSIG = 1
-_PR_SET_CHILD_SUBREAPER = 36
 
 
 def hold_signals() -> None:
@@ -42,7 +39,7 @@ def supervise(work: Callable[[], object], tidy: Callable[[], object]) -> int:
     for what only the worker knew of. Called before there are threads.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    prctl(PR_SET_CHILD_SUBREAPER, 1)
     code = _wait(_fork(work))
     _end_children()
     if code is None or code >= 0:
@@ -63,7 +60,7 @@ def _fork(work: Callable[[], object]) -> int:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})
     # Out of the terminal's foreground: ^C comes from the parent, and once.
     os.setpgid(0, 0)
-    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         raise SystemExit(128 + signal.SIGTERM)
     raise SystemExit(work())
@@ -126,10 +123,3 @@ def _reap_all() -> dict[int, int]:
         if child == 0:
             return ended
         ended[child] = status
-
-
-def _prctl(option: int, value: int) -> None:
-    prctl = ctypes.CDLL(None, use_errno=True).prctl
-    prctl.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
-    if prctl(option, value, 0, 0, 0) != 0:
-        raise OSError(ctypes.get_errno(), f"prctl({option}): {os.strerror(ctypes.get_errno())}")

@@ -168,7 +168,7 @@ def _source(volume: Object, by_kind: Object, directory: Path, images: Mapping[st
     """The directory that is mounted for a volume of the Pod."""
     if "image" in volume:
         return images[volume["image"]["reference"]]
-    made = directory / volume["name"]
+    made: Path = directory / volume["name"]
     made.mkdir()
     if "configMap" in volume:
         assert volume["configMap"]["name"] == by_kind["ConfigMap"]["metadata"]["name"]
@@ -184,7 +184,7 @@ def _source(volume: Object, by_kind: Object, directory: Path, images: Mapping[st
 
 def _within(root: Path, path: str) -> Path:
     """The path in the container's file system, through its symbolic links (/var/run is one), seen from outside."""
-    found = root
+    found: Path = root
     for part in Path(path).relative_to("/").parts:
         found /= part
         if found.is_symlink():

@@ -135,7 +135,7 @@ class Launched:
         assert self.processes() == {}
         assert self.pod.left() == set()
         assert not any("Traceback" in line for line in self.program.log), self.program.log
-        return code, self.program.log[-1]
+        return code, self.program.log[-1] if self.program.log else ""
 
 
 def _namespace(pid: int) -> str:
@@ -305,8 +305,8 @@ def test_a_stop_at_any_moment_of_the_start_ends_it_soon(pod: Pod, seconds: float
         time.sleep(seconds)
         launched.program.send(signal.SIGTERM)
         code, line = launched.ended(5)
-    assert code in (0, -signal.SIGTERM)
-    assert "has ended" in line
+    # Before it has come to its first line, it is Python that ends.
+    assert (code, "has ended" in line) in ((0, True), (-signal.SIGTERM, False))
 
 
 def test_a_stop_while_libvirt_starts_qemu_ends_qemu(pod: Pod) -> None:

@@ -1,0 +1,16 @@
+"""prctl(2), by the numbers of linux/prctl.h: the standard library has none, and a package would have to be compiled."""
+
+import ctypes
+import os
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_CHILD_SUBREAPER = 36
+
+
+def prctl(option: int, value: int) -> None:
+    """OSError where the kernel refuses."""
+    call = ctypes.CDLL(None, use_errno=True).prctl
+    call.argtypes = (ctypes.c_int, *[ctypes.c_ulong] * 4)
+    if call(option, value, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), f"prctl({option}): {os.strerror(ctypes.get_errno())}")

@@ -1,0 +1,103 @@
+"""As whom a VM runs: a container that starts as root hands over what only root may open, and is a user from then on.
+
+The launcher, libvirt, QEMU and all that they start then have no capability and can get none (docs/decisions/0026).
+"""
+
+import os
+import resource
+import stat
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.errors import Refusal
+from launcher.running.prctl import PR_SET_DUMPABLE, prctl
+
+#: What --raise takes: to which soft and hard limit, for every process of the VM's.
+LIMITS = {
+    "memlock": (resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY),
+    "rtprio": (resource.RLIMIT_RTPRIO, 1),  # <vcpusched scheduler="fifo" priority="1">
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """The user, whose group has the same number; what is to belong to it; and the limits, of LIMITS, to raise."""
+
+    user: int
+    given: tuple[Path, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+def asked_for(arguments: Sequence[str]) -> Handover | None:
+    """What `run` is asked for by --user=N, --give=PATH and --raise=LIMIT; None without a user.
+
+    Read here, before there is a command line's library in the process: that one is for a child, which checks them.
+    """
+    users, given, limits = (
+        [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{flag}=")]
+        for flag in ("--user", "--give", "--raise")
+    )
+    if not users or not users[-1].isascii() or not users[-1].isdecimal():
+        return None
+    return Handover(int(users[-1]), tuple(map(Path, given)), tuple(limits))
+
+
+def become(handover: Handover) -> None:
+    """Hand over, and be the user from now on; nothing where that is so already.
+
+    What is not there is not handed over: the preflight says what the VM lacks. A limit that cannot be raised stays, for
+    the same reason. Refusal where this process may not do the rest.
+    """
+    user = handover.user
+    if os.geteuid() == user:
+        return
+    for limit in handover.limits:
+        if limit in LIMITS:
+            _raise(*LIMITS[limit])
+    try:
+        for path in handover.given:
+            for node in _and_nodes_below(path):
+                os.chown(node, user, user, follow_symlinks=False)
+        # The groups that the kubelet gives for the sake of volumes stay; root's is not one of them.
+        os.setgroups([group for group in os.getgroups() if group != 0])
+        os.setgid(user)
+        os.setuid(user)
+    except OSError as error:
+        what = f"{error.filename} cannot be given to user {user}" if error.filename else f"cannot become user {user}"
+        raise Refusal(
+            f"{what}: {error.strerror}; give the container the capabilities CHOWN, SETGID and SETUID "
+            "(securityContext.capabilities.add), or have it start as that user and leave --user out"
+        ) from error
+    # Whoever has changed its user has a /proc/self that is root's (proc(5)), and libvirt looks there.
+    prctl(PR_SET_DUMPABLE, 1)
+
+
+def become_owner_of(path: Path) -> None:
+    """As root be the user whom the file belongs to, if it is there: root without CAP_DAC_OVERRIDE, as in a container,
+    may not open what is another user's."""
+    try:
+        owner = path.stat().st_uid
+    except OSError:
+        return
+    if os.geteuid() == 0 != owner:
+        become(Handover(owner))
+
+
+def _raise(limit: int, value: int) -> None:
+    try:
+        resource.setrlimit(limit, (value, value))
+    except (ValueError, OSError):  # ValueError is Python's for EPERM
+        return
+
+
+def _and_nodes_below(path: Path) -> Iterator[Path]:
+    """The path, if it is there, and all device nodes below."""
+    if not os.path.lexists(path):
+        return
+    yield path
+    for directory, _, files in os.walk(path):
+        for file in files:
+            found = Path(directory, file)
+            if stat.S_ISCHR(found.lstat().st_mode):
+                yield found
