@@ -59,14 +59,17 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """What the domain is made of; `locked` are the bytes that its QEMU has to be able to lock, 0 where that is not
-    ours; `needs` is what has to be made on disk, nothing where QEMU is not on this machine."""
+    """What the domain is made of.
+
+    `needs` is what is made on disk for it, where its QEMU is on this machine; `locked` are the bytes that its QEMU has
+    to be able to lock, 0 where that is none of this process's.
+    """
 
     cards: tuple[Card, ...]
     facts: Facts
     layout: Layout
-    locked: int
     needs: tuple[Need, ...]
+    locked: int
 
 
 def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
@@ -110,15 +113,16 @@ def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tupl
         layout = _tried(lambda: laid_out(vmi, cards, host, placed), findings)
     if layout is not None:
         findings += _of_layout(vmi, layout, placed or facts)
+    needs: tuple[Need, ...] = ()
+    if has_qemu_here(place.uri):  # another machine's QEMU, and the test driver, see no disk of this one
+        needs, refusals = needs_of(vmi, placed or facts, place.root)
+        findings += (said(Level.ERROR, refusal) for refusal in refusals)
     if is_ours:
-        findings += _surroundings(vmi, cards, host, layout, placed or facts, pod, place)
-    if placed is None or layout is None or worst(findings) == Level.ERROR:
-        return sorted_by_level(findings), None
-    # What a volume lacks altogether is said above, and better.
-    needs = _tried(lambda: needs_of(vmi, placed, place.root), findings) if has_qemu_here(place.uri) else ()
-    if needs is None:
-        return sorted_by_level(findings), None
-    return sorted_by_level(findings), Start(cards, placed, layout, to_be_locked(vmi, cards) if is_ours else 0, needs)
+        findings += _surroundings(vmi, cards, host, layout, placed or facts, needs, pod, place)
+    ready = None
+    if placed is not None and layout is not None and worst(findings) < Level.ERROR:
+        ready = Start(cards, placed, layout, needs, to_be_locked(vmi, cards) if is_ours else 0)
+    return sorted_by_level(findings), ready
 
 
 def _cards(
@@ -178,6 +182,7 @@ def _surroundings(
     host: Host | None,
     layout: Layout | None,
     facts: Facts,
+    needs: tuple[Need, ...],
     pod: Pod,
     place: Place,
 ) -> Iterator[Finding]:
@@ -203,7 +208,7 @@ def _surroundings(
     called = programs_of(vmi)
     yield from programs(called, missing_programs(called, pod.environ.get("PATH")))
     yield from volumes(vmi, facts, place.root)
-    yield from space(read_rooms(vmi, facts, place.root))
+    yield from space(read_rooms(needs))
 
 
 def _tried(stage: Callable[[], T], findings: list[Finding], subject: object | None = None) -> T | None:

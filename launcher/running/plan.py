@@ -24,9 +24,9 @@ class Plan:
 
     `domain` is the domain's name in `xml`; `numbers` are the bus numbers that the guest will have, by index of the
     controller. `sockets` is the directory of the domain's sockets, and `needs` what else of it has to be on disk.
-    `locked` are the bytes of guest memory that VFIO locks, 0 where QEMU is not this pod's or has no card. `grace` are
-    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. `control`
-    is the socket on which the VM can be asked, None for nowhere.
+    `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
+    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. `control` is the socket
+    on which the VM can be asked, None for nowhere.
     """
 
     identity: Identity

@@ -7,7 +7,7 @@ docs/decisions/0024.
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from launcher import paths
 from launcher.errors import Refusal
@@ -31,15 +31,26 @@ _ANSWER_FILES = {"autounattend.xml", "unattend.xml"}
 Mounted = Literal["config-map", "secret", "downwardapi", "sysprep"]
 
 
-def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) -> tuple[Need, ...]:
-    """In the order of the volumes; `root` stands for the pod's. Nothing is made here.
+class Needs(NamedTuple):
+    """What is to be made, in the order of the volumes; and why a volume cannot be had, each by its name: the pod, the
+    claim or the node lacks what it has to bring."""
 
-    Refusal, by the volume's name, where something is missing that the pod, the claim or the node has to bring.
-    """
-    needs = [need for index, volume in enumerate(vmi.spec.volumes) for need in _of(vmi, volume, index, facts, root)]
+    needs: tuple[Need, ...]
+    refusals: tuple[Refusal, ...]
+
+
+def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) -> Needs:
+    """`root` stands for the pod's. Nothing is made here."""
+    needs: list[Need] = []
+    refusals = []
+    for index, volume in enumerate(vmi.spec.volumes):
+        try:
+            needs += _of(vmi, volume, index, facts, root)
+        except Refusal as refusal:
+            refusals.append(refusal)
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(_below(root, paths.NVRAM)))
-    return tuple(needs)
+    return Needs(tuple(needs), tuple(refusals))
 
 
 def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, root: Path) -> tuple[Need, ...]:

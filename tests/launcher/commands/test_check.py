@@ -147,10 +147,10 @@ def test_a_container_with_nothing_in_it_lacks_everything_that_the_vm_has(
         "the container's memory limit",
         "the container's CPU limit",
         "firmware",
-        *("qemu-system-x86_64", "qemu-img", "swtpm", "swtpm_setup", "passt"),
+        *("qemu-system-x86_64", "qemu-img", "bsdtar", "swtpm", "swtpm_setup", "passt"),
         *("the volume 'data'", "the volume 'root'", "the volume 'seed'"),
         "firmware.kernelBoot",
-        "/",
+        str(empty),
     }
     assert all(finding.fix for finding in found)
 

@@ -344,12 +344,12 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "a kernel that is not there": (
         "rm /run/kubevirt/container-disks/kernel-boot/kernel",
         {},
-        "libvirt cannot start the domain: ",
+        "firmware.kernelBoot: /var/run/kubevirt/container-disks/kernel-boot/kernel cannot be read: No such file",
     ),
     "firmware that is not there": (
         "mount -t tmpfs none /usr/share/qemu/firmware",
         {"firmware": "{bootloader: {efi: {}}}"},
-        "operation failed: Unable to find any firmware to satisfy 'efi'",
+        "firmware: no image is EFI for x86_64, secure boot on: ",
     ),
     "a file where the sockets should be": (
         "touch /run/kubevirt-private",

@@ -10,8 +10,11 @@ from typing import Any
 import pycdlib
 
 from launcher import paths
+from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.storage.made import Need
+from launcher.storage.needs import needs_of
 from tests.launcher.vms import vmi_text
 
 #: 16 MiB of nothing, in both formats.
@@ -26,6 +29,14 @@ def vmi_with(
     manifest = tmp_path / f"{name}.yaml"
     manifest.write_text(vmi_text(domain=domain, name=name) + spec + (f"  volumes:\n{listed}" if volumes else ""))
     return read_manifest(manifest)
+
+
+def needed(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[Need, ...]:
+    """What is made; the first Refusal where a volume cannot be had."""
+    needs, refusals = needs_of(vmi, facts, root)
+    for refusal in refusals:
+        raise refusal
+    return needs
 
 
 def below(root: Path, place: str) -> Path:

@@ -21,7 +21,6 @@ from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.storage.made import made
-from launcher.storage.needs import needs_of
 from launcher.storage.programs import output
 from tests.launcher.cases import Case, cases
 from tests.launcher.storage.pods import (
@@ -29,6 +28,7 @@ from tests.launcher.storage.pods import (
     below,
     described,
     mount,
+    needed,
     provide,
     put,
     qcow2,
@@ -52,7 +52,7 @@ def root(tmp_path: Path) -> Path:
 
 def prepared(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> AbstractContextManager[None]:
     # Through a pickle, as from the process that reads the manifest to the one that stays.
-    return made(pickle.loads(pickle.dumps(needs_of(vmi, facts, root))))
+    return made(pickle.loads(pickle.dumps(needed(vmi, facts, root))))
 
 
 def refusal(vmi: VirtualMachineInstance, root: Path, facts: Facts | None = None) -> str:
@@ -443,7 +443,7 @@ from launcher.storage.made import made
 from launcher.storage.needs import needs_of
 from launcher.storage.programs import output
 try:
-    with made(needs_of(read_manifest(Path(sys.argv[1])), Facts(), Path(sys.argv[2]))):
+    with made(needs_of(read_manifest(Path(sys.argv[1])), Facts(), Path(sys.argv[2])).needs):
         print("prepared")
 except Refusal as refusal:
     print(refusal)

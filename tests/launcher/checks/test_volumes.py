@@ -1,0 +1,51 @@
+import errno
+import os
+import stat
+from pathlib import Path
+
+from launcher import paths
+from launcher.checks.volumes import volumes
+from launcher.facts import Facts
+from tests.launcher.checks.trees import vmi, write
+
+DATA = "  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n"
+BOOT = "    firmware: {kernelBoot: {container: {image: kernels, kernelPath: /vmlinuz, initrdPath: /initrd}}}\n"
+TABLES = "    firmware: {acpi: {slicNameRef: tables}}\n"
+SECRET = "  volumes: [{name: tables, secret: {secretName: tables}}]\n"
+
+
+def said(tmp_path: Path, *, domain: str = "", below: str = "") -> list[str]:
+    return list(map(str, volumes(vmi(tmp_path, domain=domain, below=below), Facts(), tmp_path)))
+
+
+def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) -> None:
+    """A socket is a file that even root cannot open. What is not there at all is said where it is needed."""
+    assert said(tmp_path, below=DATA) == []
+    write(tmp_path, {paths.disk_image("data"): ""})
+    assert said(tmp_path, below=DATA) == []
+    disk = tmp_path / paths.disk_image("data").lstrip("/")
+    disk.unlink()
+    os.mknod(disk, stat.S_IFSOCK | 0o600)
+    (found,) = said(tmp_path, below=DATA)
+    assert found.startswith(
+        f"the volume 'data': {paths.disk_image('data')} cannot be written: {os.strerror(errno.ENXIO)}; let its owner"
+    )
+
+
+def test_a_kernel_has_to_be_in_the_image_that_is_mounted(tmp_path: Path) -> None:
+    write(tmp_path, {f"{paths.KERNEL_BOOT}/vmlinuz": ""})
+    (found,) = said(tmp_path, domain=BOOT)
+    assert found == (
+        f"firmware.kernelBoot: {paths.KERNEL_BOOT}/initrd cannot be read: No such file or directory; "
+        f"expected a path of kernels, which the pod mounts whole at {paths.KERNEL_BOOT}"
+    )
+    write(tmp_path, {f"{paths.KERNEL_BOOT}/initrd": ""})
+    assert said(tmp_path, domain=BOOT) == []
+
+
+def test_a_table_has_to_be_a_key_of_its_secret(tmp_path: Path) -> None:
+    (found,) = said(tmp_path, domain=TABLES, below=SECRET)
+    assert found.startswith("firmware.acpi: ")
+    assert found.endswith("expected the key slic.bin in that secret")
+    write(tmp_path, {f"{paths.mounted('secret', 'tables')}/slic.bin": ""})
+    assert said(tmp_path, domain=TABLES, below=SECRET) == []
