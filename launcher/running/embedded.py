@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
+from launcher import paths
 from launcher.errors import Refusal, UserError
-from launcher.paths import LIBVIRT_ROOT
 
 #: A pod has one VM, so it has one root.
-DEFAULT_URI = f"qemu:///embed?root={LIBVIRT_ROOT}"
+DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
 # trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too, and
@@ -32,6 +32,10 @@ remember_owner = 0
 _AS_ROOT = """\
 swtpm_user = "+0"
 swtpm_group = "+0"
+"""
+# The file system of huge pages, for which libvirt looks by itself only as root (virQEMUDriverConfigNew).
+_AS_ANOTHER = f"""\
+hugetlbfs_mount = "{paths.HUGEPAGES}"
 """
 
 
@@ -77,8 +81,8 @@ def prepared(root: Path) -> Iterator[None]:
             ) from error
         try:
             if not conf.exists():
-                as_root = _AS_ROOT if os.getuid() == 0 else ""
-                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()) + as_root)
+                more = _AS_ROOT if os.getuid() == 0 else _AS_ANOTHER if Path(paths.HUGEPAGES).is_mount() else ""
+                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()) + more)
         except OSError as error:
             raise _unusable(root, error) from error
         if os.getuid() != 0:

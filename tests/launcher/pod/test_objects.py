@@ -178,7 +178,7 @@ def test_run_reads_the_manifest_byte_for_byte_as_it_was_given(case: Case) -> Non
     (container,) = found["Pod"]["spec"]["containers"]
     mount = container["volumeMounts"][0]
     (file,) = found["ConfigMap"]["data"]
-    assert (mount["name"], f"{mount['mountPath']}/{file}") == (volume["name"], container["command"][-1])
+    assert (mount["name"], f"{mount['mountPath']}/{file}") == (volume["name"], container["command"][3])
 
 
 @every_case

@@ -8,7 +8,8 @@ from tests.launcher.cases import VMS
 from tests.launcher.pod.made import container_of, pod_of, written_vm
 from tests.launcher.vms import RTX_2060
 
-LIBVIRT = ["DAC_OVERRIDE", "SETGID", "SETPCAP", "SETUID"]
+MEMLOCK = "--raise=memlock"
+HAND_OVER = ["CHOWN", "SETGID", "SETUID"]
 
 
 def test_a_vm_without_devices_runs_as_qemus_user_and_may_do_nothing(tmp_path: Path) -> None:
@@ -25,24 +26,37 @@ def test_a_vm_without_devices_runs_as_qemus_user_and_may_do_nothing(tmp_path: Pa
 
 
 @pytest.mark.parametrize(
-    ("name", "more"),
+    ("name", "more", "handed_over"),
     [
-        ("one-gpu", ["SYS_RESOURCE"]),
-        ("usb-devices", ["SYS_RESOURCE"]),
-        ("host-disk", []),
-        ("hugepages-without-memfd", []),
-        ("realtime", ["SYS_NICE"]),
-        ("sev", ["SYS_RESOURCE"]),
-        ("snp", []),
+        (
+            "one-gpu",
+            ["SYS_RESOURCE"],
+            ["--give=/dev/vfio", "--give=/dev/iommu", "--give=/dev/bus/usb", "--raise=memlock"],
+        ),
+        ("realtime", ["SYS_RESOURCE"], ["--raise=rtprio"]),
+        ("sev", ["SYS_RESOURCE"], ["--give=/dev/sev", MEMLOCK]),
+        ("snp", [], ["--give=/dev/sev"]),
+        (
+            "host-disk",
+            [],
+            [
+                "--give=/var/run/kubevirt-private/vmi-disks/there/a, b & <c>.img",
+                "--give=/var/run/kubevirt-private/vmi-disks/made",
+                "--give=/var/run/kubevirt-private/vmi-disks/made/made.img",
+                "--give=/var/run/kubevirt-private/vmi-disks/media/media.iso",
+            ],
+        ),
     ],
 )
-def test_whatever_is_roots_on_the_node_takes_root_and_what_libvirt_needs_as_root(name: str, more: list[str]) -> None:
+def test_whatever_is_roots_on_the_node_is_handed_over_by_a_container_that_starts_as_root(
+    name: str, more: list[str], handed_over: list[str]
+) -> None:
     pod = pod_of(VMS / f"{name}.yaml")["spec"]
-    assert pod["securityContext"]["runAsUser"] == 0
-    assert pod["containers"][0]["securityContext"]["capabilities"] == {
-        "drop": ["ALL"],
-        "add": sorted([*LIBVIRT, *more]),
-    }
+    (container,) = pod["containers"]
+    shared = [f"--give=/dev/{device}" for device in ("kvm", "vhost-net", "vhost-vsock")]
+    assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (0, False)
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": [*HAND_OVER, *more]}
+    assert sorted(container["command"][4:]) == sorted(["--user=107", *handed_over, *shared])
 
 
 def test_a_claim_takes_root_as_a_block_device_and_not_as_a_file(tmp_path: Path) -> None:
@@ -62,9 +76,9 @@ def test_passt_locks_itself_up_which_the_runtimes_profiles_forbid() -> None:
     assert (found["seccompProfile"], found["appArmorProfile"]) == ({"type": "Unconfined"}, {"type": "Unconfined"})
 
 
-def test_only_passt_as_root_may_get_back_what_libvirt_took_from_it(tmp_path: Path) -> None:
-    for name, may in (("devices-by-default", False), ("one-gpu", False), ("whole-machine", True)):
-        assert container_of(VMS / f"{name}.yaml")["securityContext"]["allowPrivilegeEscalation"] == may
+def test_nobody_gets_back_what_was_given_up() -> None:
+    for name in ("devices-by-default", "one-gpu", "whole-machine"):
+        assert container_of(VMS / f"{name}.yaml")["securityContext"]["allowPrivilegeEscalation"] is False
 
 
 def test_memory_of_a_numa_node_is_bound_by_calls_that_the_runtimes_profile_forbids() -> None:
