@@ -8,6 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from launcher import paths
 from launcher.checks.finding import Finding, Level
 from launcher.commands.pods import Pod
 from launcher.commands.preflight import Place, preflight
@@ -153,6 +154,17 @@ def test_a_container_with_nothing_in_it_lacks_everything_that_the_vm_has(
         str(empty),
     }
     assert all(finding.fix for finding in found)
+
+
+def test_what_the_contents_of_a_volume_lack_is_found_too(machine: Machine, tmp_path: Path) -> None:
+    disks = f"{paths.image_volume('root')}/disk"
+    root = write(tmp_path / "root", {f"{disks}/a": bytes(512), f"{disks}/b": bytes(512)})
+    vmi(tmp_path, below="  volumes: [{name: root, containerDisk: {image: debian}}]\n")
+    place = Place(uri="qemu:///system", root=root)
+    (found,) = findings(tmp_path / "vm.yaml", machine("rtx-2060"), {}, place)
+    assert str(found) == (
+        f"the volume 'root': its image has several files in {root}{disks}: a, b; name the disk in containerDisk.path"
+    )
 
 
 def test_a_start_that_is_cleared_is_what_the_domain_is_made_of(machine: Machine, tmp_path: Path) -> None:
