@@ -126,7 +126,8 @@ class RunningPod:
 def running(objects: Iterable[Object], root: Path, directory: Path, images: Mapping[str, Path]) -> Iterator[RunningPod]:
     """The pod among these objects on the file system `root`; killed at the end of the block.
 
-    Its volumes are empty ones, the config maps among the objects, and of `images` the directories with their files.
+    Its volumes are empty ones, directories of the node's (this machine's), the config map among the objects, and
+    images: the directories with their files, by their names.
     `directory` is for its volumes and its log.
     """
     by_kind = {manifest["kind"]: manifest for manifest in objects}
@@ -166,6 +167,8 @@ def running(objects: Iterable[Object], root: Path, directory: Path, images: Mapp
 
 def _source(volume: Object, by_kind: Object, directory: Path, images: Mapping[str, Path], spec: Object) -> Path:
     """The directory that is mounted for a volume of the Pod."""
+    if "hostPath" in volume:
+        return Path(volume["hostPath"]["path"])
     if "image" in volume:
         return images[volume["image"]["reference"]]
     made: Path = directory / volume["name"]
