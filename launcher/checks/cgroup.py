@@ -74,17 +74,18 @@ _PAGES = {
 }
 
 
-def memory(vmi: VirtualMachineInstance, limit: int | None, *, is_pinned: bool) -> Finding | None:
-    """Whether the guest's memory fits below the limit; with `is_pinned` it has all of it from its start. Hugepages are
-    accounted by themselves."""
+def memory(vmi: VirtualMachineInstance, limit: int | None, beside: int, *, is_pinned: bool) -> Finding | None:
+    """Whether the guest's memory fits below the limit, with the bytes that there are `beside` it; with `is_pinned` the
+    guest has all of it from its start. Hugepages are accounted by themselves."""
     domain = vmi.spec.domain
-    if limit is None or domain.memory.hugepages is not None or limit > domain.guest_memory:
+    guest = domain.guest_memory if domain.memory.hugepages is None else 0
+    if limit is None or limit >= guest + beside:
         return None
-    says = f"is {limit // _MIB} MiB, and the guest has {domain.guest_memory // _MIB} MiB besides what QEMU needs"
+    says = f"is {limit // _MIB} MiB, and the guest takes {guest // _MIB} MiB, with {beside // _MIB} MiB beside it"
     fix = "raise resources.limits.memory of the container; the Pod that gpu-launcher pod prints has what it takes"
-    if is_pinned:
-        return error(_MEMORY_LIMIT, f"{says}: VFIO and SEV pin it all, and the kernel would kill QEMU", fix)
-    return warning(_MEMORY_LIMIT, f"{says}: the kernel kills QEMU when the guest uses it", fix)
+    if is_pinned and guest and limit <= guest:
+        return error(_MEMORY_LIMIT, f"{says}: VFIO and SEV pin the guest's, and the kernel would kill QEMU", fix)
+    return warning(_MEMORY_LIMIT, f"{says}: the kernel kills QEMU if it is all used", fix)
 
 
 def cpus(vmi: VirtualMachineInstance, quota: float | None) -> Finding | None:

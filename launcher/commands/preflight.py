@@ -34,6 +34,7 @@ from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest.annotations import TOPOLOGY
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.pod.memory import overhead
 from launcher.running.embedded import has_qemu_here, is_embedded
 from launcher.running.limits import let_lock, open_files
 from launcher.storage.made import Need
@@ -194,7 +195,7 @@ def _surroundings(
     limits = read_limits(pod.sysfs, _text(place.proc, "self/cgroup"))
     for finding in (
         memlock(locked, let_lock(locked)),
-        memory(vmi, limits.memory, is_pinned=locked > 0),
+        memory(vmi, limits.memory, sum(part.size for part in overhead(vmi)), is_pinned=locked > 0),
         cpus(vmi, limits.cpus),
         ports(vmi, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):

@@ -54,19 +54,31 @@ def test_no_limit_and_what_is_none_is_no_limit(tmp_path: Path, said: str) -> Non
 
 def test_a_guest_that_vfio_pins_has_to_fit_below_the_memory_limit(tmp_path: Path) -> None:
     vm = vmi(tmp_path)
-    assert memory(vm, None, is_pinned=True) is memory(vm, GIB + 1, is_pinned=True) is None
-    pinned, grows = (memory(vm, GIB, is_pinned=is_pinned) for is_pinned in (True, False))
+    pinned, grows = (memory(vm, GIB, 256 * MIB, is_pinned=is_pinned) for is_pinned in (True, False))
     assert pinned is not None
     assert grows is not None
     assert (pinned.level, grows.level) == (Level.ERROR, Level.WARNING)
     assert str(pinned).startswith(
-        "the container's memory limit: is 1024 MiB, and the guest has 1024 MiB besides what QEMU needs: VFIO and"
+        "the container's memory limit: is 1024 MiB, and the guest takes 1024 MiB, with 256 MiB beside it: VFIO and SEV"
     )
     assert "raise resources.limits.memory" in grows.fix
 
 
+def test_what_is_beside_the_guest_may_never_be_used_and_is_a_warning(tmp_path: Path) -> None:
+    vm = vmi(tmp_path)
+    enough = GIB + 256 * MIB
+    assert memory(vm, None, 256 * MIB, is_pinned=True) is memory(vm, enough, 256 * MIB, is_pinned=True) is None
+    found = memory(vm, enough - 1, 256 * MIB, is_pinned=True)
+    assert found is not None
+    assert found.level is Level.WARNING
+
+
 def test_hugepages_count_for_no_memory_limit(tmp_path: Path) -> None:
-    assert memory(vmi(tmp_path, hugepages="2Mi"), MIB, is_pinned=True) is None
+    vm = vmi(tmp_path, hugepages="2Mi")
+    assert memory(vm, 256 * MIB, 256 * MIB, is_pinned=True) is None
+    found = memory(vm, 255 * MIB, 256 * MIB, is_pinned=True)
+    assert found is not None
+    assert "the guest takes 0 MiB, with 256 MiB beside it" in found.says
 
 
 def test_fewer_cpus_than_vcpus_are_a_warning(tmp_path: Path) -> None:
