@@ -34,7 +34,7 @@ swtpm_user = "+0"
 swtpm_group = "+0"
 """
 # The file system of huge pages, for which libvirt looks by itself only as root (virQEMUDriverConfigNew).
-_AS_ANOTHER = f"""\
+_WITH_HUGE_PAGES = f"""\
 hugetlbfs_mount = "{paths.HUGEPAGES}"
 """
 
@@ -81,8 +81,9 @@ def prepared(root: Path) -> Iterator[None]:
             ) from error
         try:
             if not conf.exists():
-                more = _AS_ROOT if os.getuid() == 0 else _AS_ANOTHER if Path(paths.HUGEPAGES).is_mount() else ""
-                _write(conf, _QEMU_CONF.format(uid=os.getuid(), gid=os.getgid()) + more)
+                # One that is root's alone, as systemd mounts it, would keep libvirt from starting at all.
+                huge_pages = Path(paths.HUGEPAGES).is_mount() and os.access(paths.HUGEPAGES, os.W_OK)
+                _write(conf, qemu_conf(os.getuid(), os.getgid(), huge_pages=huge_pages))
         except OSError as error:
             raise _unusable(root, error) from error
         if os.getuid() != 0:
@@ -91,6 +92,14 @@ def prepared(root: Path) -> Iterator[None]:
         yield
     finally:
         os.close(place)
+
+
+def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
+    """Libvirt's qemu.conf for a launcher of this user and group; `huge_pages`: whether they may write to them."""
+    conf = _QEMU_CONF.format(uid=user, gid=group)
+    if user == 0:
+        return conf + _AS_ROOT
+    return conf + _WITH_HUGE_PAGES if huge_pages else conf
 
 
 def _write(path: Path, text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Refusal, UserError
-from launcher.running.embedded import prepared, root_of
+from launcher.running.embedded import prepared, qemu_conf, root_of
 from tests.processes import ROOT
 
 
@@ -30,6 +30,13 @@ def test_qemu_is_who_the_launcher_is_and_a_file_that_is_there_stays(tmp_path: Pa
     conf.write_text("mine")
     with prepared(tmp_path / "root"):
         assert conf.read_text() == "mine"
+
+
+def test_a_user_is_told_where_huge_pages_are_and_root_finds_them() -> None:
+    said = 'hugetlbfs_mount = "/dev/hugepages"'
+    assert said in qemu_conf(107, 107, huge_pages=True)
+    assert said not in qemu_conf(107, 107, huge_pages=False)
+    assert said not in qemu_conf(0, 0, huge_pages=True)
 
 
 def test_a_root_is_one_launchers_until_it_ends(tmp_path: Path) -> None:
