@@ -19,6 +19,8 @@ from launcher.running.plan import Plan
 from launcher.running.user import LIMITS
 from launcher.running.vm import Identity
 
+_IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
+
 
 def run(
     vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")],
@@ -46,7 +48,7 @@ def run(
         Path | None,
         typer.Option(
             help="Where `gpu-launcher ctl` and KubeVirt's clients can ask.  "
-            f"[default: {CONTROL_SOCKET}; ROOT/{Path(CONTROL_SOCKET).name} of another root; none of another libvirt]"
+            f"[default: {CONTROL_SOCKET}; ROOT/{_IN_ROOT} of another root; none of another libvirt]"
         ),
     ] = None,
 ) -> Plan:
@@ -87,4 +89,4 @@ def _control_socket(uri: str, root: Path | None) -> Path | None:
     own in its own root; one that has none is asked through its libvirt."""
     if uri == DEFAULT_URI:
         return Path(CONTROL_SOCKET)
-    return None if root is None else root / Path(CONTROL_SOCKET).name
+    return None if root is None else root / _IN_ROOT

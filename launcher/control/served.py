@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 _log = logging.getLogger(__name__)
 
 _CALLERS = 32  # connections at once; whoever comes then waits
+_LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to look whether a socket is stale
 _LAST_WORDS = 0.5  # seconds for callers to hear how it ended
 
 
@@ -92,10 +93,19 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """No other launcher looks at the socket there meanwhile, and takes it for a stale one too."""
+    """No other launcher looks at the socket there meanwhile, and takes it for a stale one too. TimeoutError where
+    somebody else keeps the directory locked."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    deadline = time.monotonic() + _LOCKED
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError as error:
+                if time.monotonic() > deadline:
+                    raise TimeoutError(errno.ETIMEDOUT, f"{directory} is locked by another process") from error
+                time.sleep(0.01)
         yield
     finally:
         os.close(fd)

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import Empty
 from typing import Any
 
@@ -27,46 +27,53 @@ _START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU is gone whi
 Ready = Callable[[bool], None]
 
 
-def run(plan: Plan, vm: VM) -> Ending:
+def run(plan: Plan, vm: VM, served: AbstractContextManager[None]) -> Ending:
     """Define and start the domain, and stay until it ends; nothing of it is left afterwards.
 
-    Refusal for what libvirt refuses. A stop that is requested of the VM asks the guest to shut down and ends it after
+    The VM can be asked while it is `served`, which it is until it has ended, and where nobody else's VM is. Refusal for
+    what libvirt refuses. A stop that is requested of the VM asks the guest to shut down and ends it after
     its grace period, at once where that is the request, or where the guest has no ACPI to be asked by.
     """
     let_lock(plan.locked)  # as the preflight did, in a process that has ended
-    try:
-        with _place(plan, vm) as (connection, ready), guest.defined(connection, plan.xml, vm) as domain:
-            _log.info("%s is defined on %s", plan.domain, plan.uri)
-            if not vm.events.empty():
-                return Ending.NOT_STARTED
-            with vm.having(domain):
-                try:
-                    return _start(domain, vm) or _stay(domain, plan, vm, ready)
-                finally:
-                    ready(False)
-                    if vm.phase is not Phase.STARTING:  # what has not started is not ours to end
-                        guest.end(domain)
-    finally:
-        vm.becomes(Phase.ENDED)
+    with _root(plan), served:
+        try:
+            with _place(plan, vm) as (connection, ready), guest.defined(connection, plan.xml, vm) as domain:
+                _log.info("%s is defined on %s", plan.domain, plan.uri)
+                if not vm.events.empty():
+                    return Ending.NOT_STARTED
+                with vm.having(domain):
+                    try:
+                        return _start(domain, vm) or _stay(domain, plan, vm, ready)
+                    finally:
+                        ready(False)
+                        if vm.phase is not Phase.STARTING:  # what has not started is not ours to end
+                            guest.end(domain)
+        finally:
+            vm.becomes(Phase.ENDED)
 
 
 def tidy(plan: Plan) -> None:
     """What run() would have taken away, had its process not been killed."""
-    with _place(plan, VM(plan.identity)) as (connection, _):
+    with _root(plan), _place(plan, VM(plan.identity)) as (connection, _):
         if root_of(plan.uri) is not None:
             guest.forget(connection, plan.domain, plan.xml)
+
+
+def _root(plan: Plan) -> AbstractContextManager[None]:
+    """The root of the embedded driver, where that is it, as this launcher's alone."""
+    root = root_of(plan.uri)
+    return nullcontext() if root is None else prepared(root)
 
 
 @contextmanager
 def _place(plan: Plan, vm: VM) -> Iterator[tuple[Any, Ready]]:
     """Where the domain can be defined and started: a connection to libvirt, and all that libvirt does not make.
 
-    In the root of the embedded driver, which is this launcher's alone, a domain of that name is what one that was
-    killed has left, and libvirt forgets it.
+    In the root of the embedded driver a domain of that name is what a launcher that was killed has left, and libvirt
+    forgets it.
     """
     root = root_of(plan.uri)
     with (
-        prepared(root) if root is not None else nullcontext(),
         made(plan.needs),
         guest.connected(plan.uri, vm) as connection,
         socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),

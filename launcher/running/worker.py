@@ -56,8 +56,7 @@ def work(make: Callable[[], object], place: int, served: Callable[[Path, VM], Ab
         _on_stop(lambda signum, frame: vm.request(StopRequested.SIGNAL))
         if stopped:
             vm.request(StopRequested.SIGNAL)
-        with nullcontext() if plan.control is None else served(plan.control, vm):
-            ending = run(plan, vm)
+        ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm))
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
     return ending.code
 

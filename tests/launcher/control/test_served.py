@@ -1,5 +1,6 @@
 """The control socket itself: who may come, what is left, and that nobody holds up anybody."""
 
+import fcntl
 import os
 import signal
 import socket
@@ -120,6 +121,14 @@ def test_of_launchers_that_find_a_stale_socket_at_once_one_serves(short_dir: Pat
     done.set()
     for launcher in launchers:
         launcher.join()
+
+
+def test_a_directory_that_somebody_locks_is_not_waited_for(short_dir: Path, vm: VM) -> None:
+    locked = os.open(short_dir, os.O_RDONLY)
+    fcntl.flock(locked, fcntl.LOCK_EX)
+    with pytest.raises(Refusal, match="is locked by another process"), served(short_dir / "sock", vm):
+        pass
+    os.close(locked)
 
 
 def test_another_launchers_socket_is_not_removed(short_dir: Path, vm: VM) -> None:

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
@@ -55,7 +55,7 @@ _BOOTS = "    cpu: {model: qemu64}\n    firmware: {kernelBoot: {container: {imag
 def living(plan: Plan) -> Iterator[tuple[VM, Changes, list[Ending]]]:
     """The VM as another thread has it live; how it ended, once that thread has ended."""
     vm, endings = VM(plan.identity), list[Ending]()
-    thread = threading.Thread(target=lambda: endings.append(run(plan, vm)))
+    thread = threading.Thread(target=lambda: endings.append(run(plan, vm, nullcontext())))
     with vm.changes() as changes:
         thread.start()
         try:
@@ -86,7 +86,7 @@ def test_a_stop_that_comes_before_the_start_prevents_it(tmp_path: Path) -> None:
     vm = VM(planned.identity)
     changes = vm.changes()
     vm.request(StopRequested.SHUTDOWN)
-    assert run(planned, vm) is Ending.NOT_STARTED
+    assert run(planned, vm, nullcontext()) is Ending.NOT_STARTED
     assert "started" not in [change.event for change in changes]
 
 
