@@ -12,7 +12,17 @@ if [ "$(id -u)" != 0 ]; then
     exit 1
 fi
 
-stored() { buildah --root "$cache" --runroot "$cache/run" "$@"; }
+# Debian 12's buildah has the kernel kill its children with the thread that has started them, and on a busy machine that
+# thread may end first (buildah's pull request 4790). What it has made by then is kept, so it is called again.
+stored() {
+    for try in 1 2 3 4 5; do
+        code=0
+        buildah --root "$cache" --runroot "$cache/run" "$@" 2>"$cache/said" || code=$?
+        grep -q 'signal: killed' "$cache/said" || break
+    done
+    cat "$cache/said" >&2
+    return "$code"
+}
 
 mkdir -p "$cache" dist
 if ! stored inspect --type image "$base" >/dev/null 2>&1; then

@@ -39,7 +39,10 @@ _CMD = {
 
 def ctl(
     action: Annotated[Action, typer.Argument(help="What to ask of it.")],
-    socket: Annotated[Path, typer.Option(help="The control socket of its `gpu-launcher run`.")] = Path(CONTROL_SOCKET),
+    socket: Annotated[
+        # Root of a container may not read it before it has become its owner.
+        Path, typer.Option(readable=False, help="The control socket of its `gpu-launcher run`.")
+    ] = Path(CONTROL_SOCKET),
     as_json: Annotated[bool, typer.Option("--json", help="state and events as JSON, one object a line.")] = False,
 ) -> None:
     """Ask something of the VM that runs in this pod."""

@@ -29,13 +29,18 @@ class Container:
     out: Path
 
     def buildah(self, *arguments: str | Path) -> str:
-        return subprocess.run(
-            ["buildah", "--root", self.store, "--runroot", self.store / "run", *arguments],
-            env={**os.environ, "BUILDAH_ISOLATION": "chroot"},
-            stdout=subprocess.PIPE,
-            text=True,
-            check=True,
-        ).stdout
+        """What it prints; it has to succeed. Debian 12's is called again where it has killed its own child, as
+        deploy/build.sh does."""
+        for _ in range(5):
+            done = subprocess.run(
+                ["buildah", "--root", self.store, "--runroot", self.store / "run", *arguments],
+                env={**os.environ, "BUILDAH_ISOLATION": "chroot"},
+                capture_output=True, text=True, check=False,
+            )  # fmt: skip
+            if "signal: killed" not in done.stderr:
+                break
+        assert done.returncode == 0, f"buildah {arguments} exited with {done.returncode}: {done.stderr}"
+        return done.stdout
 
     def run(self, *argv: str | Path) -> str:
         """What a command in it prints; it sees the fixtures below /fixtures."""

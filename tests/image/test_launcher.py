@@ -34,8 +34,8 @@ spec:
 """
 
 
-# A disk in a directory of the node's is root's.
-VM_OF_ROOT = """\
+#: With something of root's: a disk in a directory of the node's.
+VM_WITH_A_HOST_DISK = """\
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata:
@@ -67,7 +67,7 @@ def _objects(vm: str, container: Container) -> list[dict[str, Any]]:
 def _added(objects: list[dict[str, Any]]) -> list[str]:
     """The capabilities of the pod's container."""
     (pod,) = (manifest for manifest in objects if manifest["kind"] == "Pod")
-    added: list[str] = pod["spec"]["containers"][0]["securityContext"]["capabilities"].setdefault("add", [])
+    added: list[str] = pod["spec"]["containers"][0]["securityContext"]["capabilities"]["add"]
     return added
 
 
@@ -84,7 +84,9 @@ def _guest_image(container: Container, directory: Path) -> Path:
 def _who(pod: RunningPod) -> dict[str, tuple[str, int]]:
     """The user and the effective capabilities of each program in the pod."""
     lines = (line.split() for line in pod.exec("sh", "-c", _WHO).splitlines())
-    return {words[1]: (words[3], int(words[-1], 16)) for words in lines}
+    # passt's file for newer processors is called passt.avx2. What looks is not of the VM's.
+    found = {words[1].removesuffix(".avx2"): (words[3], int(words[-1], 16)) for words in lines}
+    return {name: who for name, who in found.items() if name not in ("sh", "grep", "paste")}
 
 
 def test_a_vm_boots_in_its_pod_with_all_that_it_asks_for_and_shuts_down_when_asked(
@@ -115,25 +117,27 @@ def test_a_vm_boots_in_its_pod_with_all_that_it_asks_for_and_shuts_down_when_ask
     assert set(who.values()) == {("107", 0)}, "nobody has a capability, or is another user"
 
 
-def test_a_vm_that_needs_root_has_the_pods_capabilities_and_its_network_is_nobodys(
+def test_what_is_roots_is_handed_over_before_anything_of_the_vm_starts(
     launcher_container: Container, tmp_path: Path
 ) -> None:
-    objects = _objects(VM_OF_ROOT.format(directory=tmp_path), launcher_container)
+    objects = _objects(VM_WITH_A_HOST_DISK.format(directory=tmp_path), launcher_container)
+    assert _added(objects) == ["CHOWN", "SETGID", "SETUID"]
     with running(objects, launcher_container.root(), tmp_path, {}) as pod:
         pod.until("it is ready", pod.is_ready, 60)
-        who = _who(pod)
+        assert set(_who(pod).values()) == {("107", 0)}
+        assert pod.exec("gpu-launcher", "ctl", "state") == "default/vm: running\n"
         assert pod.terminate(30) == 0
-    assert (who["qemu-system-x86"][0], who["swtpm"][0]) == ("0", "0")
-    assert who["passt"] == ("65534", 0)
-    assert (tmp_path / "data.img").stat().st_size == 1 << 20
+    made = (tmp_path / "data.img").stat()
+    assert (made.st_size, made.st_uid) == (1 << 20, 107)
 
 
-@pytest.mark.parametrize("capability", ["DAC_OVERRIDE", "SETGID", "SETPCAP", "SETUID"])
-def test_without_any_of_roots_capabilities_libvirt_starts_no_qemu(
+@pytest.mark.parametrize("capability", ["CHOWN", "SETGID", "SETUID"])
+def test_without_any_capability_of_its_own_root_hands_nothing_over_and_says_so(
     launcher_container: Container, tmp_path: Path, capability: str
 ) -> None:
-    objects = _objects(VM_OF_ROOT.format(directory=tmp_path), launcher_container)
+    objects = _objects(VM_WITH_A_HOST_DISK.format(directory=tmp_path), launcher_container)
     _added(objects).remove(capability)
     with running(objects, launcher_container.root(), tmp_path, {}) as pod:
         assert pod.parent.wait(30) == 1
-        assert "cannot apply process capabilities" in pod.log.read_text()
+        (line,) = pod.log.read_text().splitlines()
+    assert f"{capability}" in line.partition("give the container the capabilities ")[2]
