@@ -27,11 +27,11 @@ DOMAIN = "default_vm"
 _KERNEL = "{kernelBoot: {container: {image: x, kernelPath: /kernel}}}"
 _ALONE = 'mount --bind "$0" /run && {} && exec {} "$@"'
 _AS_PROCESS_1 = 'unshare --pid --fork --kill-child sh -c \'mount -t proc proc /proc && exec "$0" "$@"\''
-_QEMU_THAT_IS_SLOW = f"""#!{sys.executable}
+_BEFORE_QEMU = """#!{python}
 import os, sys, time
 if any("guest=" in argument for argument in sys.argv):
-    time.sleep(600)
-os.execv("{shutil.which("qemu-system-x86_64")}", sys.argv)
+    {body}
+os.execv("{qemu}", sys.argv)
 """
 
 
@@ -68,6 +68,13 @@ class Pod:
             f"{domain}"
         )
 
+    def put_before_qemu(self, body: str) -> None:
+        """Have Python do that where QEMU would run a guest; libvirt's questions it answers."""
+        program = self.path / "qemu-system-x86_64"
+        qemu = shutil.which("qemu-system-x86_64")
+        program.write_text(_BEFORE_QEMU.format(python=sys.executable, body=body, qemu=qemu))
+        program.chmod(0o755)
+
     @contextmanager
     def launched(self, mounts: str = "true", by: str = "") -> Iterator["Launched"]:
         """A launcher; `mounts` is a shell's command line, run before it in its mount namespace, and `by` execs it."""
@@ -77,12 +84,14 @@ class Pod:
         with running("gpu-launcher", "run", "--vm", self.vm, "--emulation", env=env, within=within) as program:
             here = _namespace(os.getpid())
             until(lambda: _namespace(program.process.pid) != here)
-            launched = Launched(self, program, _namespace(program.process.pid))
-            try:
-                yield launched
-            finally:
-                for pid in launched.processes():
-                    os.kill(pid, signal.SIGKILL)
+            # Held open, or the kernel would give its number to somebody else's.
+            with Path(f"/proc/{program.process.pid}/ns/mnt").open("rb"):
+                launched = Launched(self, program, _namespace(program.process.pid))
+                try:
+                    yield launched
+                finally:
+                    for pid in launched.processes():
+                        os.kill(pid, signal.SIGKILL)
 
     def left(self) -> set[str]:
         """What a launcher has left in /run of this VM, but for its log: libvirt's own files are nobody's."""
@@ -310,9 +319,7 @@ def test_a_stop_at_any_moment_of_the_start_ends_it_soon(pod: Pod, seconds: float
 
 
 def test_a_stop_while_libvirt_starts_qemu_ends_qemu(pod: Pod) -> None:
-    slow = pod.path / "qemu-system-x86_64"
-    slow.write_text(_QEMU_THAT_IS_SLOW)
-    slow.chmod(0o755)
+    pod.put_before_qemu("time.sleep(600)")
     with pod.launched() as launched:
         launched.is_starting()
         assert not (pod.root / "ready").exists()
@@ -367,6 +374,15 @@ def test_what_cannot_be_started_is_one_line_and_1(pod: Pod, fault: str) -> None:
         code, line = launched.ended(10)
     assert line.startswith("gpu-launcher: ")
     assert says in line
+    assert code == 1
+
+
+def test_a_qemu_that_does_not_start_is_quoted_in_one_line(pod: Pod) -> None:
+    pod.put_before_qemu('sys.exit("qemu-system-x86_64: the machine\\nis too small")')
+    with pod.launched() as launched:
+        code, line = launched.ended(10)
+    assert line.startswith("gpu-launcher: libvirt cannot start the domain: ")
+    assert "the machine is too small" in line
     assert code == 1
 
 
