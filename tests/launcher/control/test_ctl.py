@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -313,3 +314,29 @@ def test_a_vm_that_run_runs_is_asked_paused_and_shut_down(gpu_launcher: Command,
         assert run.end() == 0
     assert not path.exists()
     assert "INFO default/vm has been paused over the control socket" in run.log
+
+
+def test_a_place_that_is_taken_ends_run_before_it_starts_anything(
+    gpu_launcher: Command, path: Path, tmp_path: Path
+) -> None:
+    path.write_text("somebody's")
+    vm = write_vmi(tmp_path / "vm.yaml")
+    result = gpu_launcher("run", "--vm", vm, "--connect", "test:///default", "--socket", path)
+    *_, line = result.stderr.splitlines()
+    assert line == (
+        f"gpu-launcher: {path}: something is there that is no socket, and stays; expected a place for the control "
+        "socket, name another with --socket"
+    )
+    assert (result.returncode, path.read_text()) == (1, "somebody's")
+
+
+def test_a_worker_that_is_killed_leaves_no_socket(path: Path, tmp_path: Path) -> None:
+    vm = write_vmi(tmp_path / "vm.yaml")
+    with running("gpu-launcher", "run", "--vm", vm, "--connect", "test:///default", "--socket", path) as run:
+        run.wait_for_line("default_vm is running")
+        assert path.is_socket()
+        pid = run.process.pid
+        (worker,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        os.kill(int(worker), signal.SIGKILL)
+        assert run.end() == 128 + signal.SIGKILL
+    assert not path.exists()
