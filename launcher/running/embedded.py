@@ -17,8 +17,7 @@ from launcher.errors import Refusal, UserError
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
-# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too, and
-# the TPM's emulator: Debian's libvirt would make it another user, who cannot look into a directory of ours.
+# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too.
 _QEMU_CONF = """\
 stdio_handler = "file"
 user = "+{uid}"
@@ -28,7 +27,8 @@ namespaces = []
 cgroup_controllers = []
 remember_owner = 0
 """
-# The TPM's emulator, which Debian's libvirt would run as another user; only root may name one.
+# The TPM's emulator, which Debian's libvirt would run as another user, who cannot look into a directory of ours; only
+# root may name one.
 _AS_ROOT = """\
 swtpm_user = "+0"
 swtpm_group = "+0"
