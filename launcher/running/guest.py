@@ -126,6 +126,18 @@ def library_version() -> Version:
     return numbered(libvirt.getVersion())
 
 
+def look_at_qemu(uri: str) -> None:
+    """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Who starts a domain hears of it
+    if that fails."""
+    _run_event_loop()
+    with suppress(libvirt.libvirtError):
+        connection = libvirt.open(uri)
+        try:
+            connection.getDomainCapabilities()
+        finally:
+            connection.close()
+
+
 def start(domain: Any, vm: VM) -> None:
     """Have the domain started, in a thread of its own: with VFIO it takes minutes. Started or NotStarted tells how."""
 
