@@ -127,15 +127,14 @@ def library_version() -> Version:
 
 
 def look_at_qemu(uri: str) -> None:
-    """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Who starts a domain hears of it
-    if that fails."""
+    """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Refusal where libvirt cannot be
+    had; where QEMU cannot, whoever starts a domain will hear of it."""
     _run_event_loop()
-    with suppress(libvirt.libvirtError):
+    with _asked(f"be reached at {uri}"):
         connection = libvirt.open(uri)
-        try:
-            connection.getDomainCapabilities()
-        finally:
-            connection.close()
+    with suppress(libvirt.libvirtError):
+        connection.getDomainCapabilities()
+    connection.close()
 
 
 def start(domain: Any, vm: VM) -> None:

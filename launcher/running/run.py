@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import Empty
 from typing import Any
 
@@ -54,22 +54,30 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None]) -> Ending:
             vm.becomes(Phase.ENDED)
 
 
-def look_ahead(uri: str) -> threading.Thread:
-    """Have libvirt find out what QEMU can do, where its root is there already, as in a pod; join it before run().
+def look_ahead(uri: str) -> Callable[[], None]:
+    """Have libvirt find out what QEMU can do, where its root is there already, as in a pod.
 
-    What fails here fails there, and is said there.
+    What is returned waits for it, and comes before run(). Refusal then, where libvirt cannot be had: it says why once.
     """
+    refusals: list[LauncherError] = []
 
     def look() -> None:
-        with suppress(LauncherError):
+        try:
             root = root_of(uri)
             if root is not None and root.is_dir():
                 with prepared(root):
                     guest.look_at_qemu(uri)
+        except LauncherError as refusal:
+            refusals.append(refusal)
+
+    def looked() -> None:
+        thread.join()
+        for refusal in refusals:
+            raise refusal
 
     thread = threading.Thread(target=look, daemon=True)
     thread.start()
-    return thread
+    return looked
 
 
 def tidy(plan: Plan) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -36,12 +37,14 @@ def work(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     gc.enable()
     missing = None
+    # Errors alone: libvirt warns of what we have chosen, and might do so after the last line. It reads this once.
+    os.environ.setdefault("LIBVIRT_DEBUG", "4")
     try:
         from launcher.running.run import look_ahead, run
     except ModuleNotFoundError as error:
         missing = error.name
     else:
-        looking = look_ahead(uri)
+        looked = look_ahead(uri)
     try:
         plan = planner.plan()
     except Refusal:
@@ -60,7 +63,7 @@ def work(
         _on_stop(lambda signum, frame: vm.request(StopRequested.SIGNAL))
         if stopped:
             vm.request(StopRequested.SIGNAL)
-        looking.join()
+        looked()
         ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm))
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
     return ending.code
