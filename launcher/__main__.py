@@ -53,7 +53,7 @@ def _command() -> Any:
 
 
 def _run() -> int:
-    """`run` is three processes, forked before the imports that only the next one needs (docs/decisions/0021): this one
+    """`run` is three processes, forked before the imports that only the next one needs (docs/decisions/0022): this one
     stays to supervise, its worker stays with libvirt, and the worker's child makes the plan and ends."""
     from launcher.running.supervise import supervise
     from launcher.running.user import asked_for, become
@@ -64,9 +64,10 @@ def _run() -> int:
 
     def work() -> int:
         from launcher.control.served import served
+        from launcher.running.embedded import asked_for
         from launcher.running.worker import work
 
-        return work(_command, place, served)
+        return work(_command, place, asked_for(sys.argv[2:]), served)
 
     def tidy() -> None:
         from launcher.control.served import forget

@@ -5,8 +5,9 @@ https://libvirt.org/drvqemu.html#embedded-driver
 
 import fcntl
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
@@ -59,6 +60,19 @@ def root_of(uri: str) -> Path | None:
     if len(roots) != 1 or not roots[0].startswith("/") or "\0" in roots[0]:
         raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
     return Path(roots[0])
+
+
+def asked_for(arguments: Sequence[str]) -> str:
+    """The URI that `run` is asked for by --connect, where nothing is wrong with its arguments.
+
+    Read here, before there is a command line's library in the process: that one is for a child, which checks it.
+    """
+    uri = DEFAULT_URI
+    for argument, following in pairwise((*arguments, "")):
+        flag, equals, value = argument.partition("=")
+        if flag == "--connect":
+            uri = value if equals else following
+    return uri
 
 
 @contextmanager

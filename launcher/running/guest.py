@@ -126,6 +126,17 @@ def library_version() -> Version:
     return numbered(libvirt.getVersion())
 
 
+def look_at_qemu(uri: str) -> None:
+    """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Refusal where libvirt cannot be
+    had; where QEMU cannot, whoever starts a domain will hear of it."""
+    _run_event_loop()
+    with _asked(f"be reached at {uri}"):
+        connection = libvirt.open(uri)
+    with suppress(libvirt.libvirtError):
+        connection.getDomainCapabilities()
+    connection.close()
+
+
 def start(domain: Any, vm: VM) -> None:
     """Have the domain started, in a thread of its own: with VFIO it takes minutes. Started or NotStarted tells how."""
 

@@ -1,12 +1,14 @@
 """The life of one VM, from its plan to its end: what `gpu-launcher run` does."""
 
 import logging
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import Empty
 from typing import Any
 
+from launcher.errors import LauncherError
 from launcher.running import guest
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Ending, NotStarted, Started
@@ -50,6 +52,32 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None]) -> Ending:
                             guest.end(domain)
         finally:
             vm.becomes(Phase.ENDED)
+
+
+def look_ahead(uri: str) -> Callable[[], None]:
+    """Have libvirt find out what QEMU can do, where its root is there already, as in a pod.
+
+    What is returned waits for it, and comes before run(). Refusal then, where libvirt cannot be had: it says why once.
+    """
+    refusals: list[LauncherError] = []
+
+    def look() -> None:
+        try:
+            root = root_of(uri)
+            if root is not None and root.is_dir():
+                with prepared(root):
+                    guest.look_at_qemu(uri)
+        except LauncherError as refusal:
+            refusals.append(refusal)
+
+    def looked() -> None:
+        thread.join()
+        for refusal in refusals:
+            raise refusal
+
+    thread = threading.Thread(target=look, daemon=True)
+    thread.start()
+    return looked
 
 
 def tidy(plan: Plan) -> None:

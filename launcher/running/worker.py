@@ -2,6 +2,7 @@
 
 import gc
 import logging
+import os
 import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,11 +17,13 @@ from launcher.running.vm import VM, StopRequested
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
-def work(make: Callable[[], object], place: int, served: Callable[[Path, VM], AbstractContextManager[None]]) -> int:
+def work(
+    make: Callable[[], object], place: int, uri: str, served: Callable[[Path, VM], AbstractContextManager[None]]
+) -> int:
     """Have a child make the plan and leave it in `place`, and run it; the exit code. SIGTERM and SIGINT end it.
 
-    The VM is `served` meanwhile, on the socket that the plan names. Called with both signals blocked. Refusal for what
-    cannot be started.
+    The VM is `served` meanwhile, on the socket that the plan names. `uri` is the libvirt that the plan will name,
+    unless something is wrong with it. Called with both signals blocked. Refusal for what cannot be started.
     """
     stopped = False
 
@@ -34,10 +37,14 @@ def work(make: Callable[[], object], place: int, served: Callable[[Path, VM], Ab
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     gc.enable()
     missing = None
+    # Errors alone: libvirt warns of what we have chosen, and might do so after the last line. It reads this once.
+    os.environ.setdefault("LIBVIRT_DEBUG", "4")
     try:
-        from launcher.running.run import run
+        from launcher.running.run import look_ahead, run
     except ModuleNotFoundError as error:
         missing = error.name
+    else:
+        looked = look_ahead(uri)
     try:
         plan = planner.plan()
     except Refusal:
@@ -56,6 +63,7 @@ def work(make: Callable[[], object], place: int, served: Callable[[Path, VM], Ab
         _on_stop(lambda signum, frame: vm.request(StopRequested.SIGNAL))
         if stopped:
             vm.request(StopRequested.SIGNAL)
+        looked()
         ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm))
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
     return ending.code

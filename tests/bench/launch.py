@@ -132,7 +132,7 @@ def places() -> Iterator[tuple[Place, Place]]:
         (Path(directory) / "domain.xml").write_bytes(xml)
         found = [Place(name, Path(directory) / name) for name in ("ours", "floor")]
         for place in found:
-            place.directory.mkdir()
+            (place.directory / "root").mkdir(parents=True)  # as a pod has it
         yield found[0], found[1]
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from launcher.errors import Refusal, UserError
-from launcher.running.embedded import prepared, qemu_conf, root_of
+from launcher.running.embedded import DEFAULT_URI, asked_for, prepared, qemu_conf, root_of
 from tests.processes import ROOT
 
 
@@ -21,6 +21,14 @@ def test_the_root_is_in_the_uri_of_an_embedded_driver_alone() -> None:
 def test_a_root_that_is_none_is_refused(query: str) -> None:
     with pytest.raises(UserError, match="expected root to be an absolute path, like qemu:///embed"):
         root_of(f"qemu:///embed{query}")
+
+
+def test_the_uri_that_run_is_asked_for_is_known_before_its_arguments_are_checked() -> None:
+    assert asked_for(["--vm", "vm.yaml"]) == DEFAULT_URI
+    assert asked_for(["--connect", "a:///", "--vm", "vm.yaml"]) == "a:///"
+    assert asked_for(["--connect=a:///b?c=d", "--emulation"]) == "a:///b?c=d"
+    assert asked_for(["--connect", "a:///", "--connect", "b:///"]) == "b:///"
+    assert asked_for(["--connect"]) == ""
 
 
 def test_qemu_is_who_the_launcher_is_and_a_file_that_is_there_stays(tmp_path: Path) -> None:
