@@ -70,6 +70,7 @@ def run(
         locked=start.locked,
         acpi=vmi.spec.domain.features.acpi.enabled,
         grace=vmi.spec.terminationGracePeriodSeconds,
+        paused=vmi.spec.startStrategy == "Paused",
         control=control,
     )
 

@@ -32,7 +32,7 @@ def _cputune(vmi: VirtualMachineInstance, pinned: Pinning) -> Element:
         element.append(E.iothreadpin(iothread=str(thread), cpuset=_cpuset(cpus)))
     realtime = vmi.spec.domain.cpu.realtime
     if realtime is not None:
-        # KubeVirt's handler does it from outside, to the same end. Here libvirt does, with CAP_SYS_NICE.
+        # KubeVirt's handler does it from outside, to the same end. Here libvirt does, with RLIMIT_RTPRIO.
         scheduled = cpulist(realtime.vcpus(len(pinned.vcpus)))
         element.append(E.vcpusched(vcpus=scheduled, scheduler="fifo", priority="1"))
     return element

@@ -128,7 +128,7 @@ class Spec:
     domain: Domain
     architecture: Literal["amd64", "arm64"] = "amd64"
     terminationGracePeriodSeconds: Count = 30
-    startStrategy: Annotated[None, Refused("nobody could resume the guest yet; leave it out")] = None
+    startStrategy: Literal["Paused"] | None = None
     networks: tuple[Network, ...] = ()
     volumes: tuple[Volume, ...] = ()
     resourceClaims: tuple[ResourceClaim, ...] = ()

@@ -137,13 +137,14 @@ def look_at_qemu(uri: str) -> None:
     connection.close()
 
 
-def start(domain: Any, vm: VM) -> None:
+def start(domain: Any, vm: VM, *, paused: bool) -> None:
     """Have the domain started, in a thread of its own: with VFIO it takes minutes. Started or NotStarted tells how."""
+    flags = libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
 
     def create() -> None:
         try:
             with _asked("start the domain"):
-                domain.create()
+                domain.createWithFlags(flags)
         except Refusal as refusal:
             vm.events.put(NotStarted(refusal))
         else:

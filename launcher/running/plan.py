@@ -25,8 +25,8 @@ class Plan:
     `domain` is the domain's name in `xml`; `numbers` are the bus numbers that the guest will have, by index of the
     controller. `sockets` is the directory of the domain's sockets, and `needs` what else of it has to be on disk.
     `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
-    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. `control` is the socket
-    on which the VM can be asked, None for nowhere.
+    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
+    `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
     """
 
     identity: Identity
@@ -39,6 +39,7 @@ class Plan:
     locked: int
     acpi: bool
     grace: float
+    paused: bool = False
     control: Path | None = None
 
 

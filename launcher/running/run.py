@@ -45,7 +45,7 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None]) -> Ending:
                     return Ending.NOT_STARTED
                 with vm.having(domain):
                     try:
-                        return _start(domain, vm) or _stay(domain, plan, vm, ready)
+                        return _start(domain, plan, vm) or _stay(domain, plan, vm, ready)
                     finally:
                         ready(False)
                         if vm.phase is not Phase.STARTING:  # what has not started is not ours to end
@@ -117,10 +117,10 @@ def _nobody_asks(runs: bool) -> None:
     """Readiness of a domain in another libvirt."""
 
 
-def _start(domain: Any, vm: VM) -> Ending | None:
+def _start(domain: Any, plan: Plan, vm: VM) -> Ending | None:
     """Start the domain; None once it runs, and how it ended where it does not. Refusal where libvirt cannot."""
     vm.becomes(Phase.STARTING)
-    guest.start(domain, vm)
+    guest.start(domain, vm, paused=plan.paused)
     ending = None
     while True:
         match vm.events.get():
@@ -155,7 +155,8 @@ def _give_up(domain: Any, vm: VM) -> Ending:
 def _stay(domain: Any, plan: Plan, vm: VM, ready: Ready) -> Ending:
     """Wait until the domain ends, by itself or as requested."""
     ready(guest.runs(domain))
-    _log.info("%s is running", plan.domain)
+    waits = ", paused: gpu-launcher ctl resume" if plan.paused else ""
+    _log.info("%s is running%s", plan.domain, waits)
     for line in guest.hostdevs(domain, plan.numbers):
         _log.info("%s", line)
     while True:

@@ -18,7 +18,7 @@ def a_vm() -> VM:
 @contextmanager
 def started(domain: Any, vm: VM) -> Iterator[None]:
     """The domain runs, within; Refusal where libvirt does not start it."""
-    guest.start(domain, vm)
+    guest.start(domain, vm, paused=False)
     while not isinstance(event := vm.events.get(timeout=60), Started):
         if isinstance(event, NotStarted):
             raise event.refusal

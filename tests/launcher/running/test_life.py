@@ -6,6 +6,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from uuid import uuid4
 
+import libvirt
 import pytest
 
 from launcher.domain import domain_name, domain_xml, socket_directory
@@ -24,7 +25,7 @@ from tests.launcher.vms import write_vmi
 from tests.waiting import until
 
 
-def plan(directory: Path, uri: str, *, kernel: bytes | None = None, grace: float = 60) -> Plan:
+def plan(directory: Path, uri: str, *, kernel: bytes | None = None, grace: float = 60, paused: bool = False) -> Plan:
     """A VM with a serial console, on libvirt's test driver or, with a kernel, under QEMU."""
     path = write_vmi(directory / "vm.yaml", domain="" if kernel is None else _BOOTS)
     path.write_text(path.read_text().replace("{name: vm}", f"{{name: vm, uid: {uuid4()}}}"))
@@ -45,6 +46,7 @@ def plan(directory: Path, uri: str, *, kernel: bytes | None = None, grace: float
         locked=0,
         acpi=True,
         grace=grace,
+        paused=paused,
     )
 
 
@@ -111,6 +113,19 @@ def test_a_guest_is_ready_exactly_while_it_runs_and_a_paused_one_is_resumed_to_s
         heard(changes, Phase.ENDED)
     assert endings == [Ending.ON_REQUEST]
     assert not ready.exists()
+
+
+def test_a_guest_that_starts_paused_runs_once_somebody_resumes_it(embedded_uri: str, tmp_path: Path) -> None:
+    root = root_of(embedded_uri)
+    assert root is not None
+    planned = plan(tmp_path, embedded_uri, kernel=kernels.POWERS_OFF, paused=True)
+    with living(planned) as (vm, changes, endings):
+        heard(changes, Phase.RUNNING)
+        assert vm.domain().state()[0] == libvirt.VIR_DOMAIN_PAUSED
+        assert not (root / "ready").exists()
+        vm.domain().resume()
+        heard(changes, Phase.ENDED)
+    assert endings == [Ending.POWERED_OFF]
 
 
 def test_a_kill_ends_a_guest_that_is_being_asked(embedded_uri: str, tmp_path: Path) -> None:
