@@ -194,7 +194,7 @@ def _surroundings(
     locked = to_be_locked(vmi, cards)
     limits = read_limits(pod.sysfs, _text(place.proc, "self/cgroup"))
     for finding in (
-        memlock(locked, let_lock(locked)),
+        None if place.guest_runs else memlock(locked, let_lock(locked)),
         memory(vmi, limits.memory, sum(part.size for part in overhead(vmi)), is_pinned=locked > 0),
         cpus(vmi, limits.cpus),
         ports(vmi, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
