@@ -140,7 +140,7 @@ def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
     ("as_whom", "path", "needs"),
     [
         (("unshare", "--user"), os.environ["PATH"], "the lab needs root: "),
-        ((), "/nowhere", "the lab needs unshare, nsenter, setpriv, ip, qemu-system-x86_64 on the PATH; "),
+        ((), "/nowhere", "the lab needs unshare, nsenter, setpriv, ip, qemu-img, qemu-system-x86_64 on the PATH; "),
     ],
 )
 def test_a_lab_that_the_host_cannot_have_says_what_is_missing_and_fails(

@@ -156,7 +156,11 @@ def require_host() -> None:
     """LabNeeds, with what is missing, where this machine cannot have a box and a node in it."""
     if os.geteuid() != 0:
         raise LabNeeds("root: it makes namespaces, and files that belong to root")
-    missing = [name for name in ("unshare", "nsenter", "setpriv", "ip", "qemu-system-x86_64") if not shutil.which(name)]
+    missing = [
+        name
+        for name in ("unshare", "nsenter", "setpriv", "ip", "qemu-img", "qemu-system-x86_64")
+        if not shutil.which(name)
+    ]
     if missing:
         raise LabNeeds(f"{', '.join(missing)} on the PATH; `make lab` installs the packages in tests/lab/packages")
     if not Path("/dev/net/tun").exists():

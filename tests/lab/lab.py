@@ -11,21 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from launcher.paths import MANIFEST
 from tests.lab import build, pods
 from tests.lab.box import Box, opened_box
 from tests.lab.control_plane import Cluster, KubectlFailed, NotYet, running_control_plane, until
 from tests.lab.machine import Machine
 from tests.lab.node import IMAGES, Node, booted
-
-#: In a launcher's pod, which has one VM: its serial port's socket to stdout.
-_READER = """
-import glob, os, socket
-(path,) = glob.glob("/var/run/kubevirt-private/*/virt-serial0")
-console = socket.socket(socket.AF_UNIX)
-console.connect(path)
-while said := console.recv(4096):
-    os.write(1, said)
-"""
 
 
 @dataclass(frozen=True)
@@ -114,9 +105,7 @@ class Lab:
         finally:
             # They go with the pod.
             (self.box.logs / f"pod-{name}.log").write_text(
-                _told(self.cluster.kubectl, "logs", name)
-                + _told(self.cluster.kubectl, "describe", "pod", name)
-                + _told(self.cluster.kubectl, "exec", name, "--", "sh", "-c", "cat /run/gpu-launcher/log/qemu/*")
+                _told(self.cluster.kubectl, "logs", name) + _told(self.cluster.kubectl, "describe", "pod", name)
             )
             self.cluster.delete("pod", name)
 
@@ -130,14 +119,14 @@ class Lab:
 
     def foretold(self, pod: str) -> list[tuple[str, str]]:
         """Each device's host and guest address, as `gpu-launcher explain` in the VM's pod says."""
-        explain = ("gpu-launcher", "explain", "/etc/vm/vm.yaml", "--json", "--emulation")
+        explain = ("gpu-launcher", "explain", MANIFEST, "--json", "--emulation")
         found = json.loads(self.cluster.kubectl("exec", pod, "--", *explain))
         return [(passed["host"], passed["guest"]) for entry in found["entries"] for passed in entry["passed"]]
 
     def console(self, pod: str) -> "Console":
         """The guest's serial console, from the first time that somebody asked for it on."""
         # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec.
-        reader = f"[ -e /tmp/console ] || {{ setsid python3 -c '{_READER}' > /tmp/console 2>&1 & }}"
+        reader = "[ -e /tmp/console ] || { setsid gpu-launcher ctl console < /dev/null > /tmp/console 2>&1 & }"
         self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
         name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
         self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "tail", "-n", "+1", "-f", "/tmp/console"))

@@ -17,12 +17,14 @@ _TWO_VFS = "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs
 @dataclass(frozen=True)
 class Machine:
     """A node by that name: what it boots, whether it has an IOMMU, and whether the kernel gives the cards to vfio at
-    boot, by their IDs; the plugin's init container does otherwise."""
+    boot, by their IDs; the plugin's init container does otherwise. `moved`: a device has been put in a slot before all
+    others, and every card has another address than before."""
 
     name: str
     debian_kernel: bool = False
     iommu: bool = True
     binds_at_boot: bool = True
+    moved: bool = False
 
     @property
     def kernel(self) -> Path:
@@ -40,16 +42,17 @@ LEGACY = Machine("legacy", debian_kernel=True)
 #: What must be refused.
 BARE = Machine("bare", iommu=False)
 
-#: Where the firmware puts the cards.
+#: Where the firmware puts the cards; but where the machine was moved, ALONE is NEWCOMER's.
 ALONE = "0000:01:00"  # a slot of its own
 SHARED = ("0000:04:00", "0000:05:00")  # below one switch without ACS: one IOMMU group
 FAR = "0000:41:00"  # on NUMA node 1
+NEWCOMER = "1af4:1044"  # a source of random numbers
 SCREEN = "0000:00:03.0"  # the firmware's
 NVME = "0000:06:00"  # whose disk has the filesystem of the node's own; function 0 makes the others
 
 
-def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
-    """The command line: 2 processors and 4 GiB on two NUMA nodes; writes to the disk are lost."""
+def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str) -> list[str]:
+    """The command line: 2 processors and 4 GiB on two NUMA nodes. What is written over the disk is in the overlay."""
     return [
         "qemu-system-x86_64",
         *("-machine", "q35", "-accel", "tcg,thread=multi"),
@@ -61,13 +64,14 @@ def qemu(machine: Machine, disk: Path, images: Path, console: str) -> list[str]:
         *("-kernel", str(machine.kernel)),
         *(("-initrd", str(machine.initrd)) if machine.initrd else ()),
         *("-append", _kernel_arguments(machine)),
-        *("-drive", f"file={disk},format=raw,if=none,id=d0,snapshot=on,cache=unsafe"),
+        *("-drive", f"file={overlay},format=qcow2,if=none,id=d0,cache=unsafe"),
         *("-device", "virtio-blk-pci,drive=d0,bus=pcie.0,addr=0x10"),
         *("-drive", f"file={images},format=raw,if=none,id=d1,readonly=on"),
         *("-device", "virtio-blk-pci,drive=d1,bus=pcie.0,addr=0x11"),
         *("-netdev", "tap,id=n0,ifname=tap0,script=no,downscript=no"),
         *("-device", "virtio-net-pci,netdev=n0,bus=pcie.0,addr=0x12,romfile="),
         *("-device", "virtio-rng-pci,bus=pcie.0,addr=0x13"),
+        *(_newcomer() if machine.moved else ()),
         # A card on a port of its own.
         *("-device", "pcie-root-port,id=rp1,bus=pcie.0,chassis=1,slot=1,addr=0x4"),
         *_card("rp1"),
@@ -101,6 +105,13 @@ def _kernel_arguments(machine: Machine) -> str:
         *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),
         f"lab.node={machine.name}",
     ])  # fmt: skip
+
+
+def _newcomer() -> tuple[str, ...]:
+    return (
+        *("-device", "pcie-root-port,id=rp0,bus=pcie.0,chassis=9,slot=9,addr=0x2"),
+        *("-device", "virtio-rng-pci,bus=rp0"),
+    )
 
 
 def _card(port: str) -> tuple[str, ...]:

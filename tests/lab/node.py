@@ -13,13 +13,15 @@ _BOOT = 120  # seconds; 20 measured
 _DONE = "lab-exit-code"
 #: Where in the box the images of the working tree are, for the node's second disk.
 IMAGES = "/run/lab/images.tar"
+_OVERLAY = "/run/lab/disk.qcow2"
 
 
 class Node:
     """The machine, to run commands on as root."""
 
-    def __init__(self, box: Box, machine: Machine) -> None:
+    def __init__(self, box: Box, cluster: Cluster, machine: Machine) -> None:
         self._box = box
+        self._cluster = cluster
         self.name = machine.name
         #: Why the machine was booted twice, if it was.
         self.first_boot: str | None = None
@@ -31,6 +33,15 @@ class Node:
         assert code.strip() == "0", f"on {self.name}, {script!r}: {done.stdout or done.stderr}"
         return output
 
+    def reboot(self, machine: Machine) -> None:
+        """Cut the power, and boot this machine from the same disk; until the node is ready again."""
+        self.sh("sync")
+        self._box.kill(self.name)
+        before = _boot_id(self._cluster, self.name)
+        _power_on(self._box, machine, "console-after-reboot")
+        until(f"{self.name} is another boot", lambda: _boot_id(self._cluster, self.name) != before, _BOOT)
+        until(f"{self.name} is ready", lambda: _ready(self._box, self._cluster, machine), _BOOT)
+
 
 def way_in() -> tuple[str, ...]:
     """The command that, in the box, connects to a root shell on the node: node/init listens."""
@@ -40,7 +51,7 @@ def way_in() -> tuple[str, ...]:
 @contextmanager
 def booted(box: Box, cluster: Cluster, machine: Machine) -> Iterator[Node]:
     """The machine, from power on until the end of the block; tried once more where it does not come up."""
-    node = Node(box, machine)
+    node = Node(box, cluster, machine)
     try:
         try:
             _boot(box, cluster, machine, "console")
@@ -55,15 +66,28 @@ def booted(box: Box, cluster: Cluster, machine: Machine) -> Iterator[Node]:
 
 def _boot(box: Box, cluster: Cluster, machine: Machine, log: str) -> None:
     """Power on, and wait until the node is ready; AssertionError, with the end of its console, if it never is."""
-    console = box.logs / f"{machine.name}-{log}.log"
-    console.touch()
-    disk = build.disk() / "disk.img"
-    box.spawn(machine.name, *qemu(machine, disk, Path(IMAGES), f"/run/lab/log/{console.name}"))
+    box.path(_OVERLAY).unlink(missing_ok=True)
+    options = ("-q", "-f", "qcow2", "-F", "raw", "-b", build.disk() / "disk.img")
+    box.run("qemu-img", "create", *options, _OVERLAY).check_returncode()
+    console = _power_on(box, machine, log)
     try:
         until(f"{machine.name} is ready", lambda: _ready(box, cluster, machine), _BOOT)
     except AssertionError as error:
         said = (console.read_text(errors="replace") + (box.logs / f"{machine.name}.log").read_text()).splitlines()
         raise AssertionError("\n".join([str(error), *said[-20:]])) from None
+
+
+def _power_on(box: Box, machine: Machine, log: str) -> Path:
+    """The log of its console."""
+    console = box.logs / f"{machine.name}-{log}.log"
+    console.touch()
+    disk = build.disk() / "disk.img"
+    box.spawn(machine.name, *qemu(machine, disk, Path(_OVERLAY), Path(IMAGES), f"/run/lab/log/{console.name}"))
+    return console
+
+
+def _boot_id(cluster: Cluster, name: str) -> str:
+    return str(cluster.get("node", name)["status"]["nodeInfo"]["bootID"])
 
 
 def _ready(box: Box, cluster: Cluster, machine: Machine) -> bool:

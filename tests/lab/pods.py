@@ -2,14 +2,16 @@
 
 import json
 import shutil
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.paths import KERNEL_BOOT
+import yaml
+
 from tests.lab import build
 from tests.lab.machine import CARD
-from tests.processes import ROOT
+from tests.processes import ROOT, finished
 
 RESOURCE = "example.com/card"
 VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
@@ -61,20 +63,22 @@ def vm(
     cards: int,
     *,
     env: Mapping[str, str] | None = None,
-    capabilities: tuple[str, ...] = ("SYS_RESOURCE",),
+    without: tuple[str, ...] = (),
     share_processes: bool = False,
     grace: int = 60,
     annotations: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
+    run_strategy: str | None = None,
 ) -> tuple[dict[str, Any], ...]:
-    """A VM that boots the lab's Linux, in a pod that asks for that many cards. `annotations` are the VM's.
+    """A VM that boots the lab's Linux, with that many cards, in the pod that `gpu-launcher pod` makes of it.
 
-    With `share_processes` the launcher is not the pod's first process. The guest has `grace` seconds to shut down.
+    `annotations` are the VM's, and `more` is merged into its spec; with `run_strategy` it is a VirtualMachine. The rest
+    is done to the pod: variables of its own, `without` capabilities, and with `share_processes` the launcher is not its
+    first process. The guest has `grace` seconds to shut down.
     """
-    manifest = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachineInstance",
-        "metadata": {"name": name, "annotations": dict(annotations or {})},
-        "spec": {
+    metadata = {"name": name, "annotations": {"gpu-launcher.dev/allow-emulation": "true", **(annotations or {})}}
+    spec = _merged(
+        {
             "terminationGracePeriodSeconds": grace,
             "domain": {
                 "memory": {"guest": "256Mi"},
@@ -87,45 +91,67 @@ def vm(
                 },
                 "devices": {
                     "gpus": [{"name": f"gpu{n}", "deviceName": RESOURCE} for n in range(1, cards + 1)],
-                    # The image has no passt.
                     "autoattachPodInterface": False,
                 },
             },
         },
+        more or {},
+    )
+    manifest: dict[str, Any] = {
+        "apiVersion": "kubevirt.io/v1",
+        "kind": "VirtualMachineInstance",
+        "metadata": metadata,
+        "spec": spec,
     }
-    container = {
-        "name": "compute",
-        "image": build.LAUNCHER,
-        "imagePullPolicy": "Never",
-        "args": ["run", "--vm", "/etc/vm/vm.yaml", "--emulation"],
-        "env": [{"name": name, "value": value} for name, value in (env or {}).items()],
-        "resources": {"limits": {RESOURCE: str(cards), "memory": "1Gi"}},
-        "securityContext": {"capabilities": {"add": list(capabilities)}},
-        "volumeMounts": [
-            {"name": "vm", "mountPath": "/etc/vm"},
-            {"name": "kernel-boot", "mountPath": KERNEL_BOOT},
-        ],
-    }
+    if run_strategy is not None:
+        template = {"metadata": {"annotations": metadata.pop("annotations")}, "spec": spec}
+        manifest |= {"kind": "VirtualMachine", "spec": {"runStrategy": run_strategy, "template": template}}
+    objects = tuple(yaml.safe_load_all(printed(manifest)))
+    (pod,) = (found for found in objects if found["kind"] == "Pod")
+    (container,) = pod["spec"]["containers"]
+    container["env"] += [{"name": name, "value": value} for name, value in (env or {}).items()]
+    capabilities = container["securityContext"]["capabilities"]
+    capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
+    pod["spec"]["shareProcessNamespace"] = share_processes
+    return objects
+
+
+def printed(manifest: Mapping[str, Any]) -> str:
+    """What `gpu-launcher pod` prints for that VM, with the image of the working tree."""
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        json.dump(manifest, file)
+        file.flush()
+        done = finished("gpu-launcher", "pod", file.name, "--image", build.LAUNCHER)
+    assert done.returncode == 0, done.stderr
+    return str(done.stdout)
+
+
+def claim(name: str, directory: str) -> tuple[dict[str, Any], ...]:
+    """A claim by that name, and the volume that it is bound to: a directory of the node's."""
+    size = {"storage": "1Mi"}
+    common = {"accessModes": ["ReadWriteOnce"], "storageClassName": ""}
     return (
-        _config_map(name, {"vm.yaml": json.dumps(manifest)}),
         {
             "apiVersion": "v1",
-            "kind": "Pod",
+            "kind": "PersistentVolume",
             "metadata": {"name": name},
-            "spec": {
-                "automountServiceAccountToken": False,
-                "restartPolicy": "Never",
-                "shareProcessNamespace": share_processes,
-                "terminationGracePeriodSeconds": grace + 30,
-                "containers": [container],
-                "volumes": [
-                    {"name": "vm", "configMap": {"name": name}},
-                    {"name": "kernel-boot", "image": {"reference": build.GUEST, "pullPolicy": "Never"}},
-                ],
-            },
+            "spec": {**common, "capacity": size, "hostPath": {"path": directory}},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": name},
+            "spec": {**common, "resources": {"requests": size}, "volumeName": name},
         },
     )
 
 
-def _config_map(name: str, data: dict[str, str]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": data}
+def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """The other's values over the one's, mapping by mapping."""
+    return {
+        **one,
+        **{
+            key: _merged(one[key], value) if isinstance(value, Mapping) and key in one else value
+            for key, value in other.items()
+        },
+    }

@@ -137,7 +137,7 @@ def test_a_deleted_pod_shuts_its_guest_down_within_its_grace(lab: Lab, vm: Conso
     lab.box.spawn("first-log", *lab.cluster.argv("logs", "--follow", "first"))
     lab.cluster.delete("pod", "first")
     log = lab.box.logs / "first-log.log"
-    until("the launcher's last words", lambda: "default_first has ended: shutdown" in log.read_text(), 30)
+    until("the launcher's last words", lambda: "default_first has ended: as requested" in log.read_text(), 30)
     console.wait_for("GUEST power button", 30)
     assert lab.node.sh("pidof qemu-system-x86_64 || echo none").strip() == "none"
 
@@ -172,7 +172,7 @@ def test_with_numa_a_card_is_in_the_cell_of_its_node_where_explain_foretold(lab:
 def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab, plugin: str) -> None:
     """As its pod's first process, which the supervisor is, and as another."""
     alone, shared = (
-        lab.pod(name, 1, capabilities=(), share_processes=share_processes)
+        lab.pod(name, 1, without=("SYS_RESOURCE",), share_processes=share_processes)
         for name, share_processes in (("unable", False), ("unable-shared", True))
     )
     with alone as one, shared as other:
