@@ -49,6 +49,22 @@ def test_run_refuses_a_device_that_is_not_in_sysfs(gpu_launcher: Command, machin
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
 
+def test_a_card_whose_nodes_are_not_in_the_container_is_refused_before_anything_is_defined(
+    gpu_launcher: Command, machine: Machine, short_dir: Path
+) -> None:
+    result = gpu_launcher(
+        *("run", "--vm", ONE_GPU, "--connect", f"qemu:///embed?root={short_dir}", "--emulation"),
+        *("--sysfs", machine("rtx-2060")),
+        env={RTX_2060_VARIABLE: "0000:01:00.0"},
+    )
+    assert (
+        "gpu 'gpu1': /dev/vfio/1, the IOMMU group of 0000:01:00.0, is not in the container; expected" in result.stderr
+    )
+    assert result.returncode == 1
+    left = [path for path in short_dir.rglob("*") if "one-gpu" in path.name or path.is_socket()]
+    assert left == []
+
+
 def test_no_libvirt_where_the_uri_points_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
     vm = write_vmi(tmp_path / "vm.yaml")
     result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu+unix:///system?socket={tmp_path}/nobody")
