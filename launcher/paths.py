@@ -5,6 +5,7 @@ Sources, in KubeVirt: pkg/storage/volumepath, pkg/host-disk, pkg/container-disk,
 pkg/cloud-init, pkg/config. Names of volumes are DNS labels, so no name leads out of its directory.
 """
 
+from pathlib import Path
 from typing import Literal
 
 #: What is this VM's alone: its sockets, what is made for it, and below it what the pod mounts for it.
@@ -51,6 +52,11 @@ def block_device(volume: str) -> str:
     return f"/dev/{volume}"
 
 
+def claimed_disk(volume: str, *, is_block: bool) -> str:
+    """The disk of a claim of either volumeMode."""
+    return block_device(volume) if is_block else disk_image(volume)
+
+
 def container_disk(index: int) -> str:
     """The disk from a containerDisk's image; `index` counts all volumes, from 0."""
     return f"{CONTAINER_DISKS}/disk_{index}.img"
@@ -85,3 +91,8 @@ def mounted(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], vol
 def image_volume(volume: str) -> str:
     """Where the image of a containerDisk is mounted, whole. KubeVirt's is not of a volume but of an index."""
     return f"/var/run/kubevirt/image-volumes/{volume}"
+
+
+def below(root: Path, place: str) -> Path:
+    """One of these places, or another absolute one, in what stands for the pod's file system."""
+    return root / place.lstrip("/")

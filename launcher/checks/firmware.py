@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from launcher import paths
 from launcher.checks.finding import Finding, error
 from launcher.elements.firmware import ARCHITECTURES, machine
 from launcher.elements.security import is_stateless
@@ -112,7 +113,7 @@ def _read(path: Path, root: Path) -> Image | None:
                 (target["architecture"], pattern) for target in said["targets"] for pattern in target["machines"]
             ),
             is_stateless=mapping["device"] == "memory" or mapping.get("mode") == "stateless",
-            missing=tuple(name for name in named if not (root / name.lstrip("/")).is_file()),
+            missing=tuple(name for name in named if not paths.below(root, name).is_file()),
         )
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None  # one that masks another is empty

@@ -12,6 +12,7 @@ from launcher.checks.cgroup import Limits
 from launcher.checks.finding import Finding, error
 from launcher.cpus.pinning import Cell
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.quantity import written
 from pci.attribute import Unreadable, names, text
 from pci.processors import NODES
 
@@ -61,7 +62,7 @@ def hugepages(
         return
     page, memory = wanted.pageSize, vmi.spec.domain.guest_memory
     subject = f"hugepages of {_shown(page)}"
-    request = f"hugepages-{_kubernetes(page)}"
+    request = f"hugepages-{written(page)}"
     if pools.free is None:
         if pools.sizes:
             yield error(
@@ -117,7 +118,3 @@ def _free(sys: Path, pools: str, page: int) -> int | None:
 
 def _shown(page: int) -> str:
     return f"{page >> 30} GiB" if page >= 1 << 30 else f"{page >> 20} MiB" if page >= _MIB else f"{page >> 10} KiB"
-
-
-def _kubernetes(page: int) -> str:
-    return _shown(page).replace(" ", "").removesuffix("B")

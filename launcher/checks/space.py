@@ -79,10 +79,8 @@ def _taken(file: Path) -> int:
         return 0
 
 
-def _size_of_disk(image: Path | None) -> int | None:
+def _size_of_disk(image: Path) -> int | None:
     """The disk's size as the guest has it: qcow2 says it in bytes 24 to 31 (QEMU's docs/interop/qcow2.txt)."""
-    if image is None:
-        return None
     try:
         with image.open("rb") as file:
             header = file.read(32)

@@ -19,7 +19,7 @@ def volumes(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[F
         if (path := _disk(volume, facts)) is not None:
             claim = volume.persistentVolumeClaim
             reads = volume.name in read_only or volume.kind == "ephemeral" or (claim is not None and claim.readOnly)
-            outcome = opened(root / path.lstrip("/"), writing=not reads)
+            outcome = opened(paths.below(root, path), writing=not reads)
             if outcome is not None and not is_missing(outcome):
                 how = "read" if reads else "written"
                 yield error(
@@ -44,13 +44,13 @@ def volumes(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[F
 def _disk(volume: Volume, facts: Facts) -> str | None:
     name = volume.name
     if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
-        return paths.block_device(name) if name in facts.block else paths.disk_image(name)
+        return paths.claimed_disk(name, is_block=name in facts.block)
     if volume.hostDisk is not None:
         return paths.disk_image(name, PurePosixPath(volume.hostDisk.path).name)
     return None
 
 
 def _readable(subject: str, path: str, root: Path, fix: str) -> Iterator[Finding]:
-    outcome = opened(root / path.lstrip("/"), writing=False)
+    outcome = opened(paths.below(root, path), writing=False)
     if outcome is not None:
         yield error(subject, f"{path} cannot be read: {because(outcome)}", fix)

@@ -55,7 +55,7 @@ _QEMU_SHUTDOWN = {
 def connected(uri: str, vm: VM) -> Iterator[Any]:
     """A connection to libvirt, whose loss ends the VM; Refusal where there is none to be had, or it fails."""
     _run_event_loop()
-    with _asked(f"be reached at {uri}"):
+    with asked(f"be reached at {uri}"):
         connection = libvirt.open(uri)
     # Only a driver in another process has a connection to lose, and takes these.
     with suppress(libvirt.libvirtError):
@@ -63,7 +63,7 @@ def connected(uri: str, vm: VM) -> Iterator[Any]:
     with suppress(libvirt.libvirtError):
         connection.setKeepAlive(_KEEPALIVE, 3)
     try:
-        with _asked(f"go on at {uri}"):
+        with asked(f"go on at {uri}"):
             yield connection
     finally:
         with suppress(libvirt.libvirtError):
@@ -86,7 +86,7 @@ def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
     name = tree.findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
         raise Refusal(f"libvirt has a domain called {name} already; undefine it, or use another connection")
-    with _asked("define the domain"):
+    with asked("define the domain"):
         domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
     try:
         with _reported(connection, domain, vm):
@@ -107,16 +107,16 @@ def forget(connection: Any, name: str, xml: str) -> None:
 
 def version(connection: Any) -> Version:
     """The version of the libvirt at the other end."""
-    with _asked("tell its version"):
+    with asked("tell its version"):
         return numbered(connection.getLibVersion())
 
 
 def versions_at(uri: str) -> tuple[Version, Version | None]:
     """Those of the libvirt there and of its QEMU, None where that is another hypervisor. Refusal as connected()."""
     _run_event_loop()
-    with _asked(f"be reached at {uri}"):
+    with asked(f"be reached at {uri}"):
         connection = libvirt.open(uri)
-    with _asked(f"tell its versions at {uri}"):
+    with asked(f"tell its versions at {uri}"):
         qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
         return version(connection), qemu
 
@@ -130,7 +130,7 @@ def look_at_qemu(uri: str) -> None:
     """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Refusal where libvirt cannot be
     had; where QEMU cannot, whoever starts a domain will hear of it."""
     _run_event_loop()
-    with _asked(f"be reached at {uri}"):
+    with asked(f"be reached at {uri}"):
         connection = libvirt.open(uri)
     with suppress(libvirt.libvirtError):
         connection.getDomainCapabilities()
@@ -143,7 +143,7 @@ def start(domain: Any, vm: VM, *, paused: bool) -> None:
 
     def create() -> None:
         try:
-            with _asked("start the domain"):
+            with asked("start the domain"):
                 domain.createWithFlags(flags)
         except Refusal as refusal:
             vm.events.put(NotStarted(refusal))
@@ -250,7 +250,7 @@ def _report_loss(connection: Any, reason: int, vm: VM) -> None:
 
 
 @contextmanager
-def _asked(what: str) -> Iterator[None]:
+def asked(what: str) -> Iterator[None]:
     """What libvirt refuses within is a Refusal, in one line: QEMU's own words come with line breaks."""
     try:
         yield

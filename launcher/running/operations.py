@@ -3,8 +3,7 @@
 Each may be called from any thread: libvirt serializes. Refusal for whatever libvirt refuses.
 """
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -12,6 +11,7 @@ from xml.etree import ElementTree
 import libvirt
 
 from launcher.errors import Refusal
+from launcher.running.guest import asked
 
 # By libvirt's numbers, which stay: virDomainState, and the enumeration of each state's reasons, virDomainPausedReason
 # and so on (https://libvirt.org/html/libvirt-libvirt-domain.html). The words are virsh's, or the names of the numbers.
@@ -44,7 +44,7 @@ class State:
 
 
 def state(domain: Any) -> State:
-    with _asked("tell the domain's state"):
+    with asked("tell the domain's state"):
         number, reason = domain.state()
     if number >= len(_STATES):
         return State("unknown", "unknown")
@@ -54,27 +54,27 @@ def state(domain: Any) -> State:
 
 def xml(domain: Any) -> str:
     """The domain as it is now, without secrets."""
-    with _asked("tell the domain's XML"):
+    with asked("tell the domain's XML"):
         return str(domain.XMLDesc())
 
 
 def pause(domain: Any) -> None:
     """Stop its virtual CPUs; one that is paused stays so."""
     if state(domain).state != "paused":
-        with _asked("pause the domain"):
+        with asked("pause the domain"):
             domain.suspend()
 
 
 def resume(domain: Any) -> None:
     """Let its virtual CPUs run; one that runs goes on."""
     if state(domain).state != "running":
-        with _asked("resume the domain"):
+        with asked("resume the domain"):
             domain.resume()
 
 
 def reset(domain: Any) -> None:
     """Press its reset button: the guest gets no word of it, and its firmware starts anew."""
-    with _asked("reset the domain"):
+    with asked("reset the domain"):
         domain.reset()
 
 
@@ -90,7 +90,7 @@ def console(domain: Any) -> str:
 
 def hypervisor_version(domain: Any) -> tuple[int, int, int]:
     """The version of QEMU, or of what else runs the domain."""
-    with _asked("tell QEMU's version"):
+    with asked("tell QEMU's version"):
         number = domain.connect().getVersion()
     return number // 1_000_000, number // 1000 % 1000, number % 1000
 
@@ -117,7 +117,7 @@ def statistics(domain: Any) -> Statistics:
         | libvirt.VIR_DOMAIN_STATS_INTERFACE
         | libvirt.VIR_DOMAIN_STATS_BLOCK
     )
-    with _asked("tell the domain's statistics"):
+    with asked("tell the domain's statistics"):
         found = domain.connect().domainListGetStats([domain], wanted)
         return Statistics(
             name=domain.name(),
@@ -126,12 +126,3 @@ def statistics(domain: Any) -> Statistics:
             memory=domain.memoryStats(),
             maximum_memory=domain.info()[1],
         )
-
-
-@contextmanager
-def _asked(what: str) -> Iterator[None]:
-    """What libvirt refuses within is a Refusal, in one line."""
-    try:
-        yield
-    except libvirt.libvirtError as error:
-        raise Refusal(f"libvirt cannot {what}: {' '.join(str(error).split())}") from error

@@ -15,7 +15,7 @@ def disks_in_image(volume: Volume, root: Path) -> tuple[Path, ...]:
     As they are without links. A link that leads out of the image is none of its files.
     """
     assert volume.containerDisk is not None, "it is the volume's kind"
-    image = root / paths.image_volume(volume.name).lstrip("/")
+    image = paths.below(root, paths.image_volume(volume.name))
     said = volume.containerDisk.path
     try:
         found = [image / said.lstrip("/")] if said is not None else sorted((image / _DIRECTORY).iterdir())
@@ -31,7 +31,7 @@ def only_disk(volume: Volume, root: Path) -> Path:
     if len(found) == 1:
         return found[0]
     assert volume.containerDisk is not None, "it is the volume's kind"
-    mount = root / paths.image_volume(volume.name).lstrip("/")
+    mount = paths.below(root, paths.image_volume(volume.name))
     said = volume.containerDisk.path
     if not mount.is_dir():
         problem = f"its image is not mounted at {mount}; expected an image volume of the pod there"

@@ -49,13 +49,13 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
         except Refusal as refusal:
             refusals.append(refusal)
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
-        needs.append(Directory(_below(root, paths.NVRAM)))
+        needs.append(Directory(paths.below(root, paths.NVRAM)))
     return Needs(tuple(needs), tuple(refusals))
 
 
 def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, root: Path) -> tuple[Need, ...]:
     name, namespace, vm = volume.name, vmi.metadata.namespace, vmi.metadata.name
-    place = partial(_below, root)
+    place = partial(paths.below, root)
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
             claimed_disk(name, facts, root)
@@ -97,16 +97,12 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
             return (_labelled("downwardapi", name, volume.downwardAPI.volumeLabel, root),)
 
 
-def _below(root: Path, place: str) -> Path:
-    return root / place.lstrip("/")
-
-
 def _mounted(kind: Mounted, name: str, root: Path) -> Mapping[str, bytes]:
-    return mounted_files(name, _below(root, paths.mounted(kind, name)))
+    return mounted_files(name, paths.below(root, paths.mounted(kind, name)))
 
 
 def _labelled(kind: Mounted, name: str, label: str, root: Path) -> Medium:
-    return Medium(_below(root, paths.iso(kind, name)), ISO(label or _LABEL, _mounted(kind, name, root)))
+    return Medium(paths.below(root, paths.iso(kind, name)), ISO(label or _LABEL, _mounted(kind, name, root)))
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:

@@ -13,8 +13,8 @@ from launcher.storage.made import RawDisk
 def claimed_disk(name: str, facts: Facts, root: Path) -> Path:
     """The claim's disk; Refusal where it has none."""
     if name in facts.block:
-        return root / paths.block_device(name).lstrip("/")
-    image = root / paths.disk_image(name).lstrip("/")
+        return paths.below(root, paths.block_device(name))
+    image = paths.below(root, paths.disk_image(name))
     if not image.exists():
         # KubeVirt makes an empty one, as large as the API server says that the claim is.
         raise Refusal(
@@ -28,7 +28,7 @@ def host_disk(volume: Volume, root: Path) -> tuple[RawDisk, ...]:
     """The file of a hostDisk, where it is to be made and is not there; Refusal where it is not, and cannot be."""
     said = volume.hostDisk
     assert said is not None, "it is the volume's kind"
-    file = root / paths.disk_image(volume.name, PurePosixPath(said.path).name).lstrip("/")
+    file = paths.below(root, paths.disk_image(volume.name, PurePosixPath(said.path).name))
     if file.exists():
         return ()
     missing = f"the volume {volume.name!r}: there is no {file}, which is {said.path} of the node"

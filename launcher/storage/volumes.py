@@ -17,27 +17,27 @@ from launcher.storage.qcow2 import is_qcow2
 def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
     """Facts with `block`, `raw_images` and `block_sizes` of these volumes, below the pod's `root` and in its `sys`.
 
-    A volume that is not there counts for a claim with a file system, or a qcow2 image: prepared() says so later.
+    A volume that is not there counts for a claim with a file system, or a qcow2 image: needs_of() says what is missing.
     """
     block = frozenset(
         volume.name
         for volume in spec.volumes
         if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral")
-        and (root / paths.block_device(volume.name).lstrip("/")).is_block_device()
+        and paths.below(root, paths.block_device(volume.name)).is_block_device()
     )
     images = {volume.name: disks_in_image(volume, root) for volume in spec.volumes if volume.kind == "containerDisk"}
     matching = [disk.name for disk in spec.disks if disk.blockSize.matches_volume]
     sizes = {
         name: found
         for name in matching
-        if (found := _sizes(root / _place(name, block).lstrip("/"), sys / "dev" / "block")) is not None
+        if (found := _sizes(_disk(name, block, root), sys / "dev" / "block")) is not None
     }
     raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and _is_raw(found[0]))
     return Facts(block=block, raw_images=raw_images, block_sizes=sizes)
 
 
-def _place(name: str, block: frozenset[str]) -> str:
-    return paths.block_device(name) if name in block else paths.disk_image(name)
+def _disk(name: str, block: frozenset[str], root: Path) -> Path:
+    return paths.below(root, paths.claimed_disk(name, is_block=name in block))
 
 
 def _is_raw(image: Path) -> bool:
