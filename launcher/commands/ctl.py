@@ -28,15 +28,6 @@ class Action(Enum):
     EVENTS = "events"
 
 
-_CMD = {
-    Action.PAUSE: "PauseVirtualMachine",
-    Action.RESUME: "UnpauseVirtualMachine",
-    Action.RESET: "ResetVirtualMachine",
-    Action.SHUTDOWN: "ShutdownVirtualMachine",
-    Action.KILL: "KillVirtualMachine",
-}
-
-
 def ctl(
     action: Annotated[Action, typer.Argument(help="What to ask of it.")],
     socket: Annotated[
@@ -47,33 +38,27 @@ def ctl(
 ) -> None:
     """Ask something of the VM that runs in this pod."""
     # Nothing above this line is needed for --help.
-    from launcher.control.api import vm_pb2 as api
     from launcher.control.client import ask, ask_for_all
 
     become_owner_of(socket)
-    ours = "/gpu_launcher.v1.VirtualMachine"
     match action:
         case Action.STATE:
-            state = ask(socket, f"{ours}/GetState", api.GetStateRequest(), api.State)
+            state = ask(socket, "GetState")
             print(json.dumps(_fields(state)) if as_json else one_line(_state_line(state)))
         case Action.XML:
-            print(ask(socket, f"{ours}/GetXML", api.GetXMLRequest(), api.XML).xml)
+            print(ask(socket, "GetXML").xml)
         case Action.EVENTS:
-            for change in ask_for_all(socket, f"{ours}/WatchChanges", api.WatchChangesRequest(), api.Change):
+            for change in ask_for_all(socket, "WatchChanges"):
                 print(json.dumps(_fields(change)) if as_json else one_line(_change_line(change)), flush=True)
         case Action.CONSOLE:
             from launcher.control.console import attach
 
-            console = ask(socket, f"{ours}/GetConsole", api.GetConsoleRequest(), api.Console)
+            console = ask(socket, "GetConsole")
             if sys.stdin is None or sys.stdout is None:
                 raise Refusal("console joins the guest with standard input and output; one of them is closed")
             attach(Path(console.path), sys.stdin.fileno(), sys.stdout.fileno())
-        case _:
-            from launcher.control.api import cmd_pb2
-
-            answer = ask(socket, f"/kubevirt.cmd.v1.Cmd/{_CMD[action]}", cmd_pb2.VMIRequest(), cmd_pb2.Response)
-            if not answer.success:
-                raise Refusal(answer.message)
+        case _:  # Pause, Resume, Reset, Shutdown, Kill
+            ask(socket, action.value.capitalize())
 
 
 def _fields(message: Any) -> dict[str, Any]:

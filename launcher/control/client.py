@@ -1,72 +1,76 @@
-"""The other end of the control socket, for one call at a time: what `gpu-launcher ctl` has of gRPC."""
+"""The other end of the control socket, for one call at a time: what `gpu-launcher ctl` asks."""
 
-import socket
-from collections.abc import Iterator
+import asyncio
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeVar
+from typing import Any
 
-from google.protobuf.message import DecodeError, Message
-from h2.config import H2Configuration
-from h2.connection import H2Connection
-from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
-from h2.exceptions import ProtocolError
+from google.protobuf.message import DecodeError
+from google.protobuf.message_factory import GetMessageClass
+from grpclib.client import Channel
+from grpclib.const import Cardinality, Status
+from grpclib.encoding.proto import ProtoCodec
+from grpclib.exceptions import GRPCError, StreamTerminatedError
 
-from launcher.control.messages import CONTENT_TYPE, RPCError, Status, Unframing, framed, unescaped
+from launcher.control.api import vm_pb2
 from launcher.errors import Refusal
 
-_M = TypeVar("_M", bound=Message)
-
-_PATIENCE = 20.0  # seconds for the one answer of a call; as KubeVirt's client has for the longest of these
-_READ = 1 << 16
+_SERVICE = vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"]
+_PATIENCE = 20.0  # seconds for the first answer; the launcher gives libvirt less
 
 
-def ask(path: Path, method: str, request: Message, answer: type[_M]) -> _M:
-    """The one answer to this call. Refusal where nobody serves there, or what is asked is refused."""
-    found = list(ask_for_all(path, method, request, answer, patience=_PATIENCE))
-    if len(found) != 1:
-        raise Refusal(f"{path}: {len(found)} answers to {method}; expected one, from gpu-launcher run")
-    return found[0]
+def ask(path: Path, method: str) -> Any:
+    """The answer of that method of gpu_launcher.v1.VirtualMachine. Refusal where nobody serves there, or what is asked
+    is refused."""
+    for answer in ask_for_all(path, method):
+        return answer
+    raise Refusal(f"{path}: no answer to {method}; expected one, from gpu-launcher run")
 
 
-def ask_for_all(
-    path: Path, method: str, request: Message, answer: type[_M], patience: float | None = None
-) -> Iterator[_M]:
-    """Each answer to this call as it comes, until the server has no more; `patience` is in seconds for each."""
-    with _speaking(path, patience), socket.socket(socket.AF_UNIX) as peer:
-        peer.settimeout(patience)
-        peer.connect(str(path))
-        h2 = H2Connection(H2Configuration(header_encoding="utf-8"))
-        h2.initiate_connection()
-        headers = [(":method", "POST"), (":scheme", "http"), (":path", method), (":authority", "localhost")]
-        h2.send_headers(1, [*headers, ("te", "trailers"), ("content-type", CONTENT_TYPE)])
-        h2.send_data(1, framed(request.SerializeToString()), end_stream=True)  # none of ours fills a window
-        peer.sendall(h2.data_to_send())
-        unframing = Unframing()
-        while data := peer.recv(_READ):
-            for event in h2.receive_data(data):
-                if isinstance(event, DataReceived):
-                    h2.acknowledge_received_data(event.flow_controlled_length, 1)
-                    yield from map(answer.FromString, unframing.take(event.data))
-                elif isinstance(event, ResponseReceived | TrailersReceived):
-                    _refuse_failure(path, event)
-                elif isinstance(event, StreamEnded):
+def ask_for_all(path: Path, method: str) -> Iterator[Any]:
+    """Each answer of that method as it comes, until the launcher has no more. Refusal as ask()."""
+    answers = _answers(path, method)
+
+    async def following(patience: float | None) -> Any:
+        async with asyncio.timeout(patience):
+            return await anext(answers, None)
+
+    patience: float | None = _PATIENCE
+    with asyncio.Runner() as runner:
+        try:
+            while True:
+                with _refusing(path):
+                    answer = runner.run(following(patience))
+                if answer is None:
                     return
-                elif isinstance(event, StreamReset):
-                    raise Refusal(f"{path}: the launcher has cancelled {method}; its log says why")
-            if data := h2.data_to_send():
-                peer.sendall(data)
-        raise Refusal(f"{path}: the launcher has ended before it answered; its log says how")
+                yield answer
+                patience = None
+        finally:
+            runner.run(answers.aclose())
+
+
+async def _answers(path: Path, name: str) -> AsyncGenerator[Any]:
+    method = _SERVICE.methods_by_name[name]
+    cardinality = Cardinality.UNARY_STREAM if method.server_streaming else Cardinality.UNARY_UNARY
+    request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    async with (
+        Channel(path=str(path), codec=ProtoCodec()) as channel,
+        channel.request(f"/{_SERVICE.full_name}/{name}", cardinality, request, answer) as stream,
+    ):
+        await stream.send_message(request(), end=True)
+        async for message in stream:
+            yield message
 
 
 @contextmanager
-def _speaking(path: Path, patience: float | None) -> Iterator[None]:
+def _refusing(path: Path) -> Iterator[None]:
     """What can go wrong on the way is a Refusal."""
     try:
         yield
     except TimeoutError as error:
         raise Refusal(
-            f"{path}: no answer in {patience:.0f} s; the launcher is there and hangs, its log says in what"
+            f"{path}: no answer in {_PATIENCE:.0f} s; the launcher is there and hangs, its log says in what"
         ) from error
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise Refusal(
@@ -75,21 +79,14 @@ def _speaking(path: Path, patience: float | None) -> Iterator[None]:
         ) from error
     except PermissionError as error:
         raise Refusal(f"{path}: {error.strerror}; expected to be the user that gpu-launcher run is, or root") from error
-    except (ProtocolError, DecodeError, RPCError) as error:
-        raise Refusal(f"{path}: who serves there is no gpu-launcher run: {error}") from error
-    except OSError as error:
-        raise Refusal(f"{path}: the launcher has ended before it answered: {error.strerror or error}") from error
-
-
-def _refuse_failure(path: Path, event: Event) -> None:
-    """Refusal where these headers or trailers tell of a failure."""
-    headers = {str(name): str(value) for name, value in event.headers}  # type: ignore[attr-defined]
-    if (code := headers.get(":status", "200")) != "200":
-        raise Refusal(f"{path}: who serves there is no gpu-launcher run: HTTP status {code}")
-    status, words = headers.get("grpc-status", "0"), unescaped(headers.get("grpc-message", ""))
-    if status == str(int(Status.FAILED_PRECONDITION)):
-        raise Refusal(words)  # the VM's
-    if status != str(int(Status.OK)):
+    except GRPCError as error:
+        if error.status is Status.FAILED_PRECONDITION:
+            raise Refusal(error.message or "") from error  # the VM's
         raise Refusal(
-            f"{path}: {words or 'no answer'} (gRPC status {status}); expected a gpu-launcher run to serve there"
-        )
+            f"{path}: {error.message or 'no answer'} (gRPC status {error.status.name}); "
+            "expected a gpu-launcher run to serve there"
+        ) from error
+    except (StreamTerminatedError, OSError, AttributeError) as error:  # the last is grpclib's before the call is sent
+        raise Refusal(f"{path}: the launcher has ended before it answered, or has hung up; its log says why") from error
+    except (AssertionError, KeyError, DecodeError) as error:
+        raise Refusal(f"{path}: who serves there is no gpu-launcher run: its answer cannot be read") from error

@@ -1,67 +1,89 @@
-"""What a gRPC server answers, as values: from a service's description and the functions for its methods."""
+"""A service of a .proto as grpclib serves it: each of its methods by the function of that name."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from threading import Lock
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from functools import partial
 from typing import Any
 
-from google.protobuf.descriptor import ServiceDescriptor
-from google.protobuf.message import Message
+from google.protobuf.descriptor import MethodDescriptor, ServiceDescriptor
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.message_factory import GetMessageClass
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.exceptions import GRPCError
+from grpclib.server import Stream
+
+from launcher.errors import LauncherError, one_line
+
+_log = logging.getLogger(__name__)
+
+_PATIENCE = 10.0  # seconds for a caller to send its request, or to take the one answer
+
+_Stream = Stream[Any, Any]
 
 
-class Call:
-    """A call in progress, as the function that answers it may know it: whether its caller still waits."""
+def methods_of(service: ServiceDescriptor, answers: object, full_name: str | None = None) -> dict[str, Handler]:
+    """The service's methods by their path on the wire. AttributeError where `answers` has none of a method's name.
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._over = False
-        self._then: list[Callable[[], None]] = []
-
-    def when_over(self, then: Callable[[], None]) -> None:
-        """Have this called, in another thread, when the caller is gone; at once where it is gone already.
-
-        It must not wait: the other calls of that connection would.
-        """
-        with self._lock:
-            if not self._over:
-                self._then.append(then)
-                return
-        then()
-
-    def end(self) -> None:
-        """The caller is gone."""
-        with self._lock:
-            self._over, then = True, self._then
-            self._then = []
-        for what in then:
-            what()
-
-
-#: From a request to the answers: one, or as many as there are in a stream.
-Answer = Callable[[Any, Call], Iterable[Message]]
-
-
-@dataclass(frozen=True)
-class Method:
-    request: type[Message]
-    answer: Answer
-
-
-def methods_of(
-    service: ServiceDescriptor, answers: Mapping[str, Answer], full_name: str | None = None
-) -> dict[str, Method]:
-    """The service's methods by their path on the wire. `full_name` is the service's, where it is not as described.
-
-    LookupError where the service has no such method; a method without an answer is not served.
+    That is a coroutine function from the request to the answer; for a stream, an asynchronous generator function from
+    the request to the answers. What it raises becomes the call's status. `full_name` is the service's, where it is not
+    as described.
     """
-    described = {method.name: method for method in service.methods}
     return {
-        f"/{full_name or service.full_name}/{name}": Method(GetMessageClass(described[name].input_type), answer)
-        for name, answer in answers.items()
+        f"/{full_name or service.full_name}/{method.name}": _handler(method, getattr(answers, method.name))
+        for method in service.methods
     }
 
 
-def one(answer: Callable[[Any], Message]) -> Answer:
-    """A function from a request to its one answer."""
-    return lambda request, call: (answer(request),)
+def _handler(method: MethodDescriptor, answer: Callable[[Any], Any]) -> Handler:
+    types = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    if method.server_streaming:
+        return Handler(partial(_answer_many, method.full_name, answer), Cardinality.UNARY_STREAM, *types)
+    return Handler(partial(_answer_one, method.full_name, answer), Cardinality.UNARY_UNARY, *types)
+
+
+async def _answer_one(name: str, answer: Callable[[Any], Awaitable[Message]], stream: _Stream) -> None:
+    with _status_of_errors(name):
+        message = await answer(await _request(stream))
+        async with asyncio.timeout(_PATIENCE):
+            await stream.send_message(message)
+
+
+async def _answer_many(name: str, answers: Callable[[Any], AsyncGenerator[Message]], stream: _Stream) -> None:
+    with _status_of_errors(name):
+        async with aclosing(answers(await _request(stream))) as messages:
+            async for message in messages:
+                await stream.send_message(message)
+
+
+async def _request(stream: _Stream) -> Any:
+    """The one message of the request. GRPCError where it is none, not whole, or not alone."""
+    async with asyncio.timeout(_PATIENCE):
+        try:
+            request = await stream.recv_message()
+            if request is not None and await stream.recv_message() is None:
+                return request
+        except NotImplementedError as error:
+            raise GRPCError(
+                Status.UNIMPLEMENTED, "the request is compressed; expected grpc-encoding identity"
+            ) from error
+        except (AssertionError, DecodeError):  # cut off; not of this type
+            pass
+    raise GRPCError(Status.INVALID_ARGUMENT, "expected one whole message of the method's type")
+
+
+@contextmanager
+def _status_of_errors(name: str) -> Iterator[None]:
+    """What is raised within, as a call's status."""
+    try:
+        yield
+    except GRPCError:
+        raise
+    except LauncherError as error:
+        raise GRPCError(Status.FAILED_PRECONDITION, one_line(error)) from error
+    except TimeoutError as error:
+        raise GRPCError(Status.DEADLINE_EXCEEDED, f"the caller keeps {name} waiting") from error
+    except Exception as error:
+        _log.exception("%s failed", name)
+        raise GRPCError(Status.INTERNAL, f"{name} failed; the launcher's log says how") from error

@@ -1,6 +1,6 @@
 """The control socket: made, listened on, and gone afterwards.
 
-Whoever asks nothing pays for a socket and a thread that sleeps: HTTP/2, protobuf and the services are imported when the
+A VM that nobody asks pays for a socket and a thread that sleeps: asyncio, gRPC and the services are imported when the
 first caller comes.
 """
 
@@ -8,6 +8,7 @@ import errno
 import fcntl
 import logging
 import os
+import select
 import socket
 import stat
 import threading
@@ -15,19 +16,16 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from launcher.errors import Refusal
 from launcher.running.vm import VM
 
-if TYPE_CHECKING:
-    from launcher.control.connection import Connection
-
 _log = logging.getLogger(__name__)
 
-_CALLERS = 32  # connections at once; whoever comes then waits
+_WAITING = 100  # connections that are not taken yet, as when the first of them waits for the imports
 _LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to look whether a socket is stale
-_LAST_WORDS = 0.5  # seconds for callers to hear how it ended
+_AGAIN = 1.0  # seconds until the next try, where a caller could not be served
+_ENDING = 2.0  # seconds for the thread that serves to end; the process does not wait for it
 
 
 @contextmanager
@@ -38,14 +36,38 @@ def served(path: Path, vm: VM) -> Iterator[None]:
     there, or where no socket can be made.
     """
     with _directory(path), _listening(path) as listener:
-        server = _Server(listener, vm)
-        thread = threading.Thread(target=server.accept, name="control", daemon=True)
-        thread.start()
+        end = os.eventfd(0, os.EFD_CLOEXEC)
+        thread = threading.Thread(target=_serve, args=(listener, end, vm), name="control", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            raise _refusal(path, f"cannot have a thread for it: {error}") from error
         try:
             yield
         finally:
-            server.close()
-            thread.join(_LAST_WORDS)
+            os.eventfd_write(end, 1)
+            thread.join(_ENDING)
+            if not thread.is_alive():
+                os.close(end)
+
+
+def _serve(listener: socket.socket, end: int, vm: VM) -> None:
+    """Sleep until somebody comes, and serve from then on; until the eventfd `end` is written to."""
+    woken = select.poll()
+    woken.register(end, select.POLLIN)
+    woken.register(listener, select.POLLIN)
+    while end not in dict(woken.poll()):
+        try:
+            import asyncio
+
+            from launcher.control.server import serve
+
+            asyncio.run(serve(listener, end, vm))
+        except Exception as error:  # no memory for the imports, no descriptor for the event loop
+            _log.error("the control socket cannot serve a caller: %s: %s", type(error).__name__, error)
+            with suppress(OSError):
+                listener.accept()[0].close()
+            time.sleep(_AGAIN)
 
 
 def forget(path: Path) -> None:
@@ -78,7 +100,8 @@ def _listening(path: Path) -> Iterator[socket.socket]:
                 _remove_stale(path)
                 listener.bind(str(path))
                 path.chmod(0o600)  # before listen(), so that nobody has come
-                listener.listen(_CALLERS)
+                listener.listen(_WAITING)
+                listener.setblocking(False)
         except OSError as error:
             words = error.strerror or str(error)  # a path that is too long has no number
             raise _refusal(path, f"cannot listen there: {words}") from error
@@ -129,58 +152,3 @@ def _remove_stale(path: Path) -> None:
 
 def _refusal(path: Path, why: str) -> Refusal:
     return Refusal(f"{path}: {why}; expected a place for the control socket, name another with --socket")
-
-
-class _Server:
-    def __init__(self, listener: socket.socket, vm: VM) -> None:
-        self._listener = listener
-        self._vm = vm
-        self._free = threading.Semaphore(_CALLERS)
-        self._lock = threading.Lock()
-        self._closed = False
-        self._connections: set[Connection] = set()
-
-    def accept(self) -> None:
-        """Serve who comes, until close()."""
-        methods = None
-        while True:
-            self._free.acquire()
-            try:
-                peer, _ = self._listener.accept()
-            except OSError as error:
-                self._free.release()
-                if self._closed:
-                    return
-                _log.error("the control socket could not take a caller: %s", error)
-                time.sleep(_LAST_WORDS)
-                continue
-            from launcher.control.connection import Connection
-            from launcher.control.services import methods_for
-
-            methods = methods or methods_for(self._vm)
-            connection = Connection(peer, methods)
-            with self._lock:
-                if self._closed:
-                    peer.close()
-                    return
-                self._connections.add(connection)
-            threading.Thread(target=self._serve, args=(connection,), daemon=True).start()
-
-    def _serve(self, connection: "Connection") -> None:
-        try:
-            connection.serve()
-        finally:
-            with self._lock:
-                self._connections.discard(connection)
-            self._free.release()
-
-    def close(self) -> None:
-        """Take no more callers, and let those that are there hear the end of what they asked."""
-        with self._lock:
-            self._closed = True
-            connections = list(self._connections)
-        with suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)  # wakes accept()
-        deadline = time.monotonic() + _LAST_WORDS
-        for connection in connections:
-            connection.finish(max(0.0, deadline - time.monotonic()))

@@ -1,42 +1,104 @@
-"""Our own service, gpu_launcher.v1.VirtualMachine: what `gpu-launcher ctl` asks and KubeVirt's protocol has no words
-for."""
+"""What `gpu-launcher ctl` asks: gpu_launcher.v1.VirtualMachine, a function for each method of api/vm.proto."""
 
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
+
+from grpclib.const import Handler
 
 from launcher.control.api import vm_pb2 as api
-from launcher.control.methods import Call, Method, methods_of, one
-from launcher.running import operations
-from launcher.running.vm import VM, Phase
+from launcher.control.changes import changes_of
+from launcher.control.methods import methods_of
+from launcher.control.threads import Threads
+from launcher.errors import Refusal
+from launcher.running import guest, operations
+from launcher.running.vm import VM, Phase, StopRequested
+
+_log = logging.getLogger(__name__)
+
+_SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
+_T = TypeVar("_T")
+
+#: When libvirt is asked: while it starts a domain, which takes minutes with VFIO, it keeps whoever asks waiting.
+_STARTED = (Phase.RUNNING, Phase.STOPPING)
+
+#: The path of the one method that is answered whatever else is at work.
+KILL = f"/{_SERVICE.full_name}/Kill"
 
 
-def virtual_machine(vm: VM) -> dict[str, Method]:
-    def state(request: api.GetStateRequest) -> api.State:
-        phase = vm.phase
-        answer = api.State(
-            namespace=vm.identity.namespace, name=vm.identity.name, uid=vm.identity.uid, phase=phase.value
-        )
-        # While it starts, libvirt may keep whoever asks waiting.
-        if phase in (Phase.RUNNING, Phase.STOPPING):
-            found = operations.state(vm.domain())
-            answer.state, answer.reason = found.state, found.reason
+class VirtualMachine:
+    def __init__(self, vm: VM) -> None:
+        self._vm = vm
+        self._libvirt = Threads()
+        self._killer: threading.Thread | None = None
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return methods_of(_SERVICE, self)
+
+    async def GetState(self, request: api.GetStateRequest) -> api.State:
+        vm, phase = self._vm.identity, self._vm.phase
+        answer = api.State(namespace=vm.namespace, name=vm.name, uid=vm.uid, phase=phase.value)
+        if phase in _STARTED:
+            state = await self._asked(operations.state)
+            answer.state, answer.reason = state.state, state.reason
         return answer
 
-    def changes(request: api.WatchChangesRequest, call: Call) -> Iterator[api.Change]:
-        with vm.changes() as found:
-            call.when_over(found.close)
-            for change in found:
+    async def GetXML(self, request: api.GetXMLRequest) -> api.XML:
+        return api.XML(xml=await self._asked(operations.xml))
+
+    async def GetConsole(self, request: api.GetConsoleRequest) -> api.Console:
+        return api.Console(path=await self._asked(operations.console))
+
+    async def WatchChanges(self, request: api.WatchChangesRequest) -> AsyncGenerator[api.Change]:
+        async with aclosing(changes_of(self._vm)) as changes:
+            async for change, lost in changes:
                 yield api.Change(
-                    time=change.time,
-                    phase=change.phase.value,
-                    event=change.event,
-                    reason=change.reason,
-                    lost=change.lost,
+                    time=change.time, phase=change.phase.value, event=change.event, reason=change.reason, lost=lost
                 )
 
-    answers = {
-        "GetState": one(state),
-        "GetXML": one(lambda request: api.XML(xml=operations.xml(vm.domain()))),
-        "GetConsole": one(lambda request: api.Console(path=operations.console(vm.domain()))),
-        "WatchChanges": changes,
-    }
-    return methods_of(api.DESCRIPTOR.services_by_name["VirtualMachine"], answers)
+    async def Pause(self, request: api.PauseRequest) -> api.PauseResponse:
+        await self._asked(operations.pause)
+        self._report("paused")
+        return api.PauseResponse()
+
+    async def Resume(self, request: api.ResumeRequest) -> api.ResumeResponse:
+        await self._asked(operations.resume)
+        self._report("resumed")
+        return api.ResumeResponse()
+
+    async def Reset(self, request: api.ResetRequest) -> api.ResetResponse:
+        await self._asked(operations.reset)
+        self._report("reset")
+        return api.ResetResponse()
+
+    async def Shutdown(self, request: api.ShutdownRequest) -> api.ShutdownResponse:
+        self._vm.request(StopRequested.SHUTDOWN)
+        self._report("asked to shut down")
+        return api.ShutdownResponse()
+
+    async def Kill(self, request: api.KillRequest) -> api.KillResponse:
+        self._vm.request(StopRequested.KILL)
+        self._report("told to end at once")
+        # Whoever makes the VM live may wait for libvirt itself, with all threads that ask; so libvirt hears it from one
+        # more. It ends QEMU first and then waits, so that those others' waiting ends, too.
+        if self._killer is None or not self._killer.is_alive():
+            self._killer = threading.Thread(target=self._end, name="kill", daemon=True)
+            with suppress(RuntimeError):  # no more threads: whoever makes the VM live has heard it
+                self._killer.start()
+        return api.KillResponse()
+
+    def _end(self) -> None:
+        with suppress(Refusal):  # it is not defined
+            guest.end(self._vm.domain())
+
+    async def _asked(self, operation: Callable[[Any], _T]) -> _T:
+        """What libvirt answers. Refusal where the guest has not started, or libvirt refuses."""
+        if self._vm.phase not in _STARTED:
+            raise Refusal(f"{self._vm.identity} is {self._vm.phase.value}; ask again when it is running")
+        domain = self._vm.domain()
+        return await self._libvirt.run(lambda: operation(domain))
+
+    def _report(self, words: str) -> None:
+        _log.info("%s has been %s over the control socket", self._vm.identity, words)

@@ -1,14 +1,11 @@
-"""What is asked of a domain that is defined: its state, its XML, its statistics; pause, resume, reset.
+"""What is asked of a domain that is defined: its state, its XML, its console; pause, resume, reset.
 
 Each may be called from any thread: libvirt serializes. Refusal for whatever libvirt refuses.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
-
-import libvirt
 
 from launcher.errors import Refusal
 from launcher.running.guest import asked
@@ -86,43 +83,3 @@ def console(domain: Any) -> str:
     if path is None:
         raise Refusal("the VM has no serial console; its manifest has autoattachSerialConsole: false")
     return path
-
-
-def hypervisor_version(domain: Any) -> tuple[int, int, int]:
-    """The version of QEMU, or of what else runs the domain."""
-    with asked("tell QEMU's version"):
-        number = domain.connect().getVersion()
-    return number // 1_000_000, number // 1000 % 1000, number % 1000
-
-
-@dataclass(frozen=True)
-class Statistics:
-    """What libvirt counts of a running domain, under its own names.
-
-    `counters`: virConnectGetAllDomainStats, like cpu.time (nanoseconds) and block.0.rd.bytes. `memory`:
-    virDomainMemoryStats, in KiB but for the faults, like rss; `maximum_memory` in KiB.
-    """
-
-    name: str
-    uuid: str
-    counters: Mapping[str, Any]
-    memory: Mapping[str, int]
-    maximum_memory: int
-
-
-def statistics(domain: Any) -> Statistics:
-    wanted = (
-        libvirt.VIR_DOMAIN_STATS_CPU_TOTAL
-        | libvirt.VIR_DOMAIN_STATS_VCPU
-        | libvirt.VIR_DOMAIN_STATS_INTERFACE
-        | libvirt.VIR_DOMAIN_STATS_BLOCK
-    )
-    with asked("tell the domain's statistics"):
-        found = domain.connect().domainListGetStats([domain], wanted)
-        return Statistics(
-            name=domain.name(),
-            uuid=domain.UUIDString(),
-            counters=found[0][1] if found else {},
-            memory=domain.memoryStats(),
-            maximum_memory=domain.info()[1],
-        )

@@ -6,21 +6,17 @@ nothing here waits for it: a question is answered while a start takes minutes.
 
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from launcher.errors import Refusal
 
 if TYPE_CHECKING:
     from launcher.running.events import Changed, Ending, NotStarted, Started
-
-#: What a subscriber may leave unread; beyond that it loses the oldest.
-_UNREAD = 256
 
 
 class Phase(Enum):
@@ -61,65 +57,13 @@ class Change:
     """Something has happened, at `time` (seconds since 1970, UTC), after which the VM is in `phase`.
 
     `event` and `reason` are libvirt's lifecycle event in words, like "suspended" and "paused" (virDomainEventType);
-    both are empty where it is the phase that has changed. `lost` counts the changes just before this one that the
-    subscriber was too slow for.
+    both are empty where it is the phase that has changed.
     """
 
     time: float
     phase: Phase
     event: str = ""
     reason: str = ""
-    lost: int = 0
-
-
-class Changes(Iterator[Change]):
-    """A subscription: the changes from its making on, each as it comes; ends after ENDED, or when it is closed.
-
-    For one reader, which may wait; close() is for any thread.
-    """
-
-    def __init__(self) -> None:
-        self._unread: deque[Change] = deque()
-        self._lost = 0
-        self._closed = False
-        self._news = threading.Condition()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
-    def __next__(self) -> Change:
-        with self._news:
-            self._news.wait_for(lambda: self._unread or self._closed)
-            if not self._unread:
-                raise StopIteration
-            change, lost = self._unread.popleft(), self._lost
-            self._lost = 0
-        return replace(change, lost=lost)
-
-    def close(self) -> None:
-        """No more changes come; those that have come can still be read."""
-        with self._news:
-            self._closed = True
-            self._news.notify()
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
-
-    def add(self, change: Change) -> None:
-        """For the VM: one more, without waiting for the reader."""
-        with self._news:
-            if self._closed:
-                return
-            if len(self._unread) == _UNREAD:
-                self._unread.popleft()
-                self._lost += 1
-            self._unread.append(change)
-            self._closed = change.phase is Phase.ENDED
-            self._news.notify()
 
 
 class VM:
@@ -132,7 +76,7 @@ class VM:
         self._lock = threading.Lock()
         self._phase = Phase.PREPARING
         self._domain: Any = None
-        self._changes: list[Changes] = []
+        self._subscribers: list[Callable[[Change], object]] = []
 
     @property
     def phase(self) -> Phase:
@@ -149,13 +93,20 @@ class VM:
         """Have the VM end; returns at once. What is requested before the start prevents it."""
         self.events.put(stop)
 
-    def changes(self) -> Changes:
-        """Subscribe to what happens from now on; the first change is the phase as it is."""
-        changes = Changes()
+    @contextmanager
+    def telling(self, subscriber: Callable[[Change], object]) -> Iterator[None]:
+        """The subscriber is told every change within, from the phase as it is on.
+
+        It is called in the thread that changes something, once at a time, and must not wait.
+        """
         with self._lock:
-            changes.add(Change(time.time(), self._phase))
-            self._changes.append(changes)
-        return changes
+            subscriber(Change(time.time(), self._phase))
+            self._subscribers.append(subscriber)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._subscribers.remove(subscriber)
 
     # For launcher.running alone.
 
@@ -178,6 +129,5 @@ class VM:
         """Tell the subscribers."""
         with self._lock:
             change = Change(time.time(), self._phase, event, reason)
-            self._changes = [changes for changes in self._changes if not changes.closed]
-            for changes in self._changes:
-                changes.add(change)
+            for subscriber in self._subscribers:
+                subscriber(change)

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlauncher/control/api/vm.proto\x12\x0fgpu_launcher.v1\"\x11\n\x0fGetStateRequest\"c\n\x05State\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\r\n\x05phase\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\"\x0f\n\rGetXMLRequest\"\x12\n\x03XML\x12\x0b\n\x03xml\x18\x01 \x01(\t\"\x13\n\x11GetConsoleRequest\"\x17\n\x07\x43onsole\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x15\n\x13WatchChangesRequest\"R\n\x06\x43hange\x12\x0c\n\x04time\x18\x01 \x01(\x01\x12\r\n\x05phase\x18\x02 \x01(\t\x12\r\n\x05\x65vent\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0c\n\x04lost\x18\x05 \x01(\r2\xb3\x02\n\x0eVirtualMachine\x12\x44\n\x08GetState\x12 .gpu_launcher.v1.GetStateRequest\x1a\x16.gpu_launcher.v1.State\x12>\n\x06GetXML\x12\x1e.gpu_launcher.v1.GetXMLRequest\x1a\x14.gpu_launcher.v1.XML\x12J\n\nGetConsole\x12\".gpu_launcher.v1.GetConsoleRequest\x1a\x18.gpu_launcher.v1.Console\x12O\n\x0cWatchChanges\x12$.gpu_launcher.v1.WatchChangesRequest\x1a\x17.gpu_launcher.v1.Change0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1dlauncher/control/api/vm.proto\x12\x0fgpu_launcher.v1\"\x11\n\x0fGetStateRequest\"c\n\x05State\x12\x11\n\tnamespace\x18\x01 \x01(\t\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x0b\n\x03uid\x18\x03 \x01(\t\x12\r\n\x05phase\x18\x04 \x01(\t\x12\r\n\x05state\x18\x05 \x01(\t\x12\x0e\n\x06reason\x18\x06 \x01(\t\"\x0f\n\rGetXMLRequest\"\x12\n\x03XML\x12\x0b\n\x03xml\x18\x01 \x01(\t\"\x13\n\x11GetConsoleRequest\"\x17\n\x07\x43onsole\x12\x0c\n\x04path\x18\x01 \x01(\t\"\x15\n\x13WatchChangesRequest\"R\n\x06\x43hange\x12\x0c\n\x04time\x18\x01 \x01(\x01\x12\r\n\x05phase\x18\x02 \x01(\t\x12\r\n\x05\x65vent\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\x12\x0c\n\x04lost\x18\x05 \x01(\r\"\x0e\n\x0cPauseRequest\"\x0f\n\rPauseResponse\"\x0f\n\rResumeRequest\"\x10\n\x0eResumeResponse\"\x0e\n\x0cResetRequest\"\x0f\n\rResetResponse\"\x11\n\x0fShutdownRequest\"\x12\n\x10ShutdownResponse\"\r\n\x0bKillRequest\"\x0e\n\x0cKillResponse2\xa4\x05\n\x0eVirtualMachine\x12\x44\n\x08GetState\x12 .gpu_launcher.v1.GetStateRequest\x1a\x16.gpu_launcher.v1.State\x12>\n\x06GetXML\x12\x1e.gpu_launcher.v1.GetXMLRequest\x1a\x14.gpu_launcher.v1.XML\x12J\n\nGetConsole\x12\".gpu_launcher.v1.GetConsoleRequest\x1a\x18.gpu_launcher.v1.Console\x12O\n\x0cWatchChanges\x12$.gpu_launcher.v1.WatchChangesRequest\x1a\x17.gpu_launcher.v1.Change0\x01\x12\x46\n\x05Pause\x12\x1d.gpu_launcher.v1.PauseRequest\x1a\x1e.gpu_launcher.v1.PauseResponse\x12I\n\x06Resume\x12\x1e.gpu_launcher.v1.ResumeRequest\x1a\x1f.gpu_launcher.v1.ResumeResponse\x12\x46\n\x05Reset\x12\x1d.gpu_launcher.v1.ResetRequest\x1a\x1e.gpu_launcher.v1.ResetResponse\x12O\n\x08Shutdown\x12 .gpu_launcher.v1.ShutdownRequest\x1a!.gpu_launcher.v1.ShutdownResponse\x12\x43\n\x04Kill\x12\x1c.gpu_launcher.v1.KillRequest\x1a\x1d.gpu_launcher.v1.KillResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -47,6 +47,26 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_WATCHCHANGESREQUEST']._serialized_end=274
   _globals['_CHANGE']._serialized_start=276
   _globals['_CHANGE']._serialized_end=358
-  _globals['_VIRTUALMACHINE']._serialized_start=361
-  _globals['_VIRTUALMACHINE']._serialized_end=668
+  _globals['_PAUSEREQUEST']._serialized_start=360
+  _globals['_PAUSEREQUEST']._serialized_end=374
+  _globals['_PAUSERESPONSE']._serialized_start=376
+  _globals['_PAUSERESPONSE']._serialized_end=391
+  _globals['_RESUMEREQUEST']._serialized_start=393
+  _globals['_RESUMEREQUEST']._serialized_end=408
+  _globals['_RESUMERESPONSE']._serialized_start=410
+  _globals['_RESUMERESPONSE']._serialized_end=426
+  _globals['_RESETREQUEST']._serialized_start=428
+  _globals['_RESETREQUEST']._serialized_end=442
+  _globals['_RESETRESPONSE']._serialized_start=444
+  _globals['_RESETRESPONSE']._serialized_end=459
+  _globals['_SHUTDOWNREQUEST']._serialized_start=461
+  _globals['_SHUTDOWNREQUEST']._serialized_end=478
+  _globals['_SHUTDOWNRESPONSE']._serialized_start=480
+  _globals['_SHUTDOWNRESPONSE']._serialized_end=498
+  _globals['_KILLREQUEST']._serialized_start=500
+  _globals['_KILLREQUEST']._serialized_end=513
+  _globals['_KILLRESPONSE']._serialized_start=515
+  _globals['_KILLRESPONSE']._serialized_end=529
+  _globals['_VIRTUALMACHINE']._serialized_start=532
+  _globals['_VIRTUALMACHINE']._serialized_end=1208
 # @@protoc_insertion_point(module_scope)

@@ -61,3 +61,43 @@ class Change(_message.Message):
     reason: str
     lost: int
     def __init__(self, time: _Optional[float] = ..., phase: _Optional[str] = ..., event: _Optional[str] = ..., reason: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
+
+class PauseRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class PauseResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResumeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ResetResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ShutdownRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ShutdownResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class KillRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class KillResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...

@@ -3,7 +3,7 @@
 
 import subprocess
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,11 @@ import libvirt
 from launcher.control.served import served
 from launcher.running.vm import VM, Identity, Phase
 from tests.processes import BIN, ROOT
+
+OURS = "/gpu_launcher.v1.VirtualMachine/"
+HEALTH = "/grpc.health.v1.Health/"
+CHECK = f"{HEALTH}Check"
+SERVING, NOT_SERVING, SERVICE_UNKNOWN = b"\x08\x01", b"\x08\x02", b"\x08\x03"  # HealthCheckResponse.status
 
 UID = "b1f0bb32-6f0a-4d3e-9d3c-0c6f0f3d7a11"
 IDENTITY = Identity("lab", "vm", UID)
@@ -57,16 +62,25 @@ class Caller:
         made: Any = self.channel.unary_stream(method)
         return made(request, timeout=30)
 
+    def several(self, method: str, requests: Iterable[bytes]) -> Any:
+        """A future of the answer to several requests in one call."""
+        made: Any = self.channel.stream_unary(method)
+        return made.future(iter(requests), timeout=30)
+
     def status(self, method: str, request: bytes = b"", compression: Any = None) -> tuple[grpc.StatusCode, str]:
         """How a call fails."""
-        try:
-            self(method, request, compression)
-        except grpc.RpcError as error:
-            return error.code(), error.details() or ""
-        raise AssertionError(f"{method} is answered")
+        return status_of(lambda: self(method, request, compression))
 
     def _method(self, method: str) -> Any:
         return self.channel.unary_unary(method)
+
+
+def status_of(call: Callable[[], object]) -> tuple[grpc.StatusCode, str]:
+    try:
+        call()
+    except grpc.RpcError as error:
+        return error.code(), error.details() or ""
+    raise AssertionError("it is answered")
 
 
 @contextmanager

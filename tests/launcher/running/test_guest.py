@@ -20,6 +20,7 @@ from launcher.paths import KERNEL_BOOT, NVRAM
 from launcher.running import guest
 from launcher.running.events import Ending
 from launcher.running.sockets import socket_directory
+from launcher.running.vm import Change
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
 from tests.launcher.vms import vmi_text, write_vmi
@@ -102,8 +103,9 @@ def test_a_guest_that_powers_itself_off_has_done_so(xml: str) -> None:
 
 def test_what_happens_to_a_domain_is_told_in_libvirts_words(xml: str) -> None:
     vm = a_vm()
+    told = list[Change]()
     with (
-        vm.changes() as changes,
+        vm.telling(told.append),
         guest.connected("test:///default", vm) as connection,
         guest.defined(connection, xml, vm) as domain,
     ):
@@ -113,8 +115,7 @@ def test_what_happens_to_a_domain_is_told_in_libvirts_words(xml: str) -> None:
             assert not guest.runs(domain)
             guest.ask_to_shut_down(domain)
             assert ending(vm) is Ending.POWERED_OFF
-        changes.close()
-        assert [(change.event, change.reason) for change in changes] == [
+        assert [(change.event, change.reason) for change in told] == [
             ("", ""),
             ("started", "booted"),
             ("suspended", "paused"),

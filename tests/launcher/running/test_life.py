@@ -19,8 +19,9 @@ from launcher.running.embedded import root_of
 from launcher.running.events import Ending
 from launcher.running.plan import Plan
 from launcher.running.run import run, tidy
-from launcher.running.vm import VM, Change, Changes, Identity, Phase, StopRequested
+from launcher.running.vm import VM, Change, Identity, Phase, StopRequested
 from tests.launcher import kernels
+from tests.launcher.running.told import Changes, told
 from tests.launcher.vms import write_vmi
 from tests.waiting import until
 
@@ -58,7 +59,7 @@ def living(plan: Plan) -> Iterator[tuple[VM, Changes, list[Ending]]]:
     """The VM as another thread has it live; how it ended, once that thread has ended."""
     vm, endings = VM(plan.identity), list[Ending]()
     thread = threading.Thread(target=lambda: endings.append(run(plan, vm, nullcontext())))
-    with vm.changes() as changes:
+    with told(vm) as changes:
         thread.start()
         try:
             yield vm, changes, endings
@@ -86,10 +87,10 @@ def test_a_vm_goes_through_its_phases_and_is_asked_at_any_time(tmp_path: Path) -
 def test_a_stop_that_comes_before_the_start_prevents_it(tmp_path: Path) -> None:
     planned = plan(tmp_path, "test:///default")
     vm = VM(planned.identity)
-    changes = vm.changes()
-    vm.request(StopRequested.SHUTDOWN)
-    assert run(planned, vm, nullcontext()) is Ending.NOT_STARTED
-    assert "started" not in [change.event for change in changes]
+    with told(vm) as changes:
+        vm.request(StopRequested.SHUTDOWN)
+        assert run(planned, vm, nullcontext()) is Ending.NOT_STARTED
+        assert "started" not in [change.event for change in changes]
 
 
 def test_a_guest_is_ready_exactly_while_it_runs_and_a_paused_one_is_resumed_to_shut_down(

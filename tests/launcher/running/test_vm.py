@@ -1,6 +1,5 @@
 """What the threads share of a VM: nobody waits for anybody."""
 
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -8,7 +7,7 @@ import libvirt
 import pytest
 
 from launcher.errors import Refusal
-from launcher.running.vm import VM, Identity, Phase, StopRequested
+from launcher.running.vm import VM, Change, Identity, Phase, StopRequested
 
 
 @pytest.fixture
@@ -40,49 +39,31 @@ def test_a_stop_waits_for_whoever_makes_the_vm_live(vm: VM) -> None:
     assert [vm.events.get(), vm.events.get()] == [StopRequested.SHUTDOWN, StopRequested.KILL]
 
 
-def test_a_subscriber_hears_the_phase_as_it_is_and_all_that_follows_to_the_end(vm: VM) -> None:
+def test_a_subscriber_is_told_the_phase_as_it_is_and_all_that_follows(vm: VM) -> None:
     vm.becomes(Phase.STARTING)
-    changes = vm.changes()
-    vm.happened("started", "booted")
-    vm.becomes(Phase.RUNNING)
-    vm.happened("suspended", "paused")
-    vm.becomes(Phase.ENDED)
-    vm.happened("undefined", "removed")
-    heard = list(changes)
-    assert [(change.phase, change.event, change.reason) for change in heard] == [
+    told: list[Change] = []
+    with vm.telling(told.append):
+        vm.happened("started", "booted")
+        vm.becomes(Phase.RUNNING)
+        vm.happened("suspended", "paused")
+        vm.becomes(Phase.ENDED)
+    assert [(change.phase, change.event, change.reason) for change in told] == [
         (Phase.STARTING, "", ""),
         (Phase.STARTING, "started", "booted"),
         (Phase.RUNNING, "", ""),
         (Phase.RUNNING, "suspended", "paused"),
         (Phase.ENDED, "", ""),
     ]
-    assert sorted(change.time for change in heard) == [change.time for change in heard]
+    assert sorted(change.time for change in told) == [change.time for change in told]
 
 
-def test_who_subscribes_to_a_vm_that_has_ended_hears_just_that(vm: VM) -> None:
-    vm.becomes(Phase.ENDED)
-    assert [change.phase for change in vm.changes()] == [Phase.ENDED]
-
-
-def test_a_subscriber_who_does_not_read_delays_nobody_and_is_told_what_it_lost(vm: VM) -> None:
-    slow, quick = vm.changes(), vm.changes()
-    for number in range(300):
-        vm.happened(str(number))
-        next(quick)
-    assert (next(quick).event, next(slow).event) == ("299", "44")
-    slow = vm.changes()
-    for number in range(300):
-        vm.happened(str(number))
-    first, second = next(slow), next(slow)
-    assert (first.event, first.lost, second.event, second.lost) == ("44", 45, "45", 0)
-
-
-def test_a_subscriber_who_waits_can_be_let_go_by_another_thread(vm: VM) -> None:
-    with vm.changes() as changes:
-        reader = threading.Thread(target=lambda: list(changes))
-        reader.start()
-        changes.close()
-        reader.join(10)
-        assert not reader.is_alive()
-    vm.becomes(Phase.RUNNING)
-    assert [change.phase for change in changes] == []
+def test_a_subscriber_that_has_gone_is_told_nothing_and_forgotten(vm: VM) -> None:
+    stays, goes = list[Change](), list[Change]()
+    with vm.telling(stays.append):
+        with vm.telling(goes.append):
+            pass
+        vm.becomes(Phase.RUNNING)
+        assert [change.phase for change in goes] == [Phase.PREPARING]
+        assert [change.phase for change in stays] == [Phase.PREPARING, Phase.RUNNING]
+        assert vm._subscribers == [stays.append]
+    assert vm._subscribers == []

@@ -1,0 +1,39 @@
+"""What happens to a VM, as its threads tell it, for whoever watches in the event loop."""
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator
+
+from launcher.running.vm import VM, Change, Phase
+
+_UNREAD = 256  # changes; a reader that is slower loses the oldest
+
+
+async def changes_of(vm: VM) -> AsyncGenerator[tuple[Change, int]]:
+    """Each change from now on, with how many just before it are lost; the first is the phase as it is, the last ENDED.
+
+    The VM knows of it until it is closed (contextlib.aclosing).
+    """
+    loop = asyncio.get_running_loop()
+    unread: deque[Change] = deque()
+    news = asyncio.Event()
+    lost = 0
+
+    def add(change: Change) -> None:
+        nonlocal lost
+        if len(unread) == _UNREAD:
+            unread.popleft()
+            lost += 1
+        unread.append(change)
+        news.set()
+
+    with vm.telling(lambda change: loop.call_soon_threadsafe(add, change)):
+        while True:
+            await news.wait()
+            news.clear()
+            while unread:
+                change = unread.popleft()
+                before, lost = lost, 0
+                yield change, before
+                if change.phase is Phase.ENDED:
+                    return

@@ -1,0 +1,39 @@
+"""What callers do wrong, in the log: a line each, and no more than the log can bear."""
+
+import logging
+import time
+
+from launcher.errors import one_line
+
+_EVERY = 1.0  # seconds between two lines: whoever makes one fault can make thousands
+
+
+class _OneLine(logging.Filter):
+    """Lets a record through as one line without its traceback, once in a while, with how many it has kept back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._next, self._kept_back = 0.0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        now = time.monotonic()
+        if now < self._next:
+            self._kept_back += 1
+            return False
+        words = [record.getMessage()]
+        if record.exc_info:
+            words.append(f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}")
+        if self._kept_back:
+            words.append(f"{self._kept_back} lines like this before it are left out")
+        record.msg, record.args, record.exc_info = one_line("the control socket: " + "; ".join(words)), None, None
+        self._next, self._kept_back = now + _EVERY, 0
+        return True
+
+
+_one_line = _OneLine()
+
+
+def shorten(*loggers: str) -> None:
+    """Have these loggers write a line for a fault, all together one a second."""
+    for name in loggers:
+        logging.getLogger(name).addFilter(_one_line)

@@ -1,0 +1,222 @@
+"""The server's end of the control socket: grpclib, with a bound on all that a caller can have of it.
+
+Who can open the socket may end the VM; but what is not the VM's end must not fill the memory that QEMU shares with this
+process, nor keep another caller out. grpclib and h2 themselves bound what is unread on a connection (HTTP/2's windows),
+the calls that are open on one (100), and the length of their headers (64 KiB).
+"""
+
+import asyncio
+import logging
+import socket
+import struct
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import grpclib.server
+from grpclib.config import Configuration
+from grpclib.const import Cardinality, Handler, Status
+from grpclib.encoding.proto import ProtoCodec
+from grpclib.exceptions import GRPCError
+from grpclib.protocol import AbstractHandler, EventsProcessor, H2Protocol, Stream
+
+from launcher.control.faults import shorten
+from launcher.control.health import Health
+from launcher.control.virtual_machine import KILL, VirtualMachine
+from launcher.running.vm import VM
+
+_log = logging.getLogger(__name__)
+
+_CONNECTIONS = 32  # another one ends the one that is quiet the longest
+_SILENT = 10.0  # seconds without a call, after which a connection ends
+_CALLS = 32  # at once, of all connections; KILL is always taken
+_CALLS_OF_ONE = 8  # at once, of one connection
+_WORN = 1000  # calls, after which a connection ends: h2 remembers something of each
+_HEADERS = 1 << 13  # bytes of a call's headers
+_REQUEST = 1 << 16  # bytes of a request
+_FRAME = 512  # bytes that a frame of a request counts beside its content: what it takes to keep it
+_WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 knows
+_READ = 1 << 14  # bytes at once: what comes in them is dealt with before another connection's turn
+_LAST_WORDS = 0.5  # seconds for callers to hear how it ended
+
+_BUSY = "/busy"  # answers what is more than _CALLS
+
+
+async def serve(listener: socket.socket, end: int, vm: VM) -> None:
+    """Answer who comes, until the eventfd `end` is written to; calls in progress have a moment then."""
+    logging.getLogger("grpclib").setLevel(logging.WARNING)  # every call that is cancelled is news to it
+    shorten(__name__, "grpclib.server", "asyncio")
+    server = _Server(vm)
+    await server.start(sock=listener)
+    ended = asyncio.Event()
+    asyncio.get_running_loop().add_reader(end, ended.set)
+    await ended.wait()
+    deadline = time.monotonic() + _LAST_WORDS
+    while server.calls() and time.monotonic() < deadline:
+        await asyncio.sleep(0.01)
+    server.close()
+    for connection in list(server.connections):
+        connection.abort()
+
+
+class _Server(grpclib.server.Server):
+    def __init__(self, vm: VM) -> None:
+        super().__init__(
+            [VirtualMachine(vm), Health(vm), _Busy()],
+            codec=ProtoCodec(),
+            config=Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW),
+        )
+        self.connections: set[_Connection] = set()
+
+    def _protocol_factory(self) -> H2Protocol:
+        return _Connection(super()._protocol_factory(), self)
+
+    def calls(self) -> int:
+        return sum(connection.calls.open for connection in self.connections)
+
+    def admit(self, newcomer: "_Connection") -> None:
+        """Have room for the newcomer: of the process that has the most connections, the one that is quiet the longest
+        ends, or else the oldest."""
+        others = set(self.connections)
+        self.connections.add(newcomer)
+        if len(others) >= _CONNECTIONS:
+            of_process = Counter(connection.process for connection in self.connections)
+            last = max(others, key=lambda one: (of_process[one.process], not one.calls.open, -one.since))
+            _log.warning(
+                "there are %d connections, %d of process %d; one of these ends",
+                len(self.connections), of_process[last.process], last.process,
+            )  # fmt: skip
+            last.abort()
+
+
+class _Busy:
+    def __mapping__(self) -> dict[str, Handler]:
+        return {_BUSY: Handler(self.refuse, Cardinality.UNARY_UNARY, type(None), type(None))}
+
+    async def refuse(self, stream: Any) -> None:
+        raise GRPCError(
+            Status.RESOURCE_EXHAUSTED,
+            f"{_CALLS} calls are at work, or {_CALLS_OF_ONE} of this connection; ask again when one of them has ended",
+        )
+
+
+class _Connection(H2Protocol, asyncio.BufferedProtocol):
+    """grpclib's, which ends when it is quiet for too long, does not speak gRPC, or is one too many."""
+
+    def __init__(self, plain: H2Protocol, server: _Server) -> None:
+        self.calls = _Calls(plain.handler, self, server)
+        super().__init__(self.calls, plain.config, plain.h2_config)
+        self._server = server
+        self._read = bytearray(_READ)
+        self._transport: asyncio.Transport
+        self._silence: asyncio.TimerHandle | None = None
+        #: The process at the other end, and when it connected or its last call ended.
+        self.process, self.since = 0, 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        super().connection_made(transport)
+        self.processor = _Processor(self.calls, self.connection)
+        self._transport = transport
+        credentials = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
+        self.process = struct.unpack("3i", credentials)[0]
+        self.quiet()
+        self._server.admit(self)
+
+    def get_buffer(self, sizehint: int) -> bytearray:
+        return self._read
+
+    def buffer_updated(self, size: int) -> None:
+        try:
+            self.data_received(bytes(self._read[:size]))
+        except Exception as error:
+            _log.warning("process %d is hung up on: %s", self.process, error or type(error).__name__)
+            self.abort()
+        if self._transport.is_closing():
+            self._transport.abort()  # what it does not read would keep it open
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._transport.pause_reading()  # each frame of some kinds is answered by another
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._transport.resume_reading()
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        self.talking()
+        self._server.connections.discard(self)
+        super().connection_lost(exc)
+
+    def quiet(self) -> None:
+        """It has no call from now on."""
+        if self._transport.is_closing():
+            return
+        self.since = time.monotonic()
+        self._silence = asyncio.get_running_loop().call_later(_SILENT, self.abort)
+        if self.connection.streams_started >= _WORN:
+            self._transport.close()
+
+    def talking(self) -> None:
+        """It has a call, or is no more."""
+        if self._silence is not None:
+            self._silence.cancel()
+
+    def abort(self) -> None:
+        self._server.connections.discard(self)
+        self._transport.abort()
+
+
+class _Calls(AbstractHandler):
+    """The calls of one connection, from their headers to their end; grpclib's handler answers them."""
+
+    def __init__(self, handler: AbstractHandler, connection: _Connection, server: _Server) -> None:
+        self._handler = handler
+        self._connection = connection
+        self._server = server
+        self._release: dict[Stream, Callable[[], None]] = {}
+
+    @property
+    def open(self) -> int:
+        return len(self._release)
+
+    def accept(self, stream: Stream, headers: Any, release_stream: Callable[[], None]) -> None:
+        if sum(len(name) + len(value) for name, value in headers) > _HEADERS:
+            raise ValueError(f"a call's headers have more than {_HEADERS} bytes")
+        if self._connection.connection.streams_started > 2 * _WORN:
+            raise ValueError(f"more than {2 * _WORN} calls on one connection, and always one at work")
+        path = dict(headers).get(":path")
+        if self.open >= _CALLS_OF_ONE or (path != KILL and self._server.calls() >= _CALLS):
+            headers = [(name, _BUSY if name == ":path" else value) for name, value in headers]
+        self._release[stream] = release_stream
+        self._connection.talking()
+        self._handler.accept(stream, headers, lambda: self._end(stream))
+
+    def cancel(self, stream: Stream) -> None:
+        self._handler.cancel(stream)
+        self._end(stream)  # one that is cancelled before its first step would stay
+
+    def close(self) -> None:
+        self._handler.close()
+
+    def _end(self, stream: Stream) -> None:
+        if (release := self._release.pop(stream, None)) is not None:
+            release()
+            if not self._release:
+                self._connection.quiet()
+
+
+class _Processor(EventsProcessor):
+    def process_data_received(self, event: Any) -> None:
+        """Keep what comes of a request, up to _REQUEST; the call ends where there is more."""
+        stream = self.streams.get(event.stream_id)
+        if stream is not None:
+            stream.data_received += _FRAME
+            if stream.data_received + len(event.data) > _REQUEST:
+                if stream.wrapper is None:  # all of it came at once with the headers
+                    raise ValueError(f"a request has more than {_REQUEST} bytes")
+                stream.wrapper.cancel(GRPCError(Status.RESOURCE_EXHAUSTED, f"a request has at most {_REQUEST} bytes"))
+                self.connection.ack(event.stream_id, event.flow_controlled_length)
+                return
+        super().process_data_received(event)
