@@ -18,7 +18,7 @@ from launcher.errors import LauncherError, one_line
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE = 10.0  # seconds for a caller to send its request, or to take the one answer
+_PATIENCE = 5.0  # seconds for a caller to send its request, or to take the one answer
 
 _Stream = Stream[Any, Any]
 
@@ -31,27 +31,29 @@ def methods_of(service: ServiceDescriptor, answers: object, full_name: str | Non
     as described.
     """
     return {
-        f"/{full_name or service.full_name}/{method.name}": _handler(method, getattr(answers, method.name))
+        (path := f"/{full_name or service.full_name}/{method.name}"): _handler(
+            path, method, getattr(answers, method.name)
+        )
         for method in service.methods
     }
 
 
-def _handler(method: MethodDescriptor, answer: Callable[[Any], Any]) -> Handler:
+def _handler(path: str, method: MethodDescriptor, answer: Callable[[Any], Any]) -> Handler:
     types = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
     if method.server_streaming:
-        return Handler(partial(_answer_many, method.full_name, answer), Cardinality.UNARY_STREAM, *types)
-    return Handler(partial(_answer_one, method.full_name, answer), Cardinality.UNARY_UNARY, *types)
+        return Handler(partial(_answer_many, path, answer), Cardinality.UNARY_STREAM, *types)
+    return Handler(partial(_answer_one, path, answer), Cardinality.UNARY_UNARY, *types)
 
 
-async def _answer_one(name: str, answer: Callable[[Any], Awaitable[Message]], stream: _Stream) -> None:
-    with _status_of_errors(name):
+async def _answer_one(path: str, answer: Callable[[Any], Awaitable[Message]], stream: _Stream) -> None:
+    with _status_of_errors(path):
         message = await answer(await _request(stream))
         async with asyncio.timeout(_PATIENCE):
             await stream.send_message(message)
 
 
-async def _answer_many(name: str, answers: Callable[[Any], AsyncGenerator[Message]], stream: _Stream) -> None:
-    with _status_of_errors(name):
+async def _answer_many(path: str, answers: Callable[[Any], AsyncGenerator[Message]], stream: _Stream) -> None:
+    with _status_of_errors(path):
         async with aclosing(answers(await _request(stream))) as messages:
             async for message in messages:
                 await stream.send_message(message)
@@ -74,7 +76,7 @@ async def _request(stream: _Stream) -> Any:
 
 
 @contextmanager
-def _status_of_errors(name: str) -> Iterator[None]:
+def _status_of_errors(path: str) -> Iterator[None]:
     """What is raised within, as a call's status."""
     try:
         yield
@@ -83,7 +85,7 @@ def _status_of_errors(name: str) -> Iterator[None]:
     except LauncherError as error:
         raise GRPCError(Status.FAILED_PRECONDITION, one_line(error)) from error
     except TimeoutError as error:
-        raise GRPCError(Status.DEADLINE_EXCEEDED, f"the caller keeps {name} waiting") from error
+        raise GRPCError(Status.DEADLINE_EXCEEDED, f"the caller keeps {path} waiting") from error
     except Exception as error:
-        _log.exception("%s failed", name)
-        raise GRPCError(Status.INTERNAL, f"{name} failed; the launcher's log says how") from error
+        _log.exception("%s failed", path)
+        raise GRPCError(Status.INTERNAL, f"{path} failed; the launcher's log says how") from error

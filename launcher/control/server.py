@@ -20,6 +20,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.encoding.proto import ProtoCodec
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import AbstractHandler, EventsProcessor, H2Protocol, Stream
+from grpclib.server import request_handler
 
 from launcher.control.faults import shorten
 from launcher.control.health import Health
@@ -29,7 +30,7 @@ from launcher.running.vm import VM
 _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 32  # another one ends the one that is quiet the longest
-_SILENT = 10.0  # seconds without a call, after which a connection ends
+_SILENT = 5.0  # seconds without a call, after which a connection ends
 _CALLS = 32  # at once, of all connections; KILL is always taken
 _CALLS_OF_ONE = 8  # at once, of one connection
 _WORN = 1000  # calls, after which a connection ends: h2 remembers something of each
@@ -40,37 +41,37 @@ _WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 knows
 _READ = 1 << 14  # bytes at once: what comes in them is dealt with before another connection's turn
 _LAST_WORDS = 0.5  # seconds for callers to hear how it ended
 
-_BUSY = "/busy"  # answers what is more than _CALLS
-
 
 async def serve(listener: socket.socket, end: int, vm: VM) -> None:
     """Answer who comes, until the eventfd `end` is written to; calls in progress have a moment then."""
     logging.getLogger("grpclib").setLevel(logging.WARNING)  # every call that is cancelled is news to it
     shorten(__name__, "grpclib.server", "asyncio")
-    server = _Server(vm)
-    await server.start(sock=listener)
-    ended = asyncio.Event()
-    asyncio.get_running_loop().add_reader(end, ended.set)
+    loop, ended, server = asyncio.get_running_loop(), asyncio.Event(), _Server(vm)
+    accepting = await loop.create_unix_server(server.connection, sock=listener)
+    loop.add_reader(end, ended.set)
     await ended.wait()
-    deadline = time.monotonic() + _LAST_WORDS
-    while server.calls() and time.monotonic() < deadline:
+    accepting.close()
+    deadline = loop.time() + _LAST_WORDS
+    while server.calls() and loop.time() < deadline:
         await asyncio.sleep(0.01)
-    server.close()
     for connection in list(server.connections):
         connection.abort()
 
 
-class _Server(grpclib.server.Server):
+class _Server:
     def __init__(self, vm: VM) -> None:
-        super().__init__(
-            [VirtualMachine(vm), Health(vm), _Busy()],
+        # grpclib's own serves without bounds; what it makes for a connection has the parts of ours.
+        plain = grpclib.server.Server(
+            [VirtualMachine(vm), Health(vm)],
             codec=ProtoCodec(),
             config=Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW),
-        )
+        )._protocol_factory()
+        assert isinstance(plain.handler, grpclib.server.Handler)
+        self.config, self.h2_config, self.handler = plain.config, plain.h2_config, plain.handler
         self.connections: set[_Connection] = set()
 
-    def _protocol_factory(self) -> H2Protocol:
-        return _Connection(super()._protocol_factory(), self)
+    def connection(self) -> "_Connection":
+        return _Connection(self)
 
     def calls(self) -> int:
         return sum(connection.calls.open for connection in self.connections)
@@ -84,29 +85,18 @@ class _Server(grpclib.server.Server):
             of_process = Counter(connection.process for connection in self.connections)
             last = max(others, key=lambda one: (of_process[one.process], not one.calls.open, -one.since))
             _log.warning(
-                "there are %d connections, %d of process %d; one of these ends",
+                "%d connections, %d of them of process %d; one of these ends",
                 len(self.connections), of_process[last.process], last.process,
             )  # fmt: skip
             last.abort()
 
 
-class _Busy:
-    def __mapping__(self) -> dict[str, Handler]:
-        return {_BUSY: Handler(self.refuse, Cardinality.UNARY_UNARY, type(None), type(None))}
-
-    async def refuse(self, stream: Any) -> None:
-        raise GRPCError(
-            Status.RESOURCE_EXHAUSTED,
-            f"{_CALLS} calls are at work, or {_CALLS_OF_ONE} of this connection; ask again when one of them has ended",
-        )
-
-
 class _Connection(H2Protocol, asyncio.BufferedProtocol):
     """grpclib's, which ends when it is quiet for too long, does not speak gRPC, or is one too many."""
 
-    def __init__(self, plain: H2Protocol, server: _Server) -> None:
-        self.calls = _Calls(plain.handler, self, server)
-        super().__init__(self.calls, plain.config, plain.h2_config)
+    def __init__(self, server: _Server) -> None:
+        self.calls = _Calls(self, server)
+        super().__init__(self.calls, server.config, server.h2_config)
         self._server = server
         self._read = bytearray(_READ)
         self._transport: asyncio.Transport
@@ -121,7 +111,7 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         self._transport = transport
         credentials = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
         self.process = struct.unpack("3i", credentials)[0]
-        self.quiet()
+        self.is_quiet()
         self._server.admit(self)
 
     def get_buffer(self, sizehint: int) -> bytearray:
@@ -145,12 +135,13 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         self._transport.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.talking()
+        self.talks()
         self._server.connections.discard(self)
         super().connection_lost(exc)
 
-    def quiet(self) -> None:
+    def is_quiet(self) -> None:
         """It has no call from now on."""
+        self.talks()
         if self._transport.is_closing():
             return
         self.since = time.monotonic()
@@ -158,8 +149,8 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         if self.connection.streams_started >= _WORN:
             self._transport.close()
 
-    def talking(self) -> None:
-        """It has a call, or is no more."""
+    def talks(self) -> None:
+        """It has a call from now on, or is no more."""
         if self._silence is not None:
             self._silence.cancel()
 
@@ -169,42 +160,54 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
 
 
 class _Calls(AbstractHandler):
-    """The calls of one connection, from their headers to their end; grpclib's handler answers them."""
+    """The calls of one connection, from their headers to their end."""
 
-    def __init__(self, handler: AbstractHandler, connection: _Connection, server: _Server) -> None:
-        self._handler = handler
+    def __init__(self, connection: _Connection, server: _Server) -> None:
         self._connection = connection
         self._server = server
-        self._release: dict[Stream, Callable[[], None]] = {}
+        self._tasks: dict[Stream, asyncio.Task[None]] = {}
 
     @property
     def open(self) -> int:
-        return len(self._release)
+        return len(self._tasks)
 
     def accept(self, stream: Stream, headers: Any, release_stream: Callable[[], None]) -> None:
         if sum(len(name) + len(value) for name, value in headers) > _HEADERS:
             raise ValueError(f"a call's headers have more than {_HEADERS} bytes")
         if self._connection.connection.streams_started > 2 * _WORN:
             raise ValueError(f"more than {2 * _WORN} calls on one connection, and always one at work")
-        path = dict(headers).get(":path")
-        if self.open >= _CALLS_OF_ONE or (path != KILL and self._server.calls() >= _CALLS):
-            headers = [(name, _BUSY if name == ":path" else value) for name, value in headers]
-        self._release[stream] = release_stream
-        self._connection.talking()
-        self._handler.accept(stream, headers, lambda: self._end(stream))
+        path = dict(headers).get(":path", "")
+        busy = self.open >= _CALLS_OF_ONE or (path != KILL and self._server.calls() >= _CALLS)
+        grpc = self._server.handler
+        mapping = {path: _BUSY} if busy else grpc.mapping
+        answering = request_handler(mapping, stream, headers, grpc.codec, None, grpc.dispatch, lambda: None)
+        self._connection.talks()
+        task = self._tasks[stream] = asyncio.get_running_loop().create_task(answering)
+        # Here and not in answering, whose first step a cancellation may forestall.
+        task.add_done_callback(lambda _: self._end(stream, release_stream))
 
     def cancel(self, stream: Stream) -> None:
-        self._handler.cancel(stream)
-        self._end(stream)  # one that is cancelled before its first step would stay
+        self._tasks.pop(stream).cancel()
 
     def close(self) -> None:
-        self._handler.close()
+        for task in self._tasks.values():
+            task.cancel()
 
-    def _end(self, stream: Stream) -> None:
-        if (release := self._release.pop(stream, None)) is not None:
-            release()
-            if not self._release:
-                self._connection.quiet()
+    def _end(self, stream: Stream, release_stream: Callable[[], None]) -> None:
+        self._tasks.pop(stream, None)
+        release_stream()
+        if not self._tasks:
+            self._connection.is_quiet()
+
+
+async def _refuse(stream: Any) -> None:
+    raise GRPCError(
+        Status.RESOURCE_EXHAUSTED,
+        f"{_CALLS} calls are at work, or {_CALLS_OF_ONE} of this connection; ask again when one of them has ended",
+    )
+
+
+_BUSY = Handler(_refuse, Cardinality.UNARY_UNARY, type(None), type(None))
 
 
 class _Processor(EventsProcessor):

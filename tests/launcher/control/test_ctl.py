@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from launcher.control.api import vm_pb2
 from launcher.control.served import served
 from launcher.running.vm import VM, Phase, StopRequested
 from tests.conftest import Command
@@ -126,10 +127,13 @@ def test_a_launcher_that_ends_without_an_answer_is_one_line_and_1(gpu_launcher: 
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
 
-def test_what_is_no_action_is_2(gpu_launcher: Command) -> None:
+def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -> None:
     result = gpu_launcher("ctl", "start")
     assert (result.stderr.count("\n"), result.returncode) == (1, 2)
-    assert "'state', 'xml', 'pause'" in result.stderr
+    methods = [method.name for method in vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"].methods]
+    named = {"WatchChanges": "events", "GetState": "state", "GetXML": "xml", "GetConsole": "console"}
+    actions = re.findall("'([a-z]+)'", result.stderr.partition("is not one of")[2])
+    assert sorted(actions) == sorted(named.get(method, method.lower()) for method in methods)
 
 
 def test_events_are_one_line_each_until_the_vm_ends(path: Path, vm: VM) -> None:

@@ -1,0 +1,102 @@
+"""A caller who speaks HTTP/2 frame by frame, and need not keep to it."""
+
+import socket
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.events import DataReceived, Event, ResponseReceived, StreamEnded, StreamReset, TrailersReceived
+
+HEADERS = (
+    (":method", "POST"),
+    (":scheme", "http"),
+    (":authority", "localhost"),
+    ("te", "trailers"),
+    ("content-type", "application/grpc"),
+)
+
+
+def message(content: bytes = b"") -> bytes:
+    """As gRPC frames it."""
+    return struct.pack(">?I", False, len(content)) + content
+
+
+class Raw:
+    def __init__(self, path: Path) -> None:
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(30)
+        self.socket.connect(str(path))
+        self.h2 = H2Connection(H2Configuration(header_encoding="utf-8", validate_outbound_headers=False))
+        self.h2.initiate_connection()
+        self.events: list[Event] = []
+
+    def open(self, path: str, *headers: tuple[str, str], end: bool = False) -> int:
+        """Begin a call; the number of its stream."""
+        stream = self.h2.get_next_available_stream_id()
+        self.h2.send_headers(stream, [*HEADERS, (":path", path), *headers], end_stream=end)
+        return stream
+
+    def call(self, path: str, request: bytes = b"") -> int:
+        """A whole request."""
+        stream = self.open(path)
+        self.h2.send_data(stream, message(request), end_stream=True)
+        return stream
+
+    def flush(self) -> None:
+        self.socket.sendall(self.h2.data_to_send())
+
+    def hear(self) -> bool:
+        """Whether there is more; what has come is in `events`."""
+        data = self.socket.recv(1 << 16)
+        for event in self.h2.receive_data(data):
+            if isinstance(event, DataReceived):
+                self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
+            self.events.append(event)
+        self.flush()
+        return data != b""
+
+    def status(self, stream: int) -> tuple[int, str]:
+        """gRPC's status of that call, and its words. AssertionError where the connection ends without."""
+        while True:
+            for event in self.events:
+                if isinstance(event, ResponseReceived | TrailersReceived) and event.stream_id == stream:
+                    headers = {str(name): str(value) for name, value in event.headers}
+                    if "grpc-status" in headers:
+                        return int(headers["grpc-status"]), headers.get("grpc-message", "")
+            assert self.hear(), self.events
+
+    def is_told(self, stream: int) -> bool:
+        """Whether something comes in that call."""
+        while not any(isinstance(event, DataReceived) and event.stream_id == stream for event in self.events):
+            if not self.hear():
+                return False
+        return True
+
+    def ended(self) -> set[int]:
+        """The streams that have been answered or reset."""
+        return {
+            event.stream_id
+            for event in self.events
+            if isinstance(event, StreamEnded | StreamReset) and event.stream_id is not None
+        }
+
+    def is_hung_up_on(self) -> bool:
+        """Whether the connection ends within the socket's patience."""
+        try:
+            while self.hear():
+                pass
+        except TimeoutError:
+            return False
+        except OSError:  # it was reset
+            return True
+        return True
+
+
+@contextmanager
+def raw(path: Path) -> Iterator[Raw]:
+    caller = Raw(path)
+    with caller.socket:
+        yield caller

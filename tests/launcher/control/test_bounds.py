@@ -1,0 +1,280 @@
+"""What a caller can have of the launcher: each bound, on a real socket of a process of its own."""
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+
+import grpc
+import pytest
+
+from tests.conftest import Command
+from tests.launcher.control.alone import Alone, alone
+from tests.launcher.control.raw import message, raw
+from tests.launcher.control.serving import CHECK, HEALTH, OURS, SERVING, Caller, status_of
+from tests.waiting import until
+
+OK, INVALID_ARGUMENT, DEADLINE_EXCEEDED, RESOURCE_EXHAUSTED = 0, 3, 4, 8
+WATCH = f"{OURS}WatchChanges"
+
+
+@pytest.fixture
+def launcher(tmp_path: Path, short_dir: Path) -> Iterator[Alone]:
+    with alone(tmp_path, short_dir / "sock") as launcher:
+        yield launcher
+
+
+def is_answered(launcher: Alone) -> bool:
+    with raw(launcher.socket) as caller:
+        call = caller.call(f"{OURS}GetState")
+        caller.flush()
+        return caller.status(call) == (OK, "")
+
+
+def test_a_caller_who_has_gone_leaves_nothing_and_an_idle_launcher_sleeps(launcher: Alone) -> None:
+    threads, descriptors = launcher.threads(), launcher.descriptors() + 3  # the event loop's
+    assert is_answered(launcher)
+    with raw(launcher.socket) as caller:
+        for path in (WATCH, f"{HEALTH}Watch", f"{OURS}GetXML"):
+            caller.call(path)
+        caller.flush()
+        until(lambda: caller.hear() and len(caller.events) > 8)
+    until(lambda: (launcher.threads(), launcher.descriptors()) == (threads, descriptors))
+    launcher.do("assert vm._subscribers == []")
+    wakeups, cpu = launcher.wakeups(), launcher.cpu()
+    assert not threading.Event().wait(2)
+    assert (launcher.wakeups() - wakeups, launcher.cpu() - cpu) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    "request_bytes",
+    [
+        b"",
+        message()[:3],
+        message(b"x")[:-1],
+        message() + message(),
+        message() + b"\0",
+        message(b"\xff"),
+        message() * 1000,
+    ],
+)
+def test_a_request_is_one_message(launcher: Alone, request_bytes: bytes) -> None:
+    with raw(launcher.socket) as caller:
+        call = caller.open(CHECK)
+        caller.h2.send_data(call, request_bytes, end_stream=True)
+        caller.flush()
+        assert caller.status(call) == (INVALID_ARGUMENT, "expected one whole message of the method's type")
+    assert is_answered(launcher)
+
+
+def test_a_request_that_is_too_long_or_compressed_is_refused(launcher: Alone) -> None:
+    call = Caller(launcher.socket)
+    assert call(CHECK, bytes([0x12, 0xD0, 0x86, 0x03]) + bytes(50_000)) == SERVING  # an unknown field
+    assert call.status(CHECK, bytes(5 << 20)) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "a request has at most 65536 bytes",
+    )  # fmt: skip
+    assert call.status(CHECK, bytes(9999), grpc.Compression.Gzip)[0] is grpc.StatusCode.UNIMPLEMENTED
+    assert call(CHECK) == SERVING
+    call.channel.close()
+
+
+def test_400_mib_in_one_call_are_not_kept(launcher: Alone) -> None:
+    assert is_answered(launcher)
+    before = launcher.memory()
+    call = Caller(launcher.socket)
+    part = bytes(1 << 20)
+    for path in (CHECK, f"{OURS}Reset"):
+        answer = call.several(path, (part for _ in range(400)))
+        assert status_of(answer.result)[0] in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.INVALID_ARGUMENT)
+    call.channel.close()
+    assert launcher.memory() - before < 5
+    assert is_answered(launcher)
+
+
+@pytest.mark.parametrize("part", [b"", b"x"])
+def test_a_request_of_the_smallest_frames_is_not_kept(launcher: Alone, part: bytes) -> None:
+    assert is_answered(launcher)
+    before = launcher.memory()
+    with raw(launcher.socket) as caller:
+        call = caller.open(CHECK)
+        caller.h2.send_data(call, message(bytes(60_000))[:5])
+        caller.flush()
+        caller.socket.settimeout(1)
+        with suppress(OSError):  # the launcher reads no more until its own frames are read
+            for _ in range(200):
+                caller.socket.sendall(frame(0, 0, call, part) * 100)
+        assert launcher.memory() - before < 2
+    assert is_answered(launcher)
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+@pytest.mark.parametrize(("kind", "payload"), [(6, bytes(8)), (4, b"\0\4\0\0\xff\xff")], ids=["ping", "settings"])
+def test_answers_that_nobody_reads_are_not_kept(launcher: Alone, kind: int, payload: bytes) -> None:
+    """Each such frame is answered by another."""
+    assert is_answered(launcher)
+    before = launcher.memory()
+    with raw(launcher.socket) as caller:
+        caller.flush()
+        caller.socket.settimeout(1)
+        flood = frame(kind, 0, 0, payload) * 1_000_000
+        with pytest.raises(TimeoutError):
+            caller.socket.sendall(flood)
+        assert launcher.memory() - before < 2
+        assert is_answered(launcher)
+
+
+def test_headers_have_a_bound(launcher: Alone) -> None:
+    with raw(launcher.socket) as caller:
+        caller.open(CHECK, ("x", "y" * 10_000))
+        caller.flush()
+        assert caller.is_hung_up_on()
+    assert is_answered(launcher)
+    assert [line.partition(": process")[0] for line in launcher.log()] == ["WARNING the control socket"]
+    assert launcher.log()[0].endswith("is hung up on: a call's headers have more than 8192 bytes")
+
+
+def test_calls_at_work_have_a_bound_and_a_kill_is_always_taken(launcher: Alone) -> None:
+    """8 on a connection, 32 on all."""
+    with ExitStack() as stack:
+        callers = [stack.enter_context(raw(launcher.socket)) for _ in range(5)]
+        for caller in callers[:4]:
+            calls = [caller.call(WATCH) for _ in range(9)]
+            caller.flush()
+            code, words = caller.status(calls[-1])
+            assert (code, words.partition(";")[0]) == (
+                RESOURCE_EXHAUSTED, "32 calls are at work, or 8 of this connection",
+            )  # fmt: skip
+            assert caller.ended() == {calls[-1]}
+        state, kill = callers[4].call(f"{OURS}GetState"), callers[4].call(f"{OURS}Kill")
+        callers[4].flush()
+        assert callers[4].status(state)[0] == RESOURCE_EXHAUSTED
+        assert callers[4].status(kill)[0] == OK
+        callers[0].socket.close()
+        until(lambda: is_answered(launcher))
+
+
+def test_calls_that_are_reset_free_what_they_held(launcher: Alone) -> None:
+    """5000, which made 1524 threads once."""
+    assert is_answered(launcher)
+    threads, memory, most = launcher.threads(), launcher.memory(), 0
+    for _ in range(50):
+        with raw(launcher.socket) as caller:
+            for _ in range(100):
+                caller.h2.reset_stream(caller.call(f"{OURS}Reset"))
+            caller.flush()
+            most = max(most, launcher.threads())
+            call = caller.call(CHECK)
+            caller.flush()
+            assert caller.status(call)[0] == OK
+    assert most <= threads + 4
+    until(lambda: launcher.threads() == threads)
+    assert launcher.memory() - memory < 5
+    launcher.do("assert vm._subscribers == []")
+
+
+def test_a_connection_ends_after_so_many_calls_between_two_of_them(launcher: Alone) -> None:
+    """h2 remembers something of each. Who asks again and again connects anew; who always has one at work is hung up
+    on."""
+    call = Caller(launcher.socket)
+    assert [call(CHECK) for _ in range(1100)] == [SERVING] * 1100
+    call.channel.close()
+    with raw(launcher.socket) as caller:
+        caller.call(WATCH)
+        with suppress(OSError):
+            for _ in range(30):
+                for _ in range(100):
+                    caller.h2.reset_stream(caller.call(CHECK))
+                caller.flush()
+        assert caller.is_hung_up_on()
+    assert launcher.log()[-1].endswith("more than 2000 calls on one connection, and always one at work")
+
+
+def test_the_silent_and_the_slow_are_hung_up_on(launcher: Alone) -> None:
+    with (
+        raw(launcher.socket) as silent,
+        raw(launcher.socket) as greets,
+        raw(launcher.socket) as begins,
+        raw(launcher.socket) as watches,
+    ):
+        greets.flush()
+        half = begins.open(CHECK)
+        begins.flush()
+        watches.call(WATCH)
+        watches.flush()
+        assert begins.status(half) == (DEADLINE_EXCEEDED, f"the caller keeps {CHECK} waiting")
+        for caller in (silent, greets, begins):
+            assert caller.is_hung_up_on()
+        watches.socket.settimeout(1)
+        assert not watches.is_hung_up_on()
+    assert launcher.log() == []
+
+
+def test_an_answer_that_is_not_taken_is_given_up(launcher: Alone) -> None:
+    with raw(launcher.socket) as caller:
+        caller.flush()
+        caller.socket.sendall(frame(4, 0, 0, b"\0\4\0\0\0\0"))  # room for no byte of an answer
+        call = caller.call(f"{OURS}GetXML")
+        caller.flush()
+        assert caller.status(call) == (DEADLINE_EXCEEDED, f"the caller keeps {OURS}GetXML waiting")
+
+
+def test_silent_connections_do_not_keep_ctl_out(launcher: Alone, gpu_launcher: Command) -> None:
+    """32 did, for ever."""
+    with ExitStack() as stack:
+        callers = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(100)]
+        for caller in callers:
+            caller.connect(str(launcher.socket))
+        result = gpu_launcher("ctl", "state", "--socket", launcher.socket)
+        assert (result.stdout, result.stderr) == ("lab/vm: running\n", "")
+        assert launcher.descriptors() < 60
+    assert len(launcher.log()) <= 3
+    assert "100 of process" not in launcher.log()[0]
+    assert launcher.log()[0].endswith("one of these ends")
+
+
+def test_connections_with_a_call_each_do_not_keep_ctl_out(launcher: Alone, gpu_launcher: Command) -> None:
+    with ExitStack() as stack:
+        callers = [stack.enter_context(raw(launcher.socket)) for _ in range(32)]
+        for caller in callers:
+            call = caller.call(WATCH)
+            caller.flush()
+            assert caller.is_told(call)
+        for action in ("state", "kill"):
+            assert gpu_launcher("ctl", action, "--socket", launcher.socket).returncode == 0
+        assert callers[0].is_hung_up_on()  # the oldest
+        callers[-1].socket.settimeout(1)
+        assert not callers[-1].is_hung_up_on()
+
+
+def test_a_thread_that_cannot_be_had_fails_one_call(launcher: Alone) -> None:
+    """The kernel has no memory for its stack."""
+    assert is_answered(launcher)
+    launcher.do("import resource, threading; resource.setrlimit(resource.RLIMIT_AS, (4 << 30, -1))")
+    launcher.do("threading.stack_size(8 << 30)")
+    call = Caller(launcher.socket)
+    code, words = call.status(f"{OURS}GetState")
+    assert (code, words) == (
+        grpc.StatusCode.RESOURCE_EXHAUSTED, "the launcher has no thread for that: can't start new thread",
+    )  # fmt: skip
+    assert call(CHECK) == SERVING
+    assert call(f"{OURS}Kill") == b""
+    launcher.do("threading.stack_size(0)")
+    assert call(f"{OURS}GetState")
+    call.channel.close()
+
+
+def test_who_comes_while_there_is_no_descriptor_is_hung_up_on_and_the_next_is_answered(launcher: Alone) -> None:
+    """The first caller of all, for whom everything has to be imported."""
+    launcher.do("import os, resource; limits = resource.getrlimit(resource.RLIMIT_NOFILE)")
+    launcher.do("resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir('/proc/self/fd')) - 1, limits[1]))")
+    with raw(launcher.socket) as caller:
+        until(lambda: len(launcher.log()) > 0)
+        assert launcher.log()[0].startswith("ERROR the control socket cannot serve a caller: ")
+        launcher.do("resource.setrlimit(resource.RLIMIT_NOFILE, limits)")
+        del caller
+    assert is_answered(launcher)
+    assert not any("Traceback" in line for line in launcher.log())
