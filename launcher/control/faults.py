@@ -5,6 +5,7 @@ import time
 
 from launcher.errors import one_line
 
+_LONGEST = 300  # characters
 _EVERY = 1.0  # seconds between two lines: whoever makes one fault can make thousands
 
 
@@ -20,12 +21,12 @@ class _OneLine(logging.Filter):
         if now < self._next:
             self._kept_back += 1
             return False
-        words = [record.getMessage()]
+        words = record.getMessage()
         if record.exc_info:
-            words.append(f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}")
-        if self._kept_back:
-            words.append(f"{self._kept_back} lines like this before it are left out")
-        record.msg, record.args, record.exc_info = one_line("the control socket: " + "; ".join(words)), None, None
+            words += f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
+        left_out = f" ({self._kept_back} lines before it are left out)" if self._kept_back else ""
+        record.msg, record.args = f"the control socket: {one_line(words)[:_LONGEST]}{left_out}", None
+        record.exc_info = None
         self._next, self._kept_back = now + _EVERY, 0
         return True
 

@@ -12,6 +12,7 @@ import struct
 import time
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import grpclib.server
@@ -187,7 +188,8 @@ class _Calls(AbstractHandler):
         task.add_done_callback(lambda _: self._end(stream, release_stream))
 
     def cancel(self, stream: Stream) -> None:
-        self._tasks.pop(stream).cancel()
+        if (task := self._tasks.pop(stream, None)) is not None:
+            task.cancel()
 
     def close(self) -> None:
         for task in self._tasks.values():
@@ -211,6 +213,10 @@ _BUSY = Handler(_refuse, Cardinality.UNARY_UNARY, type(None), type(None))
 
 
 class _Processor(EventsProcessor):
+    def process(self, event: Any) -> None:
+        with suppress(NotImplementedError):  # what nobody knows is to be ignored (RFC 9113, 5.5)
+            super().process(event)
+
     def process_data_received(self, event: Any) -> None:
         """Keep what comes of a request, up to _REQUEST; the call ends where there is more."""
         stream = self.streams.get(event.stream_id)

@@ -13,7 +13,7 @@ from grpclib.exceptions import GRPCError
 _T = TypeVar("_T")
 
 _THREADS = 4  # at once; libvirt asks one thing of a domain after the other anyway
-_PATIENCE = 15.0  # seconds for an answer, a free thread included; `ctl` waits longer, and so hears of it
+_PATIENCE = 10.0  # seconds for an answer, a free thread included; `ctl` waits longer, and so hears of it
 
 
 class Threads:

@@ -1,5 +1,6 @@
 """What `gpu-launcher ctl` asks: gpu_launcher.v1.VirtualMachine, a function for each method of api/vm.proto."""
 
+import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
@@ -18,6 +19,7 @@ from launcher.running.vm import VM, Phase, StopRequested
 
 _log = logging.getLogger(__name__)
 
+_STATE = 3.0  # seconds for libvirt to say more than the phase
 _SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
 _T = TypeVar("_T")
 
@@ -41,7 +43,11 @@ class VirtualMachine:
         vm, phase = self._vm.identity, self._vm.phase
         answer = api.State(namespace=vm.namespace, name=vm.name, uid=vm.uid, phase=phase.value)
         if phase in _STARTED:
-            state = await self._asked(operations.state)
+            try:
+                async with asyncio.timeout(_STATE):
+                    state = await self._asked(operations.state)
+            except TimeoutError:
+                state = operations.State("unknown", "libvirt does not answer")
             answer.state, answer.reason = state.state, state.reason
         return answer
 

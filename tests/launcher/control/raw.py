@@ -24,14 +24,17 @@ def message(content: bytes = b"") -> bytes:
     return struct.pack(">?I", False, len(content)) + content
 
 
-class Raw:
-    def __init__(self, path: Path) -> None:
-        self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(30)
-        self.socket.connect(str(path))
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """One of HTTP/2 (RFC 9113, 4.1)."""
+    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
+
+
+class Requests:
+    """The bytes of a connection's requests."""
+
+    def __init__(self) -> None:
         self.h2 = H2Connection(H2Configuration(header_encoding="utf-8", validate_outbound_headers=False))
         self.h2.initiate_connection()
-        self.events: list[Event] = []
 
     def open(self, path: str, *headers: tuple[str, str], end: bool = False) -> int:
         """Begin a call; the number of its stream."""
@@ -44,6 +47,15 @@ class Raw:
         stream = self.open(path)
         self.h2.send_data(stream, message(request), end_stream=True)
         return stream
+
+
+class Raw(Requests):
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.settimeout(30)
+        self.socket.connect(str(path))
+        self.events: list[Event] = []
 
     def flush(self) -> None:
         self.socket.sendall(self.h2.data_to_send())

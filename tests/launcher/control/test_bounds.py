@@ -11,7 +11,7 @@ import pytest
 
 from tests.conftest import Command
 from tests.launcher.control.alone import Alone, alone
-from tests.launcher.control.raw import message, raw
+from tests.launcher.control.raw import frame, message, raw
 from tests.launcher.control.serving import CHECK, HEALTH, OURS, SERVING, Caller, status_of
 from tests.waiting import until
 
@@ -106,10 +106,6 @@ def test_a_request_of_the_smallest_frames_is_not_kept(launcher: Alone, part: byt
                 caller.socket.sendall(frame(0, 0, call, part) * 100)
         assert launcher.memory() - before < 2
     assert is_answered(launcher)
-
-
-def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 @pytest.mark.parametrize(("kind", "payload"), [(6, bytes(8)), (4, b"\0\4\0\0\xff\xff")], ids=["ping", "settings"])

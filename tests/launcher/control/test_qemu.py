@@ -1,16 +1,22 @@
 """A guest under QEMU, asked over the control socket while it runs."""
 
+import os
+import signal
 import subprocess
+import time
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
 from launcher.control.served import served
+from launcher.running.embedded import root_of
 from launcher.running.events import Ending
 from launcher.running.vm import Phase
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.control.serving import Heard, ctl
 from tests.launcher.running.test_life import heard, living, plan
+from tests.waiting import until
 
 
 def test_a_guest_is_typed_to_paused_reset_and_killed(
@@ -44,4 +50,32 @@ def test_a_guest_is_typed_to_paused_reset_and_killed(
             asked("kill")
             heard(changes, Phase.ENDED)
             assert process.wait(30) == 0
+    assert endings == [Ending.ON_REQUEST]
+
+
+def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(
+    gpu_launcher: Command, embedded_uri: str, tmp_path: Path, short_dir: Path
+) -> None:
+    """Whoever makes the VM live waits for QEMU then, in libvirt, and so do all threads that ask."""
+    path = short_dir / "sock"
+    root = root_of(embedded_uri)
+    assert root is not None
+    planned = plan(tmp_path, embedded_uri, kernel=kernels.IGNORES, grace=600)
+    with living(planned) as (vm, changes, endings), served(path, vm), ExitStack() as stack:
+        heard(changes, Phase.RUNNING)
+        os.kill(int((root / "run/qemu/default_vm.pid").read_text()), signal.SIGSTOP)
+        asking = [stack.enter_context(ctl("reset", path, stderr=subprocess.PIPE)) for _ in range(6)]
+        for process in asking:
+            assert process.stderr is not None
+            assert process.stderr.read().startswith(f"gpu-launcher: {path}: libvirt has not answered in 10 s".encode())
+            assert process.wait(30) == 1
+        result = gpu_launcher("ctl", "state", "--socket", path)
+        assert result.stdout == "default/vm: running, unknown (libvirt does not answer)\n"
+        assert gpu_launcher("ctl", "shutdown", "--socket", path).returncode == 0
+        until(lambda: vm.phase is Phase.STOPPING)
+        killing = time.monotonic()
+        assert gpu_launcher("ctl", "kill", "--socket", path).returncode == 0
+        assert time.monotonic() - killing < 5
+        heard(changes, Phase.ENDED)
+        assert time.monotonic() - killing < 20  # libvirt gives a QEMU 10 s to end by itself
     assert endings == [Ending.ON_REQUEST]
