@@ -22,7 +22,7 @@ MANIFEST = "/etc/gpu-launcher/vm.yaml"
 LIBVIRT_ROOT = "/run/gpu-launcher"
 #: There exactly while the guest runs, for the pod's readiness probe.
 READY = "/run/gpu-launcher/ready"
-#: Where the launcher serves (KubeVirt's cmd/virt-launcher and pkg/virt-handler/cmd-client).
+#: Where the launcher serves: where KubeVirt's has its own socket (cmd/virt-launcher).
 CONTROL_SOCKET = "/var/run/kubevirt/sockets/launcher-sock"
 #: Where the image of kernelBoot is mounted, whole. The directory is KubeVirt's (pkg/container-disk,
 #: GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.

@@ -152,14 +152,24 @@ def lines() -> Iterator[Line]:
         with both[0].launched() as ours, both[1].launched() as floor:
             time.sleep(_SETTLED)
             memory = Beside([ours.memory() / 1e6], [floor.memory() / 1e6])
+            _ask(both[0])
+            time.sleep(_SETTLED)
+            asked = Beside([ours.memory() / 1e6], [floor.memory() / 1e6])
             before = ours.cpu(), floor.cpu()
             time.sleep(_IDLE)
             idle = Beside([(ours.cpu() - before[0]) * 1e3], [(floor.cpu() - before[1]) * 1e3])
     yield within_times("exec to running, cold", cold, "ms", 1.25)
     yield within_beside("exec to running, warm", warm, "ms", 600)
     yield within_beside("memory (PSS) beside an idle QEMU", memory, "MB", 55)
+    yield within_beside("the same, once somebody has asked", asked, "MB", 55)
     yield within_beside("SIGTERM to everything gone, no grace", stop, "ms", 1300)
     yield within_beside(f"idle CPU in {_IDLE} s", idle, "ms", 5)
+
+
+def _ask(place: Place) -> None:
+    """`ctl state`, for which the launcher imports all that serves its control socket."""
+    socket = place.directory / "root/sockets/launcher-sock"
+    subprocess.run([BIN / "gpu-launcher", "ctl", "state", "--socket", socket], cwd=ROOT, env=_ENVIRON, check=True)
 
 
 def _started(place: Place) -> float:

@@ -3,7 +3,7 @@
 import socket
 import struct
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from h2.config import H2Configuration
@@ -67,7 +67,8 @@ class Raw(Requests):
             if isinstance(event, DataReceived):
                 self.h2.acknowledge_received_data(event.flow_controlled_length, event.stream_id)
             self.events.append(event)
-        self.flush()
+        with suppress(OSError):  # it may have gone meanwhile
+            self.flush()
         return data != b""
 
     def status(self, stream: int) -> tuple[int, str]:

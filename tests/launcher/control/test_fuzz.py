@@ -170,7 +170,7 @@ def test_callers_that_nobody_meant_leave_nothing(
     with alone(tmp_path, short_dir / "sock") as launcher:
         descriptors = launcher.descriptors() + 3  # the event loop's
         caller = Caller(launcher.socket, random.Random(1))
-        for number in range(100):
+        for number in range(200):
             caller.input(number)
         until(lambda: launcher.descriptors() == descriptors)
         kept, threads, start = launcher.kept(), launcher.threads(), time.monotonic()
@@ -184,8 +184,8 @@ def test_callers_that_nobody_meant_leave_nothing(
         until(lambda: (launcher.threads(), launcher.descriptors()) == (threads, descriptors))
         still_kept = launcher.kept()
         print(
-            f"{inputs} inputs in {seconds:.0f} s; descriptors {descriptors}, before and after; threads {threads}, at most "
-            f"{most_threads}; memory {kept:.1f} MB, at most {most_memory:.1f}, {still_kept:.1f} in the end"
+            f"{inputs} inputs in {seconds:.0f} s; {descriptors} descriptors, also after; {threads} threads at first, "
+            f"at most {most_threads}; memory {kept:.1f} MB, at most {most_memory:.1f}, {still_kept:.1f} in the end"
         )
         launcher.do("assert vm._subscribers == []")
         assert gpu_launcher("ctl", "state", "--socket", launcher.socket).stdout == "lab/vm: running\n"
