@@ -34,8 +34,8 @@ from launcher.guest_pci.places import Pair, PlacedCard, pairs, what
 from launcher.hostdevs import Card, function_of, mediated
 from launcher.manifest.hostdevices import Request
 from pci.address import PCIAddress
+from pci.host import Host
 from pci.resource import USBAddress
-from pci.sysfs import Host
 
 # A call, since one of the keys is a word of Python's.
 Passed = TypedDict("Passed", {"host": str, "is": str | None, "guest": str | None})

@@ -32,7 +32,9 @@ def test_the_linters_have_nothing_to_say(command: tuple[str, ...]) -> None:
 
 BREACHES = {
     "floor": ("launcher/claims.py", "import plugin.naming"),
-    "floor-stdlib": ("pci/sysfs.py", "import yaml"),
+    "floor-stdlib": ("pci/cards.py", "import yaml"),
+    "pci-storeys": ("pci/host.py", "import pci.cards"),
+    "sysfs-storeys": ("pci/sysfs/attribute.py", "import pci.sysfs.functions"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
     "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),

@@ -16,7 +16,7 @@ from launcher.guest_pci.places import PlacedCard, pairs, what
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import Location
-from pci.sysfs import Host
+from pci.host import Host
 from pci.topology import Node, Twig, tree
 
 # Okabe and Ito's palette, which the colour-blind tell apart too; without yellow, which is hardly seen on white.

@@ -9,8 +9,9 @@ from typing import Annotated
 import typer
 
 from pci.address import InvalidPCIAddress, PCIAddress
+from pci.cards import Card
 from plugin.binding.former import locked
-from plugin.binding.plan import Binding, Card, Plan, Seen, named_cards, offered_cards, plan_bind, plan_unbind
+from plugin.binding.plan import Binding, Plan, Seen, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Places, carry_out, look, sysfs_writer
 from plugin.commands.options import config_of, host_of
 from plugin.errors import Refusal, UserError, one_line

@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
+from pci.vendors import PREFIXES
 from plugin.commands.options import config_of
 from plugin.config import SELECTORS, Config, Groups, Rule
 from plugin.errors import one_line
-from plugin.inventory import node_device_resource
-from plugin.naming import PREFIXES
 
 config = typer.Typer(help="Say what a config file means, or print its JSON schema.", rich_markup_mode=None)
 
@@ -35,7 +34,7 @@ def in_words(config: Config) -> list[str]:
     lines += [f"of the free {resource}: {policy}" for resource, policy in config.prefer.items()]
     lines.append(f"of {'all others' if config.prefer else 'the free devices'}: those nearest to each other")
     for device, count in config.node_devices.items():
-        lines.append(f"/dev/{device.node}: as {node_device_resource(device)}, for {count} containers at once")
+        lines.append(f"/dev/{device.node}: as {device.resource()}, for {count} containers at once")
     if not config.node_devices:
         lines.append("node devices, like /dev/kvm: none")
     lines.append(

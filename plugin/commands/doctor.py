@@ -8,9 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
-from pci.details import BAR, Details
 from pci.functions import what
-from pci.sysfs import Function
+from pci.host import BAR, Details, Function
 from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, Severity, examine, parameters, size

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from pci.sysfs import Host
+from pci.host import Host
 from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.errors import Refusal, UserError, one_line
 from plugin.holders import Use, holders

@@ -20,7 +20,7 @@ from drawing.boxes import (
     svg,
     written,
 )
-from pci.sysfs import Host
+from pci.host import Host
 from pci.topology import leaves, tree
 from plugin.errors import one_line
 from plugin.picture.cards import State, by, node_cards, title, wrapped

@@ -2,7 +2,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin.config import Config, Groups, NodeDevice, Rule
+from pci.resource import NodeDevice
+from plugin.config import Config, Groups, Rule
 from plugin.config_file import read_config, schema
 from plugin.errors import UserError
 from plugin.preference import Policy
@@ -105,7 +106,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("prefer: {pgpu: pack}", "the file: prefer: 'pgpu' is not an extended resource name"),
         ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: Input should be 'pack' or 'spread'"),
         ("node_devices: {kvm: 0}", "the file: node_devices: kvm: 0; expected how many containers may share it"),
-        ("node_devices: {nvidia: 1}", "node_devices.nvidia.[key]: Input should be 'kvm', 'tun', 'vhost-net' or"),
+        ("node_devices: {nvidia: 1}", "node_devices.nvidia.[key]: Input should be 'kvm', 'tun', 'vhost-net', 'vhost-v"),
     ],
 )
 def test_nonsense_is_refused_by_its_path(tmp_path: Path, text: str, problem: str) -> None:

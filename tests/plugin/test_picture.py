@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pci.address import PCIAddress
-from pci.attribute import Fault
-from pci.sysfs import Function, Host, MediatedDevice, read_host
+from pci.host import Fault, Function, Host, MediatedDevice
+from pci.sysfs.functions import read_host
 from plugin.config import Config, Groups, Rule
 from plugin.errors import one_line
 from plugin.holders import Use, holders

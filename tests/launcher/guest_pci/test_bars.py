@@ -31,7 +31,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running import guest
 from launcher.running.sockets import socket_directory
 from pci.address import PCIAddress
-from pci.details import BAR
+from pci.host import BAR
 from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case
