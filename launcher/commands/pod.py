@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.answers import print_text
 from launcher.commands.options import VM, BlockVolume, refuse_other_volumes
 from launcher.errors import UserError
 from launcher.manifest.reading import read_given
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from pci.resource import NODE_DEVICES
+from program.output import print_text
 
 
 def pod(

@@ -8,6 +8,7 @@ import typer
 from pci.sysfs.functions import NotSysfs, require_sysfs
 from plugin.commands.options import Sysfs
 from plugin.errors import Refusal, UserError
+from program.output import print_text
 
 
 def record(
@@ -30,4 +31,4 @@ def record(
             f"{directory}: cannot record into it: {error.strerror}; expected a new or empty directory"
         ) from error
     functions = recording.record(sysfs, directory)
-    print(f"recorded {functions} PCI functions in {directory}; try: gpu-plugin inventory --sysfs {directory}")
+    print_text(f"recorded {functions} PCI functions in {directory}; try: gpu-plugin inventory --sysfs {directory}\n")

@@ -11,9 +11,9 @@ from drawing.boxes import Colours, Line
 from pci.cards import card_of
 from pci.functions import what
 from pci.host import Function, Host
-from plugin.errors import one_line
 from plugin.inventory import Device
 from plugin.snapshot import Snapshot
+from program.problem import one_line
 
 if TYPE_CHECKING:
     from pci.address import PCIAddress
