@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.errors import Refusal, one_line
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.user import become_owner_of
+from program.errors import Refusal
+from program.problem import one_line
 
 
 class Action(Enum):
@@ -55,7 +56,7 @@ def ctl(
 
             console = ask(socket, "GetConsole")
             if sys.stdin is None or sys.stdout is None:
-                raise Refusal("console joins the guest with standard input and output; one of them is closed")
+                raise Refusal("console", "standard input or output is closed", "it joins the guest with both")
             attach(Path(console.path), sys.stdin.fileno(), sys.stdout.fileno())
         case _:  # Pause, Resume, Reset, Shutdown, Kill
             ask(socket, action.value.capitalize())

@@ -14,7 +14,7 @@ from grpclib.encoding.proto import ProtoCodec
 from grpclib.exceptions import GRPCError, StreamTerminatedError
 
 from launcher.control.api import vm_pb2
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 _SERVICE = vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"]
 _PATIENCE = 20.0  # seconds for the first answer; the launcher gives libvirt less
@@ -25,7 +25,7 @@ def ask(path: Path, method: str) -> Any:
     is refused."""
     for answer in ask_for_all(path, method):
         return answer
-    raise Refusal(f"{path}: no answer to {method}; expected one, from gpu-launcher run")
+    raise Refusal(path, f"no answer to {method}", "expected one, from gpu-launcher run")
 
 
 def ask_for_all(path: Path, method: str) -> Iterator[Any]:
@@ -69,24 +69,28 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except TimeoutError as error:
-        raise Refusal(
-            f"{path}: no answer in {_PATIENCE:.0f} s; the launcher is there and hangs, its log says in what"
-        ) from error
+        fix = "the launcher is there and hangs, its log says in what"
+        raise Refusal(path, f"no answer in {_PATIENCE:.0f} s", fix) from error
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise Refusal(
-            f"{path}: nobody serves there; expected the control socket of a gpu-launcher run, which is there while it "
-            "runs: look at the pod's log, or name another with --socket"
+            path,
+            "nobody serves there",
+            "expected the control socket of a gpu-launcher run, which is there while it runs: look at the pod's log, or "
+            "name another with --socket",
         ) from error
     except PermissionError as error:
-        raise Refusal(f"{path}: {error.strerror}; expected to be the user that gpu-launcher run is, or root") from error
+        fix = "expected to be the user that gpu-launcher run is, or root"
+        raise Refusal(path, error.strerror or "", fix) from error
     except GRPCError as error:
         if error.status is Status.FAILED_PRECONDITION:
-            raise Refusal(error.message or "") from error  # the VM's
+            raise Refusal("", error.message or "", "") from error  # the launcher's whole line
         raise Refusal(
-            f"{path}: {error.message or 'no answer'} (gRPC status {error.status.name}); "
-            "expected a gpu-launcher run to serve there"
+            path,
+            f"{error.message or 'no answer'} (gRPC status {error.status.name})",
+            "expected a gpu-launcher run to serve there",
         ) from error
     except (StreamTerminatedError, OSError, AttributeError) as error:  # the last is grpclib's before the call is sent
-        raise Refusal(f"{path}: the launcher has ended before it answered, or has hung up; its log says why") from error
+        raise Refusal(path, "the launcher has ended before it answered, or has hung up", "its log says why") from error
     except (AssertionError, KeyError, DecodeError) as error:
-        raise Refusal(f"{path}: who serves there is no gpu-launcher run: its answer cannot be read") from error
+        fix = "expected a gpu-launcher run to serve there"
+        raise Refusal(path, "who serves there gives an answer that cannot be read", fix) from error

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 #: What leaves a terminal, as virsh console's and telnet's does: Ctrl-].
 ESCAPE = b"\x1d"
@@ -29,8 +29,9 @@ def attach(path: Path, source: int, sink: int) -> None:
             port.connect(str(path))
         except OSError as error:
             raise Refusal(
-                f"{path}: the guest's serial port cannot be reached: {error.strerror}; expected to be in the "
-                "container of gpu-launcher run, and the guest to run"
+                path,
+                f"the guest's serial port cannot be reached: {error.strerror}",
+                "expected to be in the container of gpu-launcher run, and the guest to run",
             ) from error
         if os.isatty(source):
             print("Connected to the guest's serial port; Ctrl-] leaves it.", file=sys.stderr)

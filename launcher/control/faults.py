@@ -3,7 +3,7 @@
 import logging
 import time
 
-from launcher.errors import one_line
+from program.problem import one_line
 
 _LONGEST = 300  # characters
 _EVERY = 1.0  # seconds between two lines: whoever makes one fault can make thousands

@@ -14,7 +14,7 @@ from grpclib.const import Cardinality, Handler, Status
 from grpclib.exceptions import GRPCError
 from grpclib.server import Stream
 
-from launcher.errors import LauncherError, one_line
+from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
 
@@ -82,8 +82,8 @@ def _status_of_errors(path: str) -> Iterator[None]:
         yield
     except GRPCError:
         raise
-    except LauncherError as error:
-        raise GRPCError(Status.FAILED_PRECONDITION, one_line(error)) from error
+    except ProgramError as error:
+        raise GRPCError(Status.FAILED_PRECONDITION, str(error)) from error
     except TimeoutError as error:
         raise GRPCError(Status.DEADLINE_EXCEEDED, f"the caller keeps {path} waiting") from error
     except Exception as error:

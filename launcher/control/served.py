@@ -17,8 +17,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.errors import Refusal
 from launcher.running.vm import VM
+from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -151,4 +151,4 @@ def _remove_stale(path: Path) -> None:
 
 
 def _refusal(path: Path, why: str) -> Refusal:
-    return Refusal(f"{path}: {why}; expected a place for the control socket, name another with --socket")
+    return Refusal(path, why, "expected a place for the control socket, name another with --socket")

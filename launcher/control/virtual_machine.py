@@ -13,9 +13,9 @@ from launcher.control.api import vm_pb2 as api
 from launcher.control.changes import changes_of
 from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
-from launcher.errors import Refusal
 from launcher.running import guest, operations
 from launcher.running.vm import VM, Phase, StopRequested
+from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -102,7 +102,7 @@ class VirtualMachine:
     async def _asked(self, operation: Callable[[Any], _T]) -> _T:
         """What libvirt answers. Refusal where the guest has not started, or libvirt refuses."""
         if self._vm.phase not in _STARTED:
-            raise Refusal(f"{self._vm.identity} is {self._vm.phase.value}; ask again when it is running")
+            raise Refusal(self._vm.identity, f"is {self._vm.phase.value}", "ask again when it is running")
         domain = self._vm.domain()
         return await self._libvirt.run(lambda: operation(domain))
 

@@ -81,7 +81,7 @@ def test_what_the_vm_does_not_allow_now_is_one_line_and_1(gpu_launcher: Command,
     with served(path, VM(IDENTITY)):
         for action in ("pause", "xml", "console"):
             result = gpu_launcher("ctl", action, "--socket", path)
-            assert result.stderr == ("gpu-launcher: lab/vm is preparing; ask again when it is running\n")
+            assert result.stderr == ("gpu-launcher: lab/vm: is preparing; ask again when it is running\n")
             assert (result.stdout, result.returncode) == ("", 1)
 
 

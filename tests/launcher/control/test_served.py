@@ -264,7 +264,7 @@ def test_what_is_refused_comes_in_words_of_any_alphabet(short_dir: Path) -> None
     with called(short_dir / "sock", VM(Identity("lab", "größe 100%\n", ""))) as call:
         code, words = call.status(f"{OURS}GetXML")
     assert code is grpc.StatusCode.FAILED_PRECONDITION
-    assert words == "lab/größe 100%\\n is preparing; ask again when it is running"
+    assert words == "lab/größe 100%\\n: is preparing; ask again when it is running"
 
 
 def test_health_is_of_the_process_and_of_the_guest(short_dir: Path, vm: VM) -> None:

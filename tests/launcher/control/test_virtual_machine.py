@@ -82,7 +82,7 @@ def test_nothing_is_asked_of_a_guest_that_does_not_run(call: Caller, vm: VM, met
     """Libvirt would keep whoever asks a domain that starts waiting until it has started, and pause it then."""
     vm.becomes(phase)
     assert call.status(OURS + method) == (
-        grpc.StatusCode.FAILED_PRECONDITION, f"lab/vm is {phase.value}; ask again when it is running",
+        grpc.StatusCode.FAILED_PRECONDITION, f"lab/vm: is {phase.value}; ask again when it is running",
     )  # fmt: skip
 
 

@@ -8,15 +8,26 @@ _DEEPEST = 100
 _MOST = 100_000  # ten times what etcd would store of the smallest values
 
 
-def read_document(text: str) -> Any:
-    """The one document of a YAML text, as mappings, lists and scalars; None where there is none.
+class NotYAML(ValueError):
+    """The text is not a YAML document that is taken here; says where and why."""
 
-    YAMLError for what is not YAML, and for a key that is there twice. ValueError, LookupError or AttributeError, all
-    PyYAML's, for a value that is not of its tag (!!int "", !!bool maybe, 2001-99-99), and ValueError for a document
-    nested deeper, or with more in it, than any manifest. Aliases are shared and cost nothing until somebody walks
-    through them: what counts is how much a document holds with each alias written out.
+
+def read_document(text: str) -> Any:
+    """Return the one document of a YAML text, as mappings, lists and scalars; None if there is none.
+
+    NotYAML for what is not YAML, for a key that is there twice, for a value that is not of its tag (!!int "",
+    !!bool maybe), for a second document, and for one nested deeper, or with more in it, than anybody writes. Aliases
+    are shared and cost nothing until somebody walks through them: what counts is how much a document holds with each
+    alias written out.
     """
-    return _Document(text).read()
+    try:
+        return _Document(text).read()
+    except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
+        # The last three are PyYAML's, for values that are not of their tag.
+        mark = getattr(error, "problem_mark", None)
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        parts = [part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part]
+        raise NotYAML(where + (", ".join(parts) or " ".join(str(error).split()))) from error
 
 
 class _Document(yaml.CSafeLoader):
@@ -35,7 +46,7 @@ class _Document(yaml.CSafeLoader):
         self.get_event()  # the document's end
         after: Any = self.get_event()
         if type(after) is not yaml.StreamEndEvent:
-            raise _problem("another document begins here; expected the VM alone in its file", after)
+            raise _problem("another document begins here, expected one in the file", after)
         return found
 
     def _value(self, event: Any, depth: int) -> Any:

@@ -1,27 +1,17 @@
-"""One attribute of sysfs at a time: a file's line, a link's target, a directory's names. Everything read of it comes
-through here, and what cannot be read is Unreadable by its path."""
+"""One attribute of sysfs at a time: a file's line, a link's target, a directory's names.
+
+What exists and cannot be read raises Unreadable, which has its path.
+"""
 
 import errno
 import os
 import re
-from dataclasses import dataclass
 from pathlib import Path
 
-from pci.address import InvalidPCIAddress, PCIAddress
+from pci.host import Fault
 
 #: What sysfs gives for one attribute at most. The limit keeps a broken tree from filling memory.
 _PAGE = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Fault:
-    """An entry of sysfs that could not be read: its path below the sysfs root, and what is wrong with it."""
-
-    path: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.path}: {self.problem}"
 
 
 class Unreadable(Exception):
@@ -84,10 +74,3 @@ def number(sys: Path, path: str, pattern: str, expected: str) -> int | None:
     if not re.fullmatch(pattern, found, re.ASCII):
         raise Unreadable(path, f"holds {found[:80]!r}; expected {expected}")
     return int(found)
-
-
-def address_or_none(name: str) -> PCIAddress | None:
-    try:
-        return PCIAddress.parse(name)
-    except InvalidPCIAddress:
-        return None

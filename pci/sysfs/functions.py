@@ -1,7 +1,7 @@
-"""What sysfs says about a node's PCI functions. The one place that reads it.
+"""Reads a node's PCI functions, IOMMU groups and mediated devices.
 
-`read_host` takes the directory that stands for /sys and returns a Host: every function that could be read, every
-IOMMU group, every mediated device, and a Fault for each entry that could not be read. Nothing is decided here.
+`read_host` returns a Host: every function that could be read, every IOMMU group, every mediated device, and a Fault for
+each entry that could not be read.
 
 The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci, sysfs-kernel-iommu_groups and
 sysfs-bus-vfio-mdev. `uevent` holds driver, class and IDs in one read (pci_uevent in drivers/pci/pci-driver.c), which
@@ -11,17 +11,19 @@ is what makes a node with a thousand functions readable in some ten milliseconds
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from pathlib import Path
 from uuid import UUID
 
-from pci.address import InvalidPCIAddress, PCIAddress
-from pci.attribute import Fault, Unreadable, address_or_none, link, link_name, names, number, text
+from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
+from pci.host import Fault, Function, Host, MediatedDevice, OtherMember
+from pci.sysfs.attribute import Unreadable, link, link_name, names, number, text
+from pci.vendors import NVIDIA
 
-#: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.details. None of
-#: it identifies a single device: serial numbers stand in `config` and `vpd`, which are not recorded.
-FILES = ("uevent", "numa_node", "nvidia/current_vgpu_type", "nvidia/creatable_vgpu_types")
+#: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
+#: None of it identifies a single device: serial numbers stand in `config` and `vpd`, which are not recorded.
+VGPU_TYPE, VGPU_TYPES = "nvidia/current_vgpu_type", "nvidia/creatable_vgpu_types"
+FILES = ("uevent", "numa_node", VGPU_TYPE, VGPU_TYPES)
 LINKS = ("iommu_group", "physfn", "driver")
 VFIO_DEV = "vfio-dev"  # below a function: a directory with the name of its node in /dev/vfio/devices
 VFIO_DEV_NUMBER = "dev"  # in that one
@@ -36,133 +38,12 @@ MDEV_TYPE_NAME = "mdev_type/name"
 EGMS = "class/egm"
 EGM_GPUS = "gpu_devices"
 
-_PCI_BRIDGE = 0x0604
-_NVIDIA = 0x10DE
-
 _UEVENT = re.compile(
     r"(?:DRIVER=(?P<driver>\S+)\n)?PCI_CLASS=(?P<class>[0-9A-F]{1,6})\n"
     r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<device>[0-9A-F]{4})\n"
     r"PCI_SUBSYS_ID=(?P<subsystem_vendor>[0-9A-F]{4}):(?P<subsystem_device>[0-9A-F]{4})(?:\n|$)",
     re.ASCII,
 )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Function:
-    """One PCI function.
-
-    `pci_class` has 24 bits: base class, subclass, programming interface. `numa_node` is None where the firmware did
-    not say (the kernel's -1). `root` is the host bridge (`pci0000:40`), `bridges` the chain of bridges below it, from
-    the root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's
-    driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
-    in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1.
-    """
-
-    address: PCIAddress
-    vendor_id: int
-    device_id: int
-    pci_class: int
-    subsystem_vendor_id: int
-    subsystem_device_id: int
-    driver: str | None
-    iommu_group: int | None
-    numa_node: int | None
-    root: str
-    bridges: tuple[PCIAddress, ...]
-    physical_function: PCIAddress | None
-    vgpu_type: int | None
-    vfio_device: str | None
-
-    @property
-    def is_virtual(self) -> bool:
-        return self.physical_function is not None
-
-    @property
-    def is_bridge(self) -> bool:
-        return self.pci_class >> 8 == _PCI_BRIDGE
-
-    @property
-    def pci_id(self) -> str:
-        """Vendor and device as lspci -n prints them: `10de:1f08`."""
-        return f"{self.vendor_id:04x}:{self.device_id:04x}"
-
-    @property
-    def subsystem_id(self) -> str:
-        """Vendor and device of the board: `1462:3756`; `0000:0000` where it has none."""
-        return f"{self.subsystem_vendor_id:04x}:{self.subsystem_device_id:04x}"
-
-
-@dataclass(frozen=True, slots=True)
-class MediatedDevice:
-    """A device that a driver made of a part of another: its type by name (`GRID T4-1Q`), its parent, its group, and
-    the name of its node in /dev/vfio/devices."""
-
-    uuid: UUID
-    type_name: str
-    parent: PCIAddress
-    iommu_group: int | None
-    vfio_device: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class OtherMember:
-    """A member of an IOMMU group that is no PCI function: its name on its own bus (`INTC1055:00`, a platform device),
-    and its driver; `is_readable` is whether that could be read."""
-
-    name: str
-    driver: str | None
-    is_readable: bool = True
-
-
-@dataclass(frozen=True)
-class Host:
-    """A node's PCI functions by address, ascending; its IOMMU groups by number; and what could not be read.
-
-    A group's members are all functions that the kernel lists for it, also those that are missing from `functions`; its
-    members that are no functions are in `others`, where it has any. `noiommu`
-    are the groups that vfio made up where there is no IOMMU (its enable_unsafe_noiommu_mode). `mdevs` are ascending by
-    UUID. `vgpu_types` are the names of NVIDIA's vGPU types by number, as far as any virtual function can still become
-    one. `egms` are Grace's extended GPU memories (`egm4`) and the GPUs they belong to.
-    """
-
-    functions: Mapping[PCIAddress, Function]
-    groups: Mapping[int, tuple[PCIAddress, ...]]
-    noiommu: frozenset[int]
-    faults: tuple[Fault, ...]
-    mdevs: tuple[MediatedDevice, ...] = ()
-    vgpu_types: Mapping[int, str] = field(default_factory=dict)
-    egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
-    others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
-
-    @cached_property
-    def _slots(self) -> Mapping[tuple[int, int, int], tuple[Function, ...]]:
-        slots: dict[tuple[int, int, int], tuple[Function, ...]] = {}
-        for function in self.functions.values():
-            at = function.address
-            key = (at.domain, at.bus, at.slot)
-            slots[key] = (*slots.get(key, ()), function)
-        return slots
-
-    def slot(self, address: PCIAddress) -> tuple[Function, ...]:
-        """The functions of this address's slot, ascending."""
-        return self._slots.get((address.domain, address.bus, address.slot), ())
-
-    def card(self, address: PCIAddress) -> tuple[Function, ...]:
-        """The functions that travel with this one, itself included, ascending: its card.
-
-        They share its slot and its IOMMU group. A virtual function or a bridge travels alone and with nobody.
-        Empty where the address is not on this host.
-        """
-        function = self.functions.get(address)
-        if function is None:
-            return ()
-        if function.is_virtual or function.is_bridge:
-            return (function,)
-        return tuple(
-            other
-            for other in self.slot(address)
-            if other.iommu_group == function.iommu_group and not other.is_virtual and not other.is_bridge
-        )
 
 
 class NotSysfs(Exception):
@@ -231,9 +112,9 @@ def _read_function_at(
     vendor_id = int(uevent["vendor"], 16)
     physical_function = _physical_function(sys, f"{place}/physfn")
     vgpu_type = None
-    if vendor_id == _NVIDIA and physical_function is not None:
+    if vendor_id == NVIDIA and physical_function is not None:
         # 0 is a virtual function that is no vGPU yet.
-        vgpu_type = number(sys, f"{place}/nvidia/current_vgpu_type", "[0-9]{1,9}", "the number of a vGPU type") or None
+        vgpu_type = number(sys, f"{place}/{VGPU_TYPE}", "[0-9]{1,9}", "the number of a vGPU type") or None
     return Function(
         address=address,
         vendor_id=vendor_id,
@@ -352,9 +233,9 @@ def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults
     """
     found: dict[int, str] = {}
     for function in functions.values():
-        if function.vendor_id == _NVIDIA and function.is_virtual:
+        if function.vendor_id == NVIDIA and function.is_virtual:
             try:
-                listed = text(sys, f"{DEVICES}/{function.address}/nvidia/creatable_vgpu_types")
+                listed = text(sys, f"{DEVICES}/{function.address}/{VGPU_TYPES}")
             except Unreadable as unreadable:
                 faults.append(unreadable.fault)
                 continue

@@ -1,4 +1,4 @@
-"""Record a node's sysfs, so that a bug report can become a test: exactly what the floor pci/ reads, links kept.
+"""Records a node's sysfs, so that a bug report can become a test: exactly what pci.sysfs reads, links kept.
 
 None of the copied files identifies a single device (serial numbers stand in `config` and `vpd`, which are left out),
 so there is nothing to blank. Where it counts only that a file is there, an empty one stands for it.
@@ -7,22 +7,9 @@ so there is nothing to blank. Where it counts only that a file is there, an empt
 from collections.abc import Iterable
 from pathlib import Path
 
-from pci import details
-from pci.attribute import address_or_none
-from pci.platform import (
-    ACPI_TABLES,
-    CHIP_NAME,
-    DRIVERS,
-    EVERY_MACHINES_TABLE,
-    IO_APIC,
-    IOMMU_TABLES,
-    IOMMUS,
-    IRQS,
-    NOIOMMU_MODE,
-    UNSAFE_INTERRUPTS,
-)
-from pci.processors import CPUS, NODE_FILES, NODES, SIBLINGS
-from pci.sysfs import (
+from pci.address import address_or_none
+from pci.sysfs import details
+from pci.sysfs.functions import (
     DEVICES,
     EGM_GPUS,
     EGMS,
@@ -36,28 +23,30 @@ from pci.sysfs import (
     OTHER_DRIVER,
     VFIO_DEV,
     VFIO_DEV_NUMBER,
-    NotSysfs,
     require_sysfs,
 )
-from plugin.errors import Refusal, UserError
+from pci.sysfs.platform import (
+    ACPI_TABLES,
+    CHIP_NAME,
+    DRIVERS,
+    EVERY_MACHINES_TABLE,
+    IO_APIC,
+    IOMMU_TABLES,
+    IOMMUS,
+    IRQS,
+    NOIOMMU_MODE,
+    UNSAFE_INTERRUPTS,
+)
+from pci.sysfs.processors import CPUS, NODE_FILES, NODES, SIBLINGS
 
 
 def record(sys: Path, out: Path) -> int:
-    """Copy what is read of the tree `sys` to the new or empty directory `out`; the number of functions copied.
+    """Copy what is read of the tree `sys` to the empty directory `out`; return the number of functions copied.
 
-    What cannot be read, or leads out of the tree, is left out: broken trees are what bug reports are about. UserError
-    where `out` has something in it or cannot be made.
+    What cannot be read, or leads out of the tree, is left out: broken trees are what bug reports are about. NotSysfs
+    if `sys` is no sysfs; OSError if `out` cannot be written.
     """
-    try:
-        require_sysfs(sys)
-    except NotSysfs as error:
-        raise Refusal(str(error)) from error
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        if any(out.iterdir()):
-            raise UserError(f"{out}: expected a new or empty directory to record into, found files in it")
-    except OSError as error:
-        raise UserError(f"{out}: cannot record into it: {error.strerror}; expected a new or empty directory") from error
+    require_sysfs(sys)
     functions = sorted((sys / DEVICES).iterdir())
     for group in sorted((sys / IOMMU_GROUPS).glob("*")):
         _copy_file(sys, out, group / GROUP_NAME)

@@ -1,11 +1,11 @@
-"""Whether a function still answers on the PCI bus."""
+"""Reads whether a function still answers on the PCI bus."""
 
 import os
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.attribute import Unreadable, text
-from pci.sysfs import DEVICES
+from pci.sysfs.attribute import Unreadable, text
+from pci.sysfs.functions import DEVICES
 
 _ONES = b"\xff\xff\xff\xff"
 

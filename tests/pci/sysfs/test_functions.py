@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 
 from pci.address import InvalidPCIAddress, PCIAddress
-from pci.sysfs import DEVICES, FILES, LINKS, VFIO_DEV, NotSysfs, read_host
+from pci.cards import card_of
+from pci.sysfs.functions import DEVICES, FILES, LINKS, VFIO_DEV, NotSysfs, read_host
 from tests.breaking import Break, breaks, broken
 from tests.compose import Function, compose
 from tests.conftest import Machine
@@ -46,10 +47,6 @@ def test_a_function_on_vfio_has_the_name_of_its_node(copied_machine: Machine) ->
     assert (functions[GPU].vfio_device, functions[AUDIO].vfio_device) == ("vfio8", None)
 
 
-def test_an_address_that_is_not_there_is_no_card(machine: Machine) -> None:
-    assert read_host(machine("rtx-2060")).card(PCIAddress.parse("0000:09:00.0")) == ()
-
-
 def test_a_list_of_vgpu_types_is_all_its_lines_but_the_heading(tmp_path: Path) -> None:
     names = {1145 + number: f"NVIDIA L40S-{number}Q" for number in range(23)}
     gpu = Function(address="0000:41:00.0", id="10de:26b9", pci_class=0x030200, path="pci0000:40")
@@ -72,7 +69,7 @@ def test_sixteen_virtual_functions_know_their_physical_one(tmp_path: Path) -> No
     assert len(host.functions) == 17
     of = {str(function.address): str(function.physical_function) for function in host.functions.values()}
     assert of == {"0000:41:00.0": "None", **dict.fromkeys(at, "0000:41:00.0")}
-    assert {len(host.card(address)) for address in host.functions} == {1}
+    assert {len(card_of(host, address)) for address in host.functions} == {1}
 
 
 def test_groups_are_those_of_the_kernels_list(tmp_path: Path) -> None:
@@ -88,28 +85,6 @@ def test_groups_are_those_of_the_kernels_list(tmp_path: Path) -> None:
         9: ["0000:01:00.0", "0000:01:00.1"],
         27: [f"0000:02:00.{number}" for number in range(6)],
     }
-
-
-def test_the_recorded_machine_has_two_cards_one_of_them_on_node_1(machine: Machine) -> None:
-    host = read_host(machine("two-cards-nested-vfio"))
-    assert host.faults == ()
-    first, second = host.card(GPU), host.card(PCIAddress.parse("0000:41:00.0"))
-    assert [str(function.address) for function in (*first, *second)] == [
-        "0000:01:00.0",
-        "0000:01:00.1",
-        "0000:41:00.0",
-        "0000:41:00.1",
-    ]
-    assert {function.numa_node for function in first} == {None}
-    assert {(function.numa_node, function.root) for function in second} == {(1, "pci0000:40")}
-
-
-def test_a_virtual_function_knows_its_physical_one_and_is_a_device_of_its_own(machine: Machine) -> None:
-    host = read_host(machine("two-cards-nested-vfio"))
-    physical, virtual = (PCIAddress.parse(f"0000:02:00.{number}") for number in (0, 1))
-    assert host.functions[virtual].physical_function == physical
-    assert [function.address for function in host.card(virtual)] == [virtual]
-    assert [function.address for function in host.card(physical)] == [physical]
 
 
 def test_the_chain_of_bridges_runs_from_the_root_port_down(machine: Machine) -> None:
