@@ -75,8 +75,8 @@ def _refusing(path: Path) -> Iterator[None]:
         raise Refusal(
             path,
             "nobody serves there",
-            "expected the control socket of a gpu-launcher run, which is there while it runs: look at the pod's log, or "
-            "name another with --socket",
+            "expected the control socket of a gpu-launcher run, which is there while it runs: look at the pod's log, "
+            "or name another with --socket",
         ) from error
     except PermissionError as error:
         fix = "expected to be the user that gpu-launcher run is, or root"

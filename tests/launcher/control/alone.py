@@ -7,15 +7,15 @@ there is Python that it executes.
 import logging
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from launcher.control.served import served
-from tests.bench.process import cpu_seconds, proportional_set_size
+from tests.bench.process import cpu_seconds
 from tests.launcher.control.serving import on_test_driver
 from tests.processes import ROOT
-from tests.waiting import until
 
 
 class Alone:
@@ -43,22 +43,26 @@ class Alone:
         return len(list(Path(f"/proc/{self.pid}/fd").iterdir()))
 
     def memory(self) -> float:
-        """MB."""
-        return proportional_set_size(self.pid) / 1e6
+        """MB that are its own. What it shares counts less when other processes share it, too."""
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        return int(status.partition("\nRssAnon:")[2].split()[0]) * 1024 / 1e6
 
     def kept(self) -> float:
         """The same, without what Python and the C library have free."""
         self.do("import ctypes, gc; gc.collect(); ctypes.CDLL(None).malloc_trim(0)")
         return self.memory()
 
-    def cpu(self) -> float:
-        """Seconds."""
-        return cpu_seconds(self.pid)
+    def sleeps(self, seconds: float) -> bool:
+        """Whether none of its threads does anything in that time."""
+        before = self._work()
+        time.sleep(seconds)
+        return self._work() == before
 
-    def wakeups(self) -> int:
-        """How often one of its threads has gone to sleep."""
+    def _work(self) -> tuple[float, int]:
+        """The seconds of CPU that it has had, and how often one of its threads has gone to sleep."""
         statuses = [path.read_text() for path in Path(f"/proc/{self.pid}/task").glob("*/status")]
-        return sum(int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for status in statuses)
+        naps = sum(int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0]) for status in statuses)
+        return cpu_seconds(self.pid), naps
 
 
 @contextmanager
@@ -71,9 +75,10 @@ def alone(directory: Path, socket: Path) -> Iterator[Alone]:
             cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=file, text=True,
         ) as process,
     ):  # fmt: skip
-        until(socket.exists)
+        launcher = Alone(process, socket, log)
+        launcher.do("pass")  # it serves, or has said why not
         try:
-            yield Alone(process, socket, log)
+            yield launcher
         finally:
             process.kill()
 

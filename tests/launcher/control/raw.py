@@ -50,11 +50,10 @@ class Requests:
 
 
 class Raw(Requests):
-    def __init__(self, path: Path) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(30)
-        self.socket.connect(str(path))
         self.events: list[Event] = []
 
     def flush(self) -> None:
@@ -110,6 +109,7 @@ class Raw(Requests):
 
 @contextmanager
 def raw(path: Path) -> Iterator[Raw]:
-    caller = Raw(path)
+    caller = Raw()
     with caller.socket:
+        caller.socket.connect(str(path))
         yield caller

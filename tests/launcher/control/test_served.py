@@ -16,8 +16,8 @@ import grpc
 import pytest
 
 from launcher.control.served import served
-from launcher.errors import Refusal
 from launcher.running.vm import VM, Identity, Phase
+from program.errors import Refusal
 from tests.launcher.control.serving import (
     CHECK,
     HEALTH,
