@@ -122,7 +122,7 @@ class Caller:
             caller.socket.settimeout(0.05)
             for method in self._methods(12):
                 headers = [("x" * self._dice.randint(1, 9), "y" * self._dice.choice([0, 10, 3000, 9000]))]
-                extra = [("grpc-timeout", self._dice.choice(["1n", "9" * 4000 + "S", "x", "1H"])), ("a-bin", "!")]
+                extra = [("grpc-timeout", self._dice.choice(["1n", "9" * 4000 + "S", "x", "1H"])), ("a-bin", "abcde")]
                 call = caller.open(method, *headers, *self._dice.sample(extra, self._dice.randint(0, 2)))
                 part = self._dice.choice([b"", b"\0\0", b"\0\xff\xff\xff\xff", b"\1\0\0\0\0", message(b"x" * 900)[:-1]])
                 caller.h2.send_data(call, part, end_stream=self._dice.random() < 0.3)
