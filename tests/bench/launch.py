@@ -169,7 +169,7 @@ def lines() -> Iterator[Line]:
 def _ask(place: Place) -> None:
     """`ctl state`, for which the launcher imports all that serves its control socket."""
     socket = place.directory / "root/sockets/launcher-sock"
-    command = [BIN / "gpu-launcher", "ctl", "state", "--socket", socket]
+    command: list[str | Path] = [BIN / "gpu-launcher", "ctl", "state", "--socket", socket]
     subprocess.run(command, cwd=ROOT, env=_ENVIRON, stdout=subprocess.DEVNULL, check=True)
 
 
