@@ -41,7 +41,9 @@ def served(path: Path, vm: VM) -> Iterator[None]:
         try:
             thread.start()
         except RuntimeError as error:
-            raise _refusal(path, f"cannot have a thread for it: {error}") from error
+            os.close(end)
+            fix = "expected room for one more in the container's limits of processes and memory"
+            raise Refusal(path, f"cannot have a thread to serve it: {error}", fix) from error
         try:
             yield
         finally:

@@ -105,6 +105,23 @@ def test_a_place_that_no_socket_can_be_at_is_said(short_dir: Path, vm: VM) -> No
         )
 
 
+def test_a_launcher_that_can_have_no_thread_says_so(short_dir: Path) -> None:
+    """The kernel has no memory for its stack."""
+    program = (
+        "import pathlib, resource, threading\n"
+        "from launcher.control.served import served\n"
+        "from launcher.running.vm import VM, Identity\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (4 << 30, -1)); threading.stack_size(8 << 30)\n"
+        f"with served(pathlib.Path({str(short_dir / 'sock')!r}), VM(Identity('lab', 'vm', ''))): pass"
+    )
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert result.stderr.splitlines()[-1] == (
+        f"program.errors.Refusal: {short_dir}/sock: cannot have a thread to serve it: can't start new thread; "
+        "expected room for one more in the container's limits of processes and memory"
+    )
+    assert list(short_dir.iterdir()) == []
+
+
 def test_of_launchers_that_find_a_stale_socket_at_once_one_serves(short_dir: Path) -> None:
     with socket.socket(socket.AF_UNIX) as killed:
         killed.bind(str(short_dir / "sock"))
