@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from plugin.config import Config
+from plugin.cards.config import Config
 from plugin.errors import UserError
 from program.document import NotYAML, read_document
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from plugin.inventory import Inventory
+from plugin.cards.inventory import Inventory
 from program.problem import one_line
 
 

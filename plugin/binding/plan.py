@@ -16,9 +16,9 @@ from pci.sysfs.functions import DEVICES
 from pci.vendors import NVIDIA, PREFIXES
 from pci.viability import PLACEHOLDERS, keeps_its_group
 from plugin.binding.uses import Use
-from plugin.config import Config
+from plugin.cards.config import Config
+from plugin.cards.inventory import fitting
 from plugin.errors import Refusal
-from plugin.inventory import fitting
 
 _PROBE = "bus/pci/drivers_probe"
 

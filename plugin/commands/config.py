@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from pci.vendors import PREFIXES
+from plugin.cards.config import SELECTORS, Config, Groups, Rule
 from plugin.commands.options import config_of
-from plugin.config import SELECTORS, Config, Groups, Rule
 from program.output import print_text
 from program.problem import one_line
 

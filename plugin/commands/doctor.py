@@ -10,11 +10,11 @@ import typer
 
 from pci.functions import what
 from pci.host import BAR, Details, Function
+from plugin.cards.inventory import Device
+from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, Severity, examine, parameters, size
-from plugin.inventory import Device
-from plugin.naming import PCI_IDS, read_pci_ids
 from program.output import aligned, print_text
 
 _EXIT_CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.PROBLEM: 4}

@@ -9,13 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
+from plugin.cards.holders import Use, holders
+from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
 from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.errors import Refusal, UserError
-from plugin.holders import Use, holders
-from plugin.inventory import Device, take_inventory
-from plugin.naming import PCI_IDS, PCIIDs, read_pci_ids
-from plugin.nodes import read_nodes
-from plugin.snapshot import Snapshot
 from program.output import aligned, print_text, write_picture
 from program.problem import one_line
 

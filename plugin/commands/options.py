@@ -7,10 +7,10 @@ import typer
 
 from pci.host import Host
 from pci.sysfs.functions import NotSysfs, read_host
-from plugin.config import Config
+from plugin.cards.config import Config
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.naming import PCIIDs
 from plugin.errors import Refusal
-from plugin.inventory import Inventory, take_inventory
-from plugin.naming import PCIIDs
 
 #: Where the kubelet says which pod has what, whatever its --root-dir.
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.commands.options import POD_RESOURCES, ConfigFile, Dev, PCIIDsFile, Sysfs, config_of, inventory_of
-from plugin.naming import PCI_IDS, read_pci_ids
 from plugin.serving.logs import start_logging
 
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds

@@ -10,11 +10,11 @@ from pci.platform import Platform
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.platform import read_platform
-from plugin.config import Config
-from plugin.inventory import Device, take_inventory
-from plugin.naming import PCIIDs
-from plugin.nodes import read_nodes
-from plugin.snapshot import Snapshot
+from plugin.cards.config import Config
+from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.platform import Platform
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import keeps_its_group
-from plugin.config import Groups
+from plugin.cards.config import Groups
+from plugin.cards.inventory import Device
 from plugin.doctor.evidence import Evidence
-from plugin.inventory import Device
 
 #: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
 _KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}

@@ -11,8 +11,8 @@ from drawing.boxes import Colours, Line
 from pci.cards import card_of
 from pci.functions import what
 from pci.host import Function, Host
-from plugin.inventory import Device
-from plugin.snapshot import Snapshot
+from plugin.cards.inventory import Device
+from plugin.cards.snapshot import Snapshot
 from program.problem import one_line
 
 if TYPE_CHECKING:

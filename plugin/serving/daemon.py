@@ -10,9 +10,9 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from pci.sysfs.bus import is_off_the_bus
-from plugin.config import Config
+from plugin.cards.config import Config
+from plugin.cards.nodes import CDEVS, VFIO
 from plugin.errors import PluginError
-from plugin.nodes import CDEVS, VFIO
 from plugin.serving import podresources
 from plugin.serving.events import Directories, Gathered, Uevents
 from plugin.serving.kubelet import Kubelet, Registrations, kubelet_directory, serve

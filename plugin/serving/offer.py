@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pci.resource import NodeDevice
-from plugin.allocation import Allocation, Grounds, allocate, grounds, hold, pick
+from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick
+from plugin.cards.inventory import Device
+from plugin.cards.nodes import Node
+from plugin.cards.preference import Place, preferred
 from plugin.errors import Refusal
-from plugin.inventory import Device
-from plugin.nodes import Node
-from plugin.preference import Place, preferred
 from plugin.serving.watch import Watch
 
 #: As the kubelet is told: ID, whether healthy, NUMA node where it is known.

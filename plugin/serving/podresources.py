@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 import grpc
 
-from plugin.holders import Use
+from plugin.cards.holders import Use
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
 

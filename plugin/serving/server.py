@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 import grpc
 
-from plugin.allocation import Allocation
+from plugin.cards.allocation import Allocation
 from plugin.errors import PluginError
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from pci.address import PCIAddress
-from plugin.config import Config
+from plugin.cards.config import Config
+from plugin.cards.holders import Use, holders
+from plugin.cards.inventory import Inventory
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
 from plugin.errors import PluginError
-from plugin.holders import Use, holders
-from plugin.inventory import Inventory
-from plugin.nodes import read_nodes
-from plugin.snapshot import Snapshot
 
 _log = logging.getLogger(__name__)
 

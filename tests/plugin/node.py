@@ -9,7 +9,7 @@ from pci.sysfs.functions import read_host
 from plugin.binding.former import read_former
 from plugin.binding.plan import Binding, Plan, Write, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Places, carry_out, look
-from plugin.config import Config
+from plugin.cards.config import Config
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop
 from tests.kernel import Sysfs, load
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from plugin.binding.plan import Plan
-from plugin.config import Config, Rule
+from plugin.cards.config import Config, Rule
 from plugin.errors import Refusal
 from tests.compose import RTX_2060, Function, card, desktop
 from tests.kernel import load, part, platform_device, process

@@ -8,10 +8,10 @@ import pytest
 from pci.sysfs.functions import read_host
 from pci.sysfs.platform import read_platform
 from pci.sysfs.recording import record
-from plugin.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.naming import PCIIDs
 from plugin.doctor.evidence import read_evidence
 from plugin.doctor.findings import Check, Finding, Severity, examine
-from plugin.naming import PCIIDs
 from tests.compose import (
     RTX_2060,
     SYSFS,

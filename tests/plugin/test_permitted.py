@@ -8,9 +8,9 @@ import yaml
 from pci.address import PCIAddress
 from pci.host import Host, MediatedDevice
 from pci.sysfs.functions import read_host
-from plugin.config import Config, Rule
-from plugin.inventory import Inventory, take_inventory
-from plugin.naming import PCIIDs
+from plugin.cards.config import Config, Rule
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.naming import PCIIDs
 from plugin.permitted import permitted_host_devices, permitted_yaml
 from tests.compose import RTX_2060, RTX_3090, card, compose, desktop
 from tests.conftest import Command, Machine

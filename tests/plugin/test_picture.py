@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pci.address import PCIAddress
 from pci.host import Fault, Function, Host, MediatedDevice
 from pci.sysfs.functions import read_host
-from plugin.config import Config, Groups, Rule
-from plugin.holders import Use, holders
-from plugin.inventory import take_inventory
-from plugin.naming import PCIIDs
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.holders import Use, holders
+from plugin.cards.inventory import take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.cards.snapshot import Snapshot
 from plugin.picture import picture
-from plugin.snapshot import Snapshot
 from program.problem import one_line
 from tests import compose
 from tests.conftest import Command, Machine

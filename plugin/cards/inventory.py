@@ -16,9 +16,9 @@ from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resource import Kind, NodeDevice, variable
 from pci.vendors import PREFIXES
 from pci.viability import not_for_guests, not_viable
-from plugin.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.naming import PCIIDs, resource_name, type_resource_name
 from plugin.errors import Refusal
-from plugin.naming import PCIIDs, resource_name, type_resource_name
 
 #: A resource, and what it is made of; None for a node device.
 _Claim: TypeAlias = tuple[str, Kind | None]

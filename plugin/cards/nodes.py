@@ -14,7 +14,7 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.functions import is_on_vfio
 from pci.resource import NodeDevice
-from plugin.inventory import Device
+from plugin.cards.inventory import Device
 
 VFIO = "vfio"
 CDEVS = "vfio/devices"

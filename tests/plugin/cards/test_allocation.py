@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs.functions import read_host
-from plugin.allocation import Allocation, allocate, grounds, hold, pick
-from plugin.config import Config, Groups, Rule
+from plugin.cards.allocation import Allocation, allocate, grounds, hold, pick
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
 from plugin.errors import Refusal
-from plugin.inventory import Device, take_inventory
-from plugin.naming import PCIIDs
-from plugin.nodes import read_nodes
-from plugin.snapshot import Snapshot
 from tests.compose import RTX_3090 as RTX_3090_IDS
 from tests.compose import Function, card, compose
 from tests.conftest import Machine

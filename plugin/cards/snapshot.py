@@ -5,10 +5,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pci.address import PCIAddress
-from plugin.health import troubles
-from plugin.holders import Holder
-from plugin.inventory import Device, Inventory
-from plugin.nodes import Node, Nodes, device_nodes
+from plugin.cards.health import troubles
+from plugin.cards.holders import Holder
+from plugin.cards.inventory import Device, Inventory
+from plugin.cards.nodes import Node, Nodes, device_nodes
 
 
 @dataclass(frozen=True)

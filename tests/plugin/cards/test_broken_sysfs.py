@@ -15,14 +15,14 @@ from pci.sysfs import details
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.bus import is_off_the_bus
 from pci.sysfs.functions import DEVICES, EGMS, FILES, IOMMU_GROUPS, LINKS, MDEVS, read_host
-from plugin.allocation import pick
-from plugin.config import Config, Groups, Rule
+from plugin.cards.allocation import pick
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.holders import Use, holders
+from plugin.cards.inventory import take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
 from plugin.errors import PluginError
-from plugin.holders import Use, holders
-from plugin.inventory import take_inventory
-from plugin.naming import PCIIDs
-from plugin.nodes import read_nodes
-from plugin.snapshot import Snapshot
 from tests.breaking import Break, breaks, broken
 from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.kernel import make_nodes, platform_device

@@ -9,10 +9,10 @@ from pci.resource import Kind, encode, variable
 from pci.sysfs.attribute import Unreadable, link_name, text
 from pci.sysfs.entries import Entries, unchanged
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV, VGPU_TYPE
+from plugin.cards.inventory import Device
+from plugin.cards.nodes import Node, egm_nodes
+from plugin.cards.snapshot import Snapshot
 from plugin.errors import Refusal
-from plugin.inventory import Device
-from plugin.nodes import Node, egm_nodes
-from plugin.snapshot import Snapshot
 
 
 @dataclass(frozen=True)

@@ -4,11 +4,11 @@ from pathlib import Path
 import pytest
 
 from pci.sysfs.functions import read_host
-from plugin.config import Config, Groups, Rule
-from plugin.health import troubles
-from plugin.holders import Use, holders
-from plugin.inventory import Inventory, take_inventory
-from plugin.naming import PCIIDs
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.health import troubles
+from plugin.cards.holders import Use, holders
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.naming import PCIIDs
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
 

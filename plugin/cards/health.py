@@ -7,9 +7,9 @@ Pure: from what was seen to a reason for each device that has one.
 from collections.abc import Mapping
 
 from pci.address import PCIAddress
-from plugin.holders import Holder
-from plugin.inventory import Device, Inventory
-from plugin.nodes import Nodes, missing_node
+from plugin.cards.holders import Holder
+from plugin.cards.inventory import Device, Inventory
+from plugin.cards.nodes import Nodes, missing_node
 
 
 def troubles(

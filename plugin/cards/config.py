@@ -25,8 +25,8 @@ from types import MappingProxyType
 from pci.address import PCIAddress
 from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
-from plugin.naming import is_prefix, is_resource_name
-from plugin.preference import Policy
+from plugin.cards.naming import is_prefix, is_resource_name
+from plugin.cards.preference import Policy
 
 Selection = str | tuple[str, ...]
 

@@ -8,10 +8,10 @@ import pytest
 from pci.address import PCIAddress
 from pci.resource import Kind, NodeDevice
 from pci.sysfs.functions import read_host
-from plugin.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.naming import PCIIDs
 from plugin.errors import Refusal
-from plugin.inventory import Inventory, take_inventory
-from plugin.naming import PCIIDs
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
 from tests.kernel import bind, mediated_device, platform_device, plug, unplug

@@ -3,10 +3,10 @@ from pathlib import Path
 import pytest
 
 from pci.resource import NodeDevice
-from plugin.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.preference import Policy
 from plugin.config_file import read_config, schema
 from plugin.errors import UserError
-from plugin.preference import Policy
 
 
 def test_every_key_of_the_file_is_a_value_of_the_config(tmp_path: Path) -> None:

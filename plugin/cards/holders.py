@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pci.address import address_or_none
-from plugin.inventory import Device, Inventory
+from plugin.cards.inventory import Device, Inventory
 
 if TYPE_CHECKING:
     from pci.address import PCIAddress

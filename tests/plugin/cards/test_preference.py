@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.sysfs.functions import read_host
+from plugin.cards.preference import Place, Policy, preferred
 from plugin.errors import Refusal
-from plugin.preference import Place, Policy, preferred
 from tests.conftest import Machine
 
 POLICIES = (None, Policy.PACK, Policy.SPREAD)
