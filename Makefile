@@ -4,7 +4,7 @@ demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
 
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
-	.venv/bin/pytest $(ARGS)
+	.venv/bin/pytest --numprocesses auto --dist worksteal $(ARGS)
 
 image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; needs root
 	deploy/build.sh

@@ -1,5 +1,8 @@
+import fcntl
+import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -11,7 +14,7 @@ from hypothesis import settings
 from launcher.running.embedded import prepared
 from plugin.cards.naming import PCIIDs, read_pci_ids
 from tests.kubelet import Kubelet, running_kubelet
-from tests.processes import FIXTURES, finished
+from tests.processes import FIXTURES, ROOT, finished
 
 # A noisy machine is no defect of the code: an example may take as long as it takes.
 settings.register_profile("project", deadline=None)
@@ -21,6 +24,11 @@ settings.load_profile("project")
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--regenerate", action="store_true", help="write the golden files anew; read them in the diff")
     parser.addoption("--thorough", action="store_true", help="ten thousand rounds and trees, instead of some hundred")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those of the whole project first: mypy and an installation take long, and no worker should be left with one."""
+    items.sort(key=lambda item: item.path.parent != ROOT / "tests")
 
 
 Machine = Callable[[str], Path]
@@ -67,12 +75,38 @@ def kubelet(short_dir: Path) -> Iterator[Kubelet]:
         yield kubelet
 
 
+# Libvirt wants an event loop before it opens anything; there is one embedded driver a process.
+_LOOK_AT_QEMU = """
+import libvirt, sys
+libvirt.virEventRegisterDefaultImpl()
+libvirt.open(f"qemu:///embed?root={sys.argv[1]}").getCapabilities()
+"""
+
+
 @pytest.fixture(scope="session")
-def embedded_uri() -> Iterator[str]:
-    """Libvirt's QEMU driver in this process; one root for the session, since its first look at QEMU takes seconds."""
+def known_qemu(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What libvirt keeps of its first look at every QEMU, which takes seconds: the `cache` of an embedded driver's
+    root, made once for all workers of pytest-xdist. Copy it into another root, and libvirt there looks no more."""
+    shared = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        shared = shared.parent
+    root = shared / "known-qemu"
+    with (shared / "known-qemu.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not root.exists():
+            with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as short, prepared(Path(short)):
+                look = [sys.executable, "-c", _LOOK_AT_QEMU, short]
+                subprocess.run(look, capture_output=True, check=True)
+                shutil.copytree(Path(short) / "cache", root / "cache")
+    return root / "cache"
+
+
+@pytest.fixture(scope="session")
+def embedded_uri(known_qemu: Path) -> Iterator[str]:
+    """Libvirt's QEMU driver in this process."""
     with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as root:
         with prepared(Path(root)):
-            pass
+            shutil.copytree(known_qemu, Path(root) / "cache")
         yield f"qemu:///embed?root={root}"
 
 

@@ -5,7 +5,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 import grpc
@@ -19,6 +19,7 @@ from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, unplug
 from tests.kubelet import Kubelet, running_kubelet
 from tests.plugin.serving import BOTH, RTX_3090, serve, wait_until
+from tests.processes import Program
 
 
 def test_every_card_is_registered_with_its_numa_node(machine: Machine, kubelet: Kubelet) -> None:
@@ -136,16 +137,23 @@ def test_capacity_follows_the_node_both_ways(copied_machine: Machine, kubelet: K
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
 
 
-@pytest.mark.parametrize("seconds", [0.0, 0.1, 0.2, 0.3, 0.4, None])
+#: Of a start, in their order: what can be seen of it from outside.
+MOMENTS: Mapping[str, Callable[[Kubelet, Program], object]] = {
+    "it is Python": lambda kubelet, plugin: True,
+    "it has said something": lambda kubelet, plugin: plugin.log,
+    "it has a socket": lambda kubelet, plugin: list(kubelet.directory.glob("gpu-plugin-*")),
+    "it has asked the kubelet": lambda kubelet, plugin: kubelet.registrations,
+    "the kubelet asks it": lambda kubelet, plugin: RTX_3090 in kubelet.endpoints,
+    "the kubelet has its list": lambda kubelet, plugin: kubelet.healthy(RTX_3090) == BOTH,
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
 def test_killed_at_any_moment_and_started_again_the_resource_works(
-    machine: Machine, kubelet: Kubelet, seconds: float | None
+    machine: Machine, kubelet: Kubelet, moment: str
 ) -> None:
-    """None: not before it is registered."""
     with serve(machine("two-rtx-3090"), kubelet.directory) as first:
-        if seconds is None:
-            kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
-        else:
-            time.sleep(seconds)  # the moment of the kill is what this is about
+        wait_until(lambda: MOMENTS[moment](kubelet, first))
         first.kill()
     kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ())
     with serve(machine("two-rtx-3090"), kubelet.directory):
@@ -425,7 +433,7 @@ def test_in_plugins_registry_a_socket_that_is_removed_before_the_kubelet_comes_i
 
 def test_a_kubelet_that_comes_later_is_waited_for(machine: Machine, short_dir: Path) -> None:
     with serve(machine("two-rtx-3090"), short_dir) as plugin:
-        time.sleep(1.5)  # long enough to find no kubelet
+        plugin.wait_for_line("waiting for the kubelet: ")
         assert plugin.process.poll() is None
         with running_kubelet(short_dir) as kubelet:
             kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)

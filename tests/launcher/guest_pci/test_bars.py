@@ -16,8 +16,7 @@ from lxml.builder import E
 
 from launcher.claims import Claim
 from launcher.cpus.host import address_bits
-from launcher.domain import domain_element, domain_xml
-from launcher.domain import socket_directory as domain_sockets
+from launcher.domain import domain_element, domain_xml, socket_directory
 from launcher.elements.address import guest_address
 from launcher.errors import Refusal
 from launcher.facts import Facts
@@ -29,7 +28,6 @@ from launcher.hostdevs import Card
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running import guest
-from launcher.running.sockets import socket_directory
 from pci.address import PCIAddress
 from pci.host import BAR
 from tests.compose import bars as resource
@@ -336,27 +334,31 @@ def _placed(bus: int, layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]]
 
 
 @pytest.mark.parametrize("firmware", ["bios", "efi"])
-def test_real_firmware_gives_every_bar_an_address(embedded_uri: str, firmware: str, tmp_path: Path) -> None:
+def test_real_firmware_gives_every_bar_an_address(
+    embedded_uri: str, firmware: str, tmp_path: Path, short_dir: Path
+) -> None:
     gpus = [("gpu0", RTX_3090), ("gpu1", RTX_3090)]
     path = write_vmi(tmp_path / "vm.yaml", gpus=gpus, domain=EFI if firmware == "efi" else "")
     vmi = read_manifest(path)
-    started_with(embedded_uri, vmi, domain_xml(vmi, seats(2), facts(A100, A100, kvm=False)), A100)
+    started_with(embedded_uri, short_dir, vmi, domain_xml(vmi, seats(2), facts(A100, A100, kvm=False)), A100)
 
 
 @pytest.mark.parametrize("name", ["large-bar-numa", "large-bar-efi-numa"])
-def test_real_firmware_gives_every_bar_behind_an_expander_an_address(embedded_uri: str, name: str) -> None:
+def test_real_firmware_gives_every_bar_behind_an_expander_an_address(
+    embedded_uri: str, name: str, short_dir: Path
+) -> None:
     asked = case(name)
-    started_with(embedded_uri, read_manifest(asked.vm), asked.xml("--emulation"), H100)
+    started_with(embedded_uri, short_dir, read_manifest(asked.vm), asked.xml("--emulation"), H100)
 
 
-def started_with(uri: str, vmi: VirtualMachineInstance, xml: str, card: tuple[int, ...]) -> None:
-    """Start the domain with test devices for cards, and see where firmware puts their BARs."""
-    tree = etree.fromstring(xml)
+def started_with(uri: str, sockets: Path, vmi: VirtualMachineInstance, xml: str, card: tuple[int, ...]) -> None:
+    """Start the domain with test devices for cards, and see where firmware puts their BARs. Its sockets are in a
+    directory of the test's own: two tests at a time may start a VM of that name."""
+    tree = etree.fromstring(xml.replace(str(socket_directory(vmi)), str(sockets)))
     assert tree.find("devices/controller/pcihole64") is not None
     wanted = _with_test_devices(tree, card)
     made = a_vm()
     with (
-        socket_directory(domain_sockets(vmi)),
         guest.connected(uri, made) as connection,
         guest.defined(connection, etree.tostring(tree, encoding="unicode"), made) as domain,
         started(domain, made),

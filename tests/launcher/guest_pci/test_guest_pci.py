@@ -6,8 +6,7 @@ then stands still; QEMU says which buses and addresses the firmware has given ou
 
 import json
 import subprocess
-import tempfile
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from copy import deepcopy
 from dataclasses import dataclass, field
@@ -20,18 +19,16 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.domain import socket_directory as socket_directory_of
+from launcher.domain import socket_directory
 from launcher.manifest.reading import read_manifest
 from launcher.running import guest
 from launcher.running.events import Ending
-from launcher.running.sockets import socket_directory
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
 from tests.processes import FIXTURES
 
 EVENTUALLY = 120  # seconds until the firmware is through; OVMF takes 6 of them without KVM
-AT_A_TIME = 4
 OTHERS = 5  # disks, and as many network cards
 BOOTLOADERS = {"seabios": {"bios": {}}, "ovmf": {"efi": {"secureBoot": False}}}
 KERNELS = {"seabios": kernels.multiboot, "ovmf": kernels.efi_application}
@@ -90,36 +87,21 @@ class Booted:
 
 
 @pytest.fixture(scope="module")
-def guests(
-    request: pytest.FixtureRequest, embedded_uri: str, gpu_launcher: Command
-) -> Iterator[Callable[[str, str, int], Booted]]:
-    """Each layout that a test is about to ask for, with each firmware, without and with other devices: all in the
-    order of the tests, some at a time, since much of a start and of an end is waiting."""
-    functions = (item for item in request.session.items if isinstance(item, pytest.Function))
-    params = [function.callspec.params for function in functions if function.getparent(pytest.Module) is request.node]
-    asked = [(str(each["layout"]), str(each["firmware"])) for each in params]
-    with (
-        tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as directory,
-        guest.connected(embedded_uri, a_vm()) as qemu,
-        ThreadPoolExecutor(AT_A_TIME) as pool,
-    ):
-        boots = {
-            (layout, firmware, others): pool.submit(
-                booted, layout, firmware, others, qemu, gpu_launcher, Path(directory)
-            )
-            for layout, firmware in asked
-            for others in (0, OTHERS)
-        }
-        yield lambda *boot: boots[boot].result()
-        pool.shutdown(cancel_futures=True)
+def qemu(embedded_uri: str) -> Iterator[Any]:
+    with guest.connected(embedded_uri, a_vm()) as connection:
+        yield connection
 
 
 @pytest.mark.parametrize("firmware", KERNELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_firmware_finds_each_card_where_explain_says_whatever_else_the_vm_has(
-    layout: str, firmware: str, guests: Callable[[str, str, int], Booted], gpu_launcher: Command
+    layout: str, firmware: str, qemu: Any, gpu_launcher: Command, short_dir: Path
 ) -> None:
-    bare, full = guests(layout, firmware, 0), guests(layout, firmware, OTHERS)
+    def boot(others: int) -> Booted:
+        return booted(layout, firmware, others, qemu, gpu_launcher, short_dir)
+
+    with ThreadPoolExecutor() as both:  # much of a start and of an end is waiting
+        bare, full = both.map(boot, (0, OTHERS))
     assert {host: place.way for host, place in bare.places.items()} == bare.ways
     assert {host: place.address for host, place in bare.places.items()} == explained(
         gpu_launcher, bare.vm, LAYOUTS[layout]
@@ -130,7 +112,7 @@ def test_firmware_finds_each_card_where_explain_says_whatever_else_the_vm_has(
 
 def booted(layout: str, firmware: str, others: int, qemu: Any, gpu_launcher: Command, directory: Path) -> Booted:
     cards = LAYOUTS[layout]
-    home = directory / f"{list(LAYOUTS).index(layout)}-{firmware}-{others}"
+    home = directory / f"{firmware}-{others}"
     home.mkdir()
     kernel = home / "kernel"
     kernel.write_bytes(KERNELS[firmware]())
@@ -193,12 +175,9 @@ def without_vfio(xml: str, kernel: Path) -> Element:
 def enumerated(qemu: Any, vm: Path, domain: Element) -> dict[str, Place]:
     """Where the firmware has found each function of the host's. Every one has addresses for all of its BARs."""
     made = a_vm()
-    xml = etree.tostring(domain, encoding="unicode")
-    with (
-        socket_directory(socket_directory_of(read_manifest(vm))),
-        guest.defined(qemu, xml, made) as defined,
-        started(defined, made),
-    ):
+    # Two tests at a time may start a VM of that name: its sockets are beside its manifest.
+    xml = etree.tostring(domain, encoding="unicode").replace(str(socket_directory(read_manifest(vm))), str(vm.parent))
+    with guest.defined(qemu, xml, made) as defined, started(defined, made):
         assert ending(made, EVENTUALLY) is Ending.PANICKED, "expected the kernel to panic"
         answer = json.loads(libvirt_qemu.qemuMonitorCommand(defined, json.dumps({"execute": "query-pci"}), 0))
     return dict(host for root in answer["return"] for host in found(root["devices"], (f"{root['bus']:02x}",)))

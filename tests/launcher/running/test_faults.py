@@ -10,7 +10,7 @@ import shutil
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -165,23 +165,13 @@ def _arguments(pid: int) -> bytes:
         return b""
 
 
-@pytest.fixture(scope="session")
-def known_qemu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where a launcher of before leaves what its libvirt knows of QEMU."""
-    return tmp_path_factory.mktemp("known") / "cache"
-
-
 @pytest.fixture
-def pod(short_dir: Path, known_qemu: Path) -> Iterator[Pod]:
+def pod(short_dir: Path, known_qemu: Path) -> Pod:
     pod = Pod(run=short_dir / "run", vm=short_dir / "vm.yaml", path=short_dir / "bin")
     pod.path.mkdir()
-    pod.root.mkdir(parents=True)
-    if known_qemu.exists():
-        shutil.copytree(known_qemu, pod.root / "cache")
+    shutil.copytree(known_qemu, pod.root / "cache")
     pod.write()
-    yield pod
-    if not known_qemu.exists() and (pod.root / "cache").exists():
-        shutil.copytree(pod.root / "cache", known_qemu)
+    return pod
 
 
 def last_line(ending: Ending) -> str:
@@ -307,11 +297,22 @@ def test_as_process_1_it_ends_all_of_its_pod(pod: Pod, signum: signal.Signals) -
         assert launched.program.log[-1] == last_line(Ending.ON_REQUEST)
 
 
-@pytest.mark.parametrize("seconds", [0.05, 0.1, 0.2, 0.3, 0.4])
-def test_a_stop_at_any_moment_of_the_start_ends_it_soon(pod: Pod, seconds: float) -> None:
+#: Of a start, in their order: what can be seen of it from outside.
+MOMENTS: Mapping[str, Callable[[Launched], bool]] = {
+    "it is Python": lambda launched: True,
+    "it has a worker": lambda launched: len(launched.processes()) > 1,
+    "it makes the plan": lambda launched: len(launched.processes()) > 2,
+    "it has prepared its place": lambda launched: (launched.pod.root / "etc" / "qemu.conf").exists(),
+    "it has libvirt's driver": lambda launched: (launched.pod.root / "run" / "qemu").exists(),
+    "it has a domain": lambda launched: any("is defined on" in line for line in launched.program.log),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_stop_at_any_moment_of_the_start_ends_it_soon(pod: Pod, moment: str) -> None:
     pod.write(grace=0)
     with pod.launched() as launched:
-        time.sleep(seconds)
+        until(lambda: MOMENTS[moment](launched))
         launched.program.send(signal.SIGTERM)
         code, line = launched.ended(5)
     # Before it has come to its first line, it is Python that ends.

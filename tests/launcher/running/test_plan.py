@@ -12,11 +12,13 @@ from dataclasses import fields
 from launcher.errors import LauncherError
 from launcher.running.plan import Plan, Planner, plan_in
 place = os.memfd_create("plan")
+begun, begins = os.pipe()
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 worker = os.getpid()
 def make():
     {body}
 planner = Planner(make, place)
+os.close(begins)
 {then}
 try:
     plan = planner.plan()
@@ -49,12 +51,13 @@ def test_a_planner_that_is_killed_is_said() -> None:
 
 def test_a_planner_can_be_stopped_also_when_it_has_ended() -> None:
     assert planned("time.sleep(60)", then="planner.stop()") == "0 False"
-    assert planned("return 2", then="time.sleep(0.3); planner.stop()") == "2 False"
+    has_ended = "os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)"
+    assert planned("return 2", then=f"{has_ended}; planner.stop()") == "2 False"
 
 
 def test_a_planner_that_is_stopped_cleans_up() -> None:
     said = planned(
-        "try:\n        time.sleep(60)\n    finally:\n        print('cleaned up', flush=True)",
-        then="time.sleep(0.3); planner.stop()",
+        "try:\n        os.close(begins); time.sleep(60)\n    finally:\n        print('cleaned up', flush=True)",
+        then="os.read(begun, 1); planner.stop()",
     )
     assert said == "cleaned up\n0 False"

@@ -115,7 +115,7 @@ def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: 
 
 def test_a_place_for_the_sockets_that_cannot_be_made_is_said_and_1(gpu_launcher: Command, short_dir: Path) -> None:
     """Of a libvirt's QEMU that is on this machine; the test driver and another machine's need no place."""
-    vm = write_vmi(short_dir / "vm.yaml")
+    vm = write_vmi(short_dir / "vm.yaml", name=f"vm-{uuid4()}")  # its place is no other test's
     sockets = socket_directory(read_manifest(vm))
     sockets.parent.mkdir(exist_ok=True)
     sockets.touch()
@@ -162,15 +162,15 @@ def test_passt_listens_on_the_guests_ports_and_ends_with_the_guest(short_dir: Pa
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    vm = short_dir / "vm.yaml"
+    vm, name = short_dir / "vm.yaml", f"vm-{uuid4()}"  # its sockets are no other test's
     default = f"interfaces: [{{name: default, passt: {{}}, ports: [{{port: {port}}}]}}]"
     vm.write_text(
-        vmi_text().replace("autoattachPodInterface: false", default)
+        vmi_text(name=name).replace("autoattachPodInterface: false", default)
         + "  networks: [{name: default, pod: {}}]\n  terminationGracePeriodSeconds: 1\n"
     )
     uri = f"qemu:///embed?root={short_dir}"
     with running("gpu-launcher", "run", "--vm", vm, "--connect", uri, "--emulation") as run:
-        run.wait_for_line("default_vm is running")
+        run.wait_for_line(f"default_{name} is running")
         with socket.create_connection(("127.0.0.1", port)):
             pass
         run.send(signal.SIGTERM)
