@@ -23,21 +23,25 @@ class Allocation:
     nodes: tuple[Node, ...]
 
 
-def pick(snapshot: Snapshot, resource: str, device_ids: Iterable[str]) -> tuple[Device, ...]:
-    """The devices of these IDs, ascending: the kubelet's order is a Go map's.
+def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = None) -> tuple[Device, ...]:
+    """Return the devices of these IDs, ascending: the kubelet's order is a Go map's.
 
-    Refusal, naming the device, where one is unknown, belongs to another resource or cannot be handed out: a pod that
-    starts without its device is worse than one that doesn't start.
+    Without a `resource` they may be of any: the device plugin is asked for one resource's devices, a DRA driver is not.
+    Refusal, naming the device, if one is unknown, of another resource or cannot be handed out: a pod that starts
+    without its device is worse than one that doesn't start.
     """
-    return tuple(_device(snapshot, resource, device_id) for device_id in sorted(set(device_ids)))
+    return tuple(_device(snapshot, device_id, resource) for device_id in sorted(set(device_ids)))
 
 
-def allocate(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> Allocation:
-    """Hand out these devices of a resource.
+def allocate(
+    snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[Node, ...]]
+) -> Allocation:
+    """Hand out these devices of a resource, with the `nodes` of each.
 
-    Nodes are those of the whole group, so a card's companions come with it; each once, whatever shares it.
+    The nodes of a device are those of its whole group, so a card's companions come with it; each node once, whatever
+    shares it.
     """
-    nodes = dict.fromkeys(node for device in devices for node in snapshot.nodes_of(device))
+    its = dict.fromkeys(node for each in nodes for node in each)
     egms: tuple[Node, ...] = ()
     if snapshot.inventory.egms and snapshot.nodes is not None:
         addresses = [function.address for device in devices for function in device.functions]
@@ -47,7 +51,7 @@ def allocate(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> Al
         env = {variable(resource, Kind.MDEV): encode(mdevs)}
     else:
         env = {variable(resource): encode(device.functions[0].address for device in devices)}
-    return Allocation(env=env, nodes=(*nodes, *egms))
+    return Allocation(env=env, nodes=(*its, *egms))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +105,11 @@ def _origin_is_as_seen(sys: Path, device: Device) -> bool:
     return driver is None or not is_vfio_driver(driver)  # a driver that goes may leave its virtual functions
 
 
-def _device(snapshot: Snapshot, resource: str, device_id: str) -> Device:
+def _device(snapshot: Snapshot, device_id: str, resource: str | None) -> Device:
     device = snapshot.inventory.by_id.get(device_id)
-    if device is None or device.resource != resource:
-        raise Refusal(f"{device_id!r} is not a device of {resource} on this node")
+    if device is None or resource not in (None, device.resource):
+        raise Refusal(f"{device_id!r} is not a device of {resource or 'the plugin'} on this node")
     reason = snapshot.reason(device)
     if reason is not None:
-        raise Refusal(f"{device_id} of {resource} cannot be handed out: it {reason}")
+        raise Refusal(f"{device_id} of {device.resource} cannot be handed out: it {reason}")
     return device

@@ -9,7 +9,6 @@ does not know is called by its device ID.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from plugin.errors import UserError
@@ -23,23 +22,23 @@ _PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 
 
-@dataclass(frozen=True)
 class PCIIDs:
-    """A pci.ids file: what it calls itself, and the names of each vendor's devices by device ID.
+    """A pci.ids file: the names of each vendor's devices by device ID.
 
     `date` is the day the file gives for itself; names change with the file.
     """
 
-    path: Path
-    date: str
-    text: str = field(repr=False)
-    _vendors: dict[int, Mapping[int, str]] = field(default_factory=dict, repr=False, compare=False)
+    def __init__(self, path: Path, date: str, text: str) -> None:
+        self.path = path
+        self.date = date
+        self._text = text
+        # The file is large and every look at the node asks: a vendor's section is read once.
+        self._vendors: dict[int, Mapping[int, str]] = {}
 
     def devices(self, vendor_id: int) -> Mapping[int, str]:
         """The names of a vendor's devices; empty for a vendor that is not in the file."""
-        # The file is large and every look at the node asks: a vendor's section is read once.
         if vendor_id not in self._vendors:
-            section = re.search(rf"^{vendor_id:04x}  .*(?:\n[\t#].*|\n)*", self.text, re.MULTILINE)
+            section = re.search(rf"^{vendor_id:04x}  .*(?:\n[\t#].*|\n)*", self._text, re.MULTILINE)
             lines = re.finditer(r"^\t([0-9a-f]{4})(?![0-9a-f])(.*)$", section[0] if section else "", re.MULTILINE)
             self._vendors[vendor_id] = {int(line[1], 16): line[2].strip() for line in lines}
         return self._vendors[vendor_id]

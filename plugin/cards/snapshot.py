@@ -21,7 +21,6 @@ class Snapshot:
     holders: Mapping[str, Holder] = field(default_factory=dict)
     sees_pods: bool = False
     fallen: frozenset[PCIAddress] = frozenset()
-    _nodes_of: dict[str, tuple[Node, ...]] = field(default_factory=dict, repr=False, compare=False)
 
     @cached_property
     def troubles(self) -> Mapping[str, str]:
@@ -33,11 +32,8 @@ class Snapshot:
         return device.withheld or self.troubles.get(device.id)
 
     def nodes_of(self, device: Device) -> tuple[Node, ...]:
-        """The nodes of a device and its group, made once: the kubelet asks again and again."""
-        found = self._nodes_of.get(device.id)
-        if found is None and self.nodes is not None:
-            found = self._nodes_of[device.id] = device_nodes(device, self.nodes, self.inventory.noiommu)
-        return found or ()
+        """The nodes of a device and its group; none if /dev was not looked at."""
+        return () if self.nodes is None else device_nodes(device, self.nodes, self.inventory.noiommu)
 
     def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
         """What the kubelet is told of a resource: ID, whether healthy, NUMA node."""

@@ -73,7 +73,7 @@ def _uses(named: Path | None, *, is_this_node: bool) -> frozenset[Use] | None:
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
     # grpc takes as long to import as everything else together.
-    from plugin.serving import podresources
+    from plugin.watching import podresources
 
     try:
         return asyncio.run(podresources.uses(named or POD_RESOURCES, at_most=10.0))

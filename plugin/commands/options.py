@@ -12,6 +12,8 @@ from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.errors import Refusal
 
+#: Where the kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
+KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
 #: Where the kubelet says which pod has what, whatever its --root-dir.
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 

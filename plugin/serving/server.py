@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
 
 import grpc
 
@@ -13,11 +12,11 @@ from plugin.errors import PluginError
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
 from plugin.serving.offer import Listing, Offer
-from plugin.serving.watch import Watch
+from plugin.watching.counters import Counters
+from plugin.watching.registry import Context
+from plugin.watching.watch import Watch
 
 _log = logging.getLogger(__name__)
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stubs only
 
 #: Opening a VFIO group reads and writes its node; nothing in a container has to make one (m).
 _PERMISSIONS = "rw"
@@ -33,9 +32,10 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     `close` ends the streams, each with an empty list, so that capacity goes down at once.
     """
 
-    def __init__(self, offer: Offer, watch: Watch, moved: Callable[[], None]) -> None:
+    def __init__(self, offer: Offer, watch: Watch, counters: Counters, moved: Callable[[], None]) -> None:
         self._offer = offer
         self._watch = watch
+        self._allocations = counters.allocations
         self._moved = moved
         self.registered: bool | None = None
         self.watched = False
@@ -95,10 +95,10 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         try:
             allocations = self._offer.allocate([container.devices_ids for container in request.container_requests])
         except PluginError as error:
-            self._watch.allocations[self._offer.resource, "refused"] += 1
+            self._allocations[self._offer.resource, "refused"] += 1
             _log.error("refused to allocate: %s", error, extra={"resource": self._offer.resource})
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        self._watch.allocations[self._offer.resource, "given"] += len(allocations)
+        self._allocations[self._offer.resource, "given"] += len(allocations)
         self._report_soon(allocations)
         return api.AllocateResponse(container_responses=map(_container, allocations))
 

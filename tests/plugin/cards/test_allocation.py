@@ -27,8 +27,8 @@ def give(pci_ids: PCIIDs) -> Callable[..., Allocation]:
     def give(sys: Path, dev: Path, resource: str, *device_ids: str, config: Config | None = None) -> Allocation:
         nodes = read_nodes(dev)
         snapshot = Snapshot(take_inventory(read_host(sys), config or Config(), pci_ids), nodes)
-        devices = pick(snapshot, resource, device_ids)
-        allocation = allocate(snapshot, resource, devices)
+        devices = pick(snapshot, device_ids, resource)
+        allocation = allocate(snapshot, resource, devices, map(snapshot.nodes_of, devices))
         assert is_as_seen(sys, dev, snapshot, devices)
         return allocation
 
@@ -150,7 +150,7 @@ def test_a_mediated_device_that_is_removed_is_noticed(copied_machine: Machine, t
     sys = copied_machine("rtx-2060")
     mediated_device(sys, GPU_2060, MDEV, "GRID T4-1Q", group=40)
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), None)
-    devices = pick(snapshot, "nvidia.com/GRID_T4-1Q", [MDEV])
+    devices = pick(snapshot, [MDEV])
     assert is_as_seen(sys, tmp_path, snapshot, devices)
     (sys / "bus/mdev/devices" / MDEV).unlink()
     assert not is_as_seen(sys, tmp_path, snapshot, devices)
@@ -185,6 +185,18 @@ def test_an_unknown_device_is_refused_by_name(
     with pytest.raises(Refusal) as error:
         give(sys, make_nodes(sys, tmp_path / "dev"), RTX_3090, "0000:01:00.0", device_id)
     assert problem in str(error.value)
+
+
+def test_who_names_no_resource_may_have_devices_of_any(machine: Machine, pci_ids: PCIIDs) -> None:
+    config = Config(offer=(Rule(address="0000:e1:00.0", resource="example.com/other"),))
+    snapshot = Snapshot(take_inventory(read_host(machine("two-rtx-3090")), config, pci_ids), None)
+    devices = pick(snapshot, ["0000:e1:00.0", "0000:01:00.0"])
+    assert [(device.id, device.resource) for device in devices] == [
+        ("0000:01:00.0", RTX_3090),
+        ("0000:e1:00.0", "example.com/other"),
+    ]
+    with pytest.raises(Refusal, match=r"'0000:01:00\.1' is not a device of the plugin on this node"):
+        pick(snapshot, ["0000:01:00.1"])
 
 
 def test_a_device_of_another_resource_is_refused(give: Give, machine: Machine, tmp_path: Path) -> None:
@@ -245,7 +257,7 @@ def test_whatever_changes_after_the_look_is_noticed(
     dev = make_nodes(sys, tmp_path / "dev", cdevs=True)
     nodes = read_nodes(dev)
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
-    devices = pick(snapshot, RTX_3090, ["0000:01:00.0"])
+    devices = pick(snapshot, ["0000:01:00.0"])
     seen = [grounds(sys, dev, device, snapshot.nodes_of(device)) for device in devices]
     assert hold(sys, seen)
     CHANGES[change](sys, dev)
@@ -259,7 +271,7 @@ def test_a_virtual_function_whose_physical_one_was_given_to_vfio_is_noticed(
     bind(sys, "0000:02:00.1", "vfio-pci")
     config = Config(offer=(Rule(address="0000:02:00.1", resource="example.com/vf"),))
     snapshot = Snapshot(take_inventory(read_host(sys), config, pci_ids), None)
-    devices = pick(snapshot, "example.com/vf", ["0000:02:00.1"])
+    devices = pick(snapshot, ["0000:02:00.1"])
     assert is_as_seen(sys, tmp_path, snapshot, devices)
     bind(sys, "0000:02:00.0", "vfio-pci")
     assert not is_as_seen(sys, tmp_path, snapshot, devices)
@@ -274,7 +286,7 @@ def test_a_virtual_function_outlives_its_physical_ones_driver(
     bind(sys, "0000:02:00.0", None)
     config = Config(offer=(Rule(address="0000:02:00.1", resource="example.com/vf"),))
     snapshot = Snapshot(take_inventory(read_host(sys), config, pci_ids), None)
-    assert is_as_seen(sys, tmp_path, snapshot, pick(snapshot, "example.com/vf", ["0000:02:00.1"]))
+    assert is_as_seen(sys, tmp_path, snapshot, pick(snapshot, ["0000:02:00.1"]))
 
 
 @pytest.mark.parametrize("driver", [None, "vfio-platform"])
@@ -285,7 +297,7 @@ def test_a_member_that_is_not_on_pci_and_gets_another_driver_is_noticed(
     platform_device(sys, 11, "INTC1055:00", driver)
     nodes = read_nodes(make_nodes(sys, tmp_path / "dev"))
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
-    devices = pick(snapshot, RTX_3090, ["0000:01:00.0"])
+    devices = pick(snapshot, ["0000:01:00.0"])
     assert is_as_seen(sys, tmp_path / "dev", snapshot, devices)
     platform_device(sys, 11, "INTC1055:00", "intel-lpss")
     assert not is_as_seen(sys, tmp_path / "dev", snapshot, devices)
@@ -380,6 +392,7 @@ def test_each_containers_answer_is_its_own(machine: Machine, tmp_path: Path, pci
     snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
     before = replace(snapshot)
     for device_id in ("0000:01:00.0", "0000:e1:00.0"):
-        answer = allocate(snapshot, RTX_3090, pick(snapshot, RTX_3090, [device_id]))
+        devices = pick(snapshot, [device_id])
+        answer = allocate(snapshot, RTX_3090, devices, map(snapshot.nodes_of, devices))
         assert list(answer.env.values()) == [device_id]
     assert snapshot == before

@@ -133,12 +133,12 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
         inventory = take_inventory(host, config, pci_ids)
         snapshot = Snapshot(inventory, nodes)
         assert (HEALTHY, True, 0) in snapshot.listing(RESOURCE)
-        assert [device.id for device in pick(snapshot, RESOURCE, [HEALTHY])] == [HEALTHY]
+        assert [device.id for device in pick(snapshot, [HEALTHY])] == [HEALTHY]
         assert HEALTHY not in holders(inventory, uses)
         for resource in inventory.listed:
             for device_id, healthy, _ in snapshot.listing(resource):
                 try:
-                    (device,) = pick(snapshot, resource, [device_id])
+                    (device,) = pick(snapshot, [device_id])
                 except PluginError:
                     assert not healthy
                     continue

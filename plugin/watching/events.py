@@ -24,21 +24,20 @@ _ENOUGH = 1 << 20  # bytes to hold while nobody reads: a few thousand events
 _GATHER = 0.0015
 
 
-class Gathered:
-    """Calls `act` once for all the calls of `happened` within a moment."""
+class Bell:
+    """Rung by whoever hears of a change, and heard by one task, once for all that rings within a moment."""
 
-    def __init__(self, act: Callable[[], object]) -> None:
-        self._act = act
-        self._waiting = False
+    def __init__(self) -> None:
+        self._event = asyncio.Event()
 
-    def happened(self) -> None:
-        if not self._waiting:
-            self._waiting = True
-            asyncio.get_running_loop().call_later(_GATHER, self._now)
+    def ring(self) -> None:
+        self._event.set()
 
-    def _now(self) -> None:
-        self._waiting = False
-        self._act()
+    async def rung(self) -> None:
+        """Wait until it rings, and for what else rings with it."""
+        await self._event.wait()
+        await asyncio.sleep(_GATHER)
+        self._event.clear()
 
 
 class Uevents:

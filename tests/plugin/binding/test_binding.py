@@ -10,7 +10,7 @@ from plugin.cards.config import Config, Rule
 from plugin.errors import Refusal
 from tests.compose import RTX_2060, Function, card, desktop
 from tests.kernel import load, part, platform_device, process
-from tests.plugin.node import BOUND, DAILY, GPU, OTHER, Node, addresses, lines, rtx, two_cards
+from tests.plugin.binding.node import BOUND, DAILY, GPU, OTHER, Node, addresses, lines, rtx, two_cards
 
 
 @pytest.fixture

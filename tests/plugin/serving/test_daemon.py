@@ -16,7 +16,7 @@ from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, plug, unplug
 from tests.kubelet import Kubelet
-from tests.plugin.serving import BOTH, RTX_3090, serve, wait_until
+from tests.plugin.daemon import BOTH, RTX_3090, serve, wait_until
 from tests.processes import finished
 
 KVM = "devices.gpu-launcher.dev/kvm"

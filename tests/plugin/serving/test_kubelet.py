@@ -18,7 +18,7 @@ from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, unplug
 from tests.kubelet import Kubelet, running_kubelet
-from tests.plugin.serving import BOTH, RTX_3090, serve, wait_until
+from tests.plugin.daemon import BOTH, RTX_3090, serve, wait_until
 from tests.processes import Program
 
 

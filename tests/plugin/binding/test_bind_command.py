@@ -4,7 +4,7 @@ import pytest
 
 from tests.conftest import Command, Machine
 from tests.kernel import process
-from tests.plugin.node import BOUND, DAILY, GPU, Node, lines, rtx
+from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, lines, rtx
 
 
 @pytest.fixture

@@ -1,10 +1,10 @@
 """The node as it was last seen, and a way to wait until it differs."""
 
 import asyncio
-import dataclasses
 import logging
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -14,7 +14,6 @@ from plugin.cards.holders import Use, holders
 from plugin.cards.inventory import Inventory
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.errors import PluginError
 
 _log = logging.getLogger(__name__)
 
@@ -24,66 +23,84 @@ Look: TypeAlias = Callable[[Config, Inventory | None], Inventory]
 _AFTER_THE_NEWS = 0.02  # seconds
 
 
-class Watch:
-    """What the node has on offer, for everybody who serves it; lives in one event loop.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sources:
+    """Where the plugin learns of its node.
 
-    A look that fails leaves the last snapshot standing. `next_change` is set when what
-    the kubelet is told changes or the watch is stopped: take it before reading the snapshot, then wait for it.
+    `sys` and `dev` are the directories that stand for /sys and /dev, `pod_resources` is the kubelet's socket. `look`
+    takes the inventory by a config, `read_config` reads that anew, from the file `config` if there is one. `rescan` is
+    the seconds between two looks at everything, for what no event told.
     """
 
-    def __init__(self, look: Look, config: Config, *, sys: Path, dev: Path) -> None:
-        self._look = look
-        self.config = config
-        self.sys = sys
-        self.dev = dev
+    sys: Path
+    dev: Path
+    pod_resources: Path
+    config: Path | None
+    look: Look
+    read_config: Callable[[], Config]
+    rescan: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View:
+    """The node at one moment: what was seen of it, the config in force, and the kubelet's list of who has what."""
+
+    snapshot: Snapshot
+    config: Config
+    uses: frozenset[Use] = frozenset()
+
+
+class Watch:
+    """The latest view of the node, for everybody who serves it; lives in one event loop.
+
+    A look that fails leaves the last view standing. `next_change` is set when what the kubelet is told changes, or
+    when `ending` is set: take it before reading the view, then wait for it.
+    """
+
+    def __init__(self, sources: Sources, ending: asyncio.Event) -> None:
+        """Take the first look. PluginError if the config or the node cannot be read."""
+        self.sources = sources
+        self.ending = ending
         self.next_change = asyncio.Event()
-        self.nodes = read_nodes(dev)
-        self._uses: frozenset[Use] = frozenset()
-        self.snapshot = Snapshot(look(config, None), self.nodes)
-        self.ending = asyncio.Event()
-        #: How many containers asked for each resource, by outcome (`given`, `refused`).
-        self.allocations: Counter[tuple[str, str]] = Counter()
-        _report_soon(self.snapshot, None)
-
-    def look_again(self) -> Snapshot:
-        """Read the whole node now; wake whoever waits if it differs. PluginError where it cannot be read."""
-        inventory = self._look(self.config, self.snapshot.inventory)
-        self.nodes = read_nodes(self.dev)
-        return self._see(inventory=inventory, nodes=self.nodes, holders=holders(inventory, self._uses))
-
-    def look_at_nodes(self) -> Snapshot:
-        """Read /dev alone."""
-        self.nodes = read_nodes(self.dev)
-        return self._see(nodes=self.nodes)
-
-    def hear(self, uses: frozenset[Use]) -> Snapshot:
-        """Take the kubelet's list of who has what."""
-        self._uses = uses
-        return self._see(holders=holders(self.snapshot.inventory, uses), sees_pods=True)
-
-    def hear_nothing(self) -> Snapshot:
-        """Take it that the kubelet does not say who has what; who had something is thought to have it still."""
-        return self._see(sees_pods=False)
-
-    def find_fallen(self, fallen: frozenset[PCIAddress]) -> Snapshot:
-        """Take the functions that fell off the bus."""
-        return self._see(fallen=fallen)
-
-    def reconfigure(self, config: Config) -> None:
-        """Go by another config from now on. PluginError, and everything stays as it was, where it makes no sense on
-        this node."""
-        inventory = self._look(config, None)
-        self.config = config
-        self._see(inventory=inventory, holders=holders(inventory, self._uses))
-        self.wake()
+        nodes, config = read_nodes(sources.dev), sources.read_config()
+        self.view = View(snapshot=Snapshot(sources.look(config, None), nodes), config=config)
+        _report_soon(self.view.snapshot, None)
 
     @property
     def stopped(self) -> bool:
         return self.ending.is_set()
 
-    def stop(self) -> None:
-        """End the watch: whoever waits for a change is woken, and finds it stopped."""
-        self.ending.set()
+    def look_again(self) -> None:
+        """Read the whole node now; wake whoever waits if it differs. PluginError where it cannot be read."""
+        before = self.view.snapshot
+        inventory = self.sources.look(self.view.config, before.inventory)
+        nodes, has = read_nodes(self.sources.dev), holders(inventory, self.view.uses)
+        self._see(replace(before, inventory=inventory, nodes=nodes, holders=has))
+
+    def look_at_nodes(self) -> None:
+        """Read /dev alone."""
+        self._see(replace(self.view.snapshot, nodes=read_nodes(self.sources.dev)))
+
+    def hear(self, uses: frozenset[Use]) -> None:
+        """Take the kubelet's list of who has what."""
+        before = self.view.snapshot
+        self.view = replace(self.view, uses=uses)
+        self._see(replace(before, holders=holders(before.inventory, uses), sees_pods=True))
+
+    def hear_nothing(self) -> None:
+        """Take it that the kubelet does not say who has what; who had something is thought to have it still."""
+        self._see(replace(self.view.snapshot, sees_pods=False))
+
+    def find_fallen(self, fallen: frozenset[PCIAddress]) -> None:
+        """Take the functions that fell off the bus."""
+        self._see(replace(self.view.snapshot, fallen=fallen))
+
+    def reconfigure(self, config: Config) -> None:
+        """Go by another config from now on. PluginError, and everything stays as it was, where it makes no sense on
+        this node."""
+        inventory = self.sources.look(config, None)
+        self.view = replace(self.view, config=config)
+        self._see(replace(self.view.snapshot, inventory=inventory, holders=holders(inventory, self.view.uses)))
         self.wake()
 
     def wake(self) -> None:
@@ -92,26 +109,13 @@ class Watch:
         self.next_change.set()
         self.next_change = asyncio.Event()
 
-    def _see(self, **seen: object) -> Snapshot:
-        before = self.snapshot
-        found = dataclasses.replace(before, _nodes_of={}, **seen)  # type: ignore[arg-type]
-        if found == before:
-            return before
-        self.snapshot = found
+    def _see(self, snapshot: Snapshot) -> None:
+        before = self.view.snapshot
+        if snapshot == before:
+            return
+        self.view = replace(self.view, snapshot=snapshot)
         self.wake()
-        _report_soon(found, before)
-        return found
-
-
-def look_again_or_say_why(watch: Watch) -> None:
-    """Read the whole node; where that fails, the log says why and the last snapshot stands."""
-    try:
-        watch.look_again()
-    except PluginError as error:
-        _log.error("the node's inventory stays as it was: %s", error)
-    except Exception:
-        # A defect of ours must not end what is served.
-        _log.exception("the node's inventory stays as it was")
+        _report_soon(snapshot, before)
 
 
 def _report_soon(snapshot: Snapshot, before: Snapshot | None) -> None:

@@ -1,14 +1,21 @@
 """Asks the kubelet which pod has which device (kubernetes.io, "Monitoring device plugin resources")."""
 
+import logging
 import os
 from pathlib import Path
-from urllib.parse import quote
 
 import grpc
 
 from plugin.cards.holders import Use
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
+from plugin.watching.sockets import CHANNEL, target
+from plugin.watching.watch import Watch
+
+_log = logging.getLogger(__name__)
+
+#: Seconds for an answer without which a device could be offered that another plugin gave out.
+WORTH_WAITING = 2.0
 
 #: As the kubelet's own client has it; a node of many pods has more than gRPC's 4 MiB.
 _LONGEST_LIST = ("grpc.max_receive_message_length", 16 << 20)
@@ -23,9 +30,7 @@ async def uses(socket: Path, at_most: float) -> frozenset[Use]:
     many seconds."""
     if not os.path.exists(socket):  # noqa: PTH110 (Path.exists raises where it may not look)
         raise CannotAsk(f"{socket} does not exist")
-    # Go's gRPC servers refuse the encoded path that a unix: target would make the authority.
-    options = (("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0), _LONGEST_LIST)
-    async with grpc.aio.insecure_channel(f"unix:{quote(str(socket))}", options=options) as channel:
+    async with grpc.aio.insecure_channel(target(socket), options=(*CHANNEL, _LONGEST_LIST)) as channel:
         try:
             listed = await podresources_pb2_grpc.PodResourcesListerStub(channel).List(
                 api.ListPodResourcesRequest(), timeout=at_most
@@ -39,3 +44,24 @@ async def uses(socket: Path, at_most: float) -> frozenset[Use]:
         for devices in container.devices
         for device_id in devices.device_ids
     )
+
+
+class Pods:
+    """Asks the kubelet who has what, and tells the watch."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._silence: str | None = None  # why the kubelet did not answer the last question, as it was logged
+
+    async def ask(self, at_most: float = 10.0) -> bool:
+        """Whether the kubelet said who has what, within so many seconds."""
+        try:
+            self._watch.hear(await uses(self._watch.sources.pod_resources, at_most))
+        except CannotAsk as error:
+            if str(error) != self._silence:
+                self._silence = str(error)
+                _log.warning("what other plugins gave out is not seen: %s", error)
+            self._watch.hear_nothing()
+            return False
+        self._silence = None
+        return True

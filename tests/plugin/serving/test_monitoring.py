@@ -10,7 +10,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from plugin.serving.monitoring import REGISTERED
 from tests.conftest import Machine
 from tests.kubelet import Kubelet, running_kubelet
-from tests.plugin.serving import BOTH, RTX_3090, serve
+from tests.plugin.daemon import BOTH, RTX_3090, serve
 
 SERVING, NOT_SERVING = health_pb2.HealthCheckResponse.SERVING, health_pb2.HealthCheckResponse.NOT_SERVING
 
