@@ -11,12 +11,13 @@ _ADDRESS = re.compile(
 
 
 class InvalidPCIAddress(ValueError):
-    """The text is not a PCI address."""
+    """The text is not a PCI address: what is `wrong`, and as `fix` what one looks like."""
+
+    fix = "expected domain:bus:slot.function in hexadecimal, like 0000:41:00.0"
 
     def __init__(self, text: str) -> None:
-        super().__init__(
-            f"{text!r} is not a PCI address; expected domain:bus:slot.function in hexadecimal, like 0000:41:00.0"
-        )
+        self.wrong = f"{text!r} is not a PCI address"
+        super().__init__(f"{self.wrong}; {self.fix}")
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -121,10 +121,10 @@ class Fault:
     """An entry of sysfs that could not be read: its path below the root of sysfs, and what is wrong with it."""
 
     path: str
-    problem: str
+    wrong: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.problem}"
+        return f"{self.path}: {self.wrong}"
 
 
 @dataclass(frozen=True)

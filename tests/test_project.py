@@ -118,9 +118,11 @@ def test_the_readme_gives_every_dependency_its_reason_and_ci_the_test_command() 
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
-def test_each_message_in_troubleshooting_is_one_that_the_launcher_says() -> None:
+def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
     """Its parts between the names and numbers, which stand as capital letters and dots."""
-    modules = [path for folder in ("launcher", "pci") for path in sorted((ROOT / folder).rglob("*.py"))]
+    modules = [
+        path for folder in ("launcher", "plugin", "program", "pci") for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
     code = "".join(path.read_text() for path in modules)
     said = re.sub(r'"\s*\n\s*f?"', "", code) + " ".join(map(os.strerror, errno.errorcode))
     for message in re.findall(r"^\| (`.+?) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE):

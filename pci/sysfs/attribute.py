@@ -17,9 +17,9 @@ _PAGE = 4096
 class Unreadable(Exception):
     """One attribute could not be read; carries its path below the sysfs root."""
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}")
-        self.fault = Fault(path, problem)
+    def __init__(self, path: str, wrong: str) -> None:
+        super().__init__(f"{path}: {wrong}")
+        self.fault = Fault(path, wrong)
 
 
 def text(sys: Path, path: str) -> str | None:
@@ -46,8 +46,8 @@ def link(sys: Path, path: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        problem = "expected a link" if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
-        raise Unreadable(path, problem) from None
+        wrong = "expected a link" if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
+        raise Unreadable(path, wrong) from None
 
 
 def link_name(sys: Path, path: str) -> str | None:

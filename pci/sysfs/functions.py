@@ -47,10 +47,13 @@ _UEVENT = re.compile(
 
 
 class NotSysfs(Exception):
-    """The directory given as /sys has no PCI devices below it."""
+    """The directory given as /sys has no PCI devices below it: what is `wrong` with it, and the `fix`."""
+
+    wrong = f"expected a sysfs tree, with {DEVICES} below it"
+    fix = "name one with --sysfs"
 
     def __init__(self, sys: Path) -> None:
-        super().__init__(f"{sys}: expected a sysfs tree, with {DEVICES} below it; name one with --sysfs")
+        super().__init__(f"{sys}: {self.wrong}; {self.fix}")
 
 
 def require_sysfs(sys: Path) -> None:
@@ -102,7 +105,7 @@ def _read_function(sys: Path, name: str) -> Function:
         return _read_function_at(sys, place, address, root, bridges)
     except Unreadable as unreadable:
         fault = unreadable.fault
-        raise Unreadable(fault.path.replace(place, entry, 1), fault.problem) from None
+        raise Unreadable(fault.path.replace(place, entry, 1), fault.wrong) from None
 
 
 def _read_function_at(

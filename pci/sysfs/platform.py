@@ -51,7 +51,7 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
             return read(root)
         except Unreadable as unreadable:
             fault = unreadable.fault
-            faults.append(Fault(f"proc/{fault.path}", fault.problem) if root is proc else fault)
+            faults.append(Fault(f"proc/{fault.path}", fault.wrong) if root is proc else fault)
             return None
 
     return Platform(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from plugin.binding.plan import Binding, Former
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 _FILE = "former-drivers.json"
 _LOCK = "lock"
@@ -38,14 +38,17 @@ def locked(state: Path) -> Iterator[None]:
         state.mkdir(parents=True, exist_ok=True)
         lock = (state / _LOCK).open("ab")
     except OSError as error:
-        raise Refusal(f"{state}: cannot be written: {error.strerror}; run as root, or name one with --state") from error
+        raise Refusal(
+            state, f"cannot be written: {error.strerror}", "run as root, or name a directory with --state"
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refusal(
-                f"{state / _LOCK}: another bind or unbind is at work, or hangs in the kernel until a driver lets go; "
-                "try again when it is done"
+                state / _LOCK,
+                "another bind or unbind is at work, or hangs in the kernel until a driver lets go",
+                "try again when it is done",
             ) from None
         yield
 
@@ -64,10 +67,10 @@ def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise Refusal(f"{path}: cannot be read: {error.strerror}") from error
+        raise Refusal(path, f"cannot be read: {error.strerror}", "run as root") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refusal(
-            f"{path}: is not what bind wrote; remove it, and unbind lets the kernel choose the drivers"
+            path, "is not what bind wrote", "remove it, and unbind lets the kernel choose the drivers"
         ) from error
 
 
@@ -86,4 +89,4 @@ def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) ->
         new.write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
         new.replace(state / _FILE)
     except OSError as error:
-        raise Refusal(f"{state / _FILE}: cannot be written: {error.strerror}; name a directory with --state") from error
+        raise Refusal(state / _FILE, f"cannot be written: {error.strerror}", "name a directory with --state") from error

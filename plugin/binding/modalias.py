@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pci.host import Function
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 _ALIASES = "modules.alias"
 VFIO_PCI = "vfio_pci"
@@ -35,7 +35,8 @@ def read_aliases(modules: Path) -> tuple[Alias, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise Refusal(f"{path}: cannot read which variants of vfio-pci there are: {error.strerror}") from error
+        wrong = f"cannot read which variants of vfio-pci there are: {error.strerror}"
+        raise Refusal(path, wrong, "run depmod, or make the file readable") from error
     return tuple(parse_aliases(lines))
 
 

@@ -14,11 +14,12 @@ from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Details, Function, Host
 from pci.sysfs.functions import DEVICES
 from pci.vendors import NVIDIA, PREFIXES
-from pci.viability import PLACEHOLDERS, keeps_its_group
+from pci.viability import NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group
 from plugin.binding.uses import Use
 from plugin.cards.config import Config
 from plugin.cards.inventory import fitting
-from plugin.errors import Refusal
+from program.errors import Refusal
+from program.problem import Problem
 
 _PROBE = "bus/pci/drivers_probe"
 
@@ -72,17 +73,17 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves, in order, and why which cards are left as they are, a line each."""
+    """The moves, in order, and which cards are left as they are, and why."""
 
     moves: tuple[Move, ...]
-    skipped: tuple[str, ...] = ()
+    skipped: tuple[Problem, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
 class Seen:
     """What a plan is made from. Of every function of the cards that it is about: `details`, `uses`, and in `modules`
     the name of the vfio driver's module for it. `drivers` are those of the PCI bus. `former` is what is remembered.
-    `unseen` says why some uses may be missing; None where none are."""
+    `unseen` says why some uses may be missing; None if none are."""
 
     host: Host
     details: Mapping[PCIAddress, Details]
@@ -90,7 +91,7 @@ class Seen:
     modules: Mapping[PCIAddress, str]
     drivers: frozenset[str]
     former: Mapping[PCIAddress, Former]
-    unseen: str | None
+    unseen: Problem | None
 
     def binding(self, function: Function) -> Binding:
         return Binding(function.driver, self.details[function.address].driver_override)
@@ -101,8 +102,8 @@ def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]
     addresses = sorted(set(addresses))
     for address in addresses:
         if address not in host.functions:
-            faults = "".join(f"; {fault}" for fault in host.faults if str(address) in fault.path)
-            raise Refusal(f"{address}: this node has no such PCI function{faults}; lspci -D lists what it has")
+            faults = "".join(f", {fault}" for fault in host.faults if str(address) in fault.path)
+            raise Refusal(address, f"this node has no such PCI function{faults}", "lspci -D lists what it has")
     return tuple({card[0].address: card for card in (card_of(host, address) for address in addresses)}.values())
 
 
@@ -112,8 +113,8 @@ def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
 
 
 def _is_offered(host: Host, card: Card, config: Config) -> bool:
-    if (found := fitting(host, card, config)) is not None:
-        return not found[0].withhold
+    if (fits := fitting(host, card, config)) is not None:
+        return not fits[0].withhold
     return any(is_gpu(function) and function.vendor_id in PREFIXES for function in card)
 
 
@@ -125,7 +126,7 @@ def plan_bind(seen: Seen, cards: Iterable[Card], *, skip: bool) -> Plan:
     go of it, or a module is loaded, is a Refusal still.
     """
     left = {card[0].address: card for card in cards if any(not _is_vfio(function.driver) for function in card)}
-    own: dict[PCIAddress, str] = {}
+    own: dict[PCIAddress, Hindrance] = {}
     for address, card in left.items():
         if (reason := _own_reason(seen, card)) is not None:
             own[address] = reason
@@ -155,14 +156,14 @@ def plan_bind(seen: Seen, cards: Iterable[Card], *, skip: bool) -> Plan:
         for function in _in_order(card)
         if not _is_vfio(function.driver)
     )
-    return Plan(tuple(moves), tuple(f"{address}: {own[address]}" for address in sorted(own)))
+    return Plan(tuple(moves), tuple(_problem(str(address), own[address]) for address in sorted(own)))
 
 
 def plan_unbind(seen: Seen, cards: Iterable[Card]) -> Plan:
     """Give back what vfio has of these cards to the drivers they had before; unremembered ones to whom the kernel
     chooses. Refusal where a guest has one, or its driver is not loaded any more."""
     moves: list[Move] = []
-    refused: dict[PCIAddress, str] = {}
+    refused: dict[PCIAddress, Hindrance] = {}
     for card in sorted(cards, key=lambda card: card[0].address):
         bound = [function for function in _in_order(card) if seen.binding(function).is_vfio]
         bound.reverse()
@@ -199,11 +200,17 @@ def writes(address: PCIAddress, now: Binding, wanted: Binding | None) -> tuple[W
     )
 
 
-def _refusal(verb: str, refused: Mapping[PCIAddress, str]) -> Refusal:
-    cards: dict[str, list[str]] = {}
+def _refusal(verb: str, refused: Mapping[PCIAddress, Hindrance]) -> Refusal:
+    """Return an error with a problem for each reason, which names all cards that have it."""
+    cards: dict[Hindrance, list[str]] = {}
     for address in sorted(refused):
         cards.setdefault(refused[address], []).append(str(address))
-    return Refusal("; ".join(f"cannot {verb} {', '.join(cards[reason])}: {reason}" for reason in cards))
+    first, *more = (_problem(f"cannot {verb} {', '.join(addresses)}", reason) for reason, addresses in cards.items())
+    return Refusal(*first, *more)
+
+
+def _problem(subject: str, reason: Hindrance) -> Problem:
+    return Problem(subject, reason.wrong, reason.fix)
 
 
 def _in_order(card: Iterable[Function]) -> list[Function]:
@@ -238,29 +245,35 @@ def _remembered(seen: Seen, function: Function) -> Binding | None:
     return former.binding if former is not None and former.pci_id == function.pci_id else None
 
 
-def _own_reason(seen: Seen, card: Card) -> str | None:
+def _own_reason(seen: Seen, card: Card) -> Hindrance | None:
     """Why the card is the node's own, or its driver's way to serve guests; None where it is neither."""
     if card[0].is_bridge:
-        return "it is a PCI bridge, which no guest can be given; name the devices behind it"
+        return Hindrance("it is a PCI bridge, which no guest can be given", "name the devices behind it")
     for function in card:
         details = seen.details[function.address]
         it = _it(function.address, card)
         if details.boot_vga:
-            return (
-                f"{it} is the boot VGA, the node's own screen; "
-                "let the firmware put that on another card (its setup calls it primary display)"
+            return Hindrance(
+                f"{it} is the boot VGA, the node's own screen",
+                "let the firmware put that on another card (its setup calls it primary display)",
             )
         if details.virtual_functions:
-            return f"{it} has {details.virtual_functions} virtual functions; bind those, or write 0 to its sriov_numvfs"
+            return Hindrance(
+                f"{it} has {details.virtual_functions} virtual functions",
+                "bind those, or write 0 to its sriov_numvfs",
+            )
         if function.is_virtual and function.vendor_id == NVIDIA and function.driver == "nvidia":
-            return f"{it} is a virtual function of NVIDIA's driver, which gives it to guests as a vGPU"
+            return Hindrance(
+                f"{it} is a virtual function of NVIDIA's driver, which gives it to guests as a vGPU",
+                "leave it on that driver: it is offered by its type",
+            )
         mdevs = [str(mdev.uuid) for mdev in seen.host.mdevs if mdev.parent == function.address]
         if mdevs:
-            return f"{it} has mediated devices: {', '.join(mdevs)}; remove them first"
+            return Hindrance(f"{it} has mediated devices: {', '.join(mdevs)}", "remove them first")
     return _in_use(seen, card, _not_on_vfio(card), passing=False)
 
 
-def _strangers(host: Host, card: Card, taken: Iterable[PCIAddress]) -> str | None:
+def _strangers(host: Host, card: Card, taken: Iterable[PCIAddress]) -> Hindrance | None:
     """Who else is in the card's IOMMU group, not among those `taken`, with a driver of its own."""
     group = card[0].iommu_group
     if group is None:
@@ -279,51 +292,51 @@ def _strangers(host: Host, card: Card, taken: Iterable[PCIAddress]) -> str | Non
     ]
     if not strangers:
         return None
-    return (
-        f"its IOMMU group {group} also has {', '.join(strangers)}, and a guest gets a group whole or not at all; "
-        "bind the other card too or free it of its driver, or use a slot whose root port or switch has ACS"
+    return Hindrance(
+        f"its IOMMU group {group} also has {', '.join(strangers)}, and a guest gets a group whole or not at all",
+        "bind the other card too or free it of its driver, or use a slot whose root port or switch has ACS",
     )
 
 
-def _passing_reason(seen: Seen, card: Card) -> str | None:
+def _passing_reason(seen: Seen, card: Card) -> Hindrance | None:
     """Why the card cannot be bound as things are, though it could be; None where it can be now."""
     group = card[0].iommu_group
     if group is None or group in seen.host.noiommu:
-        return (
-            "it is in no IOMMU group: the IOMMU is off; turn on VT-d or AMD-Vi in the firmware, "
-            "and boot with intel_iommu=on (Intel)"
-        )
+        return Hindrance(f"it {NO_IOMMU.wrong}", NO_IOMMU.fix)
     unreadable = [str(address) for address in seen.host.groups[group] if address not in seen.host.functions]
     if unreadable:
-        return f"its IOMMU group {group} has {', '.join(unreadable)}, which cannot be read"
+        return Hindrance(
+            f"its IOMMU group {group} has {', '.join(unreadable)}, which cannot be read",
+            "the kernel's log may say what became of it",
+        )
     for function in _not_on_vfio(card):
         if _vfio_driver(seen, function) is None:
             module = seen.modules[function.address].replace("_", "-")
-            return f"its driver {module} is not loaded; modprobe {module}"
+            return Hindrance(f"its driver {module} is not loaded", f"modprobe {module}")
     return _in_use(seen, card, _not_on_vfio(card), passing=True)
 
 
-def _in_use(seen: Seen, card: Card, functions: Iterable[Function], *, passing: bool) -> str | None:
-    said: dict[str, PCIAddress] = {}
+def _in_use(seen: Seen, card: Card, functions: Iterable[Function], *, passing: bool) -> Hindrance | None:
+    uses: dict[str, PCIAddress] = {}
     for function in sorted(functions, key=lambda function: function.address):
         for use in seen.uses[function.address]:
             if use.passing is passing:
-                said.setdefault(use.what, function.address)  # a group is open for all its functions
-    if not said:
+                uses.setdefault(use.what, function.address)  # a group is open for all its functions
+    if not uses:
         return None
     users = (
-        f"{_it(address, card)} is in use: {', '.join(what for what in said if said[what] == address)}"
-        for address in dict.fromkeys(said.values())
+        f"{_it(address, card)} is in use: {', '.join(what for what in uses if uses[what] == address)}"
+        for address in dict.fromkeys(uses.values())
     )
-    return f"{'; '.join(users)}; end that first"
+    return Hindrance(", and ".join(users), "end that first")
 
 
-def _driver_gone(seen: Seen, card: Card, functions: Iterable[Function]) -> str | None:
+def _driver_gone(seen: Seen, card: Card, functions: Iterable[Function]) -> Hindrance | None:
     for function in functions:
         former = _remembered(seen, function)
         if former is not None and former.driver is not None and former.driver not in seen.drivers:
             it = _it(function.address, card)
-            return f"{it} was on {former.driver}, which is not loaded; modprobe {former.driver}"
+            return Hindrance(f"{it} was on {former.driver}, which is not loaded", f"modprobe {former.driver}")
     return None
 
 

@@ -20,9 +20,11 @@ from plugin.binding.modalias import best_module, read_aliases
 from plugin.binding.plan import Binding, Move, Plan, Seen, Write, writes
 from plugin.binding.processes import read_processes
 from plugin.binding.uses import uses
-from plugin.errors import Refusal
+from program.errors import Refusal
+from program.problem import Problem
 
 _DRIVERS = "bus/pci/drivers"
+_ASK_THE_KERNEL = "the kernel's log says why (dmesg)"
 
 #: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
 _WRITE_SECONDS = 30.0
@@ -54,10 +56,11 @@ class Places:
 
 
 class _Failed(Exception):
-    """One line: which write or move failed, and how. `hangs`: the kernel is still at it."""
+    """Which write or move failed, and how. `hangs`: the kernel is still at it."""
 
-    def __init__(self, problem: str, *, hangs: bool = False) -> None:
-        super().__init__(problem)
+    def __init__(self, subject: object, wrong: str, fix: str, *, hangs: bool = False) -> None:
+        super().__init__(f"{subject}: {wrong}")
+        self.problem = Problem(str(subject), wrong, fix)
         self.hangs = hangs
 
 
@@ -78,7 +81,8 @@ def look(places: Places, host: Host, cards: Iterable[Card]) -> Seen:
             unseen=processes.unseen,
         )
     except Unreadable as unreadable:
-        raise Refusal(f"{places.sys}/{unreadable}") from unreadable
+        fault = unreadable.fault
+        raise Refusal(places.sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
 
 
 def carry_out(places: Places, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:
@@ -104,7 +108,8 @@ def carry_out(places: Places, plan: Plan, write: Writer, *, driver_seconds: floa
             write_former(
                 places.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
             )
-            raise Refusal(f"{failed}; {_outcome(stuck)}") from failed
+            subject, wrong, fix = failed.problem
+            raise Refusal(subject, f"{wrong}, and {_outcome(stuck)}", fix) from failed
     ended = {move.address for move in plan.moves if move.former is None}
     write_former(places.state, boot, {address: one for address, one in during.items() if address not in ended})
 
@@ -155,10 +160,10 @@ def _do(steps: Iterable[Write], write: Writer) -> None:
         try:
             write(step)
         except StillWriting as still:
-            problem = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
-            raise _Failed(f"{step}: {problem}", hangs=True) from still
+            wrong = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
+            raise _Failed(step, wrong, "end what has the device open", hangs=True) from still
         except OSError as error:
-            raise _Failed(f"{step}: {error.strerror}") from error
+            raise _Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
 
 
 def _await_driver(sys: Path, address: PCIAddress, wanted: Binding | None, seconds: float) -> None:
@@ -167,7 +172,7 @@ def _await_driver(sys: Path, address: PCIAddress, wanted: Binding | None, second
         try:
             driver = link_name(sys, f"{DEVICES}/{address}/driver")
         except Unreadable as unreadable:
-            raise _Failed(str(unreadable)) from unreadable
+            raise _Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
         if wanted is None:
             if driver is None or not is_vfio_driver(driver):
                 return
@@ -177,11 +182,10 @@ def _await_driver(sys: Path, address: PCIAddress, wanted: Binding | None, second
             break
         time.sleep(_LOOK_EVERY)
     if wanted is None:
-        raise _Failed(f"{address} was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id")
-    raise _Failed(
-        f"{address} is on {driver or 'no driver'}, expected {wanted.driver or 'no driver'}; "
-        "the kernel's log says why (dmesg)"
-    )
+        wrong = f"was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id"
+        raise _Failed(address, wrong, "take its ID out of there")
+    wrong = f"is on {driver or 'no driver'}, expected {wanted.driver or 'no driver'}"
+    raise _Failed(address, wrong, _ASK_THE_KERNEL)
 
 
 def _undo(

@@ -12,7 +12,7 @@ from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node, egm_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 
 @dataclass(frozen=True)
@@ -105,11 +105,19 @@ def _origin_is_as_seen(sys: Path, device: Device) -> bool:
     return driver is None or not is_vfio_driver(driver)  # a driver that goes may leave its virtual functions
 
 
+def unknown_device(device_id: str, resource: str) -> Refusal:
+    """Return the error for an ID that the kubelet has, and the node has not."""
+    return Refusal(
+        device_id, f"is not a device of {resource} on this node", "delete the pod, to have devices allocated anew"
+    )
+
+
 def _device(snapshot: Snapshot, device_id: str, resource: str | None) -> Device:
     device = snapshot.inventory.by_id.get(device_id)
     if device is None or resource not in (None, device.resource):
-        raise Refusal(f"{device_id!r} is not a device of {resource or 'the plugin'} on this node")
+        raise unknown_device(device_id, resource or "the plugin")
     reason = snapshot.reason(device)
     if reason is not None:
-        raise Refusal(f"{device_id} of {device.resource} cannot be handed out: it {reason}")
+        subject = device_id if device.resource is None else f"{device_id} of {device.resource}"
+        raise Refusal(subject, f"cannot be handed out: it {reason.wrong}", reason.fix)
     return device

@@ -31,6 +31,15 @@ from plugin.cards.preference import Policy
 Selection = str | tuple[str, ...]
 
 
+class Nonsense(ValueError):
+    """A config says what makes no sense: what is `wrong`, and the `fix`."""
+
+    def __init__(self, wrong: str, fix: str) -> None:
+        super().__init__(f"{wrong}; {fix}")
+        self.wrong = wrong
+        self.fix = fix
+
+
 class Groups(StrEnum):
     """What becomes of an IOMMU group with several cards that could be offered: nothing, or one unit of them all."""
 
@@ -41,7 +50,7 @@ class Groups(StrEnum):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """What is offered, and as what. A selector with several values fits any of them; every selector that is set must
-    fit. Exactly one of `resource`, `prefix` and `withhold` is set. ValueError, in words, for what makes no sense."""
+    fit. Exactly one of `resource`, `prefix` and `withhold` is set. Nonsense for anything else."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
 
@@ -63,24 +72,31 @@ class Rule:
             values = (values,) if isinstance(values, str) else tuple(values)
             for value in values:
                 if not selector.takes(value):
-                    raise ValueError(f"{name} {value!r}; expected {selector.expected}")
+                    raise Nonsense(f"found {name} {value!r}", f"expected {selector.expected}")
             if name == "address":
                 values = tuple(str(PCIAddress.parse(value)) for value in values)  # nvidia-smi has longer domains
             elif selector.is_hexadecimal:
                 values = tuple(value.lower() for value in values)
             object.__setattr__(self, name, values)
         if not any(getattr(self, name) for name in SELECTORS):
-            raise ValueError(f"expected a selector, to say what is offered: one of {', '.join(SELECTORS)}")
-        if (self.resource is not None) + (self.prefix is not None) + self.withhold != 1:
-            raise ValueError("expected one of resource (a name), prefix (a name from pci.ids) and withhold: true")
+            raise Nonsense("has no selector, to say what is offered", f"expected one of {', '.join(SELECTORS)}")
+        names = [name for name in ("resource", "prefix", "withhold") if getattr(self, name) not in (None, False)]
+        if len(names) != 1:
+            raise Nonsense(
+                f"has {' and '.join(names) or 'none'} of resource, prefix and withhold",
+                "expected one of resource (a name), prefix (a name from pci.ids) and withhold: true",
+            )
         if self.mdev_type and (self.address or self.vgpu_type):
-            raise ValueError("mdev_type goes with vendor, device, subsystem, pci_class and driver of the parent only")
+            raise Nonsense(
+                "mdev_type is beside address or vgpu_type",
+                "it goes with vendor, device, subsystem, pci_class and driver of the parent only",
+            )
         if self.resource is not None and not is_resource_name(self.resource):
-            raise ValueError(
-                f"{self.resource!r} is not an extended resource name; expected prefix/name, like example.com/my-card"
+            raise Nonsense(
+                f"{self.resource!r} is not an extended resource name", "expected prefix/name, like example.com/my-card"
             )
         if self.prefix is not None and not is_prefix(self.prefix):
-            raise ValueError(f"{self.prefix!r} is not a prefix of resources; expected a domain, like example.com")
+            raise Nonsense(f"{self.prefix!r} is not a prefix of resources", "expected a domain, like example.com")
 
     def fits(self, function: Function, vgpu_types: Mapping[int, str] = MappingProxyType({})) -> bool:
         """Whether the rule is about this function. `vgpu_types` are the names of NVIDIA's vGPU types."""
@@ -122,11 +138,12 @@ class Config:
     def __post_init__(self) -> None:
         for resource in self.prefer:
             if not is_resource_name(resource):
-                raise ValueError(f"prefer: {resource!r} is not an extended resource name; expected prefix/name")
+                raise Nonsense(f"prefer: {resource!r} is not an extended resource name", "expected prefix/name")
         for device, count in self.node_devices.items():
             if not 0 < count <= 10_000:
-                raise ValueError(
-                    f"node_devices: {device}: {count}; expected how many containers may share it, 1 to 10000"
+                raise Nonsense(
+                    f"node_devices: {device}: found {count}",
+                    "expected how many containers may share it, 1 to 10000",
                 )
 
 

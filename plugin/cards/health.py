@@ -7,6 +7,7 @@ Pure: from what was seen to a reason for each device that has one.
 from collections.abc import Mapping
 
 from pci.address import PCIAddress
+from pci.viability import Hindrance
 from plugin.cards.holders import Holder
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import Nodes, missing_node
@@ -18,18 +19,18 @@ def troubles(
     *,
     holders: Mapping[str, Holder],
     fallen: frozenset[PCIAddress],
-) -> Mapping[str, str]:
-    """The reason of each listed device that is unhealthy, by ID, in words that go after "it".
+) -> Mapping[str, Hindrance]:
+    """Why each listed device that is unhealthy is so, by ID.
 
     `holders` are the pods that have a device, by its ID; `fallen` the functions whose config space reads as ones.
     """
-    found: dict[str, str] = {}
+    reasons: dict[str, Hindrance] = {}
     for resource, devices in inventory.listed.items():
         for device in devices:
             reason = device.unhealthy or _trouble(device, resource, nodes, inventory.noiommu, holders, fallen)
             if reason is not None:
-                found[device.id] = reason
-    return found
+                reasons[device.id] = reason
+    return reasons
 
 
 def _trouble(
@@ -39,17 +40,20 @@ def _trouble(
     noiommu: frozenset[int],
     holders: Mapping[str, Holder],
     fallen: frozenset[PCIAddress],
-) -> str | None:
+) -> Hindrance | None:
     if nodes is not None and (missing := missing_node(device, nodes, noiommu)) is not None:
         return missing
     for function in device.functions:
         if function.address in fallen:
-            return (
-                f"fell off the bus: the config space of {function.address} reads as ones; "
-                "reset the slot or the node, and look for AER errors in the kernel's log"
+            return Hindrance(
+                f"fell off the bus: the config space of {function.address} reads as ones",
+                "reset the slot or the node, and look for AER errors in the kernel's log",
             )
     holder = holders.get(device.id)
     if holder is not None and not holder.has_as_offered(device):
         as_what = holder.resource if holder.resource != resource else f"{holder.device_id} of {resource}"
-        return f"is in use by pod {holder.pod}, which has it as {as_what}"
+        return Hindrance(
+            f"is in use by pod {holder.pod}, which has it as {as_what}",
+            "delete that pod, and let one device plugin alone serve the device",
+        )
     return None

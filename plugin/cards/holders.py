@@ -50,15 +50,15 @@ def holders(inventory: Inventory, uses: Iterable[Use]) -> Mapping[str, Holder]:
             by_name[device.mdev.uuid].append(device.id)
         if device.iommu_group is not None:
             by_name[str(device.iommu_group)].append(device.id)
-    found: dict[str, Holder] = {}
+    by_device: dict[str, Holder] = {}
     for use in sorted(uses, key=lambda use: (use.pod, use.resource, use.device_id)):
         name = address_or_none(use.device_id) or _uuid_or_none(use.device_id) or use.device_id
         holder = Holder(use.pod, use.resource, use.device_id)
         for device_id in by_name.get(name, ()):
             # Of two, the one that the kubelet does not count for this device is the news.
-            if device_id not in found or found[device_id].has_as_offered(inventory.by_id[device_id]):
-                found[device_id] = holder
-    return dict(sorted(found.items()))
+            if device_id not in by_device or by_device[device_id].has_as_offered(inventory.by_id[device_id]):
+                by_device[device_id] = holder
+    return dict(sorted(by_device.items()))
 
 
 def _uuid_or_none(text: str) -> UUID | None:

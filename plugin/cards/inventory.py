@@ -15,10 +15,14 @@ from pci.functions import is_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resource import Kind, NodeDevice, variable
 from pci.vendors import PREFIXES
-from pci.viability import not_for_guests, not_viable
+from pci.viability import Hindrance, not_for_guests, not_viable
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.naming import PCIIDs, resource_name, type_resource_name
-from plugin.errors import Refusal
+from program.errors import Refusal
+from program.problem import Problem
+
+#: Why the kubelet never hears of a device that a rule withholds: the admin wants it so, and nothing is to be fixed.
+BY_CONFIG = Hindrance("is withheld by the config", "")
 
 #: A resource, and what it is made of; None for a node device.
 _Claim: TypeAlias = tuple[str, Kind | None]
@@ -44,8 +48,8 @@ class Device:
     cdevs: frozenset[str | None]
     model: str
     resource: str | None
-    withheld: str | None
-    unhealthy: str | None
+    withheld: Hindrance | None
+    unhealthy: Hindrance | None
 
     @property
     def id(self) -> str:
@@ -64,7 +68,7 @@ class Device:
         return self.lead.numa_node
 
     @property
-    def reason(self) -> str | None:
+    def reason(self) -> Hindrance | None:
         return self.withheld or self.unhealthy
 
 
@@ -81,11 +85,11 @@ class Inventory:
     @cached_property
     def listed(self) -> Mapping[str, tuple[Device, ...]]:
         """What the kubelet hears of, healthy or not, by resource, both ascending."""
-        found: dict[str, list[Device]] = defaultdict(list)
+        listed: dict[str, list[Device]] = defaultdict(list)
         for device in self.devices:
             if device.resource is not None and device.withheld is None:
-                found[device.resource].append(device)
-        return {resource: tuple(found[resource]) for resource in sorted(found)}
+                listed[device.resource].append(device)
+        return {resource: tuple(listed[resource]) for resource in sorted(listed)}
 
     @cached_property
     def by_id(self) -> Mapping[str, Device]:
@@ -118,7 +122,7 @@ class _Unit:
     lead: Function
     model: str
     resource: str | None
-    withheld: str | None  # by the config or for want of a name
+    withheld: Hindrance | None  # by the config or for want of a name
 
 
 def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | None:
@@ -129,9 +133,9 @@ def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | No
         return None
     model = pci_ids.device(lead.vendor_id, lead.device_id) or lead.pci_id
     resource: str | None = None
-    withheld: str | None = None
+    withheld: Hindrance | None = None
     if rule is not None and rule.withhold:
-        withheld = "is withheld by the config"
+        withheld = BY_CONFIG
     elif rule is not None and rule.resource is not None:
         resource = rule.resource
     else:
@@ -141,20 +145,20 @@ def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | No
     return _Unit(card=card, lead=lead, model=model, resource=resource, withheld=withheld)
 
 
-def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> tuple[str | None, str | None]:
+def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> tuple[str | None, Hindrance | None]:
     """A name from pci.ids or of the vGPU's type; or None, and why there is none."""
     prefix = rule.prefix if rule is not None else PREFIXES.get(lead.vendor_id) if is_gpu(lead) else None
     if prefix is None:
         what = "is an NVSwitch" if is_nvswitch(lead) else f"has vendor {lead.vendor_id:04x}"
-        return None, f"{what}, offered only by a config: add a rule with device: {lead.pci_id!r}"
+        return None, Hindrance(f"{what}, offered only by a config", f"add a rule with device: {lead.pci_id!r}")
     if lead.vgpu_type is None:
         return resource_name(pci_ids, prefix, lead.vendor_id, lead.device_id), None
     # The kernel names only the types that something could still become.
     name = type_resource_name(prefix, host.vgpu_types.get(lead.vgpu_type, ""))
     if name is None:
-        return None, (
-            f"is a vGPU of type {lead.vgpu_type}, which no creatable_vgpu_types names now; "
-            f"give it a name in the config: add a rule with vgpu_type: '{lead.vgpu_type}'"
+        return None, Hindrance(
+            f"is a vGPU of type {lead.vgpu_type}, which no creatable_vgpu_types names now",
+            f"give it a name in the config: add a rule with vgpu_type: '{lead.vgpu_type}'",
         )
     return name, None
 
@@ -181,8 +185,7 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
                 leads = [other.lead for other in group]
         members = _members(host, unit.lead.iommu_group)
         unfit = next(filter(None, (not_for_guests(host, lead, noiommu=config.noiommu) for lead in leads)), None)
-        withheld = unit.withheld or (None if unfit is None else str(unfit)) or shares
-        broken = None if withheld else not_viable(host, functions)
+        withheld = unit.withheld or unfit or shares
         yield Device(
             functions=functions,
             lead=unit.lead,
@@ -193,7 +196,7 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
             withheld=withheld,
-            unhealthy=None if broken is None else str(broken),
+            unhealthy=None if withheld else not_viable(host, functions),
         )
 
 
@@ -203,9 +206,11 @@ def _members(host: Host, group: int | None) -> tuple[Function, ...]:
     return tuple(host.functions[address] for address in addresses if address in host.functions)
 
 
-def _shares(unit: _Unit, group: list[_Unit], cure: str) -> str:
+def _shares(unit: _Unit, group: list[_Unit], fix: str) -> Hindrance:
     others = ", ".join(str(other.card[0].address) for other in group if other is not unit)
-    return f"shares group {unit.lead.iommu_group} with {others}, and a guest gets a group whole or not at all; {cure}"
+    return Hindrance(
+        f"shares group {unit.lead.iommu_group} with {others}, and a guest gets a group whole or not at all", fix
+    )
 
 
 def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
@@ -218,18 +223,20 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
         if rule is None and not is_gpu(parent):
             continue
         resource: str | None = None
-        withheld: str | None = None
+        withheld: Hindrance | None = None
         if rule is not None and rule.withhold:
-            withheld = "is withheld by the config"
+            withheld = BY_CONFIG
         elif rule is not None and rule.resource is not None:
             resource = rule.resource
         else:
             prefix = rule.prefix if rule is not None else PREFIXES.get(parent.vendor_id)
             resource = None if prefix is None else type_resource_name(prefix, mdev.type_name)
             if resource is None:
-                withheld = f"has no name to be offered under; add a rule with mdev_type: {mdev.type_name!r}"
+                withheld = Hindrance(
+                    "has no name to be offered under", f"add a rule with mdev_type: {mdev.type_name!r}"
+                )
         if withheld is None and mdev.iommu_group is None:
-            withheld = "is in no IOMMU group; its driver has not given it to vfio_mdev"
+            withheld = Hindrance("is in no IOMMU group: its driver has not given it to vfio_mdev", "load vfio_mdev")
         yield Device(
             functions=(),
             lead=parent,
@@ -251,11 +258,11 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
     # What is withheld counts at first: it may be given to vfio at any time.
     counting = [device for device in devices if before is None or device.withheld is None]
     claims = {(device.resource, device.kind) for device in counting if device.resource is not None}
-    earlier = {(resource, found[0].kind) for resource, found in before.listed.items()} if before is not None else set()
+    earlier = {(resource, its[0].kind) for resource, its in before.listed.items()} if before is not None else set()
     by_variable: dict[str, _Claim] = {}
     for resource in (device.resource() for device in config.node_devices):
         by_variable[variable(resource)] = (resource, None)
-    clashes: dict[_Claim, str] = {}
+    clashes: dict[_Claim, Refusal] = {}
     for claim in (*sorted(claims & earlier), *sorted(claims - earlier)):
         other = by_variable.setdefault(variable(claim[0]), claim)
         if other != claim:
@@ -263,9 +270,9 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
     if not clashes:
         return devices
     if before is None:
-        raise Refusal(next(iter(clashes.values())))
+        raise next(iter(clashes.values()))
     return tuple(
-        replace(device, withheld=f"cannot be told apart: {clash}", unhealthy=None)
+        replace(device, withheld=_not_told_apart(clash.problem), unhealthy=None)
         if device.withheld is None
         and device.resource is not None
         and (clash := clashes.get((device.resource, device.kind))) is not None
@@ -274,17 +281,20 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
     )
 
 
-def _clash(resource: str, other: str, kind: Kind | None) -> str:
-    """What is wrong with a resource whose variable another has already."""
+def _clash(resource: str, other: str, kind: Kind | None) -> Refusal:
+    """Return what is wrong with a resource whose variable another has already."""
     if resource == other and kind is None:
         node = NodeDevice(resource.rpartition("/")[2]).node
-        return f"{resource} is the name of the node's /dev/{node}; give the card another one"
+        return Refusal(resource, f"is the name of the node's /dev/{node}", "give the card another one in the config")
     if resource == other:
-        return (
-            f"{resource} would be both PCI and mediated devices, and a pod could not tell them apart; "
-            "give one of them another name in the config"
-        )
-    return (
-        f"resources {other} and {resource} would share the variable {variable(resource)}; "
-        "give one of them another name in the config"
+        wrong = "would be both PCI and mediated devices, and a pod could not tell them apart"
+        return Refusal(resource, wrong, "give one of them another name in the config")
+    return Refusal(
+        f"resources {other} and {resource}",
+        f"would share the variable {variable(resource)}",
+        "give one of them another name in the config",
     )
+
+
+def _not_told_apart(clash: Problem) -> Hindrance:
+    return Hindrance(f"cannot be told apart: {clash.subject} {clash.wrong}", clash.fix)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from plugin.errors import UserError
+from program.errors import UserError
 
 #: Debian's package pci.ids; also where hwdata links it on other systems.
 PCI_IDS = Path("/usr/share/misc/pci.ids")
@@ -54,11 +54,12 @@ def read_pci_ids(path: Path) -> PCIIDs:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
         raise UserError(
-            f"{path}: cannot read the names of PCI devices: {error.strerror}; "
-            "install the package pci.ids (hwdata), or name a file with --pci-ids"
+            path,
+            f"cannot read the names of PCI devices: {error.strerror}",
+            "install the package pci.ids (hwdata), or name a file with --pci-ids",
         ) from error
     if not re.search(r"^[0-9a-f]{4}  \S", text, re.MULTILINE):
-        raise UserError(f"{path}: is no pci.ids file; expected lines like '10de  NVIDIA Corporation'")
+        raise UserError(path, "is no pci.ids file", "expected lines like '10de  NVIDIA Corporation'")
     date = re.search(r"^#\s*Date:\s*(\S+)", text, re.MULTILINE)
     return PCIIDs(path=path, date=date[1] if date else "unknown date", text=text)
 

@@ -14,10 +14,13 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.functions import is_on_vfio
 from pci.resource import NodeDevice
+from pci.viability import Hindrance
 from plugin.cards.inventory import Device
 
 VFIO = "vfio"
 CDEVS = "vfio/devices"
+
+_BIND_AGAIN = "bind the whole card to vfio-pci again"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,34 +66,34 @@ def read_nodes(dev: Path) -> Nodes:
     )
 
 
-def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> str | None:
-    """The node that a device ought to have and has not, in words that go after "it"; None where all are there."""
+def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> Hindrance | None:
+    """The node that a device ought to have and has not; None where all are there."""
     if not nodes.has_groups and not nodes.has_cdevs:
-        return (
-            "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists; "
-            "load the modules vfio_iommu_type1 and vfio_pci, and mount /dev/vfio into the plugin's pod"
+        return Hindrance(
+            "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
+            "load the modules vfio_iommu_type1 and vfio_pci, and mount /dev/vfio into the plugin's pod",
         )
     if nodes.has_groups and (name := _group_node(device, noiommu)) not in nodes.vfio:
-        return f"has lost its node: /dev/vfio/{name} does not exist; bind the whole card to vfio-pci again"
+        return Hindrance(f"has lost its node: /dev/vfio/{name} does not exist", _BIND_AGAIN)
     if nodes.has_cdevs and nodes.cdevs is not None and not device.cdevs <= nodes.cdevs:
-        for holder, cdev in _cdevs(device):
+        for owner, cdev in _cdevs(device):
             if cdev not in nodes.cdevs:
                 missing = f"/dev/vfio/devices/{cdev}" if cdev else "its node in /dev/vfio/devices"
-                return f"has lost a node: {missing} of {holder} does not exist; bind the whole card to vfio-pci again"
+                return Hindrance(f"has lost a node: {missing} of {owner} does not exist", _BIND_AGAIN)
     return None
 
 
 def device_nodes(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> tuple[Node, ...]:
     """The nodes of a device and of its whole group, by the ways that the host has."""
-    found: list[Node] = []
+    its: list[Node] = []
     if nodes.has_groups:
         # Containers find a node of the no-IOMMU mode where it would be with one, as sriov-network-device-plugin has it.
         name = _group_node(device, noiommu)
-        found += [_VFIO, Node(f"/dev/vfio/{name}", f"/dev/vfio/{device.iommu_group}")]
+        its += [_VFIO, Node(f"/dev/vfio/{name}", f"/dev/vfio/{device.iommu_group}")]
     if nodes.has_cdevs:
-        found += [Node(path, path) for _, cdev in _cdevs(device) for path in [f"/dev/vfio/devices/{cdev}"]]
-        found.append(_IOMMU)
-    return tuple(found)
+        its += [Node(path, path) for _, cdev in _cdevs(device) for path in [f"/dev/vfio/devices/{cdev}"]]
+        its.append(_IOMMU)
+    return tuple(its)
 
 
 def egm_nodes(

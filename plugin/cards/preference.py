@@ -13,7 +13,7 @@ from functools import reduce
 from operator import add
 
 from pci.address import PCIAddress
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 
 class Policy(StrEnum):
@@ -24,8 +24,8 @@ class Policy(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A device's ID, and where it sits: NUMA node, root complex and bridges as pci.sysfs.Function has them."""
+class Candidate:
+    """A device that could be chosen: its ID, and where it sits, as pci.host.Function has it."""
 
     id: str
     numa_node: int | None
@@ -34,7 +34,7 @@ class Place:
 
 
 def preferred(
-    available: Sequence[Place], must_include: Sequence[str], size: int, policy: Policy | None = None
+    available: Sequence[Candidate], must_include: Sequence[str], size: int, policy: Policy | None = None
 ) -> tuple[str, ...]:
     """The IDs of `size` devices: those that must be included, in their order, then the best others, by address.
 
@@ -66,12 +66,13 @@ def preferred(
     must = tuple(dict.fromkeys(must_include))
     if len(must) > size:
         raise Refusal(
-            f"number of must-include devices ({len(must)}) exceeds the allocation size ({size}): "
-            f"{', '.join(must) or 'none'}; expected a size of at least {len(must)}"
+            ", ".join(must) or "no device",
+            f"number of must-include devices ({len(must)}) exceeds the allocation size ({size})",
+            f"expected a size of at least {len(must)}",
         )
-    ways = {place.id: _way(place) for place in sorted(available, key=lambda place: (len(place.id), place.id))}
-    wanted = min(size - len(set(must) - set(ways)), len(ways))
-    chosen = _best(ways, frozenset(must), wanted, _PRICES[policy])
+    ways = {each.id: _way(each) for each in sorted(available, key=lambda each: (len(each.id), each.id))}
+    number = min(size - len(set(must) - set(ways)), len(ways))
+    chosen = _best(ways, frozenset(must), number, _PRICES[policy])
     return (*must, *(device for device in chosen if device not in must))
 
 
@@ -82,9 +83,9 @@ _Way = tuple[Hashable, ...]
 _Price = tuple[int, ...]
 
 
-def _way(place: Place) -> _Way:
+def _way(device: Candidate) -> _Way:
     """From the tree's top to the device. Two devices share a vertex where they share all of the way to it."""
-    return (place.root if place.numa_node is None else place.numa_node, place.root, *place.bridges, place.id)
+    return (device.root if device.numa_node is None else device.numa_node, device.root, *device.bridges, device.id)
 
 
 def _steps(depth: int, taken: int, size: int) -> _Price:

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from pci.address import PCIAddress
+from pci.viability import Hindrance
 from plugin.cards.health import troubles
 from plugin.cards.holders import Holder
 from plugin.cards.inventory import Device, Inventory
@@ -23,11 +24,11 @@ class Snapshot:
     fallen: frozenset[PCIAddress] = frozenset()
 
     @cached_property
-    def troubles(self) -> Mapping[str, str]:
+    def troubles(self) -> Mapping[str, Hindrance]:
         """Why a listed device is unhealthy, by its ID; a healthy one is absent."""
         return troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen)
 
-    def reason(self, device: Device) -> str | None:
+    def reason(self, device: Device) -> Hindrance | None:
         """Why the device cannot be handed out now; None where it can."""
         return device.withheld or self.troubles.get(device.id)
 

@@ -14,9 +14,9 @@ from plugin.binding.former import locked
 from plugin.binding.plan import Binding, Plan, Seen, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Places, carry_out, look, sysfs_writer
 from plugin.commands.options import config_of, host_of
-from plugin.errors import Refusal, UserError
+from program.errors import Refusal, UserError
 from program.output import print_text
-from program.problem import one_line
+from program.problem import Problem, one_line
 
 Addresses = Annotated[
     list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
@@ -70,17 +70,18 @@ def _rebind(
     plan: Callable[[Seen, tuple[Card, ...]], Plan],
 ) -> None:
     if every == bool(addresses):
-        raise UserError("expected either ADDRESS..., any function of each card, or --all")
+        wrong = "are both there" if every else "are both missing"
+        raise UserError("ADDRESS... and --all", wrong, "expected one: any function of each card, or all on offer")
     try:
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
-        raise UserError(str(error)) from error
+        raise UserError("ADDRESS...", error.wrong, error.fix) from error
     rules = config_of(config)
     root = sysfs.absolute().parent
     modules = root / "lib/modules" / os.uname().release
     places = Places(sys=sysfs, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
 
-    def planned() -> tuple[Plan, str | None]:
+    def planned() -> tuple[Plan, Problem | None]:
         host = host_of(sysfs)
         cards = offered_cards(host, rules) if every else named_cards(host, named)
         seen = look(places, host, cards)
@@ -100,7 +101,7 @@ def _rebind(
     with locked(state):
         made, unseen = planned()
         if made.moves and unseen is not None:
-            raise Refusal(f"who uses the cards cannot be seen: {unseen}")
+            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
         carry_out(places, made, sysfs_writer(sysfs))
     for move in made.moves:
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.wanted)}\n")

@@ -15,9 +15,8 @@ from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
 from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
-from plugin.errors import Refusal, UserError
+from program.errors import UserError
 from program.output import aligned, print_text, write_picture
-from program.problem import one_line
 
 
 def inventory(
@@ -41,7 +40,7 @@ def inventory(
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
     if as_json and permitted:
-        raise UserError("--json and --permitted both say what to print; give one of them")
+        raise UserError("--json and --permitted", "both say what to print", "give one of them")
     names = read_pci_ids(pci_ids)
     if sysfs == Path("/sys"):
         dev = dev or Path("/dev")
@@ -79,9 +78,9 @@ def _uses(named: Path | None, *, is_this_node: bool) -> frozenset[Use] | None:
         return asyncio.run(podresources.uses(named or POD_RESOURCES, at_most=10.0))
     except podresources.CannotAsk as error:
         if named is None:
-            print(f"gpu-plugin: who has what is not known: {one_line(error)}", file=sys.stderr)
+            print(f"gpu-plugin: who has what is not known: {error}", file=sys.stderr)
             return None
-        raise Refusal(f"cannot ask the kubelet who has what: {error}") from error
+        raise
 
 
 def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
@@ -128,7 +127,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "resource": device.resource,
                 "listed": device.resource is not None and device.withheld is None,
                 "healthy": snapshot.reason(device) is None,
-                "reason": snapshot.reason(device),
+                "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
                 "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,

@@ -10,7 +10,7 @@ from pci.sysfs.functions import NotSysfs, read_host
 from plugin.cards.config import Config
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 #: Where the kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
@@ -41,7 +41,7 @@ def host_of(sysfs: Path) -> Host:
     try:
         return read_host(sysfs)
     except NotSysfs as error:
-        raise Refusal(str(error)) from error
+        raise Refusal(sysfs, error.wrong, error.fix) from error
 
 
 def inventory_of(sysfs: Path, config: Config, pci_ids: PCIIDs, before: Inventory | None) -> Inventory:

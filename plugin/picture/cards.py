@@ -158,7 +158,7 @@ def _state(snapshot: Snapshot, device: Device) -> tuple[State, str, str | None]:
     by_pod = "" if holder is None else f" by pod {holder.pod}"
     if reason is not None:
         state = State.UNHEALTHY if device.withheld is None else State.WITHHELD
-        return state, by_pod and f", in use{by_pod}", reason
+        return state, by_pod and f", in use{by_pod}", str(reason)
     if holder is not None:
         return State.IN_USE, by_pod, None
     return State.FREE if snapshot.sees_pods else State.ON_OFFER, "", None

@@ -32,11 +32,11 @@ class World:
 
 
 async def run(world: World) -> None:
-    """Serve until SIGTERM or SIGINT. PluginError for what is wrong from the start."""
-    directory = kubelet_directory(world.kubelet_dir, "device plugin directory; name it with --kubelet-dir")
+    """Serve until SIGTERM or SIGINT. ProgramError for what is wrong from the start."""
+    directory = kubelet_directory(world.kubelet_dir, "device plugin directory", "--kubelet-dir")
     registry = None
     if world.plugins_registry is not None:
-        registry = kubelet_directory(world.plugins_registry, "plugins_registry; name it with --plugins-registry")
+        registry = kubelet_directory(world.plugins_registry, "plugins_registry", "--plugins-registry")
     kubelet, counters, ending = Kubelet(directory, registry), Counters(), asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):

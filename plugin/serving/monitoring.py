@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from plugin.errors import Refusal
 from plugin.watching.counters import Counters
 from plugin.watching.registry import Context
 from plugin.watching.watch import View, Watch
+from program.errors import Refusal
 
 if TYPE_CHECKING:
     from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -44,7 +44,9 @@ def _serve_metrics(stack: contextlib.AsyncExitStack, watch: Watch, counters: Cou
         addresses = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 (of the pod: scrapers are elsewhere)
         server, thread = start_http_server(port, addresses, registry=registry)
     except OSError as error:
-        raise Refusal(f"--metrics {port}: cannot serve metrics there: {error.strerror}; name another port") from error
+        raise Refusal(
+            f"--metrics {port}", f"cannot serve metrics there: {error.strerror}", "name another port"
+        ) from error
     stack.callback(thread.join)
     stack.callback(server.server_close)
     stack.callback(server.shutdown)
@@ -79,7 +81,7 @@ class _Collector:
             reason = snapshot.reason(device)
             state = "withheld" if device.withheld else "unhealthy" if reason else "healthy"
             numa_node = "" if device.numa_node is None else str(device.numa_node)
-            devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, reason or ""], 1)
+            devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
             if (holder := snapshot.holders.get(device.id)) is not None:
                 namespace, _, pod = holder.pod.partition("/")
                 in_use.add_metric([device.id, holder.resource, namespace, pod], 1)
@@ -130,7 +132,7 @@ async def _serve_health(stack: contextlib.AsyncExitStack, watch: Watch, counters
     try:
         server.add_insecure_port(f"[::]:{port}")
     except RuntimeError as error:
-        raise Refusal(f"--health {port}: cannot serve there; name another port") from error
+        raise Refusal(f"--health {port}", "cannot serve there", "name another port") from error
     await server.start()
     stack.push_async_callback(server.stop, None)
 

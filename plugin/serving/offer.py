@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pci.resource import NodeDevice
-from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick
+from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick, unknown_device
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node
-from plugin.cards.preference import Place, preferred
-from plugin.errors import Refusal
+from plugin.cards.preference import Candidate, preferred
 from plugin.watching.watch import Watch
+from program.errors import Refusal
 
 #: As the kubelet is told: ID, whether healthy, NUMA node where it is known.
 Listing = tuple[tuple[str, bool, int | None], ...]
@@ -52,8 +52,8 @@ class CardOffer:
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         view = self._watch.view
         by_id = view.snapshot.inventory.by_id
-        places = [_place(by_id[device_id]) for device_id in available if device_id in by_id]
-        return preferred(places, must_include, size, view.config.prefer.get(self.resource))
+        candidates = [_candidate(by_id[device_id]) for device_id in available if device_id in by_id]
+        return preferred(candidates, must_include, size, view.config.prefer.get(self.resource))
 
     def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         """One answer per container, from the node as it is at this moment: as it was seen, where that still holds, and
@@ -75,7 +75,9 @@ class CardOffer:
             handouts = [self._handout(device) for device in devices]
             allocation = allocate(snapshot, self.resource, devices, [handout.nodes for handout in handouts])
             if not hold(self._watch.sources.sys, [handout.grounds for handout in handouts]):
-                raise Refusal(f"{', '.join(device_ids)} of {self.resource} changed while it was handed out; try again")
+                raise Refusal(
+                    f"{', '.join(device_ids)} of {self.resource}", "changed while it was handed out", "try again"
+                )
             allocations.append(allocation)
         return tuple(allocations)
 
@@ -88,11 +90,11 @@ class CardOffer:
         return handout
 
 
-def _place(device: Device) -> Place:
+def _candidate(device: Device) -> Candidate:
     lead = device.lead
     # The mediated devices of one card are the nearest to each other.
     bridges = lead.bridges if device.mdev is None else (*lead.bridges, lead.address)
-    return Place(device.id, lead.numa_node, lead.root, bridges)
+    return Candidate(device.id, lead.numa_node, lead.root, bridges)
 
 
 class NodeDeviceOffer:
@@ -116,10 +118,10 @@ class NodeDeviceOffer:
         listed = {device_id for device_id, _, _ in self.listing()}
         for device_id in (device_id for container in containers for device_id in container):
             if device_id not in listed:
-                raise Refusal(f"{device_id!r} is not a device of {self.resource} on this node")
+                raise unknown_device(device_id, self.resource)
         self._watch.look_at_nodes()
         if not self._exists():
-            raise Refusal(f"{self.resource}: {path} does not exist on this node; load its kernel module")
+            raise Refusal(self.resource, f"{path} does not exist on this node", "load its kernel module")
         return tuple(Allocation(env={}, nodes=(Node(path, path),)) for _ in containers)
 
     def _exists(self) -> bool:

@@ -8,13 +8,13 @@ from functools import lru_cache
 import grpc
 
 from plugin.cards.allocation import Allocation
-from plugin.errors import PluginError
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
 from plugin.serving.offer import Listing, Offer
 from plugin.watching.counters import Counters
 from plugin.watching.registry import Context
 from plugin.watching.watch import Watch
+from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
 
@@ -84,7 +84,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
                 )
                 for container in request.container_requests
             ]
-        except PluginError as error:
+        except ProgramError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return api.PreferredAllocationResponse(
             container_responses=[api.ContainerPreferredAllocationResponse(deviceIDs=answer) for answer in answers]
@@ -94,7 +94,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         """One answer per container, from the node as it is at this moment."""
         try:
             allocations = self._offer.allocate([container.devices_ids for container in request.container_requests])
-        except PluginError as error:
+        except ProgramError as error:
             self._allocations[self._offer.resource, "refused"] += 1
             _log.error("refused to allocate: %s", error, extra={"resource": self._offer.resource})
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))

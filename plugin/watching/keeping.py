@@ -5,12 +5,12 @@ import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
 
-from plugin.errors import PluginError
 from plugin.watching.bus import look_for_fallen
 from plugin.watching.counters import Counters
 from plugin.watching.listening import Bells
 from plugin.watching.podresources import WORTH_WAITING, Pods
 from plugin.watching.watch import Watch
+from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +45,7 @@ def _try(look: Callable[[], None]) -> None:
     """Look at the node; where that fails, the log says why and the last view stands."""
     try:
         look()
-    except PluginError as error:
+    except ProgramError as error:
         _log.error("the node's inventory stays as it was: %s", error)
     except Exception:
         # A defect of ours must not end what is served.
@@ -86,7 +86,7 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
                 await pods.ask(WORTH_WAITING)
                 watch.reconfigure(watch.sources.read_config())
                 _log.info("the config has changed and is in force")
-        except PluginError as error:
+        except ProgramError as error:
             _log.error("the config stays as it was: %s", error)
         except Exception:
             # Whatever is wrong with a new file, the old one is in force.

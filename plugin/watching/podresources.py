@@ -11,6 +11,7 @@ from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
 from plugin.watching.sockets import CHANNEL, target
 from plugin.watching.watch import Watch
+from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -21,22 +22,25 @@ WORTH_WAITING = 2.0
 _LONGEST_LIST = ("grpc.max_receive_message_length", 16 << 20)
 
 
-class CannotAsk(Exception):
-    """The kubelet does not answer; carries why."""
+class CannotAsk(Refusal):
+    """The kubelet does not say who has what."""
+
+    def __init__(self, socket: Path, wrong: str) -> None:
+        super().__init__(socket, wrong, "name the kubelet's pod resources socket with --pod-resources")
 
 
 async def uses(socket: Path, at_most: float) -> frozenset[Use]:
     """Every device that a pod of this node has, of every plugin; CannotAsk where the kubelet does not say within so
     many seconds."""
     if not os.path.exists(socket):  # noqa: PTH110 (Path.exists raises where it may not look)
-        raise CannotAsk(f"{socket} does not exist")
+        raise CannotAsk(socket, "does not exist")
     async with grpc.aio.insecure_channel(target(socket), options=(*CHANNEL, _LONGEST_LIST)) as channel:
         try:
             listed = await podresources_pb2_grpc.PodResourcesListerStub(channel).List(
                 api.ListPodResourcesRequest(), timeout=at_most
             )
         except grpc.aio.AioRpcError as error:
-            raise CannotAsk(f"{socket}: {error.details()}") from error
+            raise CannotAsk(socket, error.details() or "does not answer") from error
     return frozenset(
         Use(f"{pod.namespace}/{pod.name}", devices.resource_name, device_id)
         for pod in listed.pod_resources

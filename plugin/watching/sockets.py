@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -52,17 +52,20 @@ class Kubelet:
         self.next_move = asyncio.Event()
 
 
-def kubelet_directory(path: Path, what: str) -> Path:
-    """The directory, absolute; Refusal where it is missing or its path is too long for a socket. `what` it is of the
-    kubelet's, and how to name another, for whoever reads the error."""
+def kubelet_directory(path: Path, what: str, flag: str) -> Path:
+    """Return the directory, absolute; Refusal if it is missing or its path is too long for a socket.
+
+    `what` it is of the kubelet's, and the `flag` that names another, are for whoever reads the error.
+    """
     path = path.absolute()
     if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
-        raise Refusal(f"{path}: no such directory; expected the kubelet's {what}")
+        raise Refusal(path, "no such directory", f"expected the kubelet's {what}, name it with {flag}")
     longest = len(os.fsencode(path)) + 1 + _LONGEST_NAME
     if longest > _LONGEST_PATH:
         raise Refusal(
-            f"{path}: sockets below it would have {longest} bytes, and {_LONGEST_PATH} is the most Linux takes; "
-            f"expected the kubelet's {what}"
+            path,
+            f"sockets below it would have {longest} bytes, and {_LONGEST_PATH} is the most Linux takes",
+            f"expected the kubelet's {what}, name it with {flag}",
         )
     return path
 

@@ -58,7 +58,7 @@ class Watch:
     """
 
     def __init__(self, sources: Sources, ending: asyncio.Event) -> None:
-        """Take the first look. PluginError if the config or the node cannot be read."""
+        """Take the first look. ProgramError if the config or the node cannot be read."""
         self.sources = sources
         self.ending = ending
         self.next_change = asyncio.Event()
@@ -71,7 +71,7 @@ class Watch:
         return self.ending.is_set()
 
     def look_again(self) -> None:
-        """Read the whole node now; wake whoever waits if it differs. PluginError where it cannot be read."""
+        """Read the whole node now; wake whoever waits if it differs. ProgramError where it cannot be read."""
         before = self.view.snapshot
         inventory = self.sources.look(self.view.config, before.inventory)
         nodes, has = read_nodes(self.sources.dev), holders(inventory, self.view.uses)
@@ -96,7 +96,7 @@ class Watch:
         self._see(replace(self.view.snapshot, fallen=fallen))
 
     def reconfigure(self, config: Config) -> None:
-        """Go by another config from now on. PluginError, and everything stays as it was, where it makes no sense on
+        """Go by another config from now on. ProgramError, and everything stays as it was, where it makes no sense on
         this node."""
         inventory = self.sources.look(config, None)
         self.view = replace(self.view, config=config)
@@ -133,7 +133,7 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         reason = snapshot.reason(device)
         if device.id in known and known[device.id] == reason and resources[device.id] == device.resource:
             continue
-        details = {"device": device.id, "resource": device.resource, "reason": reason}
+        details = {"device": device.id, "resource": device.resource, "reason": None if reason is None else str(reason)}
         if reason is None:
             offered[device.model, device.resource].append(device.id)
         elif device.withheld is None:

@@ -120,5 +120,5 @@ def test_the_command_prints_what_is_pasted_below_spec_configuration(gpu_plugin: 
 
 def test_the_command_prints_one_thing(gpu_plugin: Command, machine: Machine) -> None:
     result = gpu_plugin("inventory", "--permitted", "--json", "--sysfs", machine("rtx-2060"), *PCI_IDS)
-    assert result.stderr == "gpu-plugin: --json and --permitted both say what to print; give one of them\n"
+    assert result.stderr == "gpu-plugin: --json and --permitted: both say what to print; give one of them\n"
     assert (result.returncode, result.stdout) == (2, "")

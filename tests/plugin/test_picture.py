@@ -39,7 +39,7 @@ def draw_and_check(host: Host, config: Config, pci_ids: PCIIDs, uses: Iterable[U
     assert_nothing_overlaps(drawn)
     for device in snapshot.inventory.devices:
         assert device.id in drawn.words
-        assert squeezed(snapshot.reason(device) or "") in drawn.words
+        assert squeezed(str(snapshot.reason(device) or "")) in drawn.words
         assert squeezed(device.resource or "") in drawn.words
     for fault in snapshot.inventory.faults:
         assert squeezed(one_line(fault)) in drawn.words
@@ -106,7 +106,7 @@ def test_a_card_in_use_names_the_pod_also_where_another_plugin_gave_it_out(draw:
     assert draw(machine("rtx-2060"), uses=[ours]).cards()[1][0] == "0000:01:00.0: in use by pod default/vm-1"
     drawn = draw(machine("rtx-2060"), uses=[others])
     assert " ".join(drawn.cards()[1][:2]).startswith("0000:01:00.0: unhealthy (2), in use by pod default/vm-1")
-    assert squeezed("(2) It is in use by pod default/vm-1, which has it as nvidia.com/pgpu.") in drawn.words
+    assert squeezed("(2) It is in use by pod default/vm-1, which has it as nvidia.com/pgpu; ") in drawn.words
 
 
 def test_cards_stand_in_their_numa_node_and_root_complex(draw: Draw, machine: Machine) -> None:

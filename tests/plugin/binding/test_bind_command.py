@@ -46,7 +46,7 @@ def test_nothing_is_written_where_it_cannot_be_seen_who_uses_the_card(
     (node.proc / "1/ns/pid").symlink_to("pid:[4026532999]")
     result = gpu_plugin("bind", GPU, "--sysfs", node.sys, "--state", tmp_path / "state")
     assert result.stderr == (
-        f"gpu-plugin: who uses the cards cannot be seen: {node.proc} shows one container's processes only; "
+        f"gpu-plugin: who uses the cards: cannot be seen: {node.proc} shows one container's processes only; "
         "run on the node itself, or in a pod that has the node's /proc mounted\n"
     )
     assert (result.stdout, result.returncode) == ("", 1)
@@ -75,16 +75,16 @@ def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: No
 def test_a_write_that_the_kernel_refuses_is_named(gpu_plugin: Command, node: Node) -> None:
     # Files in a directory are no kernel: nobody unbinds.
     result = gpu_plugin("bind", GPU, "--sysfs", node.sys, "--state", node.places.state)
-    assert result.stderr.startswith(f"gpu-plugin: {BOUND[1]}: No such file or directory; ")
+    assert result.stderr.startswith(f"gpu-plugin: {BOUND[1]}: No such file or directory, and ")
     assert (result.stdout, result.returncode) == ("", 1)
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        ([], "expected either ADDRESS..., any function of each card, or --all"),
-        ([GPU, "--all"], "expected either ADDRESS..., any function of each card, or --all"),
-        (["01:00.0"], "'01:00.0' is not a PCI address; expected domain:bus:slot.function"),
+        ([], "ADDRESS... and --all: are both missing; expected one: any function of each card, or all on offer"),
+        ([GPU, "--all"], "ADDRESS... and --all: are both there; expected one"),
+        (["01:00.0"], "ADDRESS...: '01:00.0' is not a PCI address; expected domain:bus:slot.function"),
         (["--all", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot read the config"),
     ],
 )

@@ -6,7 +6,7 @@ from pci.address import PCIAddress
 from pci.host import Function
 from pci.sysfs.functions import read_host
 from plugin.binding.modalias import Alias, best_module, parse_aliases, read_aliases
-from plugin.errors import Refusal
+from program.errors import Refusal
 from tests.conftest import Machine
 
 _ANY = "vfio_pci:v*d*sv*sd*bc*sc*i*"

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from plugin.binding.former import locked, read_former, write_former
 from plugin.binding.plan import Binding, Plan, Write
 from plugin.binding.rebinding import StillWriting, sysfs_writer
-from plugin.errors import Refusal
+from program.errors import Refusal
 from tests.compose import RTX_2060, card
 from tests.kernel import Killed, Sysfs, bind, load, process, refuses
 from tests.pci.sysfs.test_recording import contents
@@ -72,7 +72,7 @@ def test_what_is_not_remembered_goes_to_whom_the_kernel_chooses(tmp_path: Path) 
 
 def test_a_card_that_the_kernel_gives_to_vfio_again_is_said_to_be(tmp_path: Path) -> None:
     node = Node(tmp_path, rtx("vfio-pci", "vfio-pci", "vfio-pci", "vfio-pci"))
-    with pytest.raises(Refusal, match=r"0000:01:00\.0 was given to vfio-pci again: its ID stands in vfio-pci\.ids="):
+    with pytest.raises(Refusal, match=r"0000:01:00\.0: was given to vfio-pci again: its ID stands in vfio-pci\.ids="):
         node.carry_out(node.to_unbind(GPU), Sysfs(node.sys, {GPU: "vfio-pci"}))
 
 
@@ -109,8 +109,8 @@ def test_a_driver_that_does_not_take_a_function_undoes_the_rest(node: Node) -> N
     with pytest.raises(Refusal) as refused:
         node.carry_out(node.to_bind(GPU), Sysfs(node.sys, turned_down={("0000:01:00.1", "vfio-pci")}))
     assert str(refused.value) == (
-        "0000:01:00.1 is on no driver, expected vfio-pci; the kernel's log says why (dmesg); "
-        "everything is as it was before"
+        "0000:01:00.1: is on no driver, expected vfio-pci, and everything is as it was before; "
+        "the kernel's log says why (dmesg)"
     )
     assert contents(node.sys) == before
     assert node.remembered() == {}
@@ -121,7 +121,10 @@ def test_any_write_that_fails_is_named_and_everything_undone(node: Node, number:
     before = contents(node.sys)
     with pytest.raises(Refusal) as refused:
         node.carry_out(node.to_bind(GPU), Sysfs(node.sys, instead=refuses(number)))
-    assert str(refused.value) == f"{BOUND[number - 1]}: Input/output error; everything is as it was before"
+    assert str(refused.value) == (
+        f"{BOUND[number - 1]}: Input/output error, and everything is as it was before; "
+        "the kernel's log says why (dmesg)"
+    )
     assert contents(node.sys) == before
     assert node.remembered() == {}
 
@@ -130,7 +133,7 @@ def test_any_write_that_fails_is_named_and_everything_undone(node: Node, number:
 def test_any_write_of_an_unbind_that_fails_leaves_the_card_bound(node: Node, number: int) -> None:
     node.carry_out(node.to_bind(GPU))
     before, remembered = contents(node.sys), node.remembered()
-    with pytest.raises(Refusal, match=r"Input/output error; everything is as it was before$"):
+    with pytest.raises(Refusal, match="Input/output error, and everything is as it was before; the kernel"):
         node.carry_out(node.to_unbind(GPU), Sysfs(node.sys, instead=refuses(number)))
     assert contents(node.sys) == before
     assert node.remembered() == remembered
@@ -139,7 +142,9 @@ def test_any_write_of_an_unbind_that_fails_leaves_the_card_bound(node: Node, num
 @pytest.mark.parametrize("number", range(2, len(BOUND) + 1))
 def test_what_cannot_be_undone_is_named_and_can_be_given_back_later(node: Node, number: int) -> None:
     before = contents(node.sys)
-    with pytest.raises(Refusal, match=r"Input/output error; not undone: 0000:01:00\.[0-3] \(echo .*Input/output error"):
+    with pytest.raises(
+        Refusal, match=r"Input/output error, and not undone: 0000:01:00\.[0-3] \(echo .*Input/output error"
+    ):
         node.carry_out(node.to_bind(GPU), Sysfs(node.sys, instead=refuses(*range(number, 100))))
     node.carry_out(node.to_unbind(GPU))
     assert contents(node.sys) == before
@@ -152,8 +157,8 @@ def test_a_driver_that_does_not_let_go_is_left_to_itself_and_the_others_undone(n
             node.to_bind(GPU), Sysfs(node.sys, instead=lambda number: StillWriting(4711) if number == 11 else None)
         )
     assert str(refused.value) == (
-        f"{BOUND[10]}: process 4711 hangs in the kernel until nobody has the device open any more; "
-        "not undone: 0000:01:00.0 (the kernel is still at it)"
+        f"{BOUND[10]}: process 4711 hangs in the kernel until nobody has the device open any more, "
+        "and not undone: 0000:01:00.0 (the kernel is still at it); end what has the device open"
     )
     assert node.drivers() == list(DAILY)
     assert node.remembered() == {GPU: Binding("nouveau", None)}
@@ -261,7 +266,7 @@ def test_a_write_that_hangs_keeps_the_lock(tmp_path: Path) -> None:
 
 def test_a_state_that_cannot_be_kept_stops_everything(node: Node, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    cannot = r"file/state: cannot be written: .*; run as root, or name one with --state"
+    cannot = r"file/state: cannot be written: .*; run as root, or name a directory with --state"
     with pytest.raises(Refusal, match=cannot), locked(tmp_path / "file/state"):
         pass
     with pytest.raises(Refusal, match=r"former-drivers\.json: cannot be written: .*; name a directory with --state"):

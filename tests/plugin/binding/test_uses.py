@@ -9,6 +9,7 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import Use, uses
+from program.problem import Problem
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.kernel import device, part, process
 
@@ -172,7 +173,8 @@ def test_the_name_of_a_mouse_may_be_in_any_encoding(sys: Path) -> None:
 
 
 def test_without_the_nodes_processes_it_says_so(tmp_path: Path) -> None:
-    assert read_processes(tmp_path / "proc") == Processes({}, {}, frozenset(), {}, f"{tmp_path}/proc does not exist")
+    unseen = Problem(f"{tmp_path}/proc", "does not exist", "run on the node itself, with its /proc beside /sys")
+    assert read_processes(tmp_path / "proc") == Processes({}, {}, frozenset(), {}, unseen)
     (tmp_path / "proc/1/ns").mkdir(parents=True)
     (tmp_path / "proc/1/ns/pid").symlink_to("pid:[4026532999]")
     assert "one container's processes only" in str(read_processes(tmp_path / "proc").unseen)

@@ -12,7 +12,7 @@ from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.errors import Refusal
+from program.errors import Refusal
 from tests.compose import RTX_3090 as RTX_3090_IDS
 from tests.compose import Function, card, compose
 from tests.conftest import Machine
@@ -91,7 +91,7 @@ def test_cards_of_one_group_are_one_address_and_the_nodes_of_all(
         *(f"/dev/vfio/devices/vfio{number}" for number in range(6)),
         "/dev/iommu",
     ]
-    with pytest.raises(Refusal, match=r"'0000:02:00\.0' is not a device of"):
+    with pytest.raises(Refusal, match=r"0000:02:00\.0: is not a device of"):
         give(sys, dev, "nvidia.com/pair", "0000:01:00.0", "0000:02:00.0", config=config)
 
 
@@ -142,7 +142,7 @@ def test_a_mediated_device_has_its_own_variable_and_its_groups_node(
     of_its_own = ["/dev/vfio/devices/vfio9", "/dev/iommu"] if cdevs else []
     assert paths(answer) == ["/dev/vfio/vfio", "/dev/vfio/40", *of_its_own]
     unknown = MDEV.replace("b", "c")
-    with pytest.raises(Refusal, match=f"'{unknown}' is not a device of nvidia.com/GRID_T4-1Q on this node"):
+    with pytest.raises(Refusal, match=f"{unknown}: is not a device of nvidia.com/GRID_T4-1Q on this node"):
         give(sys, dev, "nvidia.com/GRID_T4-1Q", MDEV, unknown)
 
 
@@ -173,9 +173,9 @@ def test_the_node_is_the_groups_of_this_moment(give: Give, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("device_id", "problem"),
     [
-        ("0000:ff:00.0", "'0000:ff:00.0' is not a device of nvidia.com/GA102_GEFORCE_RTX_3090 on this node"),
-        ("0000:01:00.1", "'0000:01:00.1' is not a device of"),
-        ("71", "'71' is not a device of"),
+        ("0000:ff:00.0", "0000:ff:00.0: is not a device of nvidia.com/GA102_GEFORCE_RTX_3090 on this node"),
+        ("0000:01:00.1", "0000:01:00.1: is not a device of"),
+        ("71", "71: is not a device of"),
     ],
 )
 def test_an_unknown_device_is_refused_by_name(
@@ -195,7 +195,7 @@ def test_who_names_no_resource_may_have_devices_of_any(machine: Machine, pci_ids
         ("0000:01:00.0", RTX_3090),
         ("0000:e1:00.0", "example.com/other"),
     ]
-    with pytest.raises(Refusal, match=r"'0000:01:00\.1' is not a device of the plugin on this node"):
+    with pytest.raises(Refusal, match=r"0000:01:00\.1: is not a device of the plugin on this node"):
         pick(snapshot, ["0000:01:00.1"])
 
 

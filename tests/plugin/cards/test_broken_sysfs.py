@@ -22,7 +22,7 @@ from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.errors import PluginError
+from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
 from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.kernel import make_nodes, platform_device
@@ -139,7 +139,7 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
             for device_id, healthy, _ in snapshot.listing(resource):
                 try:
                     (device,) = pick(snapshot, [device_id])
-                except PluginError:
+                except ProgramError:
                     assert not healthy
                     continue
                 # Two broken places can hide a function of a group; one cannot.

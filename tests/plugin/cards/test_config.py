@@ -6,7 +6,7 @@ from pci.resource import NodeDevice
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.preference import Policy
 from plugin.config_file import read_config, schema
-from plugin.errors import UserError
+from program.errors import UserError
 
 
 def test_every_key_of_the_file_is_a_value_of_the_config(tmp_path: Path) -> None:
@@ -72,16 +72,25 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("[]", "the file: "),
         ("ofer: []", "ofer: Unexpected keyword argument"),
         ("offer: [{pool: a/b, address: '0000:41:00.0'}]", "offer.0.pool: Unexpected keyword argument"),
-        ("offer: [{device: '1234:1111'}]", "offer.0: expected one of resource (a name), prefix"),
-        ("offer: [{device: '1234:1111', resource: a/b, withhold: true}]", "offer.0: expected one of resource"),
-        ("offer: [{resource: a/b}]", "offer.0: expected a selector, to say what is offered: one of vendor, device"),
-        ("offer: [{resource: a/b, device: 'bochs'}]", "offer.0: device 'bochs'; expected vendor:device in hexadecimal"),
-        ("offer: [{resource: a/b, vendor: nvidia}]", "offer.0: vendor 'nvidia'; expected four hexadecimal digits"),
-        ("offer: [{resource: a/b, pci_class: '3'}]", "offer.0: pci_class '3'; expected 2, 4 or 6 hexadecimal digits"),
-        ("offer: [{resource: a/b, address: '41:00.0'}]", "offer.0: address '41:00.0'; expected a PCI address"),
+        ("offer: [{device: '1234:1111'}]", "offer.0: has none of resource, prefix and withhold; expected one"),
+        ("offer: [{device: '1234:1111', resource: a/b, withhold: true}]", "offer.0: has resource and withhold of"),
+        ("offer: [{resource: a/b}]", "offer.0: has no selector, to say what is offered; expected one of vendor"),
+        (
+            "offer: [{resource: a/b, device: 'bochs'}]",
+            "offer.0: found device 'bochs'; expected vendor:device in hexadecimal",
+        ),
+        (
+            "offer: [{resource: a/b, vendor: nvidia}]",
+            "offer.0: found vendor 'nvidia'; expected four hexadecimal digits",
+        ),
+        (
+            "offer: [{resource: a/b, pci_class: '3'}]",
+            "offer.0: found pci_class '3'; expected 2, 4 or 6 hexadecimal digits",
+        ),
+        ("offer: [{resource: a/b, address: '41:00.0'}]", "offer.0: found address '41:00.0'; expected a PCI address"),
         (
             "offer: [{resource: a/b, mdev_type: T4, address: '0000:41:00.0'}]",
-            "offer.0: mdev_type goes with vendor",
+            "offer.0: mdev_type is beside address or vgpu_type; it goes with",
         ),
         (
             "offer: [{resource: bochs, device: '1234:1111'}]",
@@ -101,7 +110,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("groups: split", "groups: Input should be 'withhold' or 'together'"),
         ("prefer: {pgpu: pack}", "the file: prefer: 'pgpu' is not an extended resource name"),
         ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: Input should be 'pack' or 'spread'"),
-        ("node_devices: {kvm: 0}", "the file: node_devices: kvm: 0; expected how many containers may share it"),
+        ("node_devices: {kvm: 0}", "the file: node_devices: kvm: found 0; expected how many containers may share it"),
         ("node_devices: {nvidia: 1}", "node_devices.nvidia.[key]: Input should be 'kvm', 'tun', 'vhost-net', 'vhost-v"),
     ],
 )

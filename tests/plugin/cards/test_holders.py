@@ -25,7 +25,8 @@ def in_use(pci_ids: PCIIDs) -> Troubles:
     def find(sys: Path, *uses: tuple[str, str], config: Config | None = None) -> dict[str, str]:
         inventory: Inventory = take_inventory(read_host(sys), config or Config(), pci_ids)
         have = [Use(f"default/pod-{number}", *use) for number, use in enumerate(uses)]
-        return dict(troubles(inventory, None, holders=holders(inventory, have), fallen=frozenset()))
+        reasons = troubles(inventory, None, holders=holders(inventory, have), fallen=frozenset())
+        return {device_id: reason.wrong for device_id, reason in reasons.items()}
 
     return find
 

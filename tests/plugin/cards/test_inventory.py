@@ -11,7 +11,7 @@ from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
-from plugin.errors import Refusal
+from program.errors import Refusal
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
 from tests.kernel import bind, mediated_device, platform_device, plug, unplug
@@ -34,7 +34,7 @@ Take = Callable[..., Inventory]
 def reason(inventory: Inventory, address: PCIAddress = GPU) -> str | None:
     device = inventory.by_id.get(str(address))
     assert device is not None
-    return device.reason
+    return None if device.reason is None else str(device.reason)
 
 
 def test_a_card_is_one_device_with_all_its_functions(take: Take, machine: Machine) -> None:
@@ -63,7 +63,7 @@ def test_two_device_ids_with_one_name_are_one_resource(take: Take, tmp_path: Pat
 def test_a_gpu_whose_audio_function_is_on_snd_hda_intel_is_listed_as_unhealthy(take: Take, machine: Machine) -> None:
     inventory = take(machine("rtx-2060-audio-on-snd-hda-intel"))
     (device,) = inventory.listed[RTX]
-    assert (device.withheld, device.unhealthy) == (None, reason(inventory))
+    assert (device.withheld, str(device.unhealthy)) == (None, reason(inventory))
     assert reason(inventory) == (
         "is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel; bind it to vfio-pci"
     )
@@ -325,7 +325,7 @@ def test_what_a_rule_fits_is_what_a_card_without_a_gpu_is_wanted_for(take: Take,
     rule = Rule(device="8086:a348", resource="example.com/audio")
     device = take(machine("rtx-2060"), rule).by_id.get("0000:00:1f.0")
     assert device is not None
-    assert (device.lead.pci_id, device.reason) == (
+    assert (device.lead.pci_id, str(device.reason)) == (
         "8086:a348",
         "is bound to snd_hda_intel; bind the whole card to vfio-pci",
     )
@@ -333,7 +333,7 @@ def test_what_a_rule_fits_is_what_a_card_without_a_gpu_is_wanted_for(take: Take,
 
 def test_a_gpu_of_another_vendor_is_listed_with_the_rule_that_would_offer_it(take: Take, machine: Machine) -> None:
     assert reason(take(machine("hgx-a100-8-gpu")), PCIAddress.parse("0000:e2:00.0")) == (
-        "has vendor 1a03, offered only by a config: add a rule with device: '1a03:2000'"
+        "has vendor 1a03, offered only by a config; add a rule with device: '1a03:2000'"
     )
 
 
@@ -349,7 +349,7 @@ def test_resources_that_share_a_variable_are_refused(take: Take, machine: Machin
         Rule(address="0000:01:00.0", resource="a.b/c"),
         Rule(address="0000:41:00.0", resource="a/b.c"),
     )
-    with pytest.raises(Refusal, match=r"a\.b/c and a/b\.c would share the variable PCI_RESOURCE_A_B_C"):
+    with pytest.raises(Refusal, match=r"a\.b/c and a/b\.c: would share the variable PCI_RESOURCE_A_B_C"):
         take(machine("two-cards-nested-vfio"), *rules)
 
 
@@ -472,11 +472,11 @@ def test_a_rule_fits_a_card_by_all_its_selectors_in_one_function(
 def test_an_nvswitch_is_no_gpu_and_offered_by_config_alone(take: Take, machine: Machine) -> None:
     address = PCIAddress.parse("0000:c4:00.0")
     assert reason(take(machine("hgx-a100-8-gpu")), address) == (
-        "is an NVSwitch, offered only by a config: add a rule with device: '10de:1af1'"
+        "is an NVSwitch, offered only by a config; add a rule with device: '10de:1af1'"
     )
     inventory = take(machine("hgx-a100-8-gpu"), Rule(device="10de:1af1", prefix="nvidia.com"))
     device = inventory.by_id[str(address)]
-    assert (device.resource, device.withheld) == (
+    assert (device.resource, str(device.withheld)) == (
         "nvidia.com/GA100_A100_NVSWITCH",
         "is bound to nvidia-nvswitch; bind the whole card to vfio-pci",
     )
@@ -567,7 +567,7 @@ def test_a_rule_names_mediated_devices_by_type(take: Take, copied_machine: Machi
     mediated_device(sys, str(GPU), MDEV, "GRID T4-1Q", group=40)
     assert MDEV in {d.id for d in take(sys, Rule(mdev_type="GRID T4-1Q", resource="a.b/c")).listed["a.b/c"]}
     withheld = take(sys, Rule(mdev_type="GRID T4-1Q", vendor="10de", withhold=True)).by_id[MDEV]
-    assert withheld.withheld == "is withheld by the config"
+    assert str(withheld.withheld) == "is withheld by the config"
 
 
 def test_one_resource_is_never_both_cards_and_mediated_devices(take: Take, copied_machine: Machine) -> None:
@@ -581,9 +581,12 @@ def test_a_card_may_not_be_called_like_a_node_device(machine: Machine, pci_ids: 
     config = Config(
         offer=(Rule(vendor="10de", resource="devices.gpu-launcher.dev/kvm"),), node_devices={NodeDevice.KVM: 1}
     )
-    problem = "devices.gpu-launcher.dev/kvm is the name of the node's /dev/kvm; give the card another one"
-    with pytest.raises(Refusal, match=re.escape(problem)):
+    kvm, problem = (
+        NodeDevice.KVM.resource(),
+        "is the name of the node's /dev/kvm; give the card another one in the config",
+    )
+    with pytest.raises(Refusal, match=re.escape(f"{kvm}: {problem}")):
         take_inventory(read_host(machine("rtx-2060")), config, pci_ids)
     nothing = Inventory(devices=(), faults=(), egms={}, noiommu=frozenset())
     later = take_inventory(read_host(machine("rtx-2060")), config, pci_ids, nothing)
-    assert (later.listed, reason(later)) == ({}, f"cannot be told apart: {problem}")
+    assert (later.listed, reason(later)) == ({}, f"cannot be told apart: {kvm} {problem}")

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from pci.vendors import PREFIXES
 from plugin.cards.naming import PCIIDs, is_resource_name, read_pci_ids, resource_name, sanitised, type_resource_name
-from plugin.errors import UserError
+from program.errors import UserError
 
 
 @pytest.mark.parametrize(

@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.sysfs.functions import read_host
-from plugin.cards.preference import Place, Policy, preferred
-from plugin.errors import Refusal
+from plugin.cards.preference import Candidate, Policy, preferred
+from program.errors import Refusal
 from tests.conftest import Machine
 
 POLICIES = (None, Policy.PACK, Policy.SPREAD)
 
 
-def at(device: str, node: int | None, root: int = 0, *bridges: int) -> Place:
+def at(device: str, node: int | None, root: int = 0, *bridges: int) -> Candidate:
     """A device on a root complex of that number, below bridges whose numbers are their buses."""
-    return Place(device, node, f"pci0000:{root:02x}", tuple(PCIAddress(0, bus, 0, 0) for bus in bridges))
+    return Candidate(device, node, f"pci0000:{root:02x}", tuple(PCIAddress(0, bus, 0, 0) for bus in bridges))
 
 
 # The kubelet's scenarios.
@@ -48,7 +48,7 @@ def test_more_to_include_than_is_asked_for_is_refused() -> None:
     with pytest.raises(Refusal) as error:
         preferred(TWO_NODES, ["gpu2", "gpu0"], 1)
     assert str(error.value) == (
-        "number of must-include devices (2) exceeds the allocation size (1): gpu2, gpu0; expected a size of at least 2"
+        "gpu2, gpu0: number of must-include devices (2) exceeds the allocation size (1); expected a size of at least 2"
     )
 
 
@@ -67,10 +67,10 @@ PAIRS = (("07", "0f"), ("47", "4e"), ("87", "90"), ("b7", "bd"))
 
 
 @pytest.fixture
-def hgx(machine: Machine) -> Sequence[Place]:
+def hgx(machine: Machine) -> Sequence[Candidate]:
     functions = read_host(machine("hgx-a100-8-gpu")).functions.values()
     return [
-        Place(str(function.address), function.numa_node, function.root, function.bridges)
+        Candidate(str(function.address), function.numa_node, function.root, function.bridges)
         for function in functions
         if is_gpu(function) and function.vendor_id == 0x10DE
     ]
@@ -80,48 +80,48 @@ def buses(devices: Iterable[str]) -> list[str]:
     return [device.removeprefix("0000:").removesuffix(":00.0") for device in devices]
 
 
-def without(places: Sequence[Place], *taken: str) -> list[Place]:
+def without(places: Sequence[Candidate], *taken: str) -> list[Candidate]:
     return [place for place in places if buses([place.id])[0] not in taken]
 
 
-def test_two_gpus_are_below_one_switch(hgx: Sequence[Place]) -> None:
+def test_two_gpus_are_below_one_switch(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(hgx, (), 2)) == ["07", "0f"]
     assert buses(preferred(without(hgx, "0f", "47"), (), 2)) == ["87", "90"]
     assert buses(preferred(hgx, ["0000:90:00.0"], 2)) == ["90", "87"]
 
 
-def test_four_gpus_are_two_whole_switches(hgx: Sequence[Place]) -> None:
+def test_four_gpus_are_two_whole_switches(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(hgx, (), 4)) == ["07", "0f", "47", "4e"]
     assert buses(preferred(without(hgx, "07", "4e"), (), 4)) == ["87", "90", "b7", "bd"]
 
 
-def test_three_gpus_are_a_switch_and_the_first_of_the_others(hgx: Sequence[Place]) -> None:
+def test_three_gpus_are_a_switch_and_the_first_of_the_others(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(without(hgx, "07"), (), 3)) == ["0f", "47", "4e"]
 
 
-def test_one_gpu_is_the_first(hgx: Sequence[Place]) -> None:
+def test_one_gpu_is_the_first(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(without(hgx, "4e"), (), 1)) == ["07"]
 
 
-def test_pack_takes_one_gpu_from_the_switch_that_is_half_used(hgx: Sequence[Place]) -> None:
+def test_pack_takes_one_gpu_from_the_switch_that_is_half_used(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(without(hgx, "4e"), (), 1, Policy.PACK)) == ["47"]
     assert buses(preferred(without(hgx, "4e"), (), 3, Policy.PACK)) == ["07", "0f", "47"]
 
 
-def test_pack_does_not_loosen_the_fit(hgx: Sequence[Place]) -> None:
+def test_pack_does_not_loosen_the_fit(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(without(hgx, "0f", "4e"), (), 2, Policy.PACK)) == ["87", "90"]
 
 
-def test_spread_takes_gpus_of_different_nodes(hgx: Sequence[Place]) -> None:
+def test_spread_takes_gpus_of_different_nodes(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(hgx, (), 4, Policy.SPREAD)) == [first for first, _ in PAIRS]
     assert buses(preferred(hgx, ["0000:90:00.0"], 2, Policy.SPREAD)) == ["90", "07"]
 
 
-def test_spread_takes_one_gpu_from_the_emptiest_switch(hgx: Sequence[Place]) -> None:
+def test_spread_takes_one_gpu_from_the_emptiest_switch(hgx: Sequence[Candidate]) -> None:
     assert buses(preferred(without(hgx, "0f"), (), 1, Policy.SPREAD)) == ["47"]
 
 
-def test_eight_ones_in_a_row_fill_a_switch_before_the_next_when_packed(hgx: Sequence[Place]) -> None:
+def test_eight_ones_in_a_row_fill_a_switch_before_the_next_when_packed(hgx: Sequence[Candidate]) -> None:
     free, given_out = list(hgx), list[str]()
     while free:
         (device,) = preferred(free, (), 1, Policy.PACK)
@@ -130,7 +130,7 @@ def test_eight_ones_in_a_row_fill_a_switch_before_the_next_when_packed(hgx: Sequ
     assert given_out == [bus for pair in PAIRS for bus in pair]
 
 
-def test_eight_ones_in_a_row_go_once_round_the_switches_when_spread(hgx: Sequence[Place]) -> None:
+def test_eight_ones_in_a_row_go_once_round_the_switches_when_spread(hgx: Sequence[Candidate]) -> None:
     free, given_out = list(hgx), list[str]()
     while free:
         (device,) = preferred(free, (), 1, Policy.SPREAD)
@@ -215,36 +215,36 @@ def test_a_domain_behind_vmd_comes_after_the_others() -> None:
 # The very best of all there are, by the words of the docstring.
 
 
-def pairs(places: Iterable[Place]) -> list[tuple[Place, Place]]:
+def pairs(places: Iterable[Candidate]) -> list[tuple[Candidate, Candidate]]:
     return list(combinations(places, 2))
 
 
-def same_root(one: Place, other: Place) -> bool:
+def same_root(one: Candidate, other: Candidate) -> bool:
     return one.root == other.root
 
 
-def same_node(one: Place, other: Place) -> bool:
+def same_node(one: Candidate, other: Candidate) -> bool:
     return same_root(one, other) or (one.numa_node is not None and one.numa_node == other.numa_node)
 
 
-def bridges_in_common(one: Place, other: Place) -> int:
+def bridges_in_common(one: Candidate, other: Candidate) -> int:
     return len(set(one.bridges) & set(other.bridges))
 
 
-def steps(one: Place, other: Place) -> int:
+def steps(one: Candidate, other: Candidate) -> int:
     """From a device up to where the ways meet, and down to the other; one step for each device, bridge, root, node."""
     apart = len(set(one.bridges) ^ set(other.bridges)) + 2
     return apart + 2 * (not same_root(one, other)) + 2 * (not same_node(one, other))
 
 
-def tightness(chosen: Sequence[Place]) -> tuple[int, ...]:
+def tightness(chosen: Sequence[Candidate]) -> tuple[int, ...]:
     nodes = {("unknown", place.root) if place.numa_node is None else ("node", place.numa_node) for place in chosen}
     roots = {place.root for place in chosen}
     switches = {place.bridges[0] if place.bridges else place.id for place in chosen}
     return (len(nodes), len(roots), len(switches), sum(steps(*pair) for pair in pairs(chosen)))
 
 
-def togetherness(places: Sequence[Place]) -> tuple[int, ...]:
+def togetherness(places: Sequence[Candidate]) -> tuple[int, ...]:
     return (
         sum(same_node(*pair) for pair in pairs(places)),
         sum(same_root(*pair) for pair in pairs(places)),
@@ -252,7 +252,7 @@ def togetherness(places: Sequence[Place]) -> tuple[int, ...]:
     )
 
 
-def badness(chosen: Sequence[Place], places: Sequence[Place], policy: Policy | None) -> tuple[object, ...]:
+def badness(chosen: Sequence[Candidate], places: Sequence[Candidate], policy: Policy | None) -> tuple[object, ...]:
     left = [place for place in places if place not in chosen]
     by_address = sorted(PCIAddress.parse(place.id) for place in chosen)
     if policy is Policy.SPREAD:
@@ -263,7 +263,7 @@ def badness(chosen: Sequence[Place], places: Sequence[Place], policy: Policy | N
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> list[Place]:
+def machines(draw: st.DrawFn) -> list[Candidate]:
     """Up to ten devices of a machine as it can be: a bridge has one way up to its root, a root one node or none."""
     count = draw(st.integers(0, 10))
     turns = st.lists(st.integers(0, 1), max_size=4).map(tuple)
@@ -272,7 +272,7 @@ def machines(draw: st.DrawFn) -> list[Place]:
     domains = draw(st.lists(st.sampled_from((0, 0x2000, 0x10000)), min_size=count, max_size=count))
     numbers = draw(st.permutations(range(count)))
     return [
-        Place(
+        Candidate(
             id=str(PCIAddress(domain, number, 0, 0)),
             numa_node=nodes[root],
             root=f"pci0000:{root:02x}",
@@ -289,7 +289,7 @@ def machines(draw: st.DrawFn) -> list[Place]:
 @settings(max_examples=600)
 @given(places=machines(), policy=st.sampled_from(POLICIES), data=st.data())
 def test_the_choice_is_the_best_of_all_sets_of_that_size(
-    places: list[Place], policy: Policy | None, data: st.DataObject
+    places: list[Candidate], policy: Policy | None, data: st.DataObject
 ) -> None:
     ids = [place.id for place in places]
     must = data.draw(st.lists(st.sampled_from(ids), unique=True, max_size=3) if ids else st.just([]), "must include")
@@ -312,7 +312,7 @@ def test_a_large_machine_takes_no_time_to_speak_of(free: int, size: int, policy:
     # C(64, 8) is 4.4e9: what tried all of them would not end. Measured: 2 ms for 8 of 64, 30 ms for 128 of 256.
     shuffled = random.Random(0)
     places = [
-        Place(
+        Candidate(
             id=str(PCIAddress(number, shuffled.randrange(256), 0, 0)),
             numa_node=shuffled.randrange(4),
             root=f"pci{shuffled.randrange(8):04x}:00",
