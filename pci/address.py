@@ -45,7 +45,7 @@ class PCIAddress:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
 
     def shares_slot(self, other: Self) -> bool:
-        """Whether both are functions of one slot: of one card, as far as addresses can tell."""
+        """Whether both are functions of one slot. Addresses tell no more of a card than that."""
         return (self.domain, self.bus, self.slot) == (other.domain, other.bus, other.slot)
 
 

@@ -33,13 +33,13 @@ NO_IOMMU = Hindrance(
 
 
 def keeps_its_group(member: OtherMember) -> bool:
-    """Whether a group cannot be opened for what is no PCI function in it: it is on a driver that is none of VFIO's
+    """Whether this member, which is no PCI function, keeps its group from being opened: its driver is none of VFIO's
     (vfio-platform, vfio-amba, vfio-fsl-mc). All buses with an IOMMU count (iommu_device_use_default_domain)."""
     return not member.is_readable or (member.driver is not None and not member.driver.startswith("vfio"))
 
 
 def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | None:
-    """Why the kernel gives this function to no guest as it stands; None where it does."""
+    """Return why the kernel gives this function to no guest as it stands; None if it does."""
     if lead.is_bridge:
         return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
     if lead.iommu_group is None:
@@ -63,8 +63,11 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
 
 
 def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
-    """Why the group of these functions cannot be opened, or they would not all come, naming the offender; None where
-    it can. `functions` go to the guest together; of the group's others it is enough that nobody else has them."""
+    """Return why the group of these functions cannot be opened, or why they would not all come, naming the offender;
+    None if all is well.
+
+    `functions` go to the guest together. Of the group's others it is enough that nobody else has them.
+    """
     group = functions[0].iommu_group
     if group is None:
         return None

@@ -131,6 +131,23 @@ def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
         assert [part for part in words if part not in said] == [], message
 
 
+def test_the_glossary_names_what_is_in_the_code() -> None:
+    rows = [row for row in (ROOT / "docs/glossary.md").read_text().splitlines() if row.startswith("| ")]
+    names = [name for row in rows for name in re.findall(r"`([a-z_]+\.[\w.]+|[A-Z]\w+\.\w+)`", row.rsplit(" | ", 1)[1])]
+    code = "".join(path.read_text() for path in sorted(ROOT.glob("[dlp]*/**/*.py")))
+    assert len(names) > 30
+    for name in names:
+        if name[0].isupper():
+            assert all(re.search(rf"\b{part}\b", code) for part in name.split(".")), name
+            continue
+        module = name.replace(".", "/")
+        parent, _, attribute = module.rpartition("/")
+        is_module = (ROOT / f"{module}.py").exists() or (ROOT / module / "__init__.py").exists()
+        assert is_module or re.search(
+            rf"^(class|def) {attribute}\b", (ROOT / f"{parent}.py").read_text(), re.MULTILINE
+        ), name
+
+
 def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
     program = (
         "import sys, launcher.__main__; sys.argv = ['gpu-launcher', 'render', 'tests/fixtures/vms/no-devices.yaml']\n"

@@ -21,7 +21,7 @@ _BOOT_ID = "sys/kernel/random/boot_id"
 
 
 def boot_id(proc: Path) -> str:
-    """What the kernel calls this boot; empty where `proc` stands for no real /proc."""
+    """Return the kernel's ID of this boot; empty if `proc` stands for no real /proc."""
     try:
         return (proc / _BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:
@@ -30,7 +30,7 @@ def boot_id(proc: Path) -> str:
 
 @contextmanager
 def locked(state: Path) -> Iterator[None]:
-    """Keep every other bind and unbind of this node out, and make the directory; Refusal where one is at work.
+    """Keep every other bind and unbind of this node out, and make the directory; Refusal if one is at work.
 
     The lock is the open file's, which a child that hangs in the kernel has as well: while it does, nobody gets in.
     """
@@ -54,7 +54,7 @@ def locked(state: Path) -> Iterator[None]:
 
 
 def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
-    """What is remembered of this boot; nothing where nothing was ever written."""
+    """Read the former drivers of this boot; none if nothing was ever written."""
     path = state / _FILE
     try:
         document = json.loads(path.read_text(encoding="ascii"))
@@ -75,12 +75,12 @@ def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
 
 
 def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) -> None:
-    """Replace what is remembered, whole or not at all; Refusal where it cannot be written."""
+    """Replace the former drivers, whole or not at all; Refusal if they cannot be written."""
     document = {
         "boot": boot,
         "functions": {
-            str(address): {"id": one.pci_id, "driver": one.binding.driver, "override": one.binding.override}
-            for address, one in sorted(former.items())
+            str(address): {"id": its.pci_id, "driver": its.binding.driver, "override": its.binding.override}
+            for address, its in sorted(former.items())
         },
     }
     new = state / f"{_FILE}.new"

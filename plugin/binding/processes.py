@@ -15,11 +15,13 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`openers`: who has a device file open, by its path: `/dev/dri/card0` -> (`Xorg (pid 812)`, ...), by pid.
-    `mounts`: where a file system is mounted, by the number of its device, `259:2`, and by what was mounted,
-    `/dev/nvme0n1p2`. `swaps`: the device files that are swapped to. `nvidia_nodes`: NVIDIA's device files by PCI
-    address, of which sysfs knows nothing. `unseen`: why not every process of the node was looked at; None if all
-    were."""
+    """What the node's processes hold.
+
+    `openers`: who has a device file open, by its path: `/dev/dri/card0` -> (`Xorg (pid 812)`, ...), by pid. `mounts`:
+    where a file system is mounted, by the number of its device, `259:2`, and by what was mounted, `/dev/nvme0n1p2`.
+    `swaps`: the device files that are swapped to. `nvidia_nodes`: NVIDIA's device files by PCI address, of which sysfs
+    knows nothing. `unseen`: why not every process of the node was looked at; None if all were.
+    """
 
     openers: Mapping[str, tuple[str, ...]]
     mounts: Mapping[str, str]

@@ -17,7 +17,7 @@ from program.errors import Refusal
 
 @dataclass(frozen=True)
 class Allocation:
-    """Environment variables, and device nodes."""
+    """What a container gets: environment variables, and device nodes."""
 
     env: Mapping[str, str]
     nodes: tuple[Node, ...]
@@ -63,8 +63,11 @@ class Grounds:
 
 
 def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Grounds:
-    """The members of its group, the drivers those are on, their place in VFIO, and the nodes. Every path leads through
-    the group, so that a function that changed its group is noticed too."""
+    """Return what the verdict on a device rests on: the members of its group, their drivers, their place in VFIO, and
+    the device's nodes.
+
+    Every path leads through the group, so that a function that changed its group is noticed too.
+    """
     present = [f"{dev}{node.host.removeprefix('/dev')}" for node in nodes]
     if device.mdev is not None:
         link = f"{sys}/{MDEVS}/{device.id}/iommu_group"
@@ -85,14 +88,15 @@ def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Grou
 
 
 def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
-    """Whether all of it is still so."""
-    return unchanged([one.entries for one in all_grounds]) and all(
-        _origin_is_as_seen(sys, one.device) for one in all_grounds
+    """Whether all grounds are still as they were."""
+    return unchanged([grounds.entries for grounds in all_grounds]) and all(
+        _origin_is_as_seen(sys, grounds.device) for grounds in all_grounds
     )
 
 
 def _origin_is_as_seen(sys: Path, device: Device) -> bool:
-    """Whether a virtual function's physical one is still on its own driver; or whether it is still the vGPU it was."""
+    """Whether a virtual function is still the vGPU that it was; or whether its physical function is still on its own
+    driver."""
     lead = device.lead
     if device.mdev is not None or lead.physical_function is None:
         return True
@@ -106,7 +110,7 @@ def _origin_is_as_seen(sys: Path, device: Device) -> bool:
 
 
 def unknown_device(device_id: str, resource: str) -> Refusal:
-    """Return the error for an ID that the kubelet has, and the node has not."""
+    """Return the error for an ID that the kubelet knows and this node does not."""
     return Refusal(
         device_id, f"is not a device of {resource} on this node", "delete the pod, to have devices allocated anew"
     )

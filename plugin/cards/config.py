@@ -32,7 +32,7 @@ Selection = str | tuple[str, ...]
 
 
 class Nonsense(ValueError):
-    """A config says what makes no sense: what is `wrong`, and the `fix`."""
+    """A config says something that makes no sense: what is `wrong`, and the `fix`."""
 
     def __init__(self, wrong: str, fix: str) -> None:
         super().__init__(f"{wrong}; {fix}")
@@ -41,7 +41,7 @@ class Nonsense(ValueError):
 
 
 class Groups(StrEnum):
-    """What becomes of an IOMMU group with several cards that could be offered: nothing, or one unit of them all."""
+    """What becomes of an IOMMU group with several cards that could be offered: it is withheld, or is one unit."""
 
     WITHHOLD = "withhold"
     TOGETHER = "together"
@@ -49,8 +49,11 @@ class Groups(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is offered, and as what. A selector with several values fits any of them; every selector that is set must
-    fit. Exactly one of `resource`, `prefix` and `withhold` is set. Nonsense for anything else."""
+    """What is offered, and as what.
+
+    A selector with several values fits any of them; every selector that is set has to fit. Exactly one of `resource`,
+    `prefix` and `withhold` is set. Nonsense for anything else.
+    """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
 
@@ -125,7 +128,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
+    """What the admin asks for. An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from pci.address import PCIAddress
 from pci.viability import Hindrance
-from plugin.cards.holders import Holder
+from plugin.cards.holders import Assignment
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import Nodes, missing_node
 
@@ -17,12 +17,13 @@ def troubles(
     inventory: Inventory,
     nodes: Nodes | None,
     *,
-    holders: Mapping[str, Holder],
+    holders: Mapping[str, Assignment],
     fallen: frozenset[PCIAddress],
 ) -> Mapping[str, Hindrance]:
-    """Why each listed device that is unhealthy is so, by ID.
+    """Return why each listed device that is unhealthy is so, by its ID.
 
-    `holders` are the pods that have a device, by its ID; `fallen` the functions whose config space reads as ones.
+    `holders` has the assignment by which a pod has a device, by the device's ID; `fallen` are the functions whose
+    config space reads as ones.
     """
     reasons: dict[str, Hindrance] = {}
     for resource, devices in inventory.listed.items():
@@ -38,7 +39,7 @@ def _trouble(
     resource: str,
     nodes: Nodes | None,
     noiommu: frozenset[int],
-    holders: Mapping[str, Holder],
+    holders: Mapping[str, Assignment],
     fallen: frozenset[PCIAddress],
 ) -> Hindrance | None:
     if nodes is not None and (missing := missing_node(device, nodes, noiommu)) is not None:
@@ -50,7 +51,7 @@ def _trouble(
                 "reset the slot or the node, and look for AER errors in the kernel's log",
             )
     holder = holders.get(device.id)
-    if holder is not None and not holder.has_as_offered(device):
+    if holder is not None and not holder.is_of(device):
         as_what = holder.resource if holder.resource != resource else f"{holder.device_id} of {resource}"
         return Hindrance(
             f"is in use by pod {holder.pod}, which has it as {as_what}",

@@ -14,33 +14,24 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """One line of the kubelet's list: a pod (`namespace/name`) has this device of this resource."""
+class Assignment:
+    """One line of the kubelet's list: a pod (`namespace/name`) has the device with this ID, of this resource."""
 
     pod: str
     resource: str
     device_id: str
 
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """The pod that has a device, and what it has it as: the resource, and the ID there."""
-
-    pod: str
-    resource: str
-    device_id: str
-
-    def has_as_offered(self, device: Device) -> bool:
-        """Whether the kubelet gave the pod this very device; if not, it knows nothing of the device being in use."""
+    def is_of(self, device: Device) -> bool:
+        """Whether the pod has this very device as it is on offer; if not, the kubelet takes the device for free."""
         return (self.resource, self.device_id) == (device.resource, device.id)
 
 
-def holders(inventory: Inventory, uses: Iterable[Use]) -> Mapping[str, Holder]:
-    """Who has each device of ours, by its ID; a device that nobody has is absent.
+def holders(inventory: Inventory, assignments: Iterable[Assignment]) -> Mapping[str, Assignment]:
+    """Return by which assignment a pod has each device, by the device's ID; a device that no pod has is absent.
 
-    Other plugins name what they give out otherwise. NVIDIA's and Harvester's IDs are addresses, also of a companion;
-    KubeVirt's are numbers of IOMMU groups; a mediated device's is its UUID. So did this plugin under another config.
-    Whoever has any function of a group has every device in it.
+    Other plugins have other IDs. NVIDIA's and Harvester's are addresses, also of a companion; KubeVirt's are numbers of
+    IOMMU groups; a mediated device's is its UUID. This plugin had others too, under another config. Whoever has any
+    function of a group has every device in it.
     """
     by_name: dict[PCIAddress | UUID | str, list[str]] = defaultdict(list)
     for device in inventory.devices:
@@ -50,14 +41,13 @@ def holders(inventory: Inventory, uses: Iterable[Use]) -> Mapping[str, Holder]:
             by_name[device.mdev.uuid].append(device.id)
         if device.iommu_group is not None:
             by_name[str(device.iommu_group)].append(device.id)
-    by_device: dict[str, Holder] = {}
-    for use in sorted(uses, key=lambda use: (use.pod, use.resource, use.device_id)):
-        name = address_or_none(use.device_id) or _uuid_or_none(use.device_id) or use.device_id
-        holder = Holder(use.pod, use.resource, use.device_id)
+    by_device: dict[str, Assignment] = {}
+    for assignment in sorted(assignments, key=lambda each: (each.pod, each.resource, each.device_id)):
+        name = address_or_none(assignment.device_id) or _uuid_or_none(assignment.device_id) or assignment.device_id
         for device_id in by_name.get(name, ()):
             # Of two, the one that the kubelet does not count for this device is the news.
-            if device_id not in by_device or by_device[device_id].has_as_offered(inventory.by_id[device_id]):
-                by_device[device_id] = holder
+            if device_id not in by_device or by_device[device_id].is_of(inventory.by_id[device_id]):
+                by_device[device_id] = assignment
     return dict(sorted(by_device.items()))
 
 

@@ -30,14 +30,15 @@ _Claim: TypeAlias = tuple[str, Kind | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """The unit of a request: a card, the cards of one IOMMU group together, a virtual function or a mediated device.
+    """What the kubelet hands out as one: a card, a unit of several cards, a virtual function or a mediated device.
 
-    `functions` are ascending; the first one's address is the device's ID. `lead` is the one it is wanted for: the GPU,
-    or what the config's rule fits. A mediated device has no functions and its UUID for an ID; `lead` is its parent.
-    `members` are all functions of its IOMMU group and `others` what else is in it; a mediated device has neither.
-    `cdevs` are the names of the nodes that it and they have in /dev/vfio/devices, None among them for one that has
-    none. `resource` is None for what no rule and no vendor's prefix gives a name. `withheld` says why the kubelet never
-    hears of it, `unhealthy` why it hears and may not hand it out; at most one of them is set.
+    `functions` are ascending; the first one's address is the device's ID. `lead` is the function for which the device
+    is wanted: the GPU, or what the config's rule fits. A mediated device has no functions and a UUID for an ID; its
+    `lead` is its parent. `members` are all functions of the IOMMU group, `others` its members that are not on PCI; a
+    mediated device has neither. `cdevs` are the names of the nodes in /dev/vfio/devices of the device and its members,
+    with None for a member that has no such node. `resource` is None if neither a rule nor the vendor's prefix gives a
+    name. `withheld` says why the kubelet never hears of the device, `unhealthy` why it may not hand it out; at most one
+    of the two is set.
     """
 
     functions: Card
@@ -74,8 +75,12 @@ class Device:
 
 @dataclass(frozen=True)
 class Inventory:
-    """The devices of a node, cards by address and then mediated devices by UUID; what of sysfs could not be read, one
-    line each; Grace's extended GPU memories with the GPUs each belongs to; and the groups of vfio's no-IOMMU mode."""
+    """What a node has to give.
+
+    `devices` are cards and virtual functions by address, then mediated devices by UUID. `faults` are the entries of
+    sysfs that could not be read, one line each. `egms` are Grace's extended GPU memories with the GPUs that each
+    belongs to, `noiommu` the groups of vfio's no-IOMMU mode.
+    """
 
     devices: tuple[Device, ...]
     faults: tuple[str, ...]
@@ -97,18 +102,19 @@ class Inventory:
 
 
 def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventory | None = None) -> Inventory:
-    """Every GPU and NVSwitch of the host and what the config asks for, each with its resource or the reason why not.
+    """Return every GPU and NVSwitch of the host and what the config asks for, each with its resource or why it has
+    none.
 
-    Refusal where two resources share one environment variable: a pod could not tell them apart. With the inventory
-    from `before`, by the same config, the resource that was not in it is withheld instead.
+    Refusal if two resources share one environment variable: a pod could not tell them apart. With the inventory from
+    `before`, by the same config, the resource that was not in it is withheld instead.
     """
-    wanted = [unit for card in cards_of(host) if (unit := _unit(host, card, config, pci_ids)) is not None]
-    devices = _told_apart((*_as_offered(host, wanted, config), *_mdevs(host, config, pci_ids)), config, before)
+    units = [unit for card in cards_of(host) if (unit := _unit(host, card, config, pci_ids)) is not None]
+    devices = _told_apart((*_as_offered(host, units, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(devices=devices, faults=tuple(map(str, host.faults)), egms=host.egms, noiommu=host.noiommu)
 
 
 def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | None:
-    """The first rule of the config that fits a function of the card, and that function; None where no rule fits."""
+    """Return the first rule of the config that fits a function of the card, and that function; None if no rule fits."""
     return next(
         ((rule, function) for rule in config.offer for function in card if rule.fits(function, host.vgpu_types)), None
     )
@@ -116,7 +122,7 @@ def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | N
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """A card that is a GPU or that a rule is about, before it is asked what the kernel makes of it."""
+    """A card that is a GPU or that a rule is about, before the kernel's side is looked at."""
 
     card: Card
     lead: Function
@@ -126,7 +132,7 @@ class _Unit:
 
 
 def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | None:
-    """The card as the config has it; None where nobody asks for it."""
+    """Return the card as the config has it; None if nobody asks for it."""
     rule, fits = fitting(host, card, config) or (None, None)
     lead = next(filter(is_gpu, card), None) or fits or next(filter(is_nvswitch, card), None)
     if lead is None:
@@ -146,7 +152,7 @@ def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | No
 
 
 def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> tuple[str | None, Hindrance | None]:
-    """A name from pci.ids or of the vGPU's type; or None, and why there is none."""
+    """Return a name from pci.ids or of the vGPU's type; or None, and why there is none."""
     prefix = rule.prefix if rule is not None else PREFIXES.get(lead.vendor_id) if is_gpu(lead) else None
     if prefix is None:
         what = "is an NVSwitch" if is_nvswitch(lead) else f"has vendor {lead.vendor_id:04x}"
@@ -163,13 +169,13 @@ def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -
     return name, None
 
 
-def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Device]:
-    """The units as devices: one each, or one for all that share a group."""
+def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Device]:
+    """Yield the units as devices: one each, or one for all that share a group."""
     sharing: dict[int, list[_Unit]] = defaultdict(list)
-    for unit in wanted:
+    for unit in units:
         if unit.withheld is None and unit.lead.iommu_group is not None and not unit.lead.is_bridge:
             sharing[unit.lead.iommu_group].append(unit)
-    for unit in wanted:
+    for unit in units:
         group = sharing.get(unit.lead.iommu_group, []) if unit.lead.iommu_group is not None else []
         functions, leads = unit.card, [unit.lead]
         shares = None
@@ -201,7 +207,7 @@ def _as_offered(host: Host, wanted: list[_Unit], config: Config) -> Iterator[Dev
 
 
 def _members(host: Host, group: int | None) -> tuple[Function, ...]:
-    """The functions of a group that can be read."""
+    """Return the functions of a group that can be read."""
     addresses = () if group is None else host.groups[group]
     return tuple(host.functions[address] for address in addresses if address in host.functions)
 
@@ -214,7 +220,7 @@ def _shares(unit: _Unit, group: list[_Unit], fix: str) -> Hindrance:
 
 
 def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
-    """The mediated devices: those of the vendors' GPUs by the name of their type, others by config."""
+    """Yield the mediated devices: those of the vendors' GPUs by the name of their type, others by config."""
     for mdev in host.mdevs:
         parent = host.functions.get(mdev.parent)
         if parent is None:
@@ -252,8 +258,10 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
 
 
 def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:
-    """The devices, where each resource has a variable of its own. Refusal where not; but beside what was offered
-    `before` only the later resource's devices are withheld: a card that is plugged in must not take the others along.
+    """Return the devices, if each resource has a variable of its own; Refusal if not.
+
+    Beside what was offered `before`, the later resource's devices are withheld instead: a card that is plugged in must
+    not take the others off the offer.
     """
     # What is withheld counts at first: it may be given to vfio at any time.
     counting = [device for device in devices if before is None or device.withheld is None]

@@ -36,7 +36,7 @@ class PCIIDs:
         self._vendors: dict[int, Mapping[int, str]] = {}
 
     def devices(self, vendor_id: int) -> Mapping[int, str]:
-        """The names of a vendor's devices; empty for a vendor that is not in the file."""
+        """Return the names of a vendor's devices; empty for a vendor that is not in the file."""
         if vendor_id not in self._vendors:
             section = re.search(rf"^{vendor_id:04x}  .*(?:\n[\t#].*|\n)*", self._text, re.MULTILINE)
             lines = re.finditer(r"^\t([0-9a-f]{4})(?![0-9a-f])(.*)$", section[0] if section else "", re.MULTILINE)
@@ -44,12 +44,12 @@ class PCIIDs:
         return self._vendors[vendor_id]
 
     def device(self, vendor_id: int, device_id: int) -> str | None:
-        """A device's name, as it stands in the file."""
+        """Return a device's name, as it stands in the file."""
         return self.devices(vendor_id).get(device_id)
 
 
 def read_pci_ids(path: Path) -> PCIIDs:
-    """Read a pci.ids file; UserError where there is none, or what is there has no vendors."""
+    """Read a pci.ids file; UserError if there is none, or it has no vendors."""
     try:
         text = path.read_text(encoding="utf-8", errors="replace")
     except OSError as error:
@@ -65,21 +65,22 @@ def read_pci_ids(path: Path) -> PCIIDs:
 
 
 def resource_name(pci_ids: PCIIDs, prefix: str, vendor_id: int, device_id: int) -> str:
-    """The resource of a device, by its name in pci.ids: `nvidia.com/GH100_H100_PCIE`."""
+    """Return the resource of a device, by its name in pci.ids: `nvidia.com/GH100_H100_PCIE`."""
     return f"{prefix}/{sanitised(pci_ids.device(vendor_id, device_id) or '') or f'{device_id:04x}'}"
 
 
 def type_resource_name(prefix: str, type_name: str) -> str | None:
-    """The resource of a type of mediated devices or vGPUs, as NVIDIA's plugin calls it: blanks to `_`, the rest kept.
+    """Return the resource of a type of mediated devices or vGPUs, as NVIDIA's plugin calls it: blanks to `_`, the rest
+    kept.
 
-    `GRID T4-1Q` -> `nvidia.com/GRID_T4-1Q`. None where that is no valid name (`8 GB / 2`): a rule has to give one.
+    `GRID T4-1Q` -> `nvidia.com/GRID_T4-1Q`. None if that is no valid name (`8 GB / 2`): a rule has to give one.
     """
     resource = f"{prefix}/{'_'.join(type_name.split())}"
     return resource if is_resource_name(resource) else None
 
 
 def sanitised(name: str) -> str:
-    """A name of pci.ids as the second half of a resource name; empty where nothing of it can stay."""
+    """Return a name of pci.ids as the second half of a resource name; empty if no character of it may stay."""
     # The order is NVIDIA's (getDeviceName in device_plugin.go): "K. 5" has two underscores, "K.5" one.
     name = re.sub(r"\s+", "_", name.strip().upper().replace("/", "_").replace(".", "_"))
     name = re.sub(r"[^A-Z0-9_]+", "", name)
@@ -87,14 +88,14 @@ def sanitised(name: str) -> str:
 
 
 def is_resource_name(resource: str) -> bool:
-    """Whether the kubelet would take it: an extended resource, `prefix/name` (IsExtendedResourceName, apimachinery's
+    """Whether the kubelet takes it as an extended resource, `prefix/name` (IsExtendedResourceName, apimachinery's
     IsQualifiedName)."""
     prefix, _, name = resource.partition("/")
     return len(name) <= _LONGEST and re.fullmatch(_NAME, name) is not None and is_prefix(prefix)
 
 
 def is_prefix(prefix: str) -> bool:
-    """Whether names below it are extended resources: a domain, and none of Kubernetes' own."""
+    """Whether names below it are extended resources: it is a domain, and none of Kubernetes' own."""
     return (
         len(prefix) <= _LONGEST_PREFIX
         and re.fullmatch(_PREFIX, prefix) is not None

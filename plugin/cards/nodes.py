@@ -37,8 +37,11 @@ _IOMMU = Node("/dev/iommu", "/dev/iommu")
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What is below /dev: the names in /dev/vfio; those in /dev/vfio/devices, None without the directory; and what else
-    is of interest: iommu, Grace's egmN, the node devices that containers share."""
+    """What is below /dev.
+
+    `vfio` are the names in /dev/vfio, `cdevs` those in /dev/vfio/devices, None without that directory; `others` are
+    iommu, Grace's egmN, and the node devices that containers share.
+    """
 
     vfio: frozenset[str]
     cdevs: frozenset[str] | None
@@ -54,7 +57,7 @@ class Nodes:
 
 
 def read_nodes(dev: Path) -> Nodes:
-    """What is below the directory that stands for /dev."""
+    """Read what is below the directory that stands for /dev."""
     vfio = _names(dev / VFIO)
     return Nodes(
         vfio=vfio or frozenset(),
@@ -67,7 +70,7 @@ def read_nodes(dev: Path) -> Nodes:
 
 
 def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> Hindrance | None:
-    """The node that a device ought to have and has not; None where all are there."""
+    """Return which node a device ought to have and has not; None if all are there."""
     if not nodes.has_groups and not nodes.has_cdevs:
         return Hindrance(
             "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
@@ -84,7 +87,7 @@ def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> Hindr
 
 
 def device_nodes(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> tuple[Node, ...]:
-    """The nodes of a device and of its whole group, by the ways that the host has."""
+    """Return the nodes of a device and of its whole group, by the ways into VFIO that the host has."""
     its: list[Node] = []
     if nodes.has_groups:
         # Containers find a node of the no-IOMMU mode where it would be with one, as sriov-network-device-plugin has it.
@@ -99,12 +102,12 @@ def device_nodes(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> tuple
 def egm_nodes(
     egms: Mapping[str, tuple[PCIAddress, ...]], addresses: Iterable[PCIAddress], nodes: Nodes
 ) -> tuple[Node, ...]:
-    """Grace's extended GPU memories that may go along: those whose GPUs are all among these."""
-    given = set(addresses)
+    """Return the nodes of Grace's extended GPU memories that may go along: those whose GPUs are all among these."""
+    functions = set(addresses)
     return tuple(
         Node(f"/dev/{name}", f"/dev/{name}")
         for name, gpus in sorted(egms.items())
-        if gpus and given.issuperset(gpus) and name in nodes.others
+        if gpus and functions.issuperset(gpus) and name in nodes.others
     )
 
 

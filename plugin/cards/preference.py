@@ -84,12 +84,12 @@ _Price = tuple[int, ...]
 
 
 def _way(device: Candidate) -> _Way:
-    """From the tree's top to the device. Two devices share a vertex where they share all of the way to it."""
+    """Return the way from the tree's top to the device. Devices share a vertex if they share the way to it."""
     return (device.root if device.numa_node is None else device.numa_node, device.root, *device.bridges, device.id)
 
 
 def _steps(depth: int, taken: int, size: int) -> _Price:
-    """Whether this is one more node, root or switch; and the pairs whose way passes here: one is below, one is not."""
+    """Return whether this is one more node, root or switch; and how many pairs have one device below and one not."""
     touched = min(taken, 1)
     return (
         touched if depth == _NODE else 0,
@@ -100,7 +100,7 @@ def _steps(depth: int, taken: int, size: int) -> _Price:
 
 
 def _pairs(depth: int, devices: int) -> _Price:
-    """The pairs that have this node, root or bridge in common."""
+    """Return the pairs that have this node, root or bridge in common."""
     pairs = devices * (devices - 1) // 2
     return (
         pairs if depth == _NODE else 0,
@@ -132,7 +132,7 @@ _PRICES: Mapping[Policy | None, Callable[[int, int, int, int], _Price]] = {
 def _best(
     ways: Mapping[str, _Way], must: frozenset[str], size: int, price: Callable[[int, int, int, int], _Price]
 ) -> list[str]:
-    """The cheapest `size` of these devices, with those of `must` among them; of equals those that come first."""
+    """Return the cheapest `size` of these devices, with those of `must` among them; of equals those that come first."""
     # The last number of a total is the set itself, negative. An earlier device outweighs all later ones together, so of
     # two sets of one size the greater comes first in order.
     bits = {device: 1 << rank for rank, device in enumerate(reversed(list(ways)))}

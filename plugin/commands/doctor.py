@@ -53,7 +53,7 @@ def _worst(findings: Iterable[Finding]) -> Severity:
 
 
 def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
-    """What is wrong, worst first; what is fine; what is there."""
+    """Return the page: what is wrong, worst first; what is fine; what is there."""
     lines = [_verdict(findings)]
     for severity in sorted(Severity, reverse=True):
         several = [*_alike(finding for finding in findings if finding.severity is severity)]
@@ -77,7 +77,8 @@ def _verdict(findings: tuple[Finding, ...]) -> str:
 
 
 def _alike(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
-    """What is the same of several devices, together: a node has eight cards of one kind."""
+    """Return the findings, with those together that say the same of several devices: a node has eight cards of one
+    kind."""
     alike: dict[tuple[bool, str], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.device is None, finding.problem.wrong), []).append(finding)
@@ -105,7 +106,7 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _heading(evidence: Evidence, device: Device) -> Iterator[str]:
-    """What it is and whether it is on offer; why not stands further up."""
+    """Yield what a device is and whether it is on offer; why not stands further up."""
     offered = "not offered" if device.withheld else device.resource
     unhealthy = ", unhealthy" if evidence.snapshot.reason(device) and not device.withheld else ""
     yield from _wrapped("", f"{device.id}  {device.model}")

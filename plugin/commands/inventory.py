@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from plugin.cards.holders import Use, holders
+from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.cards.nodes import read_nodes
@@ -45,13 +45,13 @@ def inventory(
     if sysfs == Path("/sys"):
         dev = dev or Path("/dev")
     host = host_of(sysfs)
-    found = take_inventory(host, config_of(config), names)
-    uses = _uses(pod_resources, is_this_node=sysfs == Path("/sys"))
+    devices = take_inventory(host, config_of(config), names)
+    assignments = _assignments(pod_resources, is_this_node=sysfs == Path("/sys"))
     snapshot = Snapshot(
-        found,
+        devices,
         None if dev is None else read_nodes(dev),
-        holders(found, uses or ()),
-        sees_pods=uses is not None,
+        holders(devices, assignments or ()),
+        sees_pods=assignments is not None,
     )
     if svg is not None:
         # lxml, for nobody who asks for a table.
@@ -67,15 +67,16 @@ def inventory(
         print_text(f"{text}\n")
 
 
-def _uses(named: Path | None, *, is_this_node: bool) -> frozenset[Use] | None:
-    """Who has what, by the socket that was named, which has to answer, or by this node's, which may not be there."""
+def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:
+    """Return who has what, by the socket that was named, which has to answer, or by this node's, which may not be
+    there."""
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
     # grpc takes as long to import as everything else together.
     from plugin.watching import podresources
 
     try:
-        return asyncio.run(podresources.uses(named or POD_RESOURCES, at_most=10.0))
+        return asyncio.run(podresources.assignments(named or POD_RESOURCES, at_most=10.0))
     except podresources.CannotAsk as error:
         if named is None:
             print(f"gpu-plugin: who has what is not known: {error}", file=sys.stderr)

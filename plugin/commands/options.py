@@ -27,7 +27,7 @@ AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def config_of(path: Path | None) -> Config:
-    """The config of a file, or the one without a file."""
+    """Return the config of a file, or the one without a file."""
     if path is None:
         return Config()
     # pydantic takes a quarter of the daemon's memory, and most nodes have no file.
@@ -37,7 +37,7 @@ def config_of(path: Path | None) -> Config:
 
 
 def host_of(sysfs: Path) -> Host:
-    """What that /sys says; Refusal where it is none."""
+    """Read the node of that /sys; Refusal if it is none."""
     try:
         return read_host(sysfs)
     except NotSysfs as error:

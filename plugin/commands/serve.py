@@ -24,7 +24,7 @@ _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 
 
 def _seconds(value: float) -> float:
-    """Not typer's min and max: no number is less than nan."""
+    """Refuse what is out of range. Typer's min and max would take nan, which is neither less nor more than a number."""
     if not _MOST_OFTEN <= value <= _LEAST_OFTEN:
         raise typer.BadParameter(f"{value:g}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
     return value

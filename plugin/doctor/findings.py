@@ -96,8 +96,8 @@ def _error(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> F
 
 
 def examine(evidence: Evidence) -> tuple[Finding, ...]:
-    """What is to be said of the node, be it fine or not, and what is not fine with its devices, in the inventory's
-    order."""
+    """Return what is to be said of the node, be it fine or not, and what is not fine with its devices, in the
+    inventory's order."""
     return (
         _offer(evidence),
         *_faults(evidence),
@@ -114,7 +114,7 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def parameters(platform: Platform) -> tuple[str, ...]:
-    """The parameters of the kernel's command line that have to do with passthrough, in its order."""
+    """Return the parameters of the kernel's command line that have to do with passthrough, in its order."""
 
     def concerns_passthrough(parameter: str) -> bool:
         name = parameter.partition("=")[0].replace("-", "_")
@@ -124,7 +124,7 @@ def parameters(platform: Platform) -> tuple[str, ...]:
 
 
 def size(number: int) -> str:
-    """A size in bytes, in the largest unit that keeps it whole: `256 MiB`, `24 GiB`."""
+    """Write a size in bytes in the largest unit that keeps it whole: `256 MiB`, `24 GiB`."""
     for unit in ("bytes", "KiB", "MiB"):
         if number % 1024:
             return f"{number} {unit}"
@@ -396,7 +396,8 @@ def _viability(evidence: Evidence, device: Device, *, is_boot_vga: bool) -> Iter
 
 
 def _makes_viable(evidence: Evidence, device: Device) -> tuple[str, ...]:
-    """What to do about an IOMMU that is off is said of the node; a mediated device is its driver's business."""
+    """Return the steps beside the fix. None for an IOMMU that is off, which is a finding of the node, and for a
+    mediated device, which is its driver's."""
     if device.mdev is not None or device.iommu_group is None:
         return ()
     steps: tuple[str, ...] = ()

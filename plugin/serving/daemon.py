@@ -21,8 +21,8 @@ _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """Where the daemon learns of its node, the kubelet's directories, and the ports of metrics and health, None for
-    none."""
+    """All that the daemon is told: its sources, the kubelet's directories, and the ports of metrics and health, None
+    for none."""
 
     sources: Sources
     kubelet_dir: Path
@@ -32,7 +32,7 @@ class World:
 
 
 async def run(world: World) -> None:
-    """Serve until SIGTERM or SIGINT. ProgramError for what is wrong from the start."""
+    """Serve until SIGTERM or SIGINT. ProgramError if something is wrong from the start."""
     directory = kubelet_directory(world.kubelet_dir, "device plugin directory", "--kubelet-dir")
     registry = None
     if world.plugins_registry is not None:

@@ -51,17 +51,17 @@ async def serve(watch: Watch, kubelet: Kubelet, counters: Counters) -> None:
             change = watch.next_change
             offers = _offers(watch)
             for resource in sorted(offers.keys() - serving.keys()):
-                one = serving[resource] = _Serving(offers[resource], watch, kubelet, counters)
-                tasks[resource] = group.create_task(one.keep(after=tasks.get(resource)))
-            for resource, one in sorted(serving.items()):
+                served = serving[resource] = _Serving(offers[resource], watch, kubelet, counters)
+                tasks[resource] = group.create_task(served.keep(after=tasks.get(resource)))
+            for resource, served in sorted(serving.items()):
                 if resource in offers:
-                    one.config = watch.view.config
+                    served.config = watch.view.config
                 # A resource whose last device went stays, at 0; one that the config no longer has goes.
-                elif one.config is not watch.view.config:
+                elif served.config is not watch.view.config:
                     serving.pop(resource).end(tasks[resource])
             await change.wait()
-        for resource, one in serving.items():
-            one.end(tasks[resource])
+        for resource, served in serving.items():
+            served.end(tasks[resource])
 
 
 def _offers(watch: Watch) -> Mapping[str, Offer]:
@@ -163,7 +163,7 @@ class _Serving:
                 await self._another_kubelet(identity or identity_of(kubelet.socket), _STREAMS_END_WITHIN)
 
     async def _kubelet_there(self) -> Identity | None:
-        """Wait for the kubelet's socket; which file it is. None when the resource is ended meanwhile."""
+        """Wait for the kubelet's socket; return which file it is, None if the resource is ended meanwhile."""
         waiting = False
         while not self._ended:
             move = self._kubelet.next_move
@@ -176,7 +176,7 @@ class _Serving:
         return None
 
     async def _another_kubelet(self, before: Identity | None, at_most: float) -> bool:
-        """Wait until the kubelet's socket is another one than before, or so many seconds; whether it is."""
+        """Wait until the kubelet's socket is another one than before, or so many seconds; return whether it is."""
         until = time.monotonic() + at_most
         while not self._ended:
             move = self._kubelet.next_move
@@ -243,7 +243,8 @@ async def _wait(event: asyncio.Event, at_most: float) -> None:
 
 
 def _pause(failures: int) -> float:
-    """Seconds to wait after so many failures in a row: longer each time, and never in step with other plugins."""
+    """Return how many seconds to wait after so many failures in a row: longer each time, and never in step with other
+    plugins."""
     return min(_FIRST_PAUSE * 2.0**failures, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
 
 
@@ -254,17 +255,18 @@ async def _register(resource: str, endpoint: str, kubelet: Path) -> None:
 
 
 def _socket_name(resource: str) -> str:
-    """A name of its own for every start, and short whatever the resource is called."""
+    """Return a socket's name that is new at every start, and short whatever the resource is called."""
     return f"{_sockets_of(resource)}{secrets.token_hex(4)}.sock"
 
 
 def _sockets_of(resource: str) -> str:
-    """What the names of a resource's sockets begin with, in every plugin of ours."""
+    """Return what the names of a resource's sockets begin with, in every plugin of ours."""
     return f"{PREFIX}{hashlib.sha256(resource.encode()).hexdigest()[:8]}-"
 
 
 def _siblings(ours: Path, resource: str) -> frozenset[str]:
-    """The sockets of other plugins of ours that serve the resource too: a rolling update has two pods for a while."""
+    """Return the sockets of other plugins of ours that serve the resource too: a rolling update has two pods for a
+    while."""
 
     def others() -> frozenset[str]:
         return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}

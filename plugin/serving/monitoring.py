@@ -25,7 +25,7 @@ REGISTERED = "registered"
 async def monitoring(
     watch: Watch, counters: Counters, *, metrics: int | None, health: int | None
 ) -> AsyncIterator[None]:
-    """Serve both on their TCP ports, None for neither. Refusal where a port is taken."""
+    """Serve metrics and health on these TCP ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
             _serve_metrics(stack, watch, counters, metrics)
@@ -53,7 +53,7 @@ def _serve_metrics(stack: contextlib.AsyncExitStack, watch: Watch, counters: Cou
 
 
 class _Collector:
-    """The view as metrics. Scrapes come in threads of their own; a view is one value, and never changes.
+    """Makes metrics of the view. Scrapes come in threads of their own; a view is one value, and never changes.
 
     A device's metric carries its reason, so that an alert can say which card and why.
     """
@@ -138,7 +138,7 @@ async def _serve_health(stack: contextlib.AsyncExitStack, watch: Watch, counters
 
 
 def _all_watched(watch: Watch, counters: Counters) -> bool:
-    """Whether the kubelet watches whatever is on offer: from the start, and no longer what the config dropped."""
+    """Whether the kubelet watches every resource on offer. What the config dropped does not count."""
     return all(counters.watched.get(resource, False) for resource in _resources(watch.view))
 
 

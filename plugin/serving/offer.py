@@ -56,8 +56,8 @@ class CardOffer:
         return preferred(candidates, must_include, size, view.config.prefer.get(self.resource))
 
     def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
-        """One answer per container, from the node as it is at this moment: as it was seen, where that still holds, and
-        as it is seen now otherwise."""
+        """Return one answer per container, from the node as it is at this moment: by the last view if that still holds,
+        and by a new one otherwise."""
         try:
             return self._allocate(containers)
         except Refusal:
@@ -98,7 +98,7 @@ def _candidate(device: Device) -> Candidate:
 
 
 class NodeDeviceOffer:
-    """A device node that containers share: as many places as the config says, all the same node."""
+    """A device node that containers share: as many devices as the config says, all the same node."""
 
     def __init__(self, device: NodeDevice, watch: Watch) -> None:
         self.resource = device.resource()

@@ -47,7 +47,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._closed = True
 
     def hear(self, registered: bool) -> None:
-        """Take the kubelet's word on the registration."""
+        """Take the kubelet's answer to the registration."""
         self.registered = registered
         self._moved()
 
@@ -55,7 +55,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         return api.DevicePluginOptions(get_preferred_allocation_available=True)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
-        """The whole list at first and at every change; at the end an empty one."""
+        """Send the whole list at first and at every change, and an empty one at the end."""
         self.watched = True
         self._moved()
         try:
@@ -76,7 +76,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: Context
     ) -> api.PreferredAllocationResponse:
-        """The best of the free devices, one answer per container."""
+        """Return the best of the free devices, one answer per container."""
         try:
             answers = [
                 self._offer.preferred(
@@ -91,7 +91,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         )
 
     async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:
-        """One answer per container, from the node as it is at this moment."""
+        """Return one answer per container, from the node as it is at this moment."""
         try:
             allocations = self._offer.allocate([container.devices_ids for container in request.container_requests])
         except ProgramError as error:
@@ -103,16 +103,16 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         return api.AllocateResponse(container_responses=map(_container, allocations))
 
     def _report_soon(self, allocations: Iterable[Allocation]) -> None:
-        """Log what was given, after the answer and all of a moment in one line: writing one takes as long as the
+        """Log what was given after the answer, and all of a moment in one line: writing a line takes as long as an
         allocation, and pods wait for that."""
         if not self._given:
             asyncio.get_running_loop().call_later(_AFTER_THE_ANSWER, self._report)
         self._given += [allocation.env for allocation in allocations]
 
     def _report(self) -> None:
-        given = [f"{name}={value}" for env in self._given for name, value in env.items()]
         resource = self._offer.resource
-        _log.info("allocated %s", " ".join(given) or f"{len(self._given)} x {resource}", extra={"resource": resource})
+        variables = " ".join(f"{name}={value}" for env in self._given for name, value in env.items())
+        _log.info("allocated %s", variables or f"{len(self._given)} x {resource}", extra={"resource": resource})
         self._given = []
 
 

@@ -6,8 +6,11 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Counters:
-    """`allocations`: how many containers asked for each resource, by outcome (`given`, `refused`). `registrations`: how
-    often each resource was registered. `watched`: whether the kubelet watches it now."""
+    """What the servers count.
+
+    `allocations`: how many containers asked for each resource, by outcome (`given`, `refused`). `registrations`: how
+    often each resource was registered. `watched`: whether the kubelet watches it now.
+    """
 
     allocations: Counter[tuple[str, str]] = field(default_factory=Counter)
     registrations: Counter[str] = field(default_factory=Counter)

@@ -25,7 +25,7 @@ _GATHER = 0.0015
 
 
 class Bell:
-    """Rung by whoever hears of a change, and heard by one task, once for all that rings within a moment."""
+    """Rings when somebody hears of a change; one task waits for it, and is woken once for all rings of a moment."""
 
     def __init__(self) -> None:
         self._event = asyncio.Event()
@@ -34,7 +34,7 @@ class Bell:
         self._event.set()
 
     async def rung(self) -> None:
-        """Wait until it rings, and for what else rings with it."""
+        """Wait until it rings, and a moment longer for what else rings with it."""
         await self._event.wait()
         await asyncio.sleep(_GATHER)
         self._event.clear()
@@ -78,8 +78,8 @@ class Uevents:
 
 
 class Directories:
-    """Tells when an entry comes or goes in one of these directories, also in one that comes later; with `written`,
-    also when somebody has written a file in it."""
+    """Tells when an entry comes or goes in one of these directories, or in one that is made later; with `written`, also
+    when somebody has written a file in it."""
 
     def __init__(self, paths: Iterable[Path], changed: Callable[[], None], *, written: bool = False) -> None:
         self._paths = tuple(paths)
@@ -121,7 +121,7 @@ class Directories:
 
 
 def _inotify() -> INotify | None:
-    """None where the node has no more of them; the regular look is left."""
+    """Return an inotify instance; None if the node has no more of them, so that only the regular look is left."""
     try:
         return INotify(nonblocking=True)
     except OSError as error:

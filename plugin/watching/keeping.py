@@ -70,7 +70,7 @@ async def _look_at_nodes(watch: Watch, bells: Bells) -> None:
 
 
 async def _look_from_time_to_time(watch: Watch, pods: Pods, counters: Counters) -> None:
-    """The net under the kernel's and the kubelet's word."""
+    """Look at everything at intervals, for what neither the kernel nor the kubelet told."""
     while True:
         await asyncio.sleep(watch.sources.rescan)
         _try(watch.look_again)
@@ -94,7 +94,7 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
 
 
 async def _find_due(due: asyncio.Event, bells: Bells) -> None:
-    """A question to the kubelet is due at once, and again when it has told its list of what it has just done."""
+    """Make a question to the kubelet due when it has moved, and again when it has listed what it has done."""
     while True:
         await bells.kubelet.rung()
         due.set()

@@ -15,8 +15,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bells:
-    """`sysfs` rings when the kernel tells of a device, `nodes` when something comes or goes in /dev, `config` when the
-    config's file may be another one, `kubelet` when it may have given out or taken back a device."""
+    """One for each thing that may have changed.
+
+    `sysfs` rings when the kernel tells of a device, `nodes` when something comes or goes in /dev, `config` when the
+    config's file may be another one, `kubelet` when the kubelet may have given out or taken back a device.
+    """
 
     sysfs: Bell = field(default_factory=Bell)
     nodes: Bell = field(default_factory=Bell)

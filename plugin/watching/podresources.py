@@ -6,7 +6,7 @@ from pathlib import Path
 
 import grpc
 
-from plugin.cards.holders import Use
+from plugin.cards.holders import Assignment
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
 from plugin.watching.sockets import CHANNEL, target
@@ -29,8 +29,8 @@ class CannotAsk(Refusal):
         super().__init__(socket, wrong, "name the kubelet's pod resources socket with --pod-resources")
 
 
-async def uses(socket: Path, at_most: float) -> frozenset[Use]:
-    """Every device that a pod of this node has, of every plugin; CannotAsk where the kubelet does not say within so
+async def assignments(socket: Path, at_most: float) -> frozenset[Assignment]:
+    """Return every device that a pod of this node has, of every plugin; CannotAsk if the kubelet does not say within so
     many seconds."""
     if not os.path.exists(socket):  # noqa: PTH110 (Path.exists raises where it may not look)
         raise CannotAsk(socket, "does not exist")
@@ -42,7 +42,7 @@ async def uses(socket: Path, at_most: float) -> frozenset[Use]:
         except grpc.aio.AioRpcError as error:
             raise CannotAsk(socket, error.details() or "does not answer") from error
     return frozenset(
-        Use(f"{pod.namespace}/{pod.name}", devices.resource_name, device_id)
+        Assignment(f"{pod.namespace}/{pod.name}", devices.resource_name, device_id)
         for pod in listed.pod_resources
         for container in pod.containers
         for devices in container.devices
@@ -58,9 +58,9 @@ class Pods:
         self._silence: str | None = None  # why the kubelet did not answer the last question, as it was logged
 
     async def ask(self, at_most: float = 10.0) -> bool:
-        """Whether the kubelet said who has what, within so many seconds."""
+        """Ask within so many seconds; return whether the kubelet said who has what."""
         try:
-            self._watch.hear(await uses(self._watch.sources.pod_resources, at_most))
+            self._watch.hear(await assignments(self._watch.sources.pod_resources, at_most))
         except CannotAsk as error:
             if str(error) != self._silence:
                 self._silence = str(error)

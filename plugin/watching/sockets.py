@@ -47,7 +47,7 @@ class Kubelet:
         return self.directory / "kubelet.sock"
 
     def moved(self) -> None:
-        """Something came or went."""
+        """Say that something came or went."""
         self.next_move.set()
         self.next_move = asyncio.Event()
 
@@ -71,7 +71,7 @@ def kubelet_directory(path: Path, what: str, flag: str) -> Path:
 
 
 def identity_of(path: Path) -> Identity | None:
-    """Which file this is; None while there is none. Inode numbers are used again, so the time of making counts."""
+    """Return which file this is; None if there is none. Inode numbers are used again, so the time counts."""
     try:
         status = path.stat()
     except OSError:
@@ -80,7 +80,7 @@ def identity_of(path: Path) -> Identity | None:
 
 
 def target(path: Path) -> str:
-    """The socket as gRPC names it: a URI, in which some characters of a path have to be quoted."""
+    """Return the socket as gRPC names it: a URI, in which some characters of a path have to be quoted."""
     return f"unix:{quote(str(path))}"
 
 

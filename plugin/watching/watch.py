@@ -10,7 +10,7 @@ from typing import TypeAlias
 
 from pci.address import PCIAddress
 from plugin.cards.config import Config
-from plugin.cards.holders import Use, holders
+from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Inventory
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
@@ -47,14 +47,14 @@ class View:
 
     snapshot: Snapshot
     config: Config
-    uses: frozenset[Use] = frozenset()
+    assignments: frozenset[Assignment] = frozenset()
 
 
 class Watch:
-    """The latest view of the node, for everybody who serves it; lives in one event loop.
+    """The latest view of the node, for every server; lives in one event loop.
 
-    A look that fails leaves the last view standing. `next_change` is set when what the kubelet is told changes, or
-    when `ending` is set: take it before reading the view, then wait for it.
+    A look that fails leaves the last view standing. `next_change` is set when what the kubelet is told changes, or when
+    `ending` is set: take it before reading the view, then wait for it.
     """
 
     def __init__(self, sources: Sources, ending: asyncio.Event) -> None:
@@ -71,24 +71,24 @@ class Watch:
         return self.ending.is_set()
 
     def look_again(self) -> None:
-        """Read the whole node now; wake whoever waits if it differs. ProgramError where it cannot be read."""
+        """Read the whole node now; wake whoever waits if it differs. ProgramError if it cannot be read."""
         before = self.view.snapshot
         inventory = self.sources.look(self.view.config, before.inventory)
-        nodes, has = read_nodes(self.sources.dev), holders(inventory, self.view.uses)
+        nodes, has = read_nodes(self.sources.dev), holders(inventory, self.view.assignments)
         self._see(replace(before, inventory=inventory, nodes=nodes, holders=has))
 
     def look_at_nodes(self) -> None:
         """Read /dev alone."""
         self._see(replace(self.view.snapshot, nodes=read_nodes(self.sources.dev)))
 
-    def hear(self, uses: frozenset[Use]) -> None:
+    def hear(self, assignments: frozenset[Assignment]) -> None:
         """Take the kubelet's list of who has what."""
         before = self.view.snapshot
-        self.view = replace(self.view, uses=uses)
-        self._see(replace(before, holders=holders(before.inventory, uses), sees_pods=True))
+        self.view = replace(self.view, assignments=assignments)
+        self._see(replace(before, holders=holders(before.inventory, assignments), sees_pods=True))
 
     def hear_nothing(self) -> None:
-        """Take it that the kubelet does not say who has what; who had something is thought to have it still."""
+        """Take it that the kubelet does not say who has what; what a pod had, it is thought to have still."""
         self._see(replace(self.view.snapshot, sees_pods=False))
 
     def find_fallen(self, fallen: frozenset[PCIAddress]) -> None:
@@ -96,15 +96,15 @@ class Watch:
         self._see(replace(self.view.snapshot, fallen=fallen))
 
     def reconfigure(self, config: Config) -> None:
-        """Go by another config from now on. ProgramError, and everything stays as it was, where it makes no sense on
-        this node."""
+        """Go by another config from now on. ProgramError if it makes no sense on this node; everything then stays as it
+        was."""
         inventory = self.sources.look(config, None)
         self.view = replace(self.view, config=config)
-        self._see(replace(self.view.snapshot, inventory=inventory, holders=holders(inventory, self.view.uses)))
+        self._see(replace(self.view.snapshot, inventory=inventory, holders=holders(inventory, self.view.assignments)))
         self.wake()
 
     def wake(self) -> None:
-        """Let whoever waits look."""
+        """Wake whoever waits for a change."""
         # Whoever waits holds the old event; who waits from now on waits for the change after this one.
         self.next_change.set()
         self.next_change = asyncio.Event()

@@ -8,7 +8,7 @@ from pci.cards import card_of
 from pci.sysfs.functions import read_host
 from plugin.binding.former import read_former
 from plugin.binding.plan import Binding, Plan, Write, named_cards, offered_cards, plan_bind, plan_unbind
-from plugin.binding.rebinding import Places, carry_out, look
+from plugin.binding.rebinding import Roots, carry_out, look
 from plugin.cards.config import Config
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop
 from tests.kernel import Sysfs, load
@@ -38,7 +38,7 @@ class Node:
         self.sys = root / "sys"
         self.proc = root / "proc"
         state = root / "state"
-        self.places = Places(sys=self.sys, proc=self.proc, dev=root / "dev", modules=root / "modules", state=state)
+        self.roots = Roots(sys=self.sys, proc=self.proc, dev=root / "dev", modules=root / "modules", state=state)
         functions = tuple(functions)
         compose(self.sys, functions)
         load(self.sys, "vfio-pci", *(one.driver for one in functions if one.driver is not None))
@@ -53,23 +53,23 @@ class Node:
     def to_bind(self, *addresses: str) -> Plan:
         host = read_host(self.sys)
         cards = named_cards(host, map(PCIAddress.parse, addresses))
-        return plan_bind(look(self.places, host, cards), cards, skip=False)
+        return plan_bind(look(self.roots, host, cards), cards, skip=False)
 
     def to_bind_all(self, config: Config | None = None) -> Plan:
         host = read_host(self.sys)
         cards = offered_cards(host, config or Config())
-        return plan_bind(look(self.places, host, cards), cards, skip=True)
+        return plan_bind(look(self.roots, host, cards), cards, skip=True)
 
     def to_unbind(self, *addresses: str) -> Plan:
         host = read_host(self.sys)
         cards = named_cards(host, map(PCIAddress.parse, addresses))
-        return plan_unbind(look(self.places, host, cards), cards)
+        return plan_unbind(look(self.roots, host, cards), cards)
 
     def carry_out(self, plan: Plan, kernel: Callable[[Write], None] | None = None) -> None:
-        carry_out(self.places, plan, kernel or Sysfs(self.sys), driver_seconds=0)
+        carry_out(self.roots, plan, kernel or Sysfs(self.sys), driver_seconds=0)
 
     def remembered(self) -> dict[str, Binding]:
-        return {str(address): former.binding for address, former in read_former(self.places.state, "").items()}
+        return {str(address): former.binding for address, former in read_former(self.roots.state, "").items()}
 
     def drivers(self) -> list[str | None]:
         """Of the card's functions, the first one first."""

@@ -25,7 +25,7 @@ def test_a_dry_run_prints_the_writes_as_a_shell_would_do_them_and_does_none(
 
 def test_a_dry_run_of_unbind_knows_the_former_drivers(gpu_plugin: Command, node: Node) -> None:
     node.carry_out(node.to_bind(GPU))
-    result = gpu_plugin("unbind", "--all", "--dry-run", "--sysfs", node.sys, "--state", node.places.state)
+    result = gpu_plugin("unbind", "--all", "--dry-run", "--sysfs", node.sys, "--state", node.roots.state)
     assert result.stdout == "".join(f"{line}\n" for line in lines(node.to_unbind(GPU)))
     assert "echo nouveau > " in result.stdout
 
@@ -64,7 +64,7 @@ def test_as_an_init_container_it_names_what_it_skips_and_succeeds(gpu_plugin: Co
 def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: Node) -> None:
     node.carry_out(node.to_bind(GPU))
     process(node.proc, 4711, "qemu\nkvm", "/dev/vfio/1")
-    result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.places.state)
+    result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.roots.state)
     assert result.stderr == (
         "gpu-plugin: cannot unbind 0000:01:00.0: it is in use: /dev/vfio/1 is open in qemu\\nkvm (pid 4711); "
         "end that first\n"
@@ -74,7 +74,7 @@ def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: No
 
 def test_a_write_that_the_kernel_refuses_is_named(gpu_plugin: Command, node: Node) -> None:
     # Files in a directory are no kernel: nobody unbinds.
-    result = gpu_plugin("bind", GPU, "--sysfs", node.sys, "--state", node.places.state)
+    result = gpu_plugin("bind", GPU, "--sysfs", node.sys, "--state", node.roots.state)
     assert result.stderr.startswith(f"gpu-plugin: {BOUND[1]}: No such file or directory, and ")
     assert (result.stdout, result.returncode) == ("", 1)
 

@@ -55,8 +55,8 @@ def test_a_card_that_is_bound_is_left_alone_even_while_a_guest_has_it(node: Node
 
 
 def test_a_function_goes_to_the_variant_that_knows_it(node: Node) -> None:
-    node.places.modules.mkdir()
-    (node.places.modules / "modules.alias").write_text(
+    node.roots.modules.mkdir()
+    (node.roots.modules / "modules.alias").write_text(
         "alias vfio_pci:v*d*sv*sd*bc*sc*i* vfio_pci\n"
         "alias vfio_pci:v000010DEd00001F08sv*sd*bc*sc*i* some_gpu_vfio_pci\n"
     )

@@ -99,8 +99,8 @@ def test_what_is_remembered_of_another_card_in_the_slot_or_another_boot_does_not
     node.carry_out(node.to_bind(GPU))
     node.write(GPU, "uevent", "DRIVER=vfio-pci\nPCI_CLASS=30000\nPCI_ID=10DE:2204\nPCI_SUBSYS_ID=0000:0000")
     first, second, *_ = node.to_unbind(GPU).moves
-    assert (first.wanted, second.wanted) == (None, Binding("snd_hda_intel", None))
-    assert read_former(node.places.state, "another") == {}
+    assert (first.target, second.target) == (None, Binding("snd_hda_intel", None))
+    assert read_former(node.roots.state, "another") == {}
 
 
 def test_a_driver_that_does_not_take_a_function_undoes_the_rest(node: Node) -> None:
@@ -271,6 +271,6 @@ def test_a_state_that_cannot_be_kept_stops_everything(node: Node, tmp_path: Path
         pass
     with pytest.raises(Refusal, match=r"former-drivers\.json: cannot be written: .*; name a directory with --state"):
         write_former(tmp_path / "file", "", {})
-    (node.places.state / "former-drivers.json").write_text("[]")
+    (node.roots.state / "former-drivers.json").write_text("[]")
     with pytest.raises(Refusal, match=r"former-drivers\.json: is not what bind wrote; remove it"):
         node.to_bind(GPU)

@@ -17,7 +17,7 @@ from pci.sysfs.bus import is_off_the_bus
 from pci.sysfs.functions import DEVICES, EGMS, FILES, IOMMU_GROUPS, LINKS, MDEVS, read_host
 from plugin.cards.allocation import pick
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.holders import Use, holders
+from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
@@ -115,7 +115,10 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
     nodes = read_nodes(make_nodes(sys, tmp_path / "dev"))
     as_made = read_host(sys)
     assert as_made.faults == ()
-    uses = [Use("default/pod", "example.com/x", device) for device in ("0000:41:00.1", "42", "", "x", f"{UUID(int=1)}")]
+    assigned = [
+        Assignment("default/pod", "example.com/x", device)
+        for device in ("0000:41:00.1", "42", "", "x", f"{UUID(int=1)}")
+    ]
 
     @settings(max_examples=10_000 if pytestconfig.getoption("--thorough") else 1_000)
     @given(found=breaks(breakable(sys)), config=st.sampled_from(CONFIGS))
@@ -134,7 +137,7 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
         snapshot = Snapshot(inventory, nodes)
         assert (HEALTHY, True, 0) in snapshot.listing(RESOURCE)
         assert [device.id for device in pick(snapshot, [HEALTHY])] == [HEALTHY]
-        assert HEALTHY not in holders(inventory, uses)
+        assert HEALTHY not in holders(inventory, assigned)
         for resource in inventory.listed:
             for device_id, healthy, _ in snapshot.listing(resource):
                 try:

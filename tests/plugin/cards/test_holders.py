@@ -6,7 +6,7 @@ import pytest
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.health import troubles
-from plugin.cards.holders import Use, holders
+from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
 from tests.compose import RTX_3090, card, compose
@@ -22,9 +22,9 @@ Troubles = Callable[..., dict[str, str]]
 def in_use(pci_ids: PCIIDs) -> Troubles:
     """What is unhealthy when pods have these devices: (resource, ID) each."""
 
-    def find(sys: Path, *uses: tuple[str, str], config: Config | None = None) -> dict[str, str]:
+    def find(sys: Path, *assigned: tuple[str, str], config: Config | None = None) -> dict[str, str]:
         inventory: Inventory = take_inventory(read_host(sys), config or Config(), pci_ids)
-        have = [Use(f"default/pod-{number}", *use) for number, use in enumerate(uses)]
+        have = [Assignment(f"default/pod-{number}", *use) for number, use in enumerate(assigned)]
         reasons = troubles(inventory, None, holders=holders(inventory, have), fallen=frozenset())
         return {device_id: reason.wrong for device_id, reason in reasons.items()}
 
@@ -57,8 +57,8 @@ def test_of_two_pods_the_one_that_the_kubelet_does_not_count_is_named(in_use: Tr
 
 
 def test_ids_that_are_no_device_of_this_node_mean_nothing(in_use: Troubles, machine: Machine) -> None:
-    uses = [("example.com/nic", text) for text in ("0000:99:00.0", "12345", "", "eth0", "kvm-1")]
-    assert in_use(machine("two-rtx-3090"), *uses) == {}
+    assigned = [("example.com/nic", text) for text in ("0000:99:00.0", "12345", "", "eth0", "kvm-1")]
+    assert in_use(machine("two-rtx-3090"), *assigned) == {}
 
 
 @pytest.fixture

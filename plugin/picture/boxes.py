@@ -39,16 +39,16 @@ class State(Enum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class Box:
     """What gets one box: a card, or the virtual functions or mediated devices of one parent that are all alike.
 
-    `ids` come with their IOMMU groups, ascending. `said` goes after the state's word; `details` are a line each; `at`
-    is the function by which it hangs on the bus. `plural` is the word for several of it, None where each gets a box.
+    `ids` come with their IOMMU groups, ascending. `addition` goes after the state's word; `details` are a line each;
+    `at` is the function by which it hangs on the bus. `plural` is the word for several of it, None if each gets a box.
     """
 
     ids: tuple[tuple[str, int | None], ...]
     state: State
-    said: str
+    addition: str
     reason: str | None
     details: tuple[str, ...]
     at: Function
@@ -59,43 +59,43 @@ class Card:
         return self.ids[0][1]
 
 
-def node_cards(snapshot: Snapshot, host: Host) -> list[Card]:
-    """Every device, a box for each of its cards, and whoever else is in their IOMMU groups; by address."""
-    found: list[Card] = []
+def node_boxes(snapshot: Snapshot, host: Host) -> list[Box]:
+    """Return a box for each card of each device, and for whatever else is in their IOMMU groups; by address."""
+    boxes: list[Box] = []
     ours: set[PCIAddress] = set()
     for device in snapshot.inventory.devices:
         if device.mdev is not None:
-            found.append(_mdev(snapshot, device))
+            boxes.append(_mdev(snapshot, device))
         for card in _by_card(host, device.functions):
             ours.update(function.address for function in card)
-            found.append(_pci(snapshot, device, card))
+            boxes.append(_pci(snapshot, device, card))
     members = {member.address for device in snapshot.inventory.devices for member in device.members}
     others = (host.functions[address] for address in sorted(members - ours))
-    found += map(_neighbour, _by_card(host, (function for function in others if not function.is_bridge)))
-    return _alike_together(sorted(found, key=lambda card: (card.at.address, card.ids)))
+    boxes += map(_neighbour, _by_card(host, (function for function in others if not function.is_bridge)))
+    return _alike_together(sorted(boxes, key=lambda box: (box.at.address, box.ids)))
 
 
-def shared_groups(cards: Iterable[Card]) -> Mapping[int, int]:
-    """The IOMMU groups that several of these are in, and how many."""
-    count = Counter(card.group for card in cards)
-    return {group: cards for group, cards in count.items() if group is not None and cards > 1}
+def shared_groups(boxes: Iterable[Box]) -> Mapping[int, int]:
+    """Return the IOMMU groups that several of these are in, and how many."""
+    count = Counter(box.group for box in boxes)
+    return {group: number for group, number in count.items() if group is not None and number > 1}
 
 
-def lines(card: Card, numbers: Mapping[str, int]) -> list[Line]:
-    """The text of a box; `numbers` are those of the reasons."""
-    name = card.ids[0][0] if len(card.ids) == 1 else f"{len(card.ids)} {card.plural}"
-    number = "" if card.reason is None else f" ({numbers[card.reason]})"
-    if len(card.ids) == 1:
-        ids = [_group_words(card.group)]
+def lines(box: Box, numbers: Mapping[str, int]) -> list[Line]:
+    """Return the text of a box; `numbers` are those of the reasons."""
+    name = box.ids[0][0] if len(box.ids) == 1 else f"{len(box.ids)} {box.plural}"
+    number = "" if box.reason is None else f" ({numbers[box.reason]})"
+    if len(box.ids) == 1:
+        ids = [_group_words(box.group)]
     else:
-        ids = [f"{name}, {_group_words(group)}" for name, group in card.ids]
-    head = wrapped(f"{name}: {card.state.word}{number}{card.said}", _LETTERS)
-    rest = (line for text in (*card.details, *ids) for line in wrapped(text, _LETTERS))
+        ids = [f"{name}, {_group_words(group)}" for name, group in box.ids]
+    head = wrapped(f"{name}: {box.state.word}{number}{box.addition}", _LETTERS)
+    rest = (line for text in (*box.details, *ids) for line in wrapped(text, _LETTERS))
     return [*(Line(line, strong=True) for line in head), *map(Line, rest)]
 
 
 def title(snapshot: Snapshot) -> str:
-    """How many devices there are, and how many of them in which state."""
+    """Return how many devices there are, and how many of them in which state."""
     devices = snapshot.inventory.devices
     if not devices:
         return "This node has no GPU, and no device that the config offers"
@@ -107,14 +107,14 @@ def title(snapshot: Snapshot) -> str:
     return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {listed} on offer{of_them}{withheld}"
 
 
-def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...]) -> Card:
+def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...]) -> Box:
     first = card[0]
     is_first = first.address == device.functions[0].address
-    state, said, reason = _state(snapshot, device)
-    return Card(
+    state, addition, reason = _state(snapshot, device)
+    return Box(
         ids=((str(first.address), first.iommu_group),),
         state=state,
-        said=said if is_first else f", one device with {device.id}",
+        addition=addition if is_first else f", one device with {device.id}",
         reason=reason,
         details=(
             *((device.model, *_resource(device)) if is_first else ()),
@@ -126,12 +126,12 @@ def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...]) -> Card
     )
 
 
-def _mdev(snapshot: Snapshot, device: Device) -> Card:
-    state, said, reason = _state(snapshot, device)
-    return Card(
+def _mdev(snapshot: Snapshot, device: Device) -> Box:
+    state, addition, reason = _state(snapshot, device)
+    return Box(
         ids=((device.id, device.iommu_group),),
         state=state,
-        said=said,
+        addition=addition,
         reason=reason,
         details=(device.model, *_resource(device), f"mediated device of {device.lead.address}"),
         at=device.lead,
@@ -139,11 +139,11 @@ def _mdev(snapshot: Snapshot, device: Device) -> Card:
     )
 
 
-def _neighbour(card: tuple[Function, ...]) -> Card:
-    return Card(
+def _neighbour(card: tuple[Function, ...]) -> Box:
+    return Box(
         ids=((what(card[0]), card[0].iommu_group),),
         state=State.NEIGHBOUR,
-        said="",
+        addition="",
         reason=None,
         details=(*map(what, card[1:]), _drivers(card)),
         at=card[0],
@@ -152,7 +152,7 @@ def _neighbour(card: tuple[Function, ...]) -> Card:
 
 
 def _state(snapshot: Snapshot, device: Device) -> tuple[State, str, str | None]:
-    """The state, what goes after its word, and the reason."""
+    """Return the state, what goes after its word, and the reason."""
     reason = snapshot.reason(device)
     holder = snapshot.holders.get(device.id)
     by_pod = "" if holder is None else f" by pod {holder.pod}"
@@ -171,7 +171,7 @@ def _resource(device: Device) -> tuple[str, ...]:
 
 
 def _drivers(card: tuple[Function, ...]) -> str:
-    """`on vfio-pci`, or which function is on which: `.0 .2 on vfio-pci, .1 on snd_hda_intel`."""
+    """Return `on vfio-pci`, or which function is on which driver: `.0 .2 on vfio-pci, .1 on snd_hda_intel`."""
     drivers = by(card, lambda function: function.driver or "no driver")
     if len(card) == 1:
         return f"on {card[0].driver or 'no driver'}"
@@ -185,18 +185,18 @@ def _by_card(host: Host, functions: Iterable[Function]) -> Iterable[tuple[Functi
     return map(tuple, by(functions, lambda function: card_of(host, function.address)[0].address).values())
 
 
-def _alike_together(cards: list[Card]) -> list[Card]:
-    """A GPU has some dozens of virtual functions: one box for those that differ in nothing but address and group."""
-    shared = shared_groups(cards)
-    found: dict[Hashable, Card] = {}
-    for card in cards:
-        if card.plural is None or card.group in shared:
-            found[card.ids] = card
+def _alike_together(boxes: list[Box]) -> list[Box]:
+    """Put those together that differ in nothing but address and group: a GPU has some dozens of virtual functions."""
+    shared = shared_groups(boxes)
+    together: dict[Hashable, Box] = {}
+    for box in boxes:
+        if box.plural is None or box.group in shared:
+            together[box.ids] = box
             continue
-        alike = (card.at.root, card.at.bridges, card.at.numa_node, card.state, card.said, card.reason, card.details)
-        first = found.get(alike)
-        found[alike] = card if first is None else replace(first, ids=(*first.ids, *card.ids))
-    return list(found.values())
+        alike = (box.at.root, box.at.bridges, box.at.numa_node, box.state, box.addition, box.reason, box.details)
+        first = together.get(alike)
+        together[alike] = box if first is None else replace(first, ids=(*first.ids, *box.ids))
+    return list(together.values())
 
 
 def _group_words(group: int | None) -> str:
@@ -204,7 +204,7 @@ def _group_words(group: int | None) -> str:
 
 
 def wrapped(text: str, letters: int) -> list[str]:
-    """A text in lines of at most so many letters; a word that is longer is broken."""
+    """Return a text in lines of at most so many letters; a word that is longer is broken."""
     # What breaks a line or cannot stand in XML is shown as an escape; of blanks in a row one would be drawn.
     return textwrap.wrap(one_line(" ".join(text.split())), letters, break_on_hyphens=False) or [""]
 
@@ -214,8 +214,8 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def by(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
-    """The values by their keys, in order of first appearance."""
-    found: dict[Key, list[Value]] = {}
+    """Return the values by their keys, in order of first appearance."""
+    groups: dict[Key, list[Value]] = {}
     for value in values:
-        found.setdefault(key(value), []).append(value)
-    return found
+        groups.setdefault(key(value), []).append(value)
+    return groups
