@@ -138,17 +138,30 @@ def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | No
     if lead is None:
         return None
     model = pci_ids.device(lead.vendor_id, lead.device_id) or lead.pci_id
-    resource: str | None = None
-    withheld: Hindrance | None = None
-    if rule is not None and rule.withhold:
-        withheld = BY_CONFIG
-    elif rule is not None and rule.resource is not None:
-        resource = rule.resource
-    else:
-        resource, withheld = _automatic(host, lead, rule, pci_ids)
+    resource, withheld = _by_rule(rule) or _automatic(host, lead, rule, pci_ids)
     if lead.vgpu_type is not None:
         model = host.vgpu_types.get(lead.vgpu_type, f"vGPU type {lead.vgpu_type}")
     return _Unit(card=card, lead=lead, model=model, resource=resource, withheld=withheld)
+
+
+#: A resource, or why there is none.
+_Name: TypeAlias = tuple[str | None, Hindrance | None]
+
+
+def _by_rule(rule: Rule | None) -> _Name | None:
+    """Return what a rule says of the name; None if that is not its business."""
+    if rule is not None and rule.withhold:
+        return None, BY_CONFIG
+    return None if rule is None or rule.resource is None else (rule.resource, None)
+
+
+def _by_type(mdev: MediatedDevice, parent: Function, rule: Rule | None) -> _Name:
+    """Return the name of the mediated device's type, below the rule's prefix or the vendor's."""
+    prefix = rule.prefix if rule is not None else PREFIXES.get(parent.vendor_id)
+    resource = None if prefix is None else type_resource_name(prefix, mdev.type_name)
+    if resource is None:
+        return None, Hindrance("has no name to be offered under", f"add a rule with mdev_type: {mdev.type_name!r}")
+    return resource, None
 
 
 def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> tuple[str | None, Hindrance | None]:
@@ -228,19 +241,7 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
         rule = next((rule for rule in config.offer if rule.fits_mdev(mdev, parent)), None)
         if rule is None and not is_gpu(parent):
             continue
-        resource: str | None = None
-        withheld: Hindrance | None = None
-        if rule is not None and rule.withhold:
-            withheld = BY_CONFIG
-        elif rule is not None and rule.resource is not None:
-            resource = rule.resource
-        else:
-            prefix = rule.prefix if rule is not None else PREFIXES.get(parent.vendor_id)
-            resource = None if prefix is None else type_resource_name(prefix, mdev.type_name)
-            if resource is None:
-                withheld = Hindrance(
-                    "has no name to be offered under", f"add a rule with mdev_type: {mdev.type_name!r}"
-                )
+        resource, withheld = _by_rule(rule) or _by_type(mdev, parent, rule)
         if withheld is None and mdev.iommu_group is None:
             withheld = Hindrance("is in no IOMMU group: its driver has not given it to vfio_mdev", "load vfio_mdev")
         yield Device(
