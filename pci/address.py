@@ -11,12 +11,13 @@ _ADDRESS = re.compile(
 
 
 class InvalidPCIAddress(ValueError):
-    """The text is not a PCI address."""
+    """The text is not a PCI address: what is `wrong`, and as `fix` what one looks like."""
+
+    fix = "expected domain:bus:slot.function in hexadecimal, like 0000:41:00.0"
 
     def __init__(self, text: str) -> None:
-        super().__init__(
-            f"{text!r} is not a PCI address; expected domain:bus:slot.function in hexadecimal, like 0000:41:00.0"
-        )
+        self.wrong = f"{text!r} is not a PCI address"
+        super().__init__(f"{self.wrong}; {self.fix}")
 
 
 @dataclass(frozen=True, order=True, slots=True)
@@ -44,7 +45,7 @@ class PCIAddress:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
 
     def shares_slot(self, other: Self) -> bool:
-        """Whether both are functions of one slot: of one card, as far as addresses can tell."""
+        """Whether both are functions of one slot. Addresses tell no more of a card than that."""
         return (self.domain, self.bus, self.slot) == (other.domain, other.bus, other.slot)
 
 

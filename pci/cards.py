@@ -14,7 +14,7 @@ Card: TypeAlias = tuple[Function, ...]
 
 
 def travels_alone(function: Function) -> bool:
-    """Whether the function has no companions and is nobody's: a virtual function or a bridge."""
+    """Whether the function has no companions and is nobody's companion: a virtual function or a bridge."""
     return function.is_virtual or function.is_bridge
 
 

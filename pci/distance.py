@@ -8,7 +8,7 @@ from pci.address import PCIAddress
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Location:
-    """Where a device sits: node, root complex and bridges as pci.sysfs.Function has them, in a guest as in a host."""
+    """Where a device sits, in a host or a guest: NUMA node, root complex and bridges as in pci.host.Function."""
 
     numa_node: int | None
     root: str
@@ -16,7 +16,7 @@ class Location:
 
 
 class Distance(StrEnum):
-    """From near to far; the value is the word for it, and nvidia-smi's name is in brackets."""
+    """How far apart two devices are, from near to far. The value is the word for it; nvidia-smi's is in brackets."""
 
     SWITCH = "same switch"  # (PIX, PXB) what one sends the other passes no root complex
     ROOT = "same root"  # (PHB)
@@ -25,11 +25,11 @@ class Distance(StrEnum):
 
 
 def distance(one: Location, other: Location) -> Distance:
-    """That of two devices of one machine.
+    """Return how far apart two devices of one machine are.
 
     A switch is what pci.topology takes for one: a bridge below a root port, with bridges behind it. Switches in a row
-    below one root port count as one. A root complex whose node is unknown counts as on a node of its own: nothing is
-    near by guess.
+    below one root port count as one. A root complex whose NUMA node is unknown counts as on a node of its own, since
+    nothing is called near without being known to be.
     """
     if one.root == other.root:
         below_switches = min(len(one.bridges), len(other.bridges)) > 2

@@ -25,35 +25,35 @@ _CLASS_WORDS = {
 
 
 def is_gpu(function: Function) -> bool:
-    """Display controllers (class 03xx); AMD's accelerators are processing accelerators (1200)."""
+    """Whether it is a display controller (class 03xx), or one of AMD's processing accelerators (1200)."""
     return function.pci_class >> 16 == _DISPLAY or (
         function.vendor_id == AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
     )
 
 
 def is_nvswitch(function: Function) -> bool:
-    """What connects NVIDIA's GPUs with each other; a bridge to lspci, and an endpoint to PCI."""
+    """Whether it is an NVSwitch, which connects GPUs: an endpoint to PCI, though its class is "other bridge"."""
     return function.vendor_id == NVIDIA and function.pci_class >> 8 == _OTHER_BRIDGE
 
 
 def is_vfio_driver(driver: str) -> bool:
-    """vfio-pci and its variants for single devices: nvgrace_gpu_vfio_pci, mlx5_vfio_pci, hisi-acc-vfio-pci."""
+    """Whether it is vfio-pci or a variant of it: nvgrace_gpu_vfio_pci, mlx5_vfio_pci, hisi-acc-vfio-pci."""
     return driver.replace("-", "_").endswith("vfio_pci")
 
 
 def is_on_vfio(function: Function) -> bool:
-    """Whether VFIO has it. A virtual function that NVIDIA's driver made a vGPU of is VFIO's through that driver."""
+    """Whether VFIO has the function; it also has a virtual function that is one of NVIDIA's vGPUs."""
     if function.driver is None:
         return False
     return is_vfio_driver(function.driver) or (function.vgpu_type is not None and function.driver == "nvidia")
 
 
 def word(function: Function) -> str:
-    """`audio`, `VGA`, `class 0b40`."""
+    """Return the word for its class: `audio`, `VGA`, `class 0b40`."""
     base = function.pci_class >> 8
     return "NVSwitch" if is_nvswitch(function) else _CLASS_WORDS.get(base, f"class {base:04x}")
 
 
 def what(function: Function) -> str:
-    """`0000:01:00.1 (audio)`."""
+    """Return its address and class: `0000:01:00.1 (audio)`."""
     return f"{function.address} ({word(function)})"

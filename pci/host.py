@@ -108,8 +108,8 @@ class MediatedDevice:
 
 @dataclass(frozen=True, slots=True)
 class OtherMember:
-    """A member of an IOMMU group that is no PCI function: its name on its own bus (`INTC1055:00`, a platform device),
-    and its driver; `is_readable` is whether that could be read."""
+    """A member of an IOMMU group that is no PCI function: its name on its own bus (`INTC1055:00`, a platform device)
+    and its driver; `is_readable` says whether the driver could be read."""
 
     name: str
     driver: str | None
@@ -121,10 +121,10 @@ class Fault:
     """An entry of sysfs that could not be read: its path below the root of sysfs, and what is wrong with it."""
 
     path: str
-    problem: str
+    wrong: str
 
     def __str__(self) -> str:
-        return f"{self.path}: {self.problem}"
+        return f"{self.path}: {self.wrong}"
 
 
 @dataclass(frozen=True)
@@ -157,5 +157,5 @@ class Host:
         return slots
 
     def slot(self, address: PCIAddress) -> tuple[Function, ...]:
-        """The functions of this address's slot, ascending."""
+        """Return the functions of this address's slot, ascending."""
         return self._slots.get((address.domain, address.bus, address.slot), ())

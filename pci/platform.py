@@ -8,14 +8,14 @@ from pci.host import Fault
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
-    """What could be seen; None is what could not: in a record that does not have it, in a container that hides it, on
-    an architecture without it.
+    """What was seen of the platform; None is what could not be seen: a record may lack it, a container may hide it, an
+    architecture may not have it.
 
-    `iommus` are the names of the units: `dmar0` (Intel), `ivhd0` (AMD), `smmu3.0x...` (ARM). `iommu_tables` are the
-    ones of ACPI by which the firmware announces them: DMAR, IVRS. `unsafe_interrupts` has each module that can map a
-    guest's memory (vfio_iommu_type1, iommufd) and whether its allow_unsafe_interrupts is on. `drivers` are those of the
-    PCI bus. `tells_resets`: some function has a `reset_method`, so that one without it has no reset. `cpu_vendor`:
-    `GenuineIntel`, `AuthenticAMD` ... `command_line` is the kernel's, a parameter each.
+    `iommus` are the names of the IOMMU's units: `dmar0` (Intel), `ivhd0` (AMD), `smmu3.0x...` (ARM). `iommu_tables` are
+    the ACPI tables by which the firmware announces an IOMMU: DMAR, IVRS. `unsafe_interrupts` has each module that can
+    map a guest's memory (vfio_iommu_type1, iommufd), and whether its allow_unsafe_interrupts is on. `drivers` are those
+    of the PCI bus. `tells_resets`: some function has a `reset_method`, so that one without it has no reset.
+    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ... `command_line` has the kernel's parameters, one each.
     """
 
     iommus: tuple[str, ...]

@@ -18,23 +18,24 @@ class NUMANode:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Processors:
-    """The NUMA nodes by number, and the cores, each as the CPUs that are its threads; neither where sysfs has none."""
+    """The NUMA nodes by number, and the cores, each as the CPUs that are its threads; both empty if unknown."""
 
     nodes: tuple[NUMANode, ...] = ()
     cores: tuple[tuple[int, ...], ...] = ()
 
-    def node_of(self, said: int | None) -> int | None:
-        """The node of a device, by what its file numa_node says: firmware of a machine that has one need not say it."""
-        return self.nodes[0].id if said is None and len(self.nodes) == 1 else said
+    def node_of(self, numa_node: int | None) -> int | None:
+        """Return the NUMA node of a device, by its file numa_node: the firmware of a machine that has one node need not
+        name it."""
+        return self.nodes[0].id if numa_node is None and len(self.nodes) == 1 else numa_node
 
 
 UNKNOWN = Processors()
 
 
 def parse_cpulist(text: str) -> tuple[int, ...]:
-    """The CPUs of a list as the kernel writes it, `0-3,8`, ascending; ValueError for any other text.
+    """Return the CPUs of a list as the kernel writes it, `0-3,8`, ascending; ValueError for any other text.
 
-    cpuset(7), "List format". No CPU is for the kernel an empty line.
+    cpuset(7), "List format". The kernel writes an empty line for no CPU.
     """
     cpus: set[int] = set()
     room = _MOST_CPUS
@@ -51,7 +52,7 @@ def parse_cpulist(text: str) -> tuple[int, ...]:
 
 
 def cpulist(cpus: tuple[int, ...]) -> str:
-    """Ascending CPUs as such a list."""
+    """Write ascending CPUs as the kernel writes a list of them."""
     ranges: list[list[int]] = []
     for cpu in cpus:
         if ranges and ranges[-1][-1] == cpu - 1:

@@ -25,7 +25,7 @@ from uuid import UUID
 
 from pci.address import InvalidPCIAddress, PCIAddress
 
-Device = TypeVar("Device", PCIAddress, UUID)
+Item = TypeVar("Item", PCIAddress, UUID)
 
 
 class Kind(StrEnum):
@@ -52,11 +52,11 @@ class NodeDevice(StrEnum):
 
     @property
     def node(self) -> str:
-        """Its path below /dev."""
+        """The path of its device file below /dev."""
         return "net/tun" if self is NodeDevice.TUN else self.value
 
     def resource(self, domain: str = NODE_DEVICES) -> str:
-        """The resource that a container requests for it."""
+        """Return the resource that a container requests for it."""
         return f"{domain}/{self}"
 
 
@@ -79,17 +79,20 @@ class InvalidValue(ValueError):
 
 
 def variable(resource: str, kind: Kind = Kind.PCI) -> str:
-    """`nvidia.com/GH100_H100_PCIE` -> `PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE`."""
+    """Return the name of a resource's variable.
+
+    `nvidia.com/GH100_H100_PCIE` -> `PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE`.
+    """
     return f"{kind}_{resource.upper().replace('/', '_').replace('.', '_')}"
 
 
-def encode(devices: Iterable[Device]) -> str:
-    """The value for these devices, one address or UUID each."""
+def encode(devices: Iterable[Item]) -> str:
+    """Write the value for these devices, one address or UUID each."""
     return ",".join(str(device) for device in sorted(set(devices)))
 
 
 def decode(variable: str, value: str) -> tuple[PCIAddress, ...]:
-    """The addresses in a variable's value, in its order; InvalidValue names what is not one.
+    """Read the addresses in a variable's value, in its order; InvalidValue names what is not one.
 
     `a,b,` and `a,b,a` are both (a, b). An empty value has no addresses.
     """
@@ -97,12 +100,12 @@ def decode(variable: str, value: str) -> tuple[PCIAddress, ...]:
 
 
 def decode_mdevs(variable: str, value: str) -> tuple[UUID, ...]:
-    """The mediated devices in a variable's value, in its order; InvalidValue names what is not a UUID."""
+    """Read the mediated devices in a variable's value, in its order; InvalidValue names what is not a UUID."""
     return tuple(dict.fromkeys(_uuid(variable, item) for item in _items(value)))
 
 
 def decode_usb(variable: str, value: str) -> tuple[USBAddress, ...]:
-    """The USB devices in a variable's value, in its order; InvalidValue names what is not `bus:device` in decimal."""
+    """Read the USB devices in a variable's value, in its order; InvalidValue names what is not `bus:device`."""
     return tuple(dict.fromkeys(_usb(variable, item) for item in _items(value)))
 
 
@@ -112,19 +115,19 @@ def cards(
     wanted: int,
     same_card: Callable[[PCIAddress, PCIAddress], bool] = PCIAddress.shares_slot,
 ) -> tuple[PCIAddress, ...]:
-    """One address per device, whichever dialect the value is written in.
+    """Return one address per device, whichever dialect the value is written in.
 
     `wanted` is how many manifest entries draw on the variable. Up to that many addresses stand for themselves, even
     within one slot. More are the older dialect: of the addresses that `same_card` puts together the first stands for
-    all, in order of first appearance. Where sysfs is known, `same_card` asks it; otherwise the slot decides.
+    all, in order of first appearance. If sysfs is known, `same_card` asks it; otherwise the slot decides.
     """
     if len(addresses) <= wanted:
         return addresses
-    found: list[PCIAddress] = []
+    firsts: list[PCIAddress] = []
     for address in addresses:
-        if not any(same_card(first, address) for first in found):
-            found.append(address)
-    return tuple(found)
+        if not any(same_card(first, address) for first in firsts):
+            firsts.append(address)
+    return tuple(firsts)
 
 
 def _items(value: str) -> list[str]:
@@ -141,13 +144,13 @@ def _address(variable: str, item: str) -> PCIAddress:
 
 def _uuid(variable: str, item: str) -> UUID:
     try:
-        found = UUID(item)
+        uuid = UUID(item)
     except ValueError:
-        found = None
+        uuid = None
     # UUID() also takes braces, "urn:uuid:" and missing hyphens; libvirt and the kernel don't.
-    if found is None or str(found) != item.lower():
+    if uuid is None or str(uuid) != item.lower():
         raise InvalidValue(variable, item, "the UUID of a mediated device")
-    return found
+    return uuid
 
 
 def _usb(variable: str, item: str) -> USBAddress:

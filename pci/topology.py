@@ -18,7 +18,7 @@ _Chain = tuple[PCIAddress, ...]
 
 
 class BridgeKind(StrEnum):
-    """The value is the word for it."""
+    """What a bridge is; the value is the word for it."""
 
     ROOT_PORT = "root port"
     SWITCH = "switch"
@@ -27,7 +27,7 @@ class BridgeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Twig(Generic[Leaf]):
-    """A leaf, and the switch's downstream port that it sits behind; None where it is not behind a switch."""
+    """A leaf, and the switch's downstream port that it sits behind; None if it is not behind a switch."""
 
     leaf: Leaf
     port: PCIAddress | None
@@ -39,7 +39,7 @@ class Branch(Generic[Leaf]):
 
     `ports` are the functions it consists of with their level, depth first: of a switch its upstream port and the ports
     between its levels; the downstream ports stand with what is behind them. `pci_id` is that of the first one
-    (`1000:c010`), None where it cannot be read. `port` is as in Twig.
+    (`1000:c010`), None if it cannot be read. `port` is as in Twig.
     """
 
     kind: BridgeKind
@@ -53,12 +53,12 @@ Node = Branch[Leaf] | Twig[Leaf]
 
 
 def leaves(nodes: Iterable[Node[Leaf]]) -> list[Leaf]:
-    """The leaves in the order of the tree."""
+    """Return the leaves in the order of the tree."""
     return [leaf for node in nodes for leaf in ([node.leaf] if isinstance(node, Twig) else leaves(node.below))]
 
 
 def tree(places: Iterable[tuple[_Chain, Leaf]], pci_ids: Mapping[PCIAddress, str]) -> tuple[Node[Leaf], ...]:
-    """What hangs on one host bridge: each leaf with the bridges above it, from the root port down.
+    """Return what hangs on one host bridge: each leaf with the bridges above it, from the root port down.
 
     Siblings keep the order of their leaves, those without a bridge first. `pci_ids` are the bridges' vendor and device,
     as far as they can be read.
@@ -75,7 +75,7 @@ def _single(
     port: PCIAddress | None,
     pci_ids: Mapping[PCIAddress, str],
 ) -> Branch[Leaf]:
-    """A bridge by itself, and what is behind it."""
+    """Return a bridge by itself, and what is behind it."""
     direct, behind = _by_first(places)
     bridges = (_branch(further, rest, None, pci_ids) for further, rest in behind.items())
     return Branch(
@@ -93,7 +93,7 @@ def _branch(
     port: PCIAddress | None,
     pci_ids: Mapping[PCIAddress, str],
 ) -> Branch[Leaf]:
-    """What begins with a bridge that is no root port, and hangs on a switch's port or on none."""
+    """Return the subtree that starts at a bridge other than a root port; `port` is the switch's that it hangs on."""
     if not _has_bridges(places):
         return _single(BridgeKind.BRIDGE, bridge, places, port, pci_ids)
     ports, below = _switch(bridge, places, 0, pci_ids)
@@ -103,7 +103,7 @@ def _branch(
 def _switch(
     upstream: PCIAddress, places: list[tuple[_Chain, Leaf]], level: int, pci_ids: Mapping[PCIAddress, str]
 ) -> tuple[list[tuple[int, PCIAddress]], list[Node[Leaf]]]:
-    """The ports of a switch from this upstream port down, and what is behind them."""
+    """Return the ports of a switch from this upstream port down, and what is behind them."""
     ports = [(level, upstream)]
     direct, downstream = _by_first(places)
     below: list[Node[Leaf]] = [Twig(leaf, None) for leaf in direct]
@@ -131,7 +131,8 @@ def _has_bridges(places: Iterable[tuple[_Chain, Leaf]]) -> bool:
 def _by_first(
     places: Iterable[tuple[_Chain, Leaf]],
 ) -> tuple[list[Leaf], dict[PCIAddress, list[tuple[_Chain, Leaf]]]]:
-    """The leaves without a bridge above them; the others by their first bridge, with the rest of their chain."""
+    """Return the leaves without a bridge above them, and the others by their first bridge, with the rest of their
+    chain."""
     direct: list[Leaf] = []
     behind: dict[PCIAddress, list[tuple[_Chain, Leaf]]] = {}
     for chain, leaf in places:

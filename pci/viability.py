@@ -17,30 +17,33 @@ PLACEHOLDERS = ("pci-stub",)
 
 @dataclass(frozen=True, slots=True)
 class Hindrance:
-    """Why a guest could not start with it, in words that go after "it", and what mends that."""
+    """Why a guest cannot have a device, in words that go after "it", and what to do about that."""
 
-    says: str
-    cure: str
+    wrong: str
+    fix: str
 
     def __str__(self) -> str:
-        return f"{self.says}; {self.cure}"
+        return f"{self.wrong}; {self.fix}" if self.fix else self.wrong
+
+
+NO_IOMMU = Hindrance(
+    "is in no IOMMU group: the IOMMU is off",
+    "turn on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (Intel)",
+)
 
 
 def keeps_its_group(member: OtherMember) -> bool:
-    """Whether a group cannot be opened for what is no PCI function in it: it is on a driver that is none of VFIO's
+    """Whether this member, which is no PCI function, keeps its group from being opened: its driver is none of VFIO's
     (vfio-platform, vfio-amba, vfio-fsl-mc). All buses with an IOMMU count (iommu_device_use_default_domain)."""
     return not member.is_readable or (member.driver is not None and not member.driver.startswith("vfio"))
 
 
 def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | None:
-    """Why the kernel gives this function to no guest as it stands; None where it does."""
+    """Return why the kernel gives this function to no guest as it stands; None if it does."""
     if lead.is_bridge:
         return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
     if lead.iommu_group is None:
-        return Hindrance(
-            "is in no IOMMU group: the IOMMU is off",
-            "turn on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on (Intel)",
-        )
+        return NO_IOMMU
     if not is_on_vfio(lead):
         return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci")
     if lead.iommu_group in host.noiommu and not noiommu:
@@ -60,8 +63,11 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
 
 
 def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
-    """Why the group of these functions cannot be opened, or they would not all come, naming the offender; None where
-    it can. `functions` go to the guest together; of the group's others it is enough that nobody else has them."""
+    """Return why the group of these functions cannot be opened, or why they would not all come, naming the offender;
+    None if all is well.
+
+    `functions` go to the guest together. Of the group's others it is enough that nobody else has them.
+    """
     group = functions[0].iommu_group
     if group is None:
         return None
@@ -78,8 +84,8 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
                 bound = f"{what(member)} is bound to {member.driver or 'no driver'}"
                 return Hindrance(f"is not whole: {bound}", "bind it to vfio-pci")
             continue
-        cure = "bind it to vfio-pci" if member in functions else "bind it to vfio-pci or to no driver"
-        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", cure)
+        fix = "bind it to vfio-pci" if member in functions else "bind it to vfio-pci or to no driver"
+        return Hindrance(f"{broken}: {what(member)} is bound to {member.driver}", fix)
     for other in filter(keeps_its_group, host.others.get(group, ())):
         if not other.is_readable:
             return Hindrance(f"{broken}: the driver of {other.name} cannot be read", "the kernel's log may say why")

@@ -5,9 +5,11 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from plugin.config import Config
-from plugin.errors import UserError
+from plugin.cards.config import Config, Nonsense
 from program.document import NotYAML, read_document
+from program.errors import UserError
+
+_READ = "gpu-plugin config schema prints all that a config may say"
 
 
 def read_config(path: Path) -> Config:
@@ -15,18 +17,19 @@ def read_config(path: Path) -> Config:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"{path}: cannot read the config: {error}") from error
+        wrong = error.strerror if isinstance(error, OSError) else str(error)
+        raise UserError(path, f"cannot read the config: {wrong}", "expected a file of text, in YAML") from error
     if not text:
         # What an editor or a full disk leaves half-way must not put every GPU on offer.
-        raise UserError(f"{path}: is empty; a config that asks for nothing is a comment, or {{}}")
+        raise UserError(path, "is empty", "a config that asks for nothing is a comment, or {}")
     try:
         document = read_document(text)
     except NotYAML as error:
-        raise UserError(f"{path}: is not YAML: {error}") from error
+        raise UserError(path, f"is not YAML: {error}", _READ) from error
     try:
         return TypeAdapter(Config).validate_python({} if document is None else document)
     except ValidationError as error:
-        raise UserError(f"{path}: {_first(error)}") from error
+        raise UserError(path, *_first(error)) from error
 
 
 def schema() -> dict[str, Any]:
@@ -34,15 +37,18 @@ def schema() -> dict[str, Any]:
     return TypeAdapter(Config).json_schema()
 
 
-def _first(error: ValidationError) -> str:
+def _first(error: ValidationError) -> tuple[str, str]:
+    """Return what is wrong with the first thing, and the fix."""
     first = error.errors()[0]
     # A selector is text or a list of texts, and pydantic reports both it tried.
     where = ".".join(str(part) for part in first["loc"] if part not in ("str", "tuple[str, ...]")) or "the file"
     if first["type"] == "string_type":
         # YAML reads 0300 and 8086 as numbers.
         try:
-            found = repr(first["input"])[:80]
+            value = repr(first["input"])[:80]
         except ValueError:  # a number of thousands of digits
-            found = "a huge number"
-        return f"{where}: found {found}; expected text, in quotes"
-    return f"{where}: {first['msg'].removeprefix('Value error, ')}"
+            value = "a huge number"
+        return f"{where}: found {value}", "expected text, in quotes"
+    if isinstance(nonsense := first.get("ctx", {}).get("error"), Nonsense):
+        return f"{where}: {nonsense.wrong}", nonsense.fix
+    return f"{where}: {first['msg']}", _READ

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from plugin.inventory import Inventory
+from plugin.cards.inventory import Inventory
 from program.problem import one_line
 
 
@@ -42,8 +42,8 @@ def permitted_yaml(inventory: Inventory) -> str:
     return "\n".join([*comments, yaml.safe_dump(permitted_host_devices(inventory), sort_keys=False)])
 
 
-def _entries(selector: str, found: set[tuple[str, str]]) -> list[dict[str, Any]]:
+def _entries(selector: str, pairs: set[tuple[str, str]]) -> list[dict[str, Any]]:
     return [
         {selector: value, "resourceName": resource, "externalResourceProvider": True}
-        for value, resource in sorted(found)
+        for value, resource in sorted(pairs)
     ]

@@ -29,7 +29,7 @@ def command_line(arguments: Sequence[str], modules: Mapping[str, str], descripti
 
 
 def called(program: str, app: typer.Typer) -> Any:
-    """Call the command of this process's arguments; return what it returns, None if it has just done something.
+    """Call the command of this process's arguments; return what it returns.
 
     A wrong command line is one line on standard error, and its exit code is returned.
     """

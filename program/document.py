@@ -31,7 +31,7 @@ def read_document(text: str) -> Any:
 
 
 class _Document(yaml.CSafeLoader):
-    """Libyaml's events, made into values as they come."""
+    """Makes values of libyaml's events as they come."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
@@ -42,45 +42,45 @@ class _Document(yaml.CSafeLoader):
         self.get_event()  # the stream's start
         if type(self.get_event()) is yaml.StreamEndEvent:
             return None
-        found = self._value(self.get_event(), 1)
+        document = self._value(self.get_event(), 1)
         self.get_event()  # the document's end
         after: Any = self.get_event()
         if type(after) is not yaml.StreamEndEvent:
             raise _problem("another document begins here, expected one in the file", after)
-        return found
+        return document
 
     def _value(self, event: Any, depth: int) -> Any:
-        """What begins with this event; the document itself is at depth 1."""
+        """Return the value that begins with this event; the document itself is at depth 1."""
         kind, anchor = type(event), event.anchor
         if kind is yaml.AliasEvent:
             if anchor not in self._anchored:
                 raise _problem("found undefined alias", event)
-            found, size = self._anchored[anchor]
+            value, size = self._anchored[anchor]
             self._hold(size)
-            return found
+            return value
         if anchor is not None and anchor in self._anchored:
             raise _problem("found duplicate anchor", event)
         before = self._held
         self._hold(1)
-        found = self._scalar(event) if kind is yaml.ScalarEvent else self._collection(event, depth)
+        value = self._scalar(event) if kind is yaml.ScalarEvent else self._collection(event, depth)
         if anchor is not None:
-            self._anchored[anchor] = found, self._held - before
-        return found
+            self._anchored[anchor] = value, self._held - before
+        return value
 
     def _collection(self, event: Any, depth: int) -> Any:
         is_list = type(event) is yaml.SequenceStartEvent
-        found: Any = [] if is_list else {}
+        collection: Any = [] if is_list else {}
         if depth == _DEEPEST:
             raise ValueError(f"nested more than {_DEEPEST} levels deep")
         if event.tag not in (None, "!", f"tag:yaml.org,2002:{'seq' if is_list else 'map'}"):
             raise _problem(f"could not determine a constructor for the tag {event.tag!r}", event)
         if event.anchor is not None:
-            self._anchored[event.anchor] = found, 1  # it may contain itself
+            self._anchored[event.anchor] = collection, 1  # it may contain itself
         if is_list:
-            self._fill_list(found, depth + 1)
+            self._fill_list(collection, depth + 1)
         else:
-            self._fill_mapping(found, depth + 1)
-        return found
+            self._fill_mapping(collection, depth + 1)
+        return collection
 
     def _fill_list(self, items: list[Any], depth: int) -> None:
         while type(event := self.get_event()) is not yaml.SequenceEndEvent:
@@ -108,15 +108,15 @@ class _Document(yaml.CSafeLoader):
         mapping.update(own)
 
     def _merged(self, depth: int) -> dict[Any, Any]:
-        """What stands behind a merge key: of several mappings, the first that has a key says what it is."""
+        """Return what stands behind a merge key: of several mappings, the first that has a key counts."""
         event: Any = self.get_event()
         value = self._value(event, depth)
-        found: dict[Any, Any] = {}
-        for one in reversed(value) if isinstance(value, list) else [value]:
-            if not isinstance(one, dict):
+        merged: dict[Any, Any] = {}
+        for mapping in reversed(value) if isinstance(value, list) else [value]:
+            if not isinstance(mapping, dict):
                 raise _problem("while constructing a mapping, expected a mapping or list of mappings to merge", event)
-            found.update(one)
-        return found
+            merged.update(mapping)
+        return merged
 
     def _scalar(self, event: Any) -> Any:
         value, tag = event.value, event.tag

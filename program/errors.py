@@ -9,16 +9,17 @@ from program.problem import Problem
 
 
 class ProgramError(Exception):
-    """Carries a Problem; as text it is the problem's one line."""
+    """Carries a Problem, or several that have to be solved together; as text it is their one line."""
 
     exit_code = 1
 
-    def __init__(self, subject: object, wrong: str, fix: str) -> None:
-        super().__init__(subject, wrong, fix)
+    def __init__(self, subject: object, wrong: str, fix: str, *more: Problem) -> None:
+        super().__init__(subject, wrong, fix, *more)
         self.problem = Problem(str(subject), wrong, fix)
+        self.problems = (self.problem, *more)
 
     def __str__(self) -> str:
-        return str(self.problem)
+        return "; ".join(map(str, self.problems))
 
 
 class UserError(ProgramError):

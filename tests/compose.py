@@ -126,7 +126,7 @@ def compose_platform(sys: Path, proc: Path, platform: Platform) -> None:
 
 
 def look_closely(sys: Path, address: str, **files: str | None) -> None:
-    """Write files of a function that pci.details reads, by their names; None takes one away."""
+    """Write files of a function that pci.sysfs.details reads, by their names; None takes one away."""
     for name, content in files.items():
         path = sys / "bus/pci/devices" / address / name
         if content is None:

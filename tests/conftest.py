@@ -12,7 +12,7 @@ import pytest
 from hypothesis import settings
 
 from launcher.running.embedded import prepared
-from plugin.naming import PCIIDs, read_pci_ids
+from plugin.cards.naming import PCIIDs, read_pci_ids
 from tests.kubelet import Kubelet, running_kubelet
 from tests.processes import FIXTURES, ROOT, finished
 

@@ -22,13 +22,13 @@ from pathlib import Path
 
 import grpc
 
+from plugin.cards.naming import is_resource_name
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2 as found
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc as found_rpc
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as pods_api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc as pods_rpc
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc as rpc
-from plugin.naming import is_resource_name
 
 _LOOK_AT_REGISTRY = 0.02  # seconds; the kubelet's plugin manager takes one
 

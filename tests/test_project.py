@@ -31,7 +31,7 @@ def test_the_linters_have_nothing_to_say(command: tuple[str, ...]) -> None:
 
 
 BREACHES = {
-    "floor": ("launcher/claims.py", "import plugin.naming"),
+    "floor": ("launcher/claims.py", "import plugin.cards.naming"),
     "floor-stdlib": ("pci/cards.py", "import yaml"),
     "pci-storeys": ("pci/host.py", "import pci.cards"),
     "sysfs-storeys": ("pci/sysfs/attribute.py", "import pci.sysfs.functions"),
@@ -41,17 +41,19 @@ BREACHES = {
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
-    "plugin-storeys": ("plugin/naming.py", "import plugin.inventory"),
-    "serving-storeys": ("plugin/serving/events.py", "import plugin.serving.watch"),
+    "plugin-storeys": ("plugin/cards/naming.py", "import plugin.config_file"),
+    "cards-storeys": ("plugin/cards/naming.py", "import plugin.cards.inventory"),
+    "serving-storeys": ("plugin/serving/offer.py", "import plugin.serving.server"),
+    "watching-storeys": ("plugin/watching/events.py", "import plugin.watching.keeping"),
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
     "render": ("launcher/guest_pci/addresses.py", "import launcher.running.guest"),
     "control-storeys": ("launcher/control/methods.py", "import launcher.control.health"),
     "client": ("launcher/control/client.py", "import launcher.running.operations"),
-    "grpc": ("plugin/allocation.py", "import grpc"),
+    "grpc": ("plugin/cards/allocation.py", "import grpc"),
     "grpclib": ("launcher/commands/ctl.py", "import grpclib.client"),
-    "protobuf": ("plugin/allocation.py", "import google.protobuf.message"),
-    "messages": ("plugin/allocation.py", "import plugin.kubelet_api.v1beta1.deviceplugin_pb2"),
+    "protobuf": ("plugin/cards/allocation.py", "import google.protobuf.message"),
+    "messages": ("plugin/cards/allocation.py", "import plugin.kubelet_api.v1beta1.deviceplugin_pb2"),
     "xml": ("launcher/hostdevs.py", "import lxml.etree"),
     "template": ("launcher/hostdevs.py", "import jinja2"),
     "edge": ("launcher/claims.py", "import pydantic"),
@@ -116,15 +118,34 @@ def test_the_readme_gives_every_dependency_its_reason_and_ci_the_test_command() 
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
-def test_each_message_in_troubleshooting_is_one_that_the_launcher_says() -> None:
+def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
     """Its parts between the names and numbers, which stand as capital letters and dots."""
-    modules = [path for folder in ("launcher", "pci") for path in sorted((ROOT / folder).rglob("*.py"))]
+    modules = [
+        path for folder in ("launcher", "plugin", "program", "pci") for path in sorted((ROOT / folder).rglob("*.py"))
+    ]
     code = "".join(path.read_text() for path in modules)
     said = re.sub(r'"\s*\n\s*f?"', "", code) + " ".join(map(os.strerror, errno.errorcode))
     for message in re.findall(r"^\| (`.+?) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE):
         parts = re.split(r"^`libvirt cannot |` or `|\b[A-Z]\b|\bURI\b|\.\.\.|'N'|: |`", message)
         words = [part.strip() for part in parts if not part.startswith("/dev")]
         assert [part for part in words if part not in said] == [], message
+
+
+def test_the_glossary_names_what_is_in_the_code() -> None:
+    rows = [row for row in (ROOT / "docs/glossary.md").read_text().splitlines() if row.startswith("| ")]
+    names = [name for row in rows for name in re.findall(r"`([a-z_]+\.[\w.]+|[A-Z]\w+\.\w+)`", row.rsplit(" | ", 1)[1])]
+    code = "".join(path.read_text() for path in sorted(ROOT.glob("[dlp]*/**/*.py")))
+    assert len(names) > 30
+    for name in names:
+        if name[0].isupper():
+            assert all(re.search(rf"\b{part}\b", code) for part in name.split(".")), name
+            continue
+        module = name.replace(".", "/")
+        parent, _, attribute = module.rpartition("/")
+        is_module = (ROOT / f"{module}.py").exists() or (ROOT / module / "__init__.py").exists()
+        assert is_module or re.search(
+            rf"^(class|def) {attribute}\b", (ROOT / f"{parent}.py").read_text(), re.MULTILINE
+        ), name
 
 
 def test_rendering_imports_neither_libvirt_nor_grpc() -> None:

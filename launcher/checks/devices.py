@@ -93,9 +93,9 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
     functions = tuple(host.functions[address] for address in card.functions)
     lead = host.functions[device]
     if (hindrance := not_for_guests(host, lead, noiommu=False)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.says}", f"{hindrance.cure}; {_ANEW}")
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{hindrance.fix}; {_ANEW}")
     if (hindrance := not_viable(host, functions)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.says}", hindrance.cure)
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", hindrance.fix)
     return None
 
 

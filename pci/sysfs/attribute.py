@@ -17,13 +17,13 @@ _PAGE = 4096
 class Unreadable(Exception):
     """One attribute could not be read; carries its path below the sysfs root."""
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(f"{path}: {problem}")
-        self.fault = Fault(path, problem)
+    def __init__(self, path: str, wrong: str) -> None:
+        super().__init__(f"{path}: {wrong}")
+        self.fault = Fault(path, wrong)
 
 
 def text(sys: Path, path: str) -> str | None:
-    """A file's text without the blanks around it; None where there is no such file."""
+    """Read a file's text, without the blanks around it. Return None if there is no such file."""
     try:
         # A file object costs three times what the read does, and a node has thousands.
         descriptor = os.open(f"{sys}/{path}", os.O_RDONLY | os.O_CLOEXEC)
@@ -40,24 +40,24 @@ def text(sys: Path, path: str) -> str | None:
 
 
 def link(sys: Path, path: str) -> str | None:
-    """Where a link points; None where there is no such entry."""
+    """Read where a link points. Return None if there is no such entry."""
     try:
         return os.readlink(f"{sys}/{path}")
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        problem = "expected a link" if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
-        raise Unreadable(path, problem) from None
+        wrong = "expected a link" if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
+        raise Unreadable(path, wrong) from None
 
 
 def link_name(sys: Path, path: str) -> str | None:
-    """The last part of where a link points: the name of a driver, a group, a function."""
+    """Read the last part of where a link points: the name of a driver, a group, a function."""
     target = link(sys, path)
     return None if target is None else target.rpartition("/")[2]
 
 
 def names(sys: Path, directory: str) -> list[str]:
-    """The names in a directory, sorted, since directory order is not an order; empty where it does not exist."""
+    """Read the names in a directory, sorted, since directory order is not an order. Empty if it does not exist."""
     try:
         return sorted(os.listdir(f"{sys}/{directory}"))
     except (FileNotFoundError, NotADirectoryError):
@@ -67,10 +67,10 @@ def names(sys: Path, directory: str) -> list[str]:
 
 
 def number(sys: Path, path: str, pattern: str, expected: str) -> int | None:
-    """A decimal number that fits the pattern; None where there is no such file."""
-    found = text(sys, path)
-    if found is None:
+    """Read a decimal number that fits the pattern. Return None if there is no such file."""
+    digits = text(sys, path)
+    if digits is None:
         return None
-    if not re.fullmatch(pattern, found, re.ASCII):
-        raise Unreadable(path, f"holds {found[:80]!r}; expected {expected}")
-    return int(found)
+    if not re.fullmatch(pattern, digits, re.ASCII):
+        raise Unreadable(path, f"holds {digits[:80]!r}; expected {expected}")
+    return int(digits)

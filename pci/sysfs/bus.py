@@ -13,7 +13,7 @@ _ONES = b"\xff\xff\xff\xff"
 def is_off_the_bus(sys: Path, address: PCIAddress) -> bool:
     """Whether the function's config space reads as ones while it is powered (D0): it fell off the bus, or is in reset.
 
-    A function that sleeps is not asked, since reading would wake it; nor one whose files say nothing.
+    A function that sleeps is not asked, since reading would wake it; nor is one whose files cannot be read.
     """
     try:
         if text(sys, f"{DEVICES}/{address}/power_state") != "D0":

@@ -43,11 +43,11 @@ def read_bars(sys: Path, address: PCIAddress) -> tuple[BAR, ...] | None:
     The file has a line each, first byte, last byte and flags: 0x0000004000000000 0x0000005fffffffff 0x000000000014220c.
     """
     path = f"{DEVICES}/{address}/resource"
-    found = text(sys, path)
-    if found is None:
+    lines = text(sys, path)
+    if lines is None:
         return None
     bars: list[BAR] = []
-    for line_number, line in enumerate(found.splitlines()[:_BARS]):
+    for line_number, line in enumerate(lines.splitlines()[:_BARS]):
         try:
             start, end, flags = (int(word, 16) for word in line.split())
         except ValueError:

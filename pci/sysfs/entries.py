@@ -20,7 +20,7 @@ class Entries:
 
 
 def unchanged(entries: Sequence[Entries]) -> bool:
-    """Whether all of these are still so. Reads nothing else, since it stands between the kubelet and every pod."""
+    """Whether all of these are as they were. Reads nothing else, since every pod waits for it."""
     try:
         for seen in entries:
             if seen.count is not None and len(os.listdir(seen.count[0])) != seen.count[1]:

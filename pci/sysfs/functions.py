@@ -47,20 +47,23 @@ _UEVENT = re.compile(
 
 
 class NotSysfs(Exception):
-    """The directory given as /sys has no PCI devices below it."""
+    """The directory given as /sys has no PCI devices below it: what is `wrong` with it, and the `fix`."""
+
+    wrong = f"expected a sysfs tree, with {DEVICES} below it"
+    fix = "name one with --sysfs"
 
     def __init__(self, sys: Path) -> None:
-        super().__init__(f"{sys}: expected a sysfs tree, with {DEVICES} below it; name one with --sysfs")
+        super().__init__(f"{sys}: {self.wrong}; {self.fix}")
 
 
 def require_sysfs(sys: Path) -> None:
-    """NotSysfs where that directory stands for no /sys."""
+    """Raise NotSysfs if that directory stands for no /sys."""
     if not os.path.isdir(sys / DEVICES):
         raise NotSysfs(sys)
 
 
 def read_host(sys: Path) -> Host:
-    """Read the node whose /sys is `sys`; NotSysfs where that directory is none."""
+    """Read the node whose /sys is `sys`; NotSysfs if that directory is none."""
     require_sysfs(sys)
     faults: list[Fault] = []
     functions: dict[PCIAddress, Function] = {}
@@ -102,7 +105,7 @@ def _read_function(sys: Path, name: str) -> Function:
         return _read_function_at(sys, place, address, root, bridges)
     except Unreadable as unreadable:
         fault = unreadable.fault
-        raise Unreadable(fault.path.replace(place, entry, 1), fault.problem) from None
+        raise Unreadable(fault.path.replace(place, entry, 1), fault.wrong) from None
 
 
 def _read_function_at(
@@ -135,18 +138,18 @@ def _read_function_at(
 
 
 def _uevent(sys: Path, path: str) -> re.Match[str]:
-    found = text(sys, path)
-    if found is None:
+    lines = text(sys, path)
+    if lines is None:
         raise Unreadable(path, "missing: the function is being removed, or the tree is incomplete")
-    match = _UEVENT.match(found)
+    match = _UEVENT.match(lines)
     if match is None:
-        raise Unreadable(path, f"holds {found[:80]!r}; expected lines with DRIVER, PCI_CLASS, PCI_ID, PCI_SUBSYS_ID")
+        raise Unreadable(path, f"holds {lines[:80]!r}; expected lines with DRIVER, PCI_CLASS, PCI_ID, PCI_SUBSYS_ID")
     return match
 
 
 @lru_cache(maxsize=1024)  # all functions of a card have one way, and every look asks again
 def _way(directory: str) -> tuple[str, tuple[PCIAddress, ...]]:
-    """The host bridge and the bridges above a function, read off its path in the device tree.
+    """Return the host bridge and the bridges above a function, by its path in the device tree.
 
     bus/pci/devices/0000:41:00.0 -> ../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0
     """
@@ -197,13 +200,13 @@ def _read_other_member(sys: Path, path: str, faults: list[Fault]) -> OtherMember
 
 
 def _read_mdevs(sys: Path, faults: list[Fault]) -> tuple[MediatedDevice, ...]:
-    found: list[MediatedDevice] = []
+    mdevs: list[MediatedDevice] = []
     for name in _names(sys, MDEVS, faults):
         try:
-            found.append(_read_mdev(sys, name))
+            mdevs.append(_read_mdev(sys, name))
         except Unreadable as unreadable:
             faults.append(unreadable.fault)
-    return tuple(sorted(found, key=lambda mdev: mdev.uuid))
+    return tuple(sorted(mdevs, key=lambda mdev: mdev.uuid))
 
 
 def _read_mdev(sys: Path, name: str) -> MediatedDevice:
@@ -226,12 +229,12 @@ def _read_mdev(sys: Path, name: str) -> MediatedDevice:
 
 
 def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]) -> Mapping[int, str]:
-    """The lists of all virtual functions taken together: each one names only what it can become now.
+    """Read the lists of all virtual functions and join them: each names only the types that it can become now.
 
     ID    : vGPU Name
     1145  : NVIDIA L40S-1B
     """
-    found: dict[int, str] = {}
+    types: dict[int, str] = {}
     for function in functions.values():
         if function.vendor_id == NVIDIA and function.is_virtual:
             try:
@@ -242,26 +245,25 @@ def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults
             for line in (listed or "").splitlines():
                 identity, _, name = line.partition(":")
                 if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
-                    found[int(identity)] = name.strip()
-    return dict(sorted(found.items()))
+                    types[int(identity)] = name.strip()
+    return dict(sorted(types.items()))
 
 
 def _read_egms(sys: Path, faults: list[Fault]) -> Mapping[str, tuple[PCIAddress, ...]]:
-    found: dict[str, tuple[PCIAddress, ...]] = {}
+    egms: dict[str, tuple[PCIAddress, ...]] = {}
     for name in _names(sys, EGMS, faults):
         path = f"{EGMS}/{name}/{EGM_GPUS}"
         try:
-            found[name] = tuple(sorted(map(PCIAddress.parse, (text(sys, path) or "").split())))
+            egms[name] = tuple(sorted(map(PCIAddress.parse, (text(sys, path) or "").split())))
         except InvalidPCIAddress as error:
             faults.append(Fault(path, str(error)))
         except Unreadable as unreadable:
             faults.append(unreadable.fault)
-    return found
+    return egms
 
 
 def _vfio_device(sys: Path, entry: str) -> str | None:
-    found = [name for name in names(sys, f"{entry}/{VFIO_DEV}") if name.startswith("vfio")]
-    return found[0] if found else None
+    return next((name for name in names(sys, f"{entry}/{VFIO_DEV}") if name.startswith("vfio")), None)
 
 
 def _group(sys: Path, path: str) -> int | None:

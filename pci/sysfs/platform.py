@@ -51,7 +51,7 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
             return read(root)
         except Unreadable as unreadable:
             fault = unreadable.fault
-            faults.append(Fault(f"proc/{fault.path}", fault.problem) if root is proc else fault)
+            faults.append(Fault(f"proc/{fault.path}", fault.wrong) if root is proc else fault)
             return None
 
     return Platform(
@@ -87,19 +87,19 @@ def _interrupt_remapping(sys: Path) -> bool | None:
 
 
 def _unsafe_interrupts(sys: Path) -> Mapping[str, bool] | None:
-    found = {module: _switch(sys, path) for module, path in UNSAFE_INTERRUPTS.items()}
-    there = {module: allowed for module, allowed in found.items() if allowed is not None}
+    switches = {module: _switch(sys, path) for module, path in UNSAFE_INTERRUPTS.items()}
+    modules = {module: allowed for module, allowed in switches.items() if allowed is not None}
     # A parameter that is missing is a module that is missing, unless nothing of the kind was recorded.
-    return there if there or _drivers(sys) is not None else None
+    return modules if modules or _drivers(sys) is not None else None
 
 
 def _switch(sys: Path, path: str) -> bool | None:
-    found = text(sys, path)
-    if found is None:
+    letter = text(sys, path)
+    if letter is None:
         return None
-    if found not in ("Y", "N"):
-        raise Unreadable(path, f"holds {found[:80]!r}; expected Y or N")
-    return found == "Y"
+    if letter not in ("Y", "N"):
+        raise Unreadable(path, f"holds {letter[:80]!r}; expected Y or N")
+    return letter == "Y"
 
 
 def _drivers(sys: Path) -> frozenset[str] | None:
@@ -107,8 +107,8 @@ def _drivers(sys: Path) -> frozenset[str] | None:
 
 
 def _of_the_first_cpu(proc: Path, name: str) -> str | None:
-    found = re.search(rf"^{name}\s*: (.*)$", text(proc, "cpuinfo") or "", re.MULTILINE)
-    return found[1] if found else None
+    match = re.search(rf"^{name}\s*: (.*)$", text(proc, "cpuinfo") or "", re.MULTILINE)
+    return match[1] if match else None
 
 
 def _virtual_machine(proc: Path) -> bool | None:
@@ -118,5 +118,5 @@ def _virtual_machine(proc: Path) -> bool | None:
 
 
 def _command_line(proc: Path) -> tuple[str, ...] | None:
-    found = text(proc, "cmdline")
-    return None if found is None else tuple(found.split())
+    parameters = text(proc, "cmdline")
+    return None if parameters is None else tuple(parameters.split())

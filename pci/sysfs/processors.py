@@ -28,10 +28,10 @@ def read_processors(sys: Path) -> Processors:
 
 def _read_node(sys: Path, number: int, numbers: list[int]) -> NUMANode:
     path = f"{NODES}/node{number}/distance"
-    said = text(sys, path)
-    distances = re.findall("[0-9]+", said or "", re.ASCII)
-    if said is not None and len(distances) != len(numbers):
-        raise Unreadable(path, f"holds {said[:80]!r}; expected {len(numbers)} distances")
+    line = text(sys, path)
+    distances = re.findall("[0-9]+", line or "", re.ASCII)
+    if line is not None and len(distances) != len(numbers):
+        raise Unreadable(path, f"holds {line[:80]!r}; expected {len(numbers)} distances")
     return NUMANode(
         id=number,
         cpus=_cpus(sys, f"{NODES}/node{number}/cpulist") or (),
@@ -40,14 +40,14 @@ def _read_node(sys: Path, number: int, numbers: list[int]) -> NUMANode:
 
 
 def _cpus(sys: Path, path: str) -> tuple[int, ...] | None:
-    said = text(sys, path)
+    cpus = text(sys, path)
     try:
-        return None if said is None else parse_cpulist(said)
+        return None if cpus is None else parse_cpulist(cpus)
     except ValueError as error:
         raise Unreadable(path, str(error)) from None
 
 
 def _numbers(sys: Path, directory: str, prefix: str) -> list[int]:
-    """The numbers of the entries that are called node0, node1, ..., ascending."""
-    found = (re.fullmatch(f"{prefix}([0-9]{{1,5}})", name, re.ASCII) for name in names(sys, directory))
-    return sorted(int(match[1]) for match in found if match)
+    """Return the numbers of the entries that are called node0, node1, ..., ascending."""
+    matches = (re.fullmatch(f"{prefix}([0-9]{{1,5}})", name, re.ASCII) for name in names(sys, directory))
+    return sorted(int(match[1]) for match in matches if match)

@@ -94,7 +94,7 @@ def _record_processors(sys: Path, out: Path) -> None:
 
 
 def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], links: Iterable[str]) -> Path | None:
-    """Copy an entry of a bus or a class, and what is read of the device behind it; where that really is."""
+    """Copy an entry of a bus or a class, and what is read of the device behind it; return where that really is."""
     _copy_link(sys, out, entry)
     try:
         # Through the link: files are kept where the device really is, below devices/pciDDDD:BB.
@@ -114,7 +114,7 @@ def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], lin
 
 
 def _copy_file(sys: Path, out: Path, source: Path, *, only: bytes = b"") -> None:
-    """Copy a file that can be read, if what it says contains `only`."""
+    """Copy a file if it can be read and contains `only`."""
     try:
         content = source.read_bytes()
     except OSError:

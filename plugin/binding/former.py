@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from plugin.binding.plan import Binding, Former
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 _FILE = "former-drivers.json"
 _LOCK = "lock"
@@ -21,7 +21,7 @@ _BOOT_ID = "sys/kernel/random/boot_id"
 
 
 def boot_id(proc: Path) -> str:
-    """What the kernel calls this boot; empty where `proc` stands for no real /proc."""
+    """Return the kernel's ID of this boot; empty if `proc` stands for no real /proc."""
     try:
         return (proc / _BOOT_ID).read_text(encoding="ascii").strip()
     except OSError:
@@ -30,7 +30,7 @@ def boot_id(proc: Path) -> str:
 
 @contextmanager
 def locked(state: Path) -> Iterator[None]:
-    """Keep every other bind and unbind of this node out, and make the directory; Refusal where one is at work.
+    """Keep every other bind and unbind of this node out, and make the directory; Refusal if one is at work.
 
     The lock is the open file's, which a child that hangs in the kernel has as well: while it does, nobody gets in.
     """
@@ -38,20 +38,23 @@ def locked(state: Path) -> Iterator[None]:
         state.mkdir(parents=True, exist_ok=True)
         lock = (state / _LOCK).open("ab")
     except OSError as error:
-        raise Refusal(f"{state}: cannot be written: {error.strerror}; run as root, or name one with --state") from error
+        raise Refusal(
+            state, f"cannot be written: {error.strerror}", "run as root, or name a directory with --state"
+        ) from error
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Refusal(
-                f"{state / _LOCK}: another bind or unbind is at work, or hangs in the kernel until a driver lets go; "
-                "try again when it is done"
+                state / _LOCK,
+                "another bind or unbind is at work, or hangs in the kernel until a driver lets go",
+                "try again when it is done",
             ) from None
         yield
 
 
 def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
-    """What is remembered of this boot; nothing where nothing was ever written."""
+    """Read the former drivers of this boot; none if nothing was ever written."""
     path = state / _FILE
     try:
         document = json.loads(path.read_text(encoding="ascii"))
@@ -64,20 +67,20 @@ def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
-        raise Refusal(f"{path}: cannot be read: {error.strerror}") from error
+        raise Refusal(path, f"cannot be read: {error.strerror}", "run as root") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise Refusal(
-            f"{path}: is not what bind wrote; remove it, and unbind lets the kernel choose the drivers"
+            path, "is not what bind wrote", "remove it, and unbind lets the kernel choose the drivers"
         ) from error
 
 
 def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) -> None:
-    """Replace what is remembered, whole or not at all; Refusal where it cannot be written."""
+    """Replace the former drivers, whole or not at all; Refusal if they cannot be written."""
     document = {
         "boot": boot,
         "functions": {
-            str(address): {"id": one.pci_id, "driver": one.binding.driver, "override": one.binding.override}
-            for address, one in sorted(former.items())
+            str(address): {"id": its.pci_id, "driver": its.binding.driver, "override": its.binding.override}
+            for address, its in sorted(former.items())
         },
     }
     new = state / f"{_FILE}.new"
@@ -86,4 +89,4 @@ def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) ->
         new.write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
         new.replace(state / _FILE)
     except OSError as error:
-        raise Refusal(f"{state / _FILE}: cannot be written: {error.strerror}; name a directory with --state") from error
+        raise Refusal(state / _FILE, f"cannot be written: {error.strerror}", "name a directory with --state") from error

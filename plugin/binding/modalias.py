@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pci.host import Function
-from plugin.errors import Refusal
+from program.errors import Refusal
 
 _ALIASES = "modules.alias"
 VFIO_PCI = "vfio_pci"
@@ -25,9 +25,9 @@ class Alias:
 
 
 def read_aliases(modules: Path) -> tuple[Alias, ...]:
-    """The vfio aliases of the kernel whose /lib/modules/RELEASE that is; none where depmod has not been there.
+    """Read the vfio aliases of the kernel whose /lib/modules/RELEASE that is; none if depmod has not written them.
 
-    Refusal where the file cannot be read: a Grace GPU on plain vfio-pci starts, and has no memory.
+    Refusal if the file cannot be read: a Grace GPU on plain vfio-pci starts, and has no memory.
     """
     path = modules / _ALIASES
     try:
@@ -35,7 +35,8 @@ def read_aliases(modules: Path) -> tuple[Alias, ...]:
     except (FileNotFoundError, NotADirectoryError):
         return ()
     except OSError as error:
-        raise Refusal(f"{path}: cannot read which variants of vfio-pci there are: {error.strerror}") from error
+        wrong = f"cannot read which variants of vfio-pci there are: {error.strerror}"
+        raise Refusal(path, wrong, "run depmod, or make the file readable") from error
     return tuple(parse_aliases(lines))
 
 
@@ -47,14 +48,15 @@ def parse_aliases(lines: Iterable[str]) -> Iterable[Alias]:
 
 
 def best_module(function: Function, aliases: Iterable[Alias]) -> str:
-    """The module with the most exact alias for this function, `nvgrace_gpu_vfio_pci`; vfio_pci where none fits."""
-    wanted = _modalias(function)
-    fitting = [alias for alias in aliases if fnmatchcase(wanted, alias.pattern)]
+    """Return the module with the most exact alias for this function, `nvgrace_gpu_vfio_pci`; vfio_pci if none fits."""
+    modalias = _modalias(function)
+    fitting = [alias for alias in aliases if fnmatchcase(modalias, alias.pattern)]
     return min(fitting, key=lambda alias: (alias.pattern.count("*"), alias.module)).module if fitting else VFIO_PCI
 
 
 def _modalias(function: Function) -> str:
-    """As the kernel makes it of the same numbers (pci_uevent in drivers/pci/pci-driver.c), for the vfio drivers."""
+    """Return the function's modalias for the vfio drivers, as the kernel makes it (pci_uevent in
+    drivers/pci/pci-driver.c)."""
     base, sub, interface = (function.pci_class >> shift & 0xFF for shift in (16, 8, 0))
     return (
         f"{VFIO_PCI}:v{function.vendor_id:08X}d{function.device_id:08X}"

@@ -5,6 +5,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from program.problem import Problem
+
 #: The node's own PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h). In any other, /proc shows a part.
 _WHOLE_NODE = "pid:[4026531836]"
 
@@ -13,28 +15,32 @@ _DELETED = " (deleted)"
 
 @dataclass(frozen=True, slots=True)
 class Processes:
-    """`openers`: who has a device file open, by its path: `/dev/dri/card0` -> (`Xorg (pid 812)`, ...), by pid.
-    `mounts`: where a file system is mounted, by the number of its device, `259:2`, and by what was mounted,
-    `/dev/nvme0n1p2`. `swaps`: the device files that are swapped to. `nvidia_nodes`: NVIDIA's device files by PCI
-    address, of which sysfs knows nothing. `unseen`: why not every process of the node was looked at, and what would
-    help; None where all were."""
+    """What the node's processes hold.
+
+    `openers`: who has a device file open, by its path: `/dev/dri/card0` -> (`Xorg (pid 812)`, ...), by pid. `mounts`:
+    where a file system is mounted, by the number of its device, `259:2`, and by what was mounted, `/dev/nvme0n1p2`.
+    `swaps`: the device files that are swapped to. `nvidia_nodes`: NVIDIA's device files by PCI address, of which sysfs
+    knows nothing. `unseen`: why not every process of the node was looked at; None if all were.
+    """
 
     openers: Mapping[str, tuple[str, ...]]
     mounts: Mapping[str, str]
     swaps: frozenset[str]
     nvidia_nodes: Mapping[str, str]
-    unseen: str | None
+    unseen: Problem | None
 
 
 def read_processes(proc: Path) -> Processes:
     """Look at every process in the directory that stands for /proc."""
     if not proc.is_dir():
-        return Processes({}, {}, frozenset(), {}, f"{proc} does not exist")
+        nowhere = Problem(str(proc), "does not exist", "run on the node itself, with its /proc beside /sys")
+        return Processes({}, {}, frozenset(), {}, nowhere)
     unseen = None
     if _link(proc / "1/ns/pid") not in (None, _WHOLE_NODE):
-        unseen = (
-            f"{proc} shows one container's processes only; "
-            "run on the node itself, or in a pod that has the node's /proc mounted"
+        unseen = Problem(
+            str(proc),
+            "shows one container's processes only",
+            "run on the node itself, or in a pod that has the node's /proc mounted",
         )
     openers: dict[str, list[str]] = {}
     mounts: dict[str, str] = {}
@@ -53,7 +59,9 @@ def read_processes(proc: Path) -> Processes:
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError as error:
-            unseen = unseen or f"{process}: cannot see what it has open: {error.strerror}; run as root, with SYS_PTRACE"
+            unseen = unseen or Problem(
+                str(process), f"cannot see what it has open: {error.strerror}", "run as root, with SYS_PTRACE"
+            )
     return Processes(
         openers={path: tuple(openers[path]) for path in sorted(openers)},
         mounts=mounts,
@@ -64,15 +72,15 @@ def read_processes(proc: Path) -> Processes:
 
 
 def _open_devices(process: Path) -> set[str]:
-    found: set[str] = set()
+    devices: set[str] = set()
     for descriptor in (process / "fd").iterdir():
         try:
             path = str(descriptor.readlink())
         except FileNotFoundError:
             continue  # closed meanwhile
         if path.startswith("/dev/"):
-            found.add(path.removesuffix(_DELETED))
-    return found
+            devices.add(path.removesuffix(_DELETED))
+    return devices
 
 
 def _mounts(process: Path) -> Iterator[tuple[str, str]]:

@@ -17,12 +17,14 @@ from pci.sysfs.details import read_details
 from pci.sysfs.functions import DEVICES
 from plugin.binding.former import boot_id, read_former, write_former
 from plugin.binding.modalias import best_module, read_aliases
-from plugin.binding.plan import Binding, Move, Plan, Seen, Write, writes
+from plugin.binding.plan import Binding, Move, Plan, Survey, Write, writes
 from plugin.binding.processes import read_processes
 from plugin.binding.uses import uses
-from plugin.errors import Refusal
+from program.errors import Refusal
+from program.problem import Problem
 
 _DRIVERS = "bus/pci/drivers"
+_ASK_THE_KERNEL = "the kernel's log says why (dmesg)"
 
 #: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
 _WRITE_SECONDS = 30.0
@@ -31,7 +33,7 @@ _LOOK_EVERY = 0.05
 
 
 class StillWriting(TimeoutError):
-    """The kernel has not let the process that writes go, and nobody can call it back."""
+    """The kernel has not let the writing process go, and no signal reaches it."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(f"process {pid} is still writing")
@@ -43,7 +45,7 @@ Writer = Callable[[Write], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class Roots:
     """The directories that stand for /sys, /proc, /dev and /lib/modules/RELEASE, and where former drivers are kept."""
 
     sys: Path
@@ -54,69 +56,75 @@ class Places:
 
 
 class _Failed(Exception):
-    """One line: which write or move failed, and how. `hangs`: the kernel is still at it."""
+    """Which write or move failed, and how. `hangs`: the kernel is still at it."""
 
-    def __init__(self, problem: str, *, hangs: bool = False) -> None:
-        super().__init__(problem)
+    def __init__(self, subject: object, wrong: str, fix: str, *, hangs: bool = False) -> None:
+        super().__init__(f"{subject}: {wrong}")
+        self.problem = Problem(str(subject), wrong, fix)
         self.hangs = hangs
 
 
-def look(places: Places, host: Host, cards: Iterable[Card]) -> Seen:
-    """All that a plan for these cards is made from; Refusal where some of it cannot be read."""
+def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
+    """Read all that a plan for these cards is made from; Refusal if some of it cannot be read."""
     functions = [function for card in cards for function in card]
-    processes = read_processes(places.proc)
-    aliases = read_aliases(places.modules)
+    processes = read_processes(roots.proc)
+    aliases = read_aliases(roots.modules)
     try:
-        return Seen(
+        return Survey(
             host=host,
-            details={function.address: read_details(places.sys, function.address) for function in functions},
-            uses={function.address: uses(places.sys, places.dev, processes, function) for function in functions},
+            details={function.address: read_details(roots.sys, function.address) for function in functions},
+            uses={function.address: uses(roots.sys, roots.dev, processes, function) for function in functions},
             modules={function.address: best_module(function, aliases) for function in functions},
-            drivers=frozenset(names(places.sys, _DRIVERS))
+            drivers=frozenset(names(roots.sys, _DRIVERS))
             | {function.driver for function in host.functions.values() if function.driver is not None},
-            former=read_former(places.state, boot_id(places.proc)),
+            former=read_former(roots.state, boot_id(roots.proc)),
             unseen=processes.unseen,
         )
     except Unreadable as unreadable:
-        raise Refusal(f"{places.sys}/{unreadable}") from unreadable
+        fault = unreadable.fault
+        raise Refusal(roots.sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
 
 
-def carry_out(places: Places, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:
-    """Do the plan's writes, and see each function get its driver within `driver_seconds`.
+def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:
+    """Do the plan's writes, and wait for each function to get its driver within `driver_seconds`.
 
-    The former drivers are remembered before the first write and forgotten after the last. Where a write or a driver
-    fails, what was done is undone, the last first, from what is there then; Refusal says what failed, and what could
-    not be undone: that is remembered on, so that unbind can give it back.
+    The former drivers are remembered before the first write and forgotten after the last. If a write or a driver fails,
+    what was done is undone, the last first, from what is there then. Refusal says what failed, and what could not be
+    undone: that stays remembered, so that unbind can give it back.
     """
     if not plan.moves:
         return
-    boot = boot_id(places.proc)
-    before = read_former(places.state, boot)
+    boot = boot_id(roots.proc)
+    before = read_former(roots.state, boot)
     during = {**before, **{move.address: move.former for move in plan.moves if move.former is not None}}
-    write_former(places.state, boot, during)
+    write_former(roots.state, boot, during)
     for number, move in enumerate(plan.moves):
         try:
             _do(move.writes, write)
-            _await_driver(places.sys, move.address, move.wanted, driver_seconds)
+            _await_driver(roots.sys, move.address, move.target, driver_seconds)
         except _Failed as failed:
             touched = plan.moves[: number + 1]
-            stuck = _undo(places.sys, touched, write, driver_seconds, hanging=move.address if failed.hangs else None)
+            stuck = _undo(roots.sys, touched, write, driver_seconds, hanging=move.address if failed.hangs else None)
             write_former(
-                places.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
+                roots.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
             )
-            raise Refusal(f"{failed}; {_outcome(stuck)}") from failed
+            subject, wrong, fix = failed.problem
+            raise Refusal(subject, f"{wrong}, and {_outcome(stuck)}", fix) from failed
     ended = {move.address for move in plan.moves if move.former is None}
-    write_former(places.state, boot, {address: one for address, one in during.items() if address not in ended})
+    write_former(roots.state, boot, {address: one for address, one in during.items() if address not in ended})
 
 
 def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:
-    """Writes below `sys`, each in a child process: a driver whose device somebody has open may keep the writer in the
-    kernel until that is closed, beyond the reach of any signal. After `seconds` the child is left to itself."""
+    """Return a writer below `sys` that does each write in a child process.
 
-    def write(one: Write) -> None:
+    A driver whose device somebody has open may keep the writer in the kernel until that is closed, where no signal
+    reaches it. After `seconds` the child is left to itself.
+    """
+
+    def write(step: Write) -> None:
         child = os.fork()
         if child == 0:
-            _write_and_exit(sys / one.path, one.text)
+            _write_and_exit(sys / step.path, step.text)
         descriptor = os.pidfd_open(child)
         try:
             poll = select.poll()
@@ -155,39 +163,38 @@ def _do(steps: Iterable[Write], write: Writer) -> None:
         try:
             write(step)
         except StillWriting as still:
-            problem = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
-            raise _Failed(f"{step}: {problem}", hangs=True) from still
+            wrong = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
+            raise _Failed(step, wrong, "end what has the device open", hangs=True) from still
         except OSError as error:
-            raise _Failed(f"{step}: {error.strerror}") from error
+            raise _Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
 
 
-def _await_driver(sys: Path, address: PCIAddress, wanted: Binding | None, seconds: float) -> None:
+def _await_driver(sys: Path, address: PCIAddress, target: Binding | None, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     while True:
         try:
             driver = link_name(sys, f"{DEVICES}/{address}/driver")
         except Unreadable as unreadable:
-            raise _Failed(str(unreadable)) from unreadable
-        if wanted is None:
+            raise _Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
+        if target is None:
             if driver is None or not is_vfio_driver(driver):
                 return
-        elif driver == wanted.driver:
+        elif driver == target.driver:
             return
         if time.monotonic() >= deadline:
             break
         time.sleep(_LOOK_EVERY)
-    if wanted is None:
-        raise _Failed(f"{address} was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id")
-    raise _Failed(
-        f"{address} is on {driver or 'no driver'}, expected {wanted.driver or 'no driver'}; "
-        "the kernel's log says why (dmesg)"
-    )
+    if target is None:
+        wrong = f"was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id"
+        raise _Failed(address, wrong, "take its ID out of there")
+    wrong = f"is on {driver or 'no driver'}, expected {target.driver or 'no driver'}"
+    raise _Failed(address, wrong, _ASK_THE_KERNEL)
 
 
 def _undo(
     sys: Path, touched: Iterable[Move], write: Writer, seconds: float, *, hanging: PCIAddress | None
 ) -> dict[PCIAddress, str]:
-    """Bring back what these moves started from; why not, by address, where that fails."""
+    """Bring back what these moves started from; return, by address, why that failed."""
     stuck: dict[PCIAddress, str] = {}
     for move in reversed(tuple(touched)):
         if move.address == hanging:

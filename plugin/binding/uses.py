@@ -20,15 +20,18 @@ _NAMED = 3  # of the processes that have one file open, as many are named
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What somebody does with a function, in words. `passing`: a process does it, which can be stopped. What is not
-    makes the function the node's own: its console, its disk, its network."""
+    """What somebody does with a function, in words.
+
+    `passing`: a process does it, which can be stopped. Any other use makes the function the node's own: its console,
+    its disk, its network.
+    """
 
     what: str
     passing: bool
 
 
 def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tuple[Use, ...]:
-    """Every use of a function that can be seen, in a fixed order; Unreadable where its sysfs cannot be read.
+    """Return every use of a function that can be seen, in a fixed order; Unreadable if its sysfs cannot be read.
 
     `sys` and `dev` stand for /sys and /dev. A disk is opened for a moment, for reading and exclusively: the kernel
     refuses that for one that a file system, RAID or ZFS has, whatever mount namespace or pool it is in.
@@ -64,15 +67,17 @@ def _own_uses(sys: Path, processes: Processes, part: Part) -> Iterator[str]:
 
 
 def _nodes_elsewhere(processes: Processes, function: Function) -> list[str]:
-    """Device files of a function of which its sysfs says nothing."""
-    found = [processes.nvidia_nodes[str(function.address)]] if str(function.address) in processes.nvidia_nodes else []
+    """Return the device files of a function that do not stand in its sysfs."""
+    nvidias = processes.nvidia_nodes.get(str(function.address))
+    nodes = [] if nvidias is None else [nvidias]
     if function.driver is not None and is_vfio_driver(function.driver):
-        found += [f"/dev/vfio/{function.iommu_group}", f"/dev/vfio/noiommu-{function.iommu_group}"]
-    return found
+        nodes += [f"/dev/vfio/{function.iommu_group}", f"/dev/vfio/noiommu-{function.iommu_group}"]
+    return nodes
 
 
 def _claim(sys: Path, dev: Path, part: Part) -> str | None:
-    """Whether the kernel has a disk for itself, which an exclusive open tells; a disk that cannot be asked counts."""
+    """Return why the kernel may have a disk for itself, which an exclusive open tells; a disk that cannot be asked
+    counts."""
     if part.subsystem != "block" or part.node is None or text(sys, f"{part.path}/partition") is not None:
         return None  # the whole disk answers for its partitions
     try:

@@ -11,12 +11,12 @@ import typer
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from plugin.binding.former import locked
-from plugin.binding.plan import Binding, Plan, Seen, named_cards, offered_cards, plan_bind, plan_unbind
-from plugin.binding.rebinding import Places, carry_out, look, sysfs_writer
+from plugin.binding.plan import Binding, Plan, Survey, named_cards, offered_cards, plan_bind, plan_unbind
+from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
 from plugin.commands.options import config_of, host_of
-from plugin.errors import Refusal, UserError
+from program.errors import Refusal, UserError
 from program.output import print_text
-from program.problem import one_line
+from program.problem import Problem, one_line
 
 Addresses = Annotated[
     list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
@@ -42,8 +42,8 @@ def bind(
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
-    def plan(seen: Seen, cards: tuple[Card, ...]) -> Plan:
-        return plan_bind(seen, cards, skip=every)
+    def plan(survey: Survey, cards: tuple[Card, ...]) -> Plan:
+        return plan_bind(survey, cards, skip=every)
 
     _rebind(addresses or [], every, dry_run, config, sysfs, state, plan)
 
@@ -67,49 +67,50 @@ def _rebind(
     config: Path | None,
     sysfs: Path,
     state: Path,
-    plan: Callable[[Seen, tuple[Card, ...]], Plan],
+    plan: Callable[[Survey, tuple[Card, ...]], Plan],
 ) -> None:
     if every == bool(addresses):
-        raise UserError("expected either ADDRESS..., any function of each card, or --all")
+        wrong = "are both there" if every else "are both missing"
+        raise UserError("ADDRESS... and --all", wrong, "expected one: any function of each card, or all on offer")
     try:
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
-        raise UserError(str(error)) from error
+        raise UserError("ADDRESS...", error.wrong, error.fix) from error
     rules = config_of(config)
     root = sysfs.absolute().parent
     modules = root / "lib/modules" / os.uname().release
-    places = Places(sys=sysfs, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
+    roots = Roots(sys=sysfs, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
 
-    def planned() -> tuple[Plan, str | None]:
+    def planned() -> tuple[Plan, Problem | None]:
         host = host_of(sysfs)
         cards = offered_cards(host, rules) if every else named_cards(host, named)
-        seen = look(places, host, cards)
-        made = plan(seen, cards)
-        for line in made.skipped:
-            _warn(f"skipped {line}")
-        return made, seen.unseen
+        survey = look(roots, host, cards)
+        decided = plan(survey, cards)
+        for problem in decided.skipped:
+            _warn(f"skipped {problem}")
+        return decided, survey.unseen
 
     if dry_run:
-        made, unseen = planned()
+        decided, unseen = planned()
         if unseen is not None:
             _warn(f"who uses the cards was not wholly seen: {unseen}")
-        for move in made.moves:
+        for move in decided.moves:
             for write in move.writes:
                 print_text(f"{write}\n")
         return
     with locked(state):
-        made, unseen = planned()
-        if made.moves and unseen is not None:
-            raise Refusal(f"who uses the cards cannot be seen: {unseen}")
-        carry_out(places, made, sysfs_writer(sysfs))
-    for move in made.moves:
-        print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.wanted)}\n")
-    if not made.moves:
+        decided, unseen = planned()
+        if decided.moves and unseen is not None:
+            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        carry_out(roots, decided, sysfs_writer(sysfs))
+    for move in decided.moves:
+        print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
+    if not decided.moves:
         print_text("nothing to do\n")
 
 
-def _name(wanted: Binding | None) -> str:
-    return "as the kernel chose" if wanted is None else wanted.driver or "no driver"
+def _name(target: Binding | None) -> str:
+    return "as the kernel chose" if target is None else target.driver or "no driver"
 
 
 def _warn(line: str) -> None:

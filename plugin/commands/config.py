@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from pci.vendors import PREFIXES
+from plugin.cards.config import SELECTORS, Config, Groups, Rule
 from plugin.commands.options import config_of
-from plugin.config import SELECTORS, Config, Groups, Rule
 from program.output import print_text
 from program.problem import one_line
 
@@ -22,7 +22,7 @@ def check(file: Annotated[Path, typer.Argument(help="The config file.")]) -> Non
 
 
 def in_words(config: Config) -> list[str]:
-    """All that a config means, also by what it leaves out, a line each."""
+    """Return all that a config means, also by what it leaves out, a line each."""
     lines = [one_line(f"{number}. {_rule(rule)}") for number, rule in enumerate(config.offer, start=1)]
     gpus = "other GPUs of NVIDIA, AMD and Intel" if lines else "GPUs of NVIDIA, AMD and Intel"
     prefixes = ", ".join(f"{prefix}/..." for prefix in PREFIXES.values())

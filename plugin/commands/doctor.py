@@ -10,14 +10,14 @@ import typer
 
 from pci.functions import what
 from pci.host import BAR, Details, Function
+from plugin.cards.inventory import Device
+from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
-from plugin.doctor.findings import Finding, Severity, examine, parameters, size
-from plugin.inventory import Device
-from plugin.naming import PCI_IDS, read_pci_ids
+from plugin.doctor.findings import Finding, examine, parameters, size
 from program.output import aligned, print_text
+from program.problem import Severity
 
-_EXIT_CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.PROBLEM: 4}
 _COLUMNS = 80
 _UNKNOWN = "unknown"
 
@@ -34,10 +34,10 @@ def doctor(
     pci_ids: PCIIDsFile = PCI_IDS,
     as_json: AsJSON = False,
 ) -> None:
-    """Say what stands between this node's GPUs and a guest, and what mends it.
+    """Say what stands between this node's GPUs and a guest, and what to do about it.
 
     Nothing is written, and no sleeping card is woken. The exit code is 0 where there is nothing worse than a note, 3
-    for warnings, 4 for problems.
+    for warnings, 4 for errors.
     """
     if sysfs == Path("/sys"):
         proc, dev = proc or Path("/proc"), dev or Path("/dev")
@@ -45,7 +45,7 @@ def doctor(
     findings = examine(evidence)
     text = json.dumps(_as_json(evidence, findings), indent=2) if as_json else _as_page(evidence, findings)
     print_text(f"{text}\n")
-    raise typer.Exit(_EXIT_CODES[_worst(findings)])
+    raise typer.Exit(_worst(findings).exit_code)
 
 
 def _worst(findings: Iterable[Finding]) -> Severity:
@@ -53,7 +53,7 @@ def _worst(findings: Iterable[Finding]) -> Severity:
 
 
 def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
-    """What is wrong, worst first; what is fine; what is there."""
+    """Return the page: what is wrong, worst first; what is fine; what is there."""
     lines = [_verdict(findings)]
     for severity in sorted(Severity, reverse=True):
         several = [*_alike(finding for finding in findings if finding.severity is severity)]
@@ -73,26 +73,25 @@ def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
 
 def _verdict(findings: tuple[Finding, ...]) -> str:
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    return (
-        f"Problems: {counts[Severity.PROBLEM]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."
-    )
+    return f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."
 
 
 def _alike(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
-    """What is the same of several devices, together: a node has eight cards of one kind."""
-    found: dict[tuple[bool, str], list[Finding]] = {}
+    """Return the findings, with those together that say the same of several devices: a node has eight cards of one
+    kind."""
+    alike: dict[tuple[bool, str], list[Finding]] = {}
     for finding in findings:
-        found.setdefault((finding.device is None, finding.text), []).append(finding)
-    return found.values()
+        alike.setdefault((finding.device is None, finding.problem.wrong), []).append(finding)
+    return alike.values()
 
 
 def _about(alike: list[Finding]) -> Iterator[str]:
-    severity, text = alike[0].severity, alike[0].text
+    severity, wrong = alike[0].severity, alike[0].problem.wrong
     devices = ", ".join(finding.device for finding in alike if finding.device is not None)
-    label = severity.name if severity is Severity.PROBLEM else severity.name.lower()
-    yield from _wrapped(f"{label:9}", f"{devices}: {text}" if devices else text)
-    for mend in dict.fromkeys(mend for finding in alike for mend in finding.mend):
-        yield from _wrapped(" " * 9 + "-> ", mend)
+    label = severity.name if severity is Severity.ERROR else severity.word
+    yield from _wrapped(f"{label:9}", f"{devices}: {wrong}" if devices else wrong)
+    for step in dict.fromkeys(step for finding in alike for step in (finding.problem.fix, *finding.steps) if step):
+        yield from _wrapped(" " * 9 + "-> ", step)
 
 
 def _wrapped(label: str, text: str) -> list[str]:
@@ -107,7 +106,7 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _heading(evidence: Evidence, device: Device) -> Iterator[str]:
-    """What it is and whether it is on offer; why not stands further up."""
+    """Yield what a device is and whether it is on offer; why not stands further up."""
     offered = "not offered" if device.withheld else device.resource
     unhealthy = ", unhealthy" if evidence.snapshot.reason(device) and not device.withheld else ""
     yield from _wrapped("", f"{device.id}  {device.model}")
@@ -145,14 +144,15 @@ def _largest(bars: tuple[BAR, ...] | None) -> str:
 def _as_json(evidence: Evidence, findings: tuple[Finding, ...]) -> dict[str, Any]:
     platform = evidence.platform
     return {
-        "severity": _worst(findings).name.lower(),
+        "severity": _worst(findings).word,
         "findings": [
             {
-                "severity": finding.severity.name.lower(),
+                "severity": finding.severity.word,
                 "check": finding.check,
                 "device": finding.device,
-                "text": finding.text,
-                "mend": list(finding.mend),
+                "wrong": finding.problem.wrong,
+                "fix": finding.problem.fix,
+                "steps": list(finding.steps),
             }
             for finding in findings
         ],
@@ -175,7 +175,7 @@ def _device_as_json(evidence: Evidence, device: Device) -> dict[str, Any]:
         "id": device.id,
         "model": device.model,
         "resource": device.resource,
-        "reason": evidence.snapshot.reason(device),
+        "reason": None if (reason := evidence.snapshot.reason(device)) is None else str(reason),
         "iommuGroup": device.iommu_group,
         "members": [str(member.address) for member in device.members],
         "numaNode": device.numa_node,

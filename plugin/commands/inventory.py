@@ -9,15 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from plugin.cards.holders import Assignment, holders
+from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
 from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
-from plugin.errors import Refusal, UserError
-from plugin.holders import Use, holders
-from plugin.inventory import Device, take_inventory
-from plugin.naming import PCI_IDS, PCIIDs, read_pci_ids
-from plugin.nodes import read_nodes
-from plugin.snapshot import Snapshot
+from program.errors import UserError
 from program.output import aligned, print_text, write_picture
-from program.problem import one_line
 
 
 def inventory(
@@ -41,18 +40,18 @@ def inventory(
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
     if as_json and permitted:
-        raise UserError("--json and --permitted both say what to print; give one of them")
+        raise UserError("--json and --permitted", "both say what to print", "give one of them")
     names = read_pci_ids(pci_ids)
     if sysfs == Path("/sys"):
         dev = dev or Path("/dev")
     host = host_of(sysfs)
-    found = take_inventory(host, config_of(config), names)
-    uses = _uses(pod_resources, is_this_node=sysfs == Path("/sys"))
+    devices = take_inventory(host, config_of(config), names)
+    assignments = _assignments(pod_resources, is_this_node=sysfs == Path("/sys"))
     snapshot = Snapshot(
-        found,
+        devices,
         None if dev is None else read_nodes(dev),
-        holders(found, uses or ()),
-        sees_pods=uses is not None,
+        holders(devices, assignments or ()),
+        sees_pods=assignments is not None,
     )
     if svg is not None:
         # lxml, for nobody who asks for a table.
@@ -68,20 +67,21 @@ def inventory(
         print_text(f"{text}\n")
 
 
-def _uses(named: Path | None, *, is_this_node: bool) -> frozenset[Use] | None:
-    """Who has what, by the socket that was named, which has to answer, or by this node's, which may not be there."""
+def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:
+    """Return who has what, by the socket that was named, which has to answer, or by this node's, which may not be
+    there."""
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
     # grpc takes as long to import as everything else together.
-    from plugin.serving import podresources
+    from plugin.watching import podresources
 
     try:
-        return asyncio.run(podresources.uses(named or POD_RESOURCES, at_most=10.0))
+        return asyncio.run(podresources.assignments(named or POD_RESOURCES, at_most=10.0))
     except podresources.CannotAsk as error:
         if named is None:
-            print(f"gpu-plugin: who has what is not known: {one_line(error)}", file=sys.stderr)
+            print(f"gpu-plugin: who has what is not known: {error}", file=sys.stderr)
             return None
-        raise Refusal(f"cannot ask the kubelet who has what: {error}") from error
+        raise
 
 
 def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
@@ -128,7 +128,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "resource": device.resource,
                 "listed": device.resource is not None and device.withheld is None,
                 "healthy": snapshot.reason(device) is None,
-                "reason": snapshot.reason(device),
+                "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
                 "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,

@@ -7,11 +7,13 @@ import typer
 
 from pci.host import Host
 from pci.sysfs.functions import NotSysfs, read_host
-from plugin.config import Config
-from plugin.errors import Refusal
-from plugin.inventory import Inventory, take_inventory
-from plugin.naming import PCIIDs
+from plugin.cards.config import Config
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.naming import PCIIDs
+from program.errors import Refusal
 
+#: Where the kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
+KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
 #: Where the kubelet says which pod has what, whatever its --root-dir.
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 
@@ -25,7 +27,7 @@ AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def config_of(path: Path | None) -> Config:
-    """The config of a file, or the one without a file."""
+    """Return the config of a file, or the one without a file."""
     if path is None:
         return Config()
     # pydantic takes a quarter of the daemon's memory, and most nodes have no file.
@@ -35,11 +37,11 @@ def config_of(path: Path | None) -> Config:
 
 
 def host_of(sysfs: Path) -> Host:
-    """What that /sys says; Refusal where it is none."""
+    """Read the node of that /sys; Refusal if it is none."""
     try:
         return read_host(sysfs)
     except NotSysfs as error:
-        raise Refusal(str(error)) from error
+        raise Refusal(sysfs, error.wrong, error.fix) from error
 
 
 def inventory_of(sysfs: Path, config: Config, pci_ids: PCIIDs, before: Inventory | None) -> Inventory:

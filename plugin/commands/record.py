@@ -7,8 +7,10 @@ import typer
 
 from pci.sysfs.functions import NotSysfs, require_sysfs
 from plugin.commands.options import Sysfs
-from plugin.errors import Refusal, UserError
+from program.errors import Refusal, UserError
 from program.output import print_text
+
+_EXPECTED = "expected a new or empty directory to record into"
 
 
 def record(
@@ -21,14 +23,12 @@ def record(
     try:
         require_sysfs(sysfs)
     except NotSysfs as error:
-        raise Refusal(str(error)) from error
+        raise Refusal(sysfs, error.wrong, error.fix) from error
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
-            raise UserError(f"{directory}: expected a new or empty directory to record into, found files in it")
+            raise UserError(directory, "has files in it", _EXPECTED)
     except OSError as error:
-        raise UserError(
-            f"{directory}: cannot record into it: {error.strerror}; expected a new or empty directory"
-        ) from error
+        raise UserError(directory, f"cannot record into it: {error.strerror}", _EXPECTED) from error
     functions = recording.record(sysfs, directory)
     print_text(f"recorded {functions} PCI functions in {directory}; try: gpu-plugin inventory --sysfs {directory}\n")

@@ -7,15 +7,24 @@ from typing import Annotated
 
 import typer
 
-from plugin.commands.options import POD_RESOURCES, ConfigFile, Dev, PCIIDsFile, Sysfs, config_of, inventory_of
-from plugin.naming import PCI_IDS, read_pci_ids
+from plugin.cards.naming import PCI_IDS, read_pci_ids
+from plugin.commands.options import (
+    KUBELET_DIR,
+    POD_RESOURCES,
+    ConfigFile,
+    Dev,
+    PCIIDsFile,
+    Sysfs,
+    config_of,
+    inventory_of,
+)
 from plugin.serving.logs import start_logging
 
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 
 
 def _seconds(value: float) -> float:
-    """Not typer's min and max: no number is less than nan."""
+    """Refuse what is out of range. Typer's min and max would take nan, which is neither less nor more than a number."""
     if not _MOST_OFTEN <= value <= _LEAST_OFTEN:
         raise typer.BadParameter(f"{value:g}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
     return value
@@ -26,9 +35,7 @@ def serve(
     dev: Dev = Path("/dev"),
     config: ConfigFile = None,
     pci_ids: PCIIDsFile = PCI_IDS,
-    kubelet_dir: Annotated[Path, typer.Option(help="The kubelet's device plugin directory.")] = Path(
-        "/var/lib/kubelet/device-plugins"
-    ),
+    kubelet_dir: Annotated[Path, typer.Option(help="The kubelet's device plugin directory.")] = KUBELET_DIR,
     plugins_registry: Annotated[
         Path | None, typer.Option(help="Let the kubelet find the sockets here, instead of registering with it.")
     ] = None,
@@ -48,21 +55,21 @@ def serve(
     """Offer the node's devices to the kubelet until SIGTERM. A changed config, or SIGHUP, takes effect at once."""
     # grpc takes as long to import as everything else together, and only this command needs it.
     from plugin.serving.daemon import World, run
+    from plugin.watching.watch import Sources
 
     start_logging()
     os.umask(0o177)  # the sockets are for root's kubelet alone
     names = read_pci_ids(pci_ids)
-    world = World(
+    sources = Sources(
         sys=sysfs,
         dev=dev,
-        kubelet_dir=kubelet_dir,
-        plugins_registry=plugins_registry,
         pod_resources=pod_resources,
         config=config,
         look=lambda rules, before: inventory_of(sysfs, rules, names, before),
         read_config=lambda: config_of(config),
         rescan=rescan,
-        metrics=metrics,
-        health=health,
+    )
+    world = World(
+        sources=sources, kubelet_dir=kubelet_dir, plugins_registry=plugins_registry, metrics=metrics, health=health
     )
     asyncio.run(run(world))

@@ -10,17 +10,17 @@ from pci.platform import Platform
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.platform import read_platform
-from plugin.config import Config
-from plugin.inventory import Device, take_inventory
-from plugin.naming import PCIIDs
-from plugin.nodes import read_nodes
-from plugin.snapshot import Snapshot
+from plugin.cards.config import Config
+from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that was read of the node: `details` of each function of a device as far as it could be read, `faults` of
-    those that could not."""
+    """All that was read of the node: `details` of each function of a device, and `faults` of those that could not be
+    read."""
 
     host: Host
     platform: Platform
@@ -43,7 +43,7 @@ class Evidence:
         return not details.reset_methods and (details.reset_methods is not None or self.platform.tells_resets)
 
     def strangers_on_the_bus(self, device: Device) -> tuple[Function, ...]:
-        """The functions on the bus of a device that are not of it, and would be reset with it."""
+        """Return the functions on the bus of a device that are not part of it, and would be reset with it."""
         at = device.lead.address
         return tuple(
             function
@@ -52,16 +52,19 @@ class Evidence:
         )
 
     def bus_is_reset_by_vfio(self, device: Device) -> bool:
-        """VFIO resets the bus of what has no reset, if all on it is VFIO's and it is not the root's
-        (vfio_pci_dev_set_try_reset in drivers/vfio/pci/vfio_pci_core.c)."""
+        """Whether VFIO can reset the device by its bus: it does so if all on the bus is VFIO's and it is not the root's
+        bus (vfio_pci_dev_set_try_reset in drivers/vfio/pci/vfio_pci_core.c)."""
         return bool(device.lead.bridges) and not self.strangers_on_the_bus(device)
 
 
 def read_evidence(
     sys: Path, proc: Path | None, dev: Path | None, host: Host, config: Config, pci_ids: PCIIDs
 ) -> Evidence:
-    """Look closely at the node of that /sys, which `host` was read of; without `proc` or `dev`, what stands there is
-    unknown. Nothing that is read wakes a card: it all comes from the kernel's memory."""
+    """Look closely at the node of that /sys, of which `host` was read; without `proc` or `dev`, what stands there is
+    unknown.
+
+    Nothing that is read wakes a card: it all comes from the kernel's memory.
+    """
     inventory = take_inventory(host, config, pci_ids)
     details: dict[PCIAddress, Details] = {}
     faults: list[str] = []

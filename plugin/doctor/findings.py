@@ -1,22 +1,23 @@
-"""What stands between a node's devices and a guest, each thing with what mends it.
+"""What stands between a node's devices and a guest, each thing with its fix.
 
 Pure: from what was read of the node to findings. For each device the inventory's own reason counts, in its words; what
-is added here is what makes the reason go away, and what the inventory doesn't ask: how interrupts are isolated, whether
-a card can be reset between two guests, whether the kernel found a place for its memory. Where something could not be
-seen, the finding says so.
+is added here are the steps that make the reason go away, and what the inventory doesn't ask: how interrupts are
+isolated, whether a card can be reset between two guests, whether the kernel found a place for its memory. Where
+something could not be seen, the finding says so.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 
 from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.platform import Platform
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import keeps_its_group
-from plugin.config import Groups
+from plugin.cards.config import Groups
+from plugin.cards.inventory import Device
 from plugin.doctor.evidence import Evidence
-from plugin.inventory import Device
+from program.problem import Problem, Severity
 
 #: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
 _KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}
@@ -30,15 +31,6 @@ _IOMMU_PARAMETERS = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu",
 #: Parameters of the kernel that have to do with passthrough: whole names, and beginnings.
 _PARAMETERS = ("amd_iommu", "intel_iommu", "intremap", "iommu", "nointremap", "pci", "pcie_acs_override")
 _PARAMETERS_OF_MODULES = ("iommu.", "iommufd.", "vfio.", "vfio_iommu_type1.", "vfio_pci.")
-
-
-class Severity(IntEnum):
-    """How bad: a problem keeps a device from guests, a warning is a danger to the node or to the next guest."""
-
-    OK = 0
-    NOTE = 1
-    WARNING = 2
-    PROBLEM = 3
 
 
 class Check(StrEnum):
@@ -64,21 +56,48 @@ class Check(StrEnum):
     NUMA = "numa"
 
 
+#: The subject of a finding that is of no device.
+NODE = "the node"
+
+
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """`mend` are the commands and parameters that help, a step each. `device` is the ID of the one it is about, None
-    for the node; of a device, `text` is what goes after "it"."""
+    """What was found of a thing. `problem` is about the node, or about the device of that ID: its words go after "it".
+
+    `steps` are commands and alternatives beside the fix, one each. What is OK needs no fix, and what is worth a NOTE
+    may need none.
+    """
 
     severity: Severity
     check: Check
-    text: str
-    mend: tuple[str, ...] = ()
-    device: str | None = None
+    problem: Problem
+    steps: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str | None:
+        """The ID of the device that it is about; None if it is about the node."""
+        return None if self.problem.subject == NODE else self.problem.subject
+
+
+def _fine(check: Check, words: str) -> Finding:
+    return Finding(Severity.OK, check, Problem(NODE, words, ""))
+
+
+def _note(check: Check, words: str, fix: str = "", *, of: str = NODE) -> Finding:
+    return Finding(Severity.NOTE, check, Problem(of, words, fix))
+
+
+def _warning(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
+    return Finding(Severity.WARNING, check, Problem(of, wrong, fix), steps)
+
+
+def _error(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
+    return Finding(Severity.ERROR, check, Problem(of, wrong, fix), steps)
 
 
 def examine(evidence: Evidence) -> tuple[Finding, ...]:
-    """What is to be said of the node, be it fine or not, and what is not fine with its devices, in the inventory's
-    order."""
+    """Return what is to be said of the node, be it fine or not, and what is not fine with its devices, in the
+    inventory's order."""
     return (
         _offer(evidence),
         *_faults(evidence),
@@ -95,7 +114,7 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
 
 
 def parameters(platform: Platform) -> tuple[str, ...]:
-    """The parameters of the kernel's command line that have to do with passthrough, in its order."""
+    """Return the parameters of the kernel's command line that have to do with passthrough, in its order."""
 
     def concerns_passthrough(parameter: str) -> bool:
         name = parameter.partition("=")[0].replace("-", "_")
@@ -105,7 +124,7 @@ def parameters(platform: Platform) -> tuple[str, ...]:
 
 
 def size(number: int) -> str:
-    """A size in bytes, in the largest unit that keeps it whole: `256 MiB`, `24 GiB`."""
+    """Write a size in bytes in the largest unit that keeps it whole: `256 MiB`, `24 GiB`."""
     for unit in ("bytes", "KiB", "MiB"):
         if number % 1024:
             return f"{number} {unit}"
@@ -115,29 +134,27 @@ def size(number: int) -> str:
 
 def _offer(evidence: Evidence) -> Finding:
     if not evidence.devices:
-        return Finding(
-            Severity.PROBLEM,
+        return _error(
             Check.OFFER,
             "this node has no GPU, and no device that the config offers",
-            ("lspci -nn", "if it is not there: its seat, its power, 'Above 4G Decoding' in the firmware"),
+            "see whether lspci -nn lists it",
+            "if it is not there: its seat, its power, 'Above 4G Decoding' in the firmware",
         )
     ready = sum(evidence.snapshot.reason(device) is None for device in evidence.devices)
-    return Finding(
-        Severity.OK if ready else Severity.PROBLEM,
-        Check.OFFER,
-        f"devices that can be handed out: {ready} of {len(evidence.devices)}",
-    )
+    words = f"devices that can be handed out: {ready} of {len(evidence.devices)}"
+    if ready:
+        return _fine(Check.OFFER, words)
+    return _error(Check.OFFER, words, "what is said of each device says why, and what to do")
 
 
 def _faults(evidence: Evidence) -> Iterator[Finding]:
     for fault in (*evidence.snapshot.inventory.faults, *map(str, evidence.platform.faults), *evidence.faults):
-        yield Finding(Severity.WARNING, Check.SYSFS, f"not read: {fault}", ("for a bug report: gpu-plugin record DIR",))
+        yield _warning(Check.SYSFS, f"not read: {fault}", "for a bug report: gpu-plugin record DIR")
 
 
 def _virtual_machine(platform: Platform) -> Iterator[Finding]:
     if platform.virtual_machine:
-        yield Finding(
-            Severity.NOTE,
+        yield _note(
             Check.VIRTUAL_MACHINE,
             "this node is a virtual machine itself, with the IOMMU and the devices that its hypervisor gives it",
         )
@@ -147,19 +164,19 @@ def _iommu(evidence: Evidence) -> Finding:
     platform = evidence.platform
     if not evidence.groups:
         # Whoever has the config say so wants it like that.
-        severity = Severity.WARNING if evidence.config.noiommu else Severity.PROBLEM
-        return Finding(severity, Check.IOMMU, *_why_there_is_no_iommu(platform))
+        finding = _warning if evidence.config.noiommu else _error
+        return finding(Check.IOMMU, *_why_there_is_no_iommu(platform))
     kinds = sorted({kind for unit in platform.iommus for name, kind in _KINDS.items() if unit.startswith(name)})
-    return Finding(
-        Severity.OK,
+    return _fine(
         Check.IOMMU,
         f"the IOMMU is on: {' and '.join(kinds) or 'of unknown kind'}, "
         f"units: {len(platform.iommus) or 'unknown'}, groups: {evidence.groups}",
     )
 
 
-def _why_there_is_no_iommu(platform: Platform) -> tuple[str, tuple[str, ...]]:
-    """In words, and what mends it: the first of the places that could have turned it off, from the last one on."""
+def _why_there_is_no_iommu(platform: Platform) -> tuple[str, ...]:
+    """Return what is wrong, the fix, and perhaps a further step, by the first of the places that could have turned it
+    off, from the last one on."""
     vendor, tables = platform.cpu_vendor or "", platform.iommu_tables
     options = [(parameter, *parameter.partition("=")[::2]) for parameter in platform.command_line or ()]
     own = {_IOMMU_PARAMETERS[vendor]} if vendor in _IOMMU_PARAMETERS else set(_IOMMU_PARAMETERS.values())
@@ -167,54 +184,51 @@ def _why_there_is_no_iommu(platform: Platform) -> tuple[str, tuple[str, ...]]:
     if off:
         return (
             f"the IOMMU is off: the kernel's command line says {off}",
-            (f"take {off} out of the kernel's command line, and reboot",),
+            f"take {off} out of the kernel's command line, and reboot",
         )
     is_on = any(name == "intel_iommu" and "on" in value.split(",") for _, name, value in options)
     turn_on = () if is_on or "intel_iommu" not in own else ("boot with intel_iommu=on (Intel)",)
     if tables:
         return (
             f"the IOMMU is off, though the firmware announces it (ACPI {', '.join(sorted(tables))})",
-            turn_on if "DMAR" in tables and turn_on else ("its log says why: journalctl -k --grep 'DMAR|AMD-Vi'",),
+            *(turn_on if "DMAR" in tables and turn_on else ("its log says why: journalctl -k --grep 'DMAR|AMD-Vi'",)),
         )
     if platform.virtual_machine:
         return (
             "there is no IOMMU: this node is a virtual machine, and its hypervisor gives it none",
-            ("to the libvirt domain of this node: <iommu model='intel'>, intremap and caching_mode on",),
+            "to the libvirt domain of this node: <iommu model='intel'>, intremap and caching_mode on",
         )
     firmware = _IN_THE_FIRMWARE.get(vendor, "the IOMMU (VT-d, AMD-Vi, SMMU)")
     if tables is not None:
         return (
             "the IOMMU is off: the firmware announces none (ACPI has neither DMAR nor IVRS)",
-            (f"turn on {firmware} in the firmware, and reboot",),
+            f"turn on {firmware} in the firmware, and reboot",
         )
     return (
         "the IOMMU is off: no PCI function is in an IOMMU group",
-        (f"turn on {firmware} in the firmware, and reboot", *turn_on),
+        f"turn on {firmware} in the firmware, and reboot",
+        *turn_on,
     )
 
 
 def _command_line(platform: Platform) -> Iterator[Finding]:
     if platform.command_line is None:
-        yield Finding(
-            Severity.NOTE,
+        yield _note(
             Check.COMMAND_LINE,
             "the kernel's command line is unknown: /proc was not looked at",
-            ("gpu-plugin doctor --proc DIR",),
+            "gpu-plugin doctor --proc DIR",
         )
         return
-    yield Finding(
-        Severity.OK,
-        Check.COMMAND_LINE,
-        f"the kernel's command line says {' '.join(parameters(platform)) or 'nothing about passthrough'}",
-    )
+    words = " ".join(parameters(platform)) or "nothing about passthrough"
+    yield _fine(Check.COMMAND_LINE, f"the kernel's command line says {words}")
     for parameter in platform.command_line:
         if parameter.startswith("pcie_acs_override="):
-            yield Finding(
-                Severity.WARNING,
+            yield _warning(
                 Check.ACS_OVERRIDE,
                 f"the kernel's command line says {parameter}: IOMMU groups look smaller than they are, and guests can "
                 "reach each other's devices past the IOMMU",
-                (f"take {parameter} out of the kernel's command line", "use slots whose root port or switch has ACS"),
+                f"take {parameter} out of the kernel's command line",
+                "use slots whose root port or switch has ACS",
             )
 
 
@@ -224,113 +238,102 @@ def _interrupts(evidence: Evidence) -> Iterator[Finding]:
     platform = evidence.platform
     modules = sorted(module for module, allowed in (platform.unsafe_interrupts or {}).items() if allowed)
     unsafe = f"allow_unsafe_interrupts of {' and '.join(modules)} is on"
+    forbid = "take allow_unsafe_interrupts out of /etc/modprobe.d and the kernel's command line"
     if platform.interrupt_remapping:
-        yield Finding(Severity.OK, Check.INTERRUPTS, "interrupts are remapped")
+        yield _fine(Check.INTERRUPTS, "interrupts are remapped")
         if modules:
-            yield Finding(
-                Severity.NOTE,
-                Check.INTERRUPTS,
-                f"{unsafe}, and is not needed: interrupts are remapped",
-                ("take allow_unsafe_interrupts out of /etc/modprobe.d and the kernel's command line",),
-            )
+            yield _note(Check.INTERRUPTS, f"{unsafe}, and is not needed: interrupts are remapped", forbid)
     elif platform.interrupt_remapping is None and modules:
-        yield Finding(
-            Severity.WARNING,
+        yield _warning(
             Check.INTERRUPTS,
             f"whether interrupts are remapped is unknown, and {unsafe}: a guest might raise any interrupt of the node",
+            forbid,
         )
     elif platform.interrupt_remapping is None:
-        yield Finding(Severity.NOTE, Check.INTERRUPTS, "whether interrupts are remapped is unknown")
+        yield _note(Check.INTERRUPTS, "whether interrupts are remapped is unknown")
     elif modules:
-        yield Finding(
-            Severity.WARNING,
+        yield _warning(
             Check.INTERRUPTS,
             f"interrupts are not remapped, and {unsafe}: a guest can raise any interrupt of the node",
             _remaps_interrupts(platform),
         )
     else:
-        yield Finding(
-            Severity.PROBLEM,
+        yield _error(
             Check.INTERRUPTS,
             "interrupts are not remapped, and VFIO gives no guest a device",
-            (
-                *_remaps_interrupts(platform),
-                "or, at the node's risk, boot with vfio_iommu_type1.allow_unsafe_interrupts=1",
-            ),
+            _remaps_interrupts(platform),
+            "or, at the node's risk, boot with vfio_iommu_type1.allow_unsafe_interrupts=1",
         )
 
 
-def _remaps_interrupts(platform: Platform) -> tuple[str, ...]:
+def _remaps_interrupts(platform: Platform) -> str:
     off = " ".join(line for line in platform.command_line or () if line in ("intremap=off", "nointremap"))
     if off:
-        return (f"take {off} out of the kernel's command line, and reboot",)
+        return f"take {off} out of the kernel's command line, and reboot"
     if platform.virtual_machine:
-        return ("to the libvirt domain of this node: <driver intremap='on'/> in its <iommu>",)
-    return ("turn on interrupt remapping, or x2APIC, in the firmware",)
+        return "to the libvirt domain of this node: <driver intremap='on'/> in its <iommu>"
+    return "turn on interrupt remapping, or x2APIC, in the firmware"
 
 
 def _noiommu_mode(platform: Platform) -> Iterator[Finding]:
     if platform.noiommu_mode:
-        yield Finding(
-            Severity.WARNING,
+        yield _warning(
             Check.NO_IOMMU_MODE,
             "vfio's no-IOMMU mode is on: a device that is used in it can write to all memory of the node",
-            (
-                "echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
-                "take enable_unsafe_noiommu_mode out of /etc/modprobe.d and the kernel's command line",
-            ),
+            "turn it off, now and at every boot",
+            "echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+            "take enable_unsafe_noiommu_mode out of /etc/modprobe.d and the kernel's command line",
         )
 
 
 def _vfio_driver(evidence: Evidence) -> Finding:
     bound = {function.driver for function in evidence.host.functions.values() if function.driver is not None}
     drivers = evidence.platform.drivers
-    found = sorted(filter(is_vfio_driver, bound | (drivers or frozenset())))
-    if found:
-        return Finding(Severity.OK, Check.VFIO_DRIVER, f"drivers that give devices to VFIO: {', '.join(found)}")
+    for_vfio = sorted(filter(is_vfio_driver, bound | (drivers or frozenset())))
+    if for_vfio:
+        return _fine(Check.VFIO_DRIVER, f"drivers that give devices to VFIO: {', '.join(for_vfio)}")
     if drivers is None:
-        return Finding(Severity.NOTE, Check.VFIO_DRIVER, "whether the kernel has the driver vfio-pci is unknown")
-    return Finding(
-        Severity.PROBLEM,
+        return _note(Check.VFIO_DRIVER, "whether the kernel has the driver vfio-pci is unknown")
+    return _error(
         Check.VFIO_DRIVER,
         "the kernel has no driver that gives devices to VFIO: the module vfio-pci is not loaded",
-        ("modprobe vfio-pci", "echo vfio-pci > /etc/modules-load.d/vfio-pci.conf"),
+        "load it, now and at every boot",
+        "modprobe vfio-pci",
+        "echo vfio-pci > /etc/modules-load.d/vfio-pci.conf",
     )
 
 
 def _vfio_iommu(platform: Platform) -> Finding:
     if platform.unsafe_interrupts is None:
-        return Finding(
-            Severity.NOTE, Check.VFIO_IOMMU, "whether the modules vfio_iommu_type1 and iommufd are loaded is unknown"
-        )
+        return _note(Check.VFIO_IOMMU, "whether the modules vfio_iommu_type1 and iommufd are loaded is unknown")
     if platform.unsafe_interrupts:
         modules = ", ".join(sorted(platform.unsafe_interrupts))
-        return Finding(Severity.OK, Check.VFIO_IOMMU, f"modules that map a guest's memory: {modules}")
-    return Finding(
-        Severity.PROBLEM,
+        return _fine(Check.VFIO_IOMMU, f"modules that map a guest's memory: {modules}")
+    return _error(
         Check.VFIO_IOMMU,
         "nothing can map a guest's memory: neither vfio_iommu_type1 nor iommufd is loaded",
-        ("modprobe vfio_iommu_type1", "echo vfio_iommu_type1 > /etc/modules-load.d/vfio_iommu_type1.conf"),
+        "load one of them, now and at every boot",
+        "modprobe vfio_iommu_type1",
+        "echo vfio_iommu_type1 > /etc/modules-load.d/vfio_iommu_type1.conf",
     )
 
 
 def _device_nodes(evidence: Evidence) -> Finding:
     nodes = evidence.snapshot.nodes
     if nodes is None:
-        return Finding(
-            Severity.NOTE,
+        return _note(
             Check.DEVICE_NODES,
             "VFIO's device nodes are unknown: /dev was not looked at",
-            ("gpu-plugin doctor --dev DIR",),
+            "gpu-plugin doctor --dev DIR",
         )
     ways = ("/dev/vfio/vfio",) * nodes.has_groups + ("/dev/iommu with /dev/vfio/devices",) * nodes.has_cdevs
     if ways:
-        return Finding(Severity.OK, Check.DEVICE_NODES, f"ways into VFIO: {', '.join(ways)}")
-    return Finding(
-        Severity.PROBLEM,
+        return _fine(Check.DEVICE_NODES, f"ways into VFIO: {', '.join(ways)}")
+    return _error(
         Check.DEVICE_NODES,
         "there is no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
-        ("modprobe -a vfio_iommu_type1 vfio-pci", "in a pod: mount /dev/vfio into it"),
+        "load VFIO's modules, and in a pod mount /dev/vfio into it",
+        "modprobe -a vfio_iommu_type1 vfio-pci",
     )
 
 
@@ -349,20 +352,18 @@ def _device(evidence: Evidence, device: Device) -> Iterator[Finding]:
         yield _no_reset(evidence, device)
     yield from _bars(evidence, device)
     if details is not None and details.power_state == "D3cold":
-        yield Finding(
-            Severity.NOTE,
+        yield _note(
             Check.POWER,
             "is without power (D3cold), and some cards don't wake: 'Unable to change power state from D3cold'",
-            (f"echo 0 > /sys/bus/pci/devices/{device.lead.address}/d3cold_allowed",),
-            device.id,
+            f"echo 0 > /sys/bus/pci/devices/{device.lead.address}/d3cold_allowed",
+            of=device.id,
         )
     if device.numa_node is None:
-        yield Finding(
-            Severity.NOTE,
+        yield _note(
             Check.NUMA,
             "is on no NUMA node that the firmware names: the kubelet can't choose processors close to it",
-            ("on a node of several sockets: turn on NUMA (ACPI SRAT) in the firmware",),
-            device.id,
+            "on a node of several sockets: turn on NUMA (ACPI SRAT) in the firmware",
+            of=device.id,
         )
 
 
@@ -370,55 +371,55 @@ def _viability(evidence: Evidence, device: Device, *, is_boot_vga: bool) -> Iter
     reason = evidence.snapshot.reason(device)
     elsewhere = "choose another card as the primary display in the firmware"
     if is_boot_vga and is_on_vfio(device.lead):
-        yield Finding(
-            Severity.WARNING,
+        yield _warning(
             Check.BOOT_VGA,
             f"is the boot VGA, and on {device.lead.driver}: the node has no screen of its own",
-            (elsewhere,),
-            device.id,
+            elsewhere,
+            of=device.id,
         )
-    elif is_boot_vga:
-        # A node's screen is in its place there. If that leaves the node with nothing to give, the offer is a problem.
-        yield Finding(
-            Severity.NOTE,
+    elif is_boot_vga and reason is not None:
+        # A node's screen is in its place there. If that leaves the node with nothing to give, the offer is an error.
+        yield _note(
             Check.BOOT_VGA,
-            f"is the boot VGA, the node's own screen: {reason}",
-            (f"if a guest is to have it: {elsewhere}",),
-            device.id,
+            f"is the boot VGA, the node's own screen: {reason.wrong}",
+            f"if a guest is to have it: {elsewhere}",
+            of=device.id,
         )
         return
-    if reason is not None:
-        # What has no resource was asked for by nobody: the config withholds it, or would have to name it.
-        severity, mend = (
-            (Severity.NOTE, ()) if device.resource is None else (Severity.PROBLEM, _makes_viable(evidence, device))
-        )
-        yield Finding(severity, Check.VIABILITY, reason, mend, device.id)
+    if reason is None:
+        return
+    if device.resource is None:
+        # Asked for by nobody: the config withholds it, or would have to name it.
+        yield _note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
+    else:
+        yield _error(Check.VIABILITY, reason.wrong, reason.fix, *_makes_viable(evidence, device), of=device.id)
 
 
 def _makes_viable(evidence: Evidence, device: Device) -> tuple[str, ...]:
-    """What to do about an IOMMU that is off is said of the node; a mediated device is its driver's business."""
+    """Return the steps beside the fix. None for an IOMMU that is off, which is a finding of the node, and for a
+    mediated device, which is its driver's."""
     if device.mdev is not None or device.iommu_group is None:
         return ()
-    mend: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
     if any(
         not is_on_vfio(member) and (member in device.functions or (member.driver is not None and not member.is_bridge))
         for member in device.members
     ):
-        mend = (f"gpu-plugin bind {device.id}",)
+        steps = (f"gpu-plugin bind {device.id}",)
     group = f"/sys/{IOMMU_GROUPS}/{device.iommu_group}/devices"
-    mend += tuple(
+    steps += tuple(
         f"echo {other.name} > {group}/{other.name}/{OTHER_DRIVER}/unbind"
         for other in filter(keeps_its_group, device.others)
         if other.driver is not None
     )
     if not is_on_vfio(device.lead):
-        mend += ("if the node is to keep it: a rule with withhold: true in the config",)
+        steps += ("if the node is to keep it: a rule with withhold: true in the config",)
     elif evidence.config.groups is Groups.WITHHOLD and any(
         other.id != device.id and other.resource is not None and other.iommu_group == device.iommu_group
         for other in evidence.devices
     ):
-        mend += ("if they may go to one guest only: groups: together in the config",)
-    return mend
+        steps += ("if they may go to one guest only: groups: together in the config",)
+    return steps
 
 
 def _no_reset(evidence: Evidence, device: Device) -> Finding:
@@ -427,38 +428,36 @@ def _no_reset(evidence: Evidence, device: Device) -> Finding:
         where = f"it shares its bus with {', '.join(map(what, strangers))}"
     else:
         where = "it sits on the root complex, without a bus of its own"
-    return Finding(
-        Severity.WARNING,
+    return _warning(
         Check.RESET,
-        f"cannot be reset between two guests: it has no reset of its own, and {where}; "
-        "a guest finds what the last one left, and a card that hangs stays so",
-        ("reboot the node between two guests of it", "put the card into another slot"),
-        device.id,
+        f"cannot be reset between two guests: it has no reset of its own, and {where}, so that a guest finds what the "
+        "last one left, and a card that hangs stays so",
+        "reboot the node between two guests of it",
+        "put the card into another slot",
+        of=device.id,
     )
 
 
 def _bars(evidence: Evidence, device: Device) -> Iterator[Finding]:
-    mend = ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
+    fix = ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
     for function in device.functions:
         details = evidence.details.get(function.address)
         if details is None or details.bars is None:
             continue
         for bar in details.bars:
             if not bar.assigned:
-                yield Finding(
-                    Severity.PROBLEM,
+                yield _error(
                     Check.BARS,
                     f"is not all there: the kernel found no place for BAR {bar.number} of {what(function)}, "
                     f"{size(bar.size)} of {64 if bar.memory_64 else 32}-bit addresses",
-                    mend,
-                    device.id,
+                    *fix,
+                    of=device.id,
                 )
         # The kernel may also forget a BAR for which it found no place (reset_resource in drivers/pci/setup-bus.c).
         if not details.bars and is_gpu(function):
-            yield Finding(
-                Severity.PROBLEM,
+            yield _error(
                 Check.BARS,
                 f"is not all there: {what(function)} has no BAR, and nothing of its memory can be reached",
-                mend,
-                device.id,
+                *fix,
+                of=device.id,
             )

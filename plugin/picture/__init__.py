@@ -22,22 +22,22 @@ from drawing.boxes import (
 )
 from pci.host import Host
 from pci.topology import leaves, tree
-from plugin.picture.cards import State, by, node_cards, title, wrapped
+from plugin.cards.snapshot import Snapshot
+from plugin.picture.boxes import State, by, node_boxes, title, wrapped
 from plugin.picture.layout import laid_out, sheet
-from plugin.snapshot import Snapshot
 from program.problem import one_line
 
 _NOTE_LETTERS = 110  # of the longest line of a reason
 
 
 def picture(snapshot: Snapshot, host: Host) -> str:
-    """The node as an SVG. Its title counts the devices; no name, date or serial number is in it."""
-    cards = node_cards(snapshot, host)
+    """Return the node as an SVG. Its title counts the devices; no name, date or serial number is in it."""
+    boxes = node_boxes(snapshot, host)
     pci_ids = {address: function.pci_id for address, function in host.functions.items()}
-    by_place = by(cards, lambda card: (card.at.numa_node, card.at.root))
-    places = sorted(by_place, key=lambda place: (place[0] is None, place[0] or 0, place[1]))
-    trees = {place: tree(((card.at.bridges, card) for card in by_place[place]), pci_ids) for place in places}
-    reasons = dict.fromkeys(card.reason for nodes in trees.values() for card in leaves(nodes) if card.reason)
+    by_complex = by(boxes, lambda box: (box.at.numa_node, box.at.root))
+    complexes = sorted(by_complex, key=lambda at: (at[0] is None, at[0] or 0, at[1]))
+    trees = {at: tree(((box.at.bridges, box) for box in by_complex[at]), pci_ids) for at in complexes}
+    reasons = dict.fromkeys(box.reason for nodes in trees.values() for box in leaves(nodes) if box.reason)
     numbers = {reason: number for number, reason in enumerate(reasons, start=1)}
     common = sheet(trees.values(), numbers)
     numa_nodes = [
@@ -46,24 +46,24 @@ def picture(snapshot: Snapshot, host: Host) -> str:
             "NUMA node unknown: the firmware names none" if numa_node is None else f"NUMA node {numa_node}",
             flowed(
                 [
-                    framed("root", f"root complex {one_line(place[1])}", laid_out(trees[place], common), Colours())
-                    for place in its
+                    framed("root", f"root complex {one_line(at[1])}", laid_out(trees[at], common), Colours())
+                    for at in its
                 ]
             ),
             Colours(box="#f2f2f2"),
         )
-        for numa_node, its in by(places, lambda place: place[0]).items()
+        for numa_node, its in by(complexes, lambda at: at[0]).items()
     ]
     parts = [
         flowed(numa_nodes),
         _notes(numbers, map(str, snapshot.inventory.faults)),
-        _legend({card.state for card in cards}, outlines=bool(common.shared)),
+        _legend({box.state for box in boxes}, outlines=bool(common.shared)),
     ]
     return svg(title(snapshot), stacked(*(part for part in parts if part.height)))
 
 
 def _notes(numbers: Mapping[str, int], faults: Iterable[str]) -> Block:
-    """The reasons by their numbers, and what of sysfs could not be read."""
+    """Return the reasons by their numbers, and what of sysfs could not be read."""
     notes = [(f"({number})", f"It {reason}.") for reason, number in numbers.items()]
     notes += [("not read", fault) for fault in faults]
     width = max((Line(head).width for head, _ in notes), default=0)
@@ -77,7 +77,7 @@ def _notes(numbers: Mapping[str, int], faults: Iterable[str]) -> Block:
 
 
 def _legend(states: set[State], *, outlines: bool) -> Block:
-    """What the colours and the outlines mean, as far as there are any."""
+    """Return what the colours and the outlines mean, as far as there are any."""
     rows = [([Line(f"{state.word}: {state.meaning}")], state.colours) for state in State if state in states]
     if outlines:
         rows.append(([Line("IOMMU group: a guest gets all of one, or nothing")], OUTLINE))

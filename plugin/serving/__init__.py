@@ -1,2 +1,2 @@
-"""`gpu-plugin serve`: what tells of changes (`events`, `bus`, `podresources`), the node as it was last seen (`watch`),
-what stands behind a resource (`offer`), and the kubelet (`server`, `kubelet`); all of it together is the `daemon`."""
+"""`gpu-plugin serve`, the device plugin: what stands behind a resource (`offer`), the kubelet's API for one (`server`),
+registration of all (`kubelet`), metrics and health (`monitoring`); all of it together is the `daemon`."""

@@ -25,8 +25,11 @@ def start_logging() -> None:
 
 
 def _without_the_traceback_of_a_client_that_went(record: logging.LogRecord) -> bool:
-    """grpc logs an error and a traceback when its client goes at the moment it is answered (_handle_exceptions in its
-    aio/server.pyx.pxi). A kubelet may go; that its stream ended is seen, and said where it matters."""
+    """Let every record pass, but without a traceback if its client has only gone.
+
+    grpc logs an error and a traceback when its client goes at the moment it is answered (_handle_exceptions in its
+    aio/server.pyx.pxi). A kubelet may go; the end of its stream is noticed, and logged where it matters.
+    """
     if record.name.startswith("grpc.") and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
         record.exc_info = None
         record.levelno, record.levelname = logging.INFO, "INFO"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import grpc
 
-from plugin.errors import Refusal
-from plugin.serving.kubelet import Registrations
-from plugin.serving.server import Context
-from plugin.serving.watch import Watch
+from plugin.watching.counters import Counters
+from plugin.watching.registry import Context
+from plugin.watching.watch import View, Watch
+from program.errors import Refusal
 
 if TYPE_CHECKING:
     from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
@@ -23,47 +23,50 @@ REGISTERED = "registered"
 
 @contextlib.asynccontextmanager
 async def monitoring(
-    watch: Watch, registrations: Registrations, *, metrics: int | None, health: int | None
+    watch: Watch, counters: Counters, *, metrics: int | None, health: int | None
 ) -> AsyncIterator[None]:
-    """Serve both on their TCP ports, None for neither. Refusal where a port is taken."""
+    """Serve metrics and health on these TCP ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
-            _serve_metrics(stack, watch, registrations, metrics)
+            _serve_metrics(stack, watch, counters, metrics)
         if health is not None:
-            await _serve_health(stack, watch, registrations, health)
+            await _serve_health(stack, watch, counters, health)
         yield
 
 
-def _serve_metrics(stack: contextlib.AsyncExitStack, watch: Watch, registrations: Registrations, port: int) -> None:
+def _serve_metrics(stack: contextlib.AsyncExitStack, watch: Watch, counters: Counters, port: int) -> None:
     # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
     from prometheus_client import CollectorRegistry, start_http_server
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(watch, registrations))
+    registry.register(_Collector(watch, counters))
     try:
         addresses = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 (of the pod: scrapers are elsewhere)
         server, thread = start_http_server(port, addresses, registry=registry)
     except OSError as error:
-        raise Refusal(f"--metrics {port}: cannot serve metrics there: {error.strerror}; name another port") from error
+        raise Refusal(
+            f"--metrics {port}", f"cannot serve metrics there: {error.strerror}", "name another port"
+        ) from error
     stack.callback(thread.join)
     stack.callback(server.server_close)
     stack.callback(server.shutdown)
 
 
 class _Collector:
-    """The snapshot as metrics. Scrapes come in threads of their own; a snapshot is one value, and never changes.
+    """Makes metrics of the view. Scrapes come in threads of their own; a view is one value, and never changes.
 
     A device's metric carries its reason, so that an alert can say which card and why.
     """
 
-    def __init__(self, watch: Watch, registrations: Registrations) -> None:
+    def __init__(self, watch: Watch, counters: Counters) -> None:
         self._watch = watch
-        self._registrations = registrations
+        self._counters = counters
 
     def collect(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        snapshot = self._watch.snapshot
+        view = self._watch.view
+        snapshot = view.snapshot
         devices = GaugeMetricFamily(
             "gpu_plugin_device",
             "1 for each device of the node: healthy, unhealthy (listed, not handed out) or withheld, and why.",
@@ -78,7 +81,7 @@ class _Collector:
             reason = snapshot.reason(device)
             state = "withheld" if device.withheld else "unhealthy" if reason else "healthy"
             numa_node = "" if device.numa_node is None else str(device.numa_node)
-            devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, reason or ""], 1)
+            devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
             if (holder := snapshot.holders.get(device.id)) is not None:
                 namespace, _, pod = holder.pod.partition("/")
                 in_use.add_metric([device.id, holder.resource, namespace, pod], 1)
@@ -87,19 +90,19 @@ class _Collector:
         registered = GaugeMetricFamily(
             "gpu_plugin_registered", "1 while the kubelet watches the resource.", labels=["resource"]
         )
-        for resource in _resources(self._watch):
-            registered.add_metric([resource], self._registrations.watched.get(resource, False))
+        for resource in _resources(view):
+            registered.add_metric([resource], self._counters.watched.get(resource, False))
         yield registered
         count = CounterMetricFamily(
             "gpu_plugin_registrations", "How often the resource was registered.", labels=["resource"]
         )
-        for resource, times in sorted(self._registrations.count.copy().items()):
+        for resource, times in sorted(self._counters.registrations.copy().items()):
             count.add_metric([resource], times)
         yield count
         allocations = CounterMetricFamily(
             "gpu_plugin_allocations", "Containers that asked for the resource.", labels=["resource", "outcome"]
         )
-        for (resource, outcome), times in sorted(self._watch.allocations.copy().items()):
+        for (resource, outcome), times in sorted(self._counters.allocations.copy().items()):
             allocations.add_metric([resource, outcome], times)
         yield allocations
         yield GaugeMetricFamily(
@@ -112,9 +115,7 @@ class _Collector:
         )
 
 
-async def _serve_health(
-    stack: contextlib.AsyncExitStack, watch: Watch, registrations: Registrations, port: int
-) -> None:
+async def _serve_health(stack: contextlib.AsyncExitStack, watch: Watch, counters: Counters, port: int) -> None:
     from grpc_health.v1 import health_pb2 as api
     from grpc_health.v1 import health_pb2_grpc
 
@@ -122,7 +123,7 @@ async def _serve_health(
         async def Check(self, request: "HealthCheckRequest", context: Context) -> "HealthCheckResponse":
             if request.service not in ("", REGISTERED):
                 await context.abort(grpc.StatusCode.NOT_FOUND, f"expected '' or {REGISTERED!r}")
-            serving = request.service == "" or _all_watched(watch, registrations)
+            serving = request.service == "" or _all_watched(watch, counters)
             status = api.HealthCheckResponse.SERVING if serving else api.HealthCheckResponse.NOT_SERVING
             return api.HealthCheckResponse(status=status)
 
@@ -131,15 +132,15 @@ async def _serve_health(
     try:
         server.add_insecure_port(f"[::]:{port}")
     except RuntimeError as error:
-        raise Refusal(f"--health {port}: cannot serve there; name another port") from error
+        raise Refusal(f"--health {port}", "cannot serve there", "name another port") from error
     await server.start()
     stack.push_async_callback(server.stop, None)
 
 
-def _all_watched(watch: Watch, registrations: Registrations) -> bool:
-    """Whether the kubelet watches whatever is on offer: from the start, and no longer what the config dropped."""
-    return all(registrations.watched.get(resource, False) for resource in _resources(watch))
+def _all_watched(watch: Watch, counters: Counters) -> bool:
+    """Whether the kubelet watches every resource on offer. What the config dropped does not count."""
+    return all(counters.watched.get(resource, False) for resource in _resources(watch.view))
 
 
-def _resources(watch: Watch) -> list[str]:
-    return [*watch.snapshot.inventory.listed, *(device.resource() for device in watch.config.node_devices)]
+def _resources(view: View) -> list[str]:
+    return [*view.snapshot.inventory.listed, *(device.resource() for device in view.config.node_devices)]

@@ -4,20 +4,19 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Any, TypeAlias
 
 import grpc
 
-from plugin.allocation import Allocation
-from plugin.errors import PluginError
+from plugin.cards.allocation import Allocation
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
 from plugin.serving.offer import Listing, Offer
-from plugin.serving.watch import Watch
+from plugin.watching.counters import Counters
+from plugin.watching.registry import Context
+from plugin.watching.watch import Watch
+from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stubs only
 
 #: Opening a VFIO group reads and writes its node; nothing in a container has to make one (m).
 _PERMISSIONS = "rw"
@@ -33,9 +32,10 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     `close` ends the streams, each with an empty list, so that capacity goes down at once.
     """
 
-    def __init__(self, offer: Offer, watch: Watch, moved: Callable[[], None]) -> None:
+    def __init__(self, offer: Offer, watch: Watch, counters: Counters, moved: Callable[[], None]) -> None:
         self._offer = offer
         self._watch = watch
+        self._allocations = counters.allocations
         self._moved = moved
         self.registered: bool | None = None
         self.watched = False
@@ -47,7 +47,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._closed = True
 
     def hear(self, registered: bool) -> None:
-        """Take the kubelet's word on the registration."""
+        """Take the kubelet's answer to the registration."""
         self.registered = registered
         self._moved()
 
@@ -55,7 +55,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         return api.DevicePluginOptions(get_preferred_allocation_available=True)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
-        """The whole list at first and at every change; at the end an empty one."""
+        """Send the whole list at first and at every change, and an empty one at the end."""
         self.watched = True
         self._moved()
         try:
@@ -76,7 +76,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def GetPreferredAllocation(
         self, request: api.PreferredAllocationRequest, context: Context
     ) -> api.PreferredAllocationResponse:
-        """The best of the free devices, one answer per container."""
+        """Return the best of the free devices, one answer per container."""
         try:
             answers = [
                 self._offer.preferred(
@@ -84,35 +84,35 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
                 )
                 for container in request.container_requests
             ]
-        except PluginError as error:
+        except ProgramError as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return api.PreferredAllocationResponse(
             container_responses=[api.ContainerPreferredAllocationResponse(deviceIDs=answer) for answer in answers]
         )
 
     async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:
-        """One answer per container, from the node as it is at this moment."""
+        """Return one answer per container, from the node as it is at this moment."""
         try:
             allocations = self._offer.allocate([container.devices_ids for container in request.container_requests])
-        except PluginError as error:
-            self._watch.allocations[self._offer.resource, "refused"] += 1
+        except ProgramError as error:
+            self._allocations[self._offer.resource, "refused"] += 1
             _log.error("refused to allocate: %s", error, extra={"resource": self._offer.resource})
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(error))
-        self._watch.allocations[self._offer.resource, "given"] += len(allocations)
+        self._allocations[self._offer.resource, "given"] += len(allocations)
         self._report_soon(allocations)
         return api.AllocateResponse(container_responses=map(_container, allocations))
 
     def _report_soon(self, allocations: Iterable[Allocation]) -> None:
-        """Log what was given, after the answer and all of a moment in one line: writing one takes as long as the
+        """Log what was given after the answer, and all of a moment in one line: writing a line takes as long as an
         allocation, and pods wait for that."""
         if not self._given:
             asyncio.get_running_loop().call_later(_AFTER_THE_ANSWER, self._report)
         self._given += [allocation.env for allocation in allocations]
 
     def _report(self) -> None:
-        given = [f"{name}={value}" for env in self._given for name, value in env.items()]
         resource = self._offer.resource
-        _log.info("allocated %s", " ".join(given) or f"{len(self._given)} x {resource}", extra={"resource": resource})
+        variables = " ".join(f"{name}={value}" for env in self._given for name, value in env.items())
+        _log.info("allocated %s", variables or f"{len(self._given)} x {resource}", extra={"resource": resource})
         self._given = []
 
 

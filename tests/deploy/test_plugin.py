@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import yaml
 
+from plugin.cards.naming import PCI_IDS
 from plugin.config_file import read_config
-from plugin.naming import PCI_IDS
 from plugin.serving.monitoring import REGISTERED
 from tests.conftest import Command
 from tests.processes import ROOT

@@ -130,7 +130,7 @@ def test_the_doctor_has_nothing_to_say(lab: Lab, together: str) -> None:
     found = json.loads(
         _whatever(lab, together, "doctor", "--json", f"--config={pods.CONFIG}", "--dev=/host/dev", "--proc=/proc")
     )
-    assert [finding for finding in found["findings"] if finding["severity"] in ("warning", "problem")] == []
+    assert [finding for finding in found["findings"] if finding["severity"] in ("warning", "error")] == []
 
 
 def test_a_unit_below_one_switch_is_below_one_in_the_guest_where_explain_foretold(lab: Lab, together: str) -> None:

@@ -8,10 +8,11 @@ import pytest
 from pci.sysfs.functions import read_host
 from pci.sysfs.platform import read_platform
 from pci.sysfs.recording import record
-from plugin.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.naming import PCIIDs
 from plugin.doctor.evidence import read_evidence
-from plugin.doctor.findings import Check, Finding, Severity, examine
-from plugin.naming import PCIIDs
+from plugin.doctor.findings import NODE, Check, Finding, examine
+from program.problem import Problem, Severity
 from tests.compose import (
     RTX_2060,
     SYSFS,
@@ -79,6 +80,11 @@ def about(found: tuple[Finding, ...], check: Check, device: str | None = None) -
     return one
 
 
+def fixes(finding: Finding) -> tuple[str, ...]:
+    """The fix and the steps, as the page lists them."""
+    return tuple(step for step in (finding.problem.fix, *finding.steps) if step)
+
+
 def worst(found: tuple[Finding, ...]) -> Severity:
     return max(finding.severity for finding in found)
 
@@ -93,10 +99,9 @@ def test_the_page_of_a_machine_that_is_fine(gpu_plugin: Command, node: NodeOf) -
     result = gpu_plugin(*node().flags)
     assert result.stdout == (
         """\
-Problems: 0, warnings: 0, notes: 1.
+Errors: 0, warnings: 0, notes: 1.
 
-note     0000:00:02.0: is the boot VGA, the node's own screen: is bound to i915;
-         bind the whole card to vfio-pci
+note     0000:00:02.0: is the boot VGA, the node's own screen: is bound to i915
          -> if a guest is to have it: choose another card as the primary display
             in the firmware
 
@@ -124,24 +129,27 @@ ok       ways into VFIO: /dev/vfio/vfio
     assert (result.returncode, result.stderr) == (0, "")
 
 
-def test_the_page_of_a_desktop_without_iommu_begins_with_what_mends_it(gpu_plugin: Command, node: NodeOf) -> None:
+def test_the_page_of_a_desktop_without_iommu_begins_with_what_to_do(gpu_plugin: Command, node: NodeOf) -> None:
     result = gpu_plugin(*node("rtx-2060-without-iommu", replace(INTEL_WITHOUT, drivers=("i915", "nouveau"))).flags)
     assert result.stdout.startswith(
         """\
-Problems: 4, warnings: 0, notes: 1.
+Errors: 4, warnings: 0, notes: 1.
 
-PROBLEM  devices that can be handed out: 0 of 2
+ERROR    devices that can be handed out: 0 of 2
+         -> what is said of each device says why, and what to do
 
-PROBLEM  the IOMMU is off, though the firmware announces it (ACPI DMAR)
+ERROR    the IOMMU is off, though the firmware announces it (ACPI DMAR)
          -> boot with intel_iommu=on (Intel)
 
-PROBLEM  the kernel has no driver that gives devices to VFIO: the module
+ERROR    the kernel has no driver that gives devices to VFIO: the module
          vfio-pci is not loaded
+         -> load it, now and at every boot
          -> modprobe vfio-pci
          -> echo vfio-pci > /etc/modules-load.d/vfio-pci.conf
 
-PROBLEM  0000:01:00.0: is in no IOMMU group: the IOMMU is off; turn on VT-d or
-         AMD-Vi in the firmware, and boot with intel_iommu=on (Intel)
+ERROR    0000:01:00.0: is in no IOMMU group: the IOMMU is off
+         -> turn on VT-d or AMD-Vi in the firmware, and boot with intel_iommu=on
+            (Intel)
 
 note     0000:00:02.0: is the boot VGA, """
     )
@@ -152,12 +160,14 @@ def test_the_page_of_a_card_whose_audio_is_on_snd_hda_intel(gpu_plugin: Command,
     result = gpu_plugin(*node("rtx-2060-audio-on-snd-hda-intel").flags)
     assert result.stdout.startswith(
         """\
-Problems: 2, warnings: 0, notes: 1.
+Errors: 2, warnings: 0, notes: 1.
 
-PROBLEM  devices that can be handed out: 0 of 2
+ERROR    devices that can be handed out: 0 of 2
+         -> what is said of each device says why, and what to do
 
-PROBLEM  0000:01:00.0: is in group 1, which is not viable: 0000:01:00.1 (audio)
-         is bound to snd_hda_intel; bind it to vfio-pci
+ERROR    0000:01:00.0: is in group 1, which is not viable: 0000:01:00.1 (audio)
+         is bound to snd_hda_intel
+         -> bind it to vfio-pci
          -> gpu-plugin bind 0000:01:00.0
 
 note     0000:00:02.0: is the boot VGA, """
@@ -182,9 +192,10 @@ def test_the_page_of_two_gpus_in_one_group(gpu_plugin: Command, node: NodeOf) ->
     for one, other in ((GPU, "0000:02:00.0"), ("0000:02:00.0", GPU)):
         assert (
             f"""\
-PROBLEM  {one}: shares group 1 with {other}, and a guest gets a
-         group whole or not at all; a slot whose root port or switch has ACS
-         gives each a group of its own
+ERROR    {one}: shares group 1 with {other}, and a guest gets a
+         group whole or not at all
+         -> a slot whose root port or switch has ACS gives each a group of its
+            own
          -> if they may go to one guest only: groups: together in the config
 """
             in result.stdout
@@ -199,14 +210,14 @@ def test_the_page_of_a_virtual_machine_without_iommu_says_unknown_and_guesses_no
     result = gpu_plugin("doctor", "--sysfs", sys, "--pci-ids", FIXTURES / "pci.ids")
     assert result.stdout == (
         """\
-Problems: 2, warnings: 0, notes: 4.
+Errors: 2, warnings: 0, notes: 4.
 
-PROBLEM  this node has no GPU, and no device that the config offers
-         -> lspci -nn
+ERROR    this node has no GPU, and no device that the config offers
+         -> see whether lspci -nn lists it
          -> if it is not there: its seat, its power, 'Above 4G Decoding' in the
             firmware
 
-PROBLEM  the IOMMU is off: no PCI function is in an IOMMU group
+ERROR    the IOMMU is off: no PCI function is in an IOMMU group
          -> turn on the IOMMU (VT-d, AMD-Vi, SMMU) in the firmware, and reboot
          -> boot with intel_iommu=on (Intel)
 
@@ -249,13 +260,14 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
     result = gpu_plugin(*node("rtx-2060-audio-on-snd-hda-intel").flags, "--json")
     found = json.loads(result.stdout)
     assert result.returncode == 4
-    assert found["severity"] == "problem"
+    assert found["severity"] == "error"
     assert found["findings"][0] == {
-        "severity": "problem",
+        "severity": "error",
         "check": "offer",
         "device": None,
-        "text": "devices that can be handed out: 0 of 2",
-        "mend": [],
+        "wrong": "devices that can be handed out: 0 of 2",
+        "fix": "what is said of each device says why, and what to do",
+        "steps": [],
     }
     assert found["platform"] == {
         "cpuVendor": "GenuineIntel",
@@ -290,7 +302,7 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
 
 
 @pytest.mark.parametrize(
-    ("platform", "text", "mend"),
+    ("platform", "wrong", "fix"),
     [
         pytest.param(
             replace(INTEL_WITHOUT, command_line="quiet intel_iommu=off"),
@@ -348,11 +360,11 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
         ),
     ],
 )
-def test_an_iommu_that_is_off_is_mended_where_it_was_turned_off(
-    findings: Examine, node: NodeOf, platform: Platform, text: str, mend: tuple[str, ...]
+def test_an_iommu_that_is_off_is_turned_on_where_it_was_turned_off(
+    findings: Examine, node: NodeOf, platform: Platform, wrong: str, fix: tuple[str, ...]
 ) -> None:
     found = about(findings(node("rtx-2060-without-iommu", platform)), Check.IOMMU)
-    assert found == Finding(Severity.PROBLEM, Check.IOMMU, text, mend)
+    assert found == Finding(Severity.ERROR, Check.IOMMU, Problem(NODE, wrong, fix[0]), fix[1:])
 
 
 @pytest.mark.parametrize(
@@ -367,14 +379,14 @@ def test_an_iommu_that_is_off_is_mended_where_it_was_turned_off(
 )
 def test_an_iommu_is_called_by_its_name(findings: Examine, node: NodeOf, iommus: tuple[str, ...], said: str) -> None:
     found = about(findings(node(platform=Platform(iommus=iommus))), Check.IOMMU)
-    assert (found.severity, found.text) == (Severity.OK, f"the IOMMU is on: {said} groups: 5")
+    assert (found.severity, found.problem.wrong) == (Severity.OK, f"the IOMMU is on: {said} groups: 5")
 
 
 def test_groups_that_vfio_made_up_are_no_iommu(findings: Examine, node: NodeOf) -> None:
     this = node()
     for group in (this.sys / "kernel/iommu_groups").iterdir():
         (group / "name").write_text("vfio-noiommu\n")
-    assert about(findings(this), Check.IOMMU).severity is Severity.PROBLEM
+    assert about(findings(this), Check.IOMMU).severity is Severity.ERROR
     assert about(findings(this, Config(noiommu=True)), Check.IOMMU).severity is Severity.WARNING
 
 
@@ -382,19 +394,19 @@ def test_the_no_iommu_mode_is_a_danger_to_the_node(findings: Examine, node: Node
     platform = Platform(parameters={**Platform().parameters, "vfio/parameters/enable_unsafe_noiommu_mode": "Y"})
     found = about(findings(node(platform=platform)), Check.NO_IOMMU_MODE)
     assert found.severity is Severity.WARNING
-    assert "echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode" in found.mend
+    assert "echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode" in fixes(found)
 
 
 def test_an_acs_override_makes_groups_that_are_none(findings: Examine, node: NodeOf) -> None:
     found = about(findings(node(platform=Platform(command_line="pcie_acs_override=downstream"))), Check.ACS_OVERRIDE)
     assert found.severity is Severity.WARNING
-    assert found.mend[0] == "take pcie_acs_override=downstream out of the kernel's command line"
+    assert fixes(found)[0] == "take pcie_acs_override=downstream out of the kernel's command line"
 
 
 def test_of_the_command_line_only_what_is_about_passthrough_is_shown(findings: Examine, node: NodeOf) -> None:
     line = "root=UUID=secret intel_iommu=on vfio-pci.ids=10de:1f08 pci=realloc"
     found = about(findings(node(platform=Platform(command_line=line))), Check.COMMAND_LINE)
-    assert found.text == "the kernel's command line says intel_iommu=on vfio-pci.ids=10de:1f08 pci=realloc"
+    assert found.problem.wrong == "the kernel's command line says intel_iommu=on vfio-pci.ids=10de:1f08 pci=realloc"
 
 
 def test_a_node_that_is_a_virtual_machine_itself_is_called_one(findings: Examine, node: NodeOf) -> None:
@@ -410,25 +422,25 @@ UNSAFE = {"vfio_iommu_type1/parameters/allow_unsafe_interrupts": "Y"}
 
 
 @pytest.mark.parametrize(
-    ("platform", "severity", "text", "mend"),
+    ("platform", "severity", "wrong", "fix"),
     [
         pytest.param(
             Platform(chips=UNREMAPPED),
-            Severity.PROBLEM,
+            Severity.ERROR,
             "interrupts are not remapped, and VFIO gives no guest a device",
             "turn on interrupt remapping, or x2APIC, in the firmware",
             id="not remapped",
         ),
         pytest.param(
             Platform(chips=UNREMAPPED, command_line="intel_iommu=on intremap=off"),
-            Severity.PROBLEM,
+            Severity.ERROR,
             "interrupts are not remapped, and VFIO gives no guest a device",
             "take intremap=off out of the kernel's command line, and reboot",
             id="turned off",
         ),
         pytest.param(
             Platform(chips=UNREMAPPED, cpu_flags="hypervisor"),
-            Severity.PROBLEM,
+            Severity.ERROR,
             "interrupts are not remapped, and VFIO gives no guest a device",
             "to the libvirt domain of this node: <driver intremap='on'/> in its <iommu>",
             id="by the hypervisor",
@@ -453,21 +465,23 @@ UNSAFE = {"vfio_iommu_type1/parameters/allow_unsafe_interrupts": "Y"}
             Severity.WARNING,
             "whether interrupts are remapped is unknown, and allow_unsafe_interrupts of vfio_iommu_type1 is on: "
             "a guest might raise any interrupt of the node",
-            None,
+            "take allow_unsafe_interrupts out of /etc/modprobe.d and the kernel's command line",
             id="unknown, and allowed",
         ),
     ],
 )
 def test_interrupts_have_to_be_remapped(
-    findings: Examine, node: NodeOf, platform: Platform, severity: Severity, text: str, mend: str | None
+    findings: Examine, node: NodeOf, platform: Platform, severity: Severity, wrong: str, fix: str | None
 ) -> None:
     found = about(findings(node(platform=platform)), Check.INTERRUPTS)
-    assert (found.severity, found.text) == (severity, text)
-    assert (found.mend[0] if found.mend else None) == mend
+    assert (found.severity, found.problem.wrong) == (severity, wrong)
+    assert (found.problem.fix or None) == fix
 
 
 def test_unsafe_interrupts_are_needless_where_they_are_remapped(findings: Examine, node: NodeOf) -> None:
-    found = [finding for finding in findings(node(platform=Platform(parameters=UNSAFE))) if "unsafe" in finding.text]
+    found = [
+        finding for finding in findings(node(platform=Platform(parameters=UNSAFE))) if "unsafe" in finding.problem.wrong
+    ]
     assert [(finding.severity, finding.check) for finding in found] == [(Severity.NOTE, Check.INTERRUPTS)]
 
 
@@ -482,9 +496,9 @@ def test_without_iommu_nothing_is_said_of_interrupts(findings: Examine, node: No
 def test_a_kernel_without_vfio_pci_is_told_to_load_it(findings: Examine, node: NodeOf) -> None:
     platform = replace(INTEL_WITHOUT, drivers=("i915", "nouveau"), parameters={})
     found = findings(node("rtx-2060-without-iommu", platform))
-    assert about(found, Check.VFIO_DRIVER).mend[0] == "modprobe vfio-pci"
-    assert about(found, Check.VFIO_IOMMU).mend[0] == "modprobe vfio_iommu_type1"
-    assert {about(found, check).severity for check in (Check.VFIO_DRIVER, Check.VFIO_IOMMU)} == {Severity.PROBLEM}
+    assert about(found, Check.VFIO_DRIVER).steps[0] == "modprobe vfio-pci"
+    assert about(found, Check.VFIO_IOMMU).steps[0] == "modprobe vfio_iommu_type1"
+    assert {about(found, check).severity for check in (Check.VFIO_DRIVER, Check.VFIO_IOMMU)} == {Severity.ERROR}
 
 
 def test_a_variant_driver_or_iommufd_will_do(findings: Examine, node: NodeOf) -> None:
@@ -494,15 +508,15 @@ def test_a_variant_driver_or_iommufd_will_do(findings: Examine, node: NodeOf) ->
         parameters={"iommufd/parameters/allow_unsafe_interrupts": "N"},
     )
     found = findings(node("rtx-2060-without-iommu", platform))
-    assert about(found, Check.VFIO_DRIVER).text.endswith(": nvgrace_gpu_vfio_pci")
-    assert about(found, Check.VFIO_IOMMU).text.endswith(": iommufd")
+    assert about(found, Check.VFIO_DRIVER).problem.wrong.endswith(": nvgrace_gpu_vfio_pci")
+    assert about(found, Check.VFIO_IOMMU).problem.wrong.endswith(": iommufd")
 
 
 def test_without_device_nodes_there_is_no_way_into_vfio(findings: Examine, node: NodeOf, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     found = findings(replace(node(), dev=tmp_path / "empty"))
-    assert about(found, Check.DEVICE_NODES).severity is Severity.PROBLEM
-    assert "has no way into VFIO" in about(found, Check.VIABILITY, GPU).text
+    assert about(found, Check.DEVICE_NODES).severity is Severity.ERROR
+    assert "has no way into VFIO" in about(found, Check.VIABILITY, GPU).problem.wrong
 
 
 # Devices
@@ -513,22 +527,25 @@ def test_a_card_on_a_driver_of_the_hosts_is_bound_or_withheld(findings: Examine,
     bind(this.sys, GPU, "nvidia")
     found = about(findings(this), Check.VIABILITY, GPU)
     assert found == Finding(
-        Severity.PROBLEM,
+        Severity.ERROR,
         Check.VIABILITY,
-        "is bound to nvidia; bind the whole card to vfio-pci",
+        Problem(GPU, "is bound to nvidia", "bind the whole card to vfio-pci"),
         (f"gpu-plugin bind {GPU}", "if the node is to keep it: a rule with withhold: true in the config"),
-        GPU,
     )
     withheld = about(findings(this, Config(offer=(Rule(address=GPU, withhold=True),))), Check.VIABILITY, GPU)
-    assert (withheld.severity, withheld.text, withheld.mend) == (Severity.NOTE, "is withheld by the config", ())
+    assert (withheld.severity, withheld.problem.wrong, fixes(withheld)) == (
+        Severity.NOTE,
+        "is withheld by the config",
+        (),
+    )
 
 
 def test_what_is_not_on_pci_is_freed_of_its_driver_by_what_is_written(findings: Examine, node: NodeOf) -> None:
     this = node()
     platform_device(this.sys, 1, "INTC1055:00", "intel-lpss")
     found = about(findings(this), Check.VIABILITY, GPU)
-    assert (found.severity, found.mend) == (
-        Severity.PROBLEM,
+    assert (found.severity, found.steps) == (
+        Severity.ERROR,
         ("echo INTC1055:00 > /sys/kernel/iommu_groups/1/devices/INTC1055:00/driver/unbind",),
     )
 
@@ -536,18 +553,18 @@ def test_what_is_not_on_pci_is_freed_of_its_driver_by_what_is_written(findings: 
 def test_two_cards_as_one_unit_are_fine(findings: Examine, node: NodeOf) -> None:
     config = Config(groups=Groups.TOGETHER, offer=(Rule(vendor="10de", resource="nvidia.com/pair"),))
     found = findings(node("two-gpus-one-group"), config)
-    assert about(found, Check.OFFER).text == "devices that can be handed out: 1 of 2"
+    assert about(found, Check.OFFER).problem.wrong == "devices that can be handed out: 1 of 2"
     assert worst(found) is Severity.NOTE
 
 
 def test_a_group_that_no_rule_makes_a_unit_is_not_told_to_be_together_again(findings: Examine, node: NodeOf) -> None:
     found = about(findings(node("two-gpus-one-group"), Config(groups=Groups.TOGETHER)), Check.VIABILITY, GPU)
-    assert (found.severity, found.mend) == (Severity.PROBLEM, ())
+    assert (found.severity, found.steps) == (Severity.ERROR, ())
 
 
 def test_the_nodes_own_screen_is_left_to_it(findings: Examine, node: NodeOf) -> None:
     found = about(findings(node()), Check.BOOT_VGA, SCREEN)
-    assert (found.severity, found.mend) == (
+    assert (found.severity, fixes(found)) == (
         Severity.NOTE,
         ("if a guest is to have it: choose another card as the primary display in the firmware",),
     )
@@ -558,7 +575,7 @@ def test_a_boot_vga_that_vfio_has_leaves_the_node_without_a_screen(findings: Exa
     look_closely(this.sys, GPU, boot_vga="1")
     found = about(findings(this), Check.BOOT_VGA, GPU)
     assert found.severity is Severity.WARNING
-    assert found.text == "is the boot VGA, and on vfio-pci: the node has no screen of its own"
+    assert found.problem.wrong == "is the boot VGA, and on vfio-pci: the node has no screen of its own"
 
 
 def without_reset(this: Node, *functions: int) -> None:
@@ -585,7 +602,9 @@ def test_a_card_without_reset_that_shares_its_bus_is_no_good_for_two_guests(find
     look_closely(this.sys, "0000:01:01.0", reset_method="flr")
     found = about(findings(this), Check.RESET, GPU)
     assert found.severity is Severity.WARNING
-    assert "it shares its bus with 0000:01:01.0 (VGA); a guest finds what the last one left" in found.text
+    assert (
+        "it shares its bus with 0000:01:01.0 (VGA), so that a guest finds what the last one left" in found.problem.wrong
+    )
 
 
 def test_a_card_without_reset_on_the_root_complex_is_no_good_for_two_guests(
@@ -594,7 +613,7 @@ def test_a_card_without_reset_on_the_root_complex_is_no_good_for_two_guests(
     this = node()
     bind(this.sys, SCREEN, "vfio-pci")
     look_closely(this.sys, SCREEN, reset_method=None)
-    assert "it sits on the root complex" in about(findings(this), Check.RESET, SCREEN).text
+    assert "it sits on the root complex" in about(findings(this), Check.RESET, SCREEN).problem.wrong
     assert "0000:00:02.0 (VGA)    vfio-pci  D0     0: 16 KiB   none" in gpu_plugin(*this.flags).stdout
 
 
@@ -632,15 +651,15 @@ def test_a_bar_without_a_place_wants_decoding_above_4_gib(
     this = node()
     look_closely(this.sys, GPU, resource=resource)
     found = about(findings(this), Check.BARS, GPU)
-    assert (found.severity, found.text) == (Severity.PROBLEM, text)
-    assert found.mend == ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
+    assert (found.severity, found.problem.wrong) == (Severity.ERROR, text)
+    assert fixes(found) == ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
 
 
 def test_a_card_without_power_may_not_wake(findings: Examine, node: NodeOf) -> None:
     this = node()
     look_closely(this.sys, GPU, power_state="D3cold")
     found = about(findings(this), Check.POWER, GPU)
-    assert (found.severity, found.mend) == (
+    assert (found.severity, fixes(found)) == (
         Severity.NOTE,
         (f"echo 0 > /sys/bus/pci/devices/{GPU}/d3cold_allowed",),
     )
@@ -671,13 +690,15 @@ def test_what_could_not_be_read_is_a_warning(
     (this.sys / path).write_text(content)
     found = about(findings(this), Check.SYSFS)
     assert found.severity is Severity.WARNING
-    assert found.text.startswith(f"not read: {fault}")
+    assert found.problem.wrong.startswith(f"not read: {fault}")
 
 
 def test_a_proc_that_cannot_be_read_is_a_warning(findings: Examine, node: NodeOf) -> None:
     this = node()
     (this.proc / "cmdline").write_bytes(b"\xff")
-    assert about(findings(this), Check.SYSFS).text == "not read: proc/cmdline: holds binary data; expected text"
+    assert (
+        about(findings(this), Check.SYSFS).problem.wrong == "not read: proc/cmdline: holds binary data; expected text"
+    )
 
 
 def test_a_mediated_device_is_asked_for_its_reason_only(findings: Examine, tmp_path: Path) -> None:
@@ -691,7 +712,7 @@ def test_a_mediated_device_is_asked_for_its_reason_only(findings: Examine, tmp_p
     (this.sys / "bus/mdev/devices").mkdir(parents=True)
     (this.sys / "bus/mdev/devices" / uuid).symlink_to(f"../../../devices/pci0000:00/0000:00:01.0/{GPU}/{uuid}")
     found = [finding for finding in findings(this) if finding.device == uuid]
-    assert [(finding.check, finding.mend) for finding in found] == [(Check.VIABILITY, ())]
+    assert [(finding.check, finding.steps) for finding in found] == [(Check.VIABILITY, ())]
 
 
 # What is read is recorded

@@ -8,9 +8,9 @@ import yaml
 from pci.address import PCIAddress
 from pci.host import Host, MediatedDevice
 from pci.sysfs.functions import read_host
-from plugin.config import Config, Rule
-from plugin.inventory import Inventory, take_inventory
-from plugin.naming import PCIIDs
+from plugin.cards.config import Config, Rule
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.naming import PCIIDs
 from plugin.permitted import permitted_host_devices, permitted_yaml
 from tests.compose import RTX_2060, RTX_3090, card, compose, desktop
 from tests.conftest import Command, Machine
@@ -120,5 +120,5 @@ def test_the_command_prints_what_is_pasted_below_spec_configuration(gpu_plugin: 
 
 def test_the_command_prints_one_thing(gpu_plugin: Command, machine: Machine) -> None:
     result = gpu_plugin("inventory", "--permitted", "--json", "--sysfs", machine("rtx-2060"), *PCI_IDS)
-    assert result.stderr == "gpu-plugin: --json and --permitted both say what to print; give one of them\n"
+    assert result.stderr == "gpu-plugin: --json and --permitted: both say what to print; give one of them\n"
     assert (result.returncode, result.stdout) == (2, "")

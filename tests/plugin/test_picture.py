@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from pci.address import PCIAddress
 from pci.host import Fault, Function, Host, MediatedDevice
 from pci.sysfs.functions import read_host
-from plugin.config import Config, Groups, Rule
-from plugin.holders import Use, holders
-from plugin.inventory import take_inventory
-from plugin.naming import PCIIDs
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.holders import Assignment, holders
+from plugin.cards.inventory import take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.cards.snapshot import Snapshot
 from plugin.picture import picture
-from plugin.snapshot import Snapshot
 from program.problem import one_line
 from tests import compose
 from tests.conftest import Command, Machine
@@ -29,17 +29,17 @@ RTX = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
 BOCHS = Rule(device="1234:1111", resource="example.com/bochs")
 
 
-def draw_and_check(host: Host, config: Config, pci_ids: PCIIDs, uses: Iterable[Use] | None) -> Drawn:
+def draw_and_check(host: Host, config: Config, pci_ids: PCIIDs, assigned: Iterable[Assignment] | None) -> Drawn:
     """The picture, after a look at it: all devices and reasons are in it, nothing is over anything else."""
     inventory = take_inventory(host, config, pci_ids)
-    snapshot = Snapshot(inventory, None, holders(inventory, uses or ()), sees_pods=uses is not None)
+    snapshot = Snapshot(inventory, None, holders(inventory, assigned or ()), sees_pods=assigned is not None)
     svg = picture(snapshot, host)
     assert svg == picture(snapshot, host)
     drawn = read_back(svg)
     assert_nothing_overlaps(drawn)
     for device in snapshot.inventory.devices:
         assert device.id in drawn.words
-        assert squeezed(snapshot.reason(device) or "") in drawn.words
+        assert squeezed(str(snapshot.reason(device) or "")) in drawn.words
         assert squeezed(device.resource or "") in drawn.words
     for fault in snapshot.inventory.faults:
         assert squeezed(one_line(fault)) in drawn.words
@@ -51,9 +51,11 @@ Draw = Callable[..., Drawn]
 
 @pytest.fixture
 def draw(pci_ids: PCIIDs) -> Draw:
-    def draw(host: Path | Host, *rules: Rule, uses: Iterable[Use] | None = None, groups: str = "withhold") -> Drawn:
+    def draw(
+        host: Path | Host, *rules: Rule, assigned: Iterable[Assignment] | None = None, groups: str = "withhold"
+    ) -> Drawn:
         host = read_host(host) if isinstance(host, Path) else host
-        return draw_and_check(host, Config(offer=rules, groups=Groups(groups)), pci_ids, uses)
+        return draw_and_check(host, Config(offer=rules, groups=Groups(groups)), pci_ids, assigned)
 
     return draw
 
@@ -64,7 +66,7 @@ def test_every_device_of_a_machine_and_its_reason_are_drawn_and_nothing_over_any
     draw: Draw, machine: Machine, name: str, groups: str
 ) -> None:
     draw(machine(name), groups=groups)
-    draw(machine(name), BOCHS, uses=[], groups=groups)
+    draw(machine(name), BOCHS, assigned=[], groups=groups)
 
 
 def test_a_card_says_its_state_model_resource_drivers_and_group(draw: Draw, machine: Machine) -> None:
@@ -97,16 +99,16 @@ def test_an_unhealthy_card_says_which_function_is_on_which_driver(draw: Draw, ma
 
 
 def test_a_card_is_free_only_where_the_kubelet_said_so(draw: Draw, machine: Machine) -> None:
-    assert draw(machine("rtx-2060"), uses=None).cards()[1][0] == "0000:01:00.0: on offer"
-    assert draw(machine("rtx-2060"), uses=[]).cards()[1][0] == "0000:01:00.0: free"
+    assert draw(machine("rtx-2060"), assigned=None).cards()[1][0] == "0000:01:00.0: on offer"
+    assert draw(machine("rtx-2060"), assigned=[]).cards()[1][0] == "0000:01:00.0: free"
 
 
 def test_a_card_in_use_names_the_pod_also_where_another_plugin_gave_it_out(draw: Draw, machine: Machine) -> None:
-    ours, others = (Use("default/vm-1", resource, "0000:01:00.0") for resource in (RTX, "nvidia.com/pgpu"))
-    assert draw(machine("rtx-2060"), uses=[ours]).cards()[1][0] == "0000:01:00.0: in use by pod default/vm-1"
-    drawn = draw(machine("rtx-2060"), uses=[others])
+    ours, others = (Assignment("default/vm-1", resource, "0000:01:00.0") for resource in (RTX, "nvidia.com/pgpu"))
+    assert draw(machine("rtx-2060"), assigned=[ours]).cards()[1][0] == "0000:01:00.0: in use by pod default/vm-1"
+    drawn = draw(machine("rtx-2060"), assigned=[others])
     assert " ".join(drawn.cards()[1][:2]).startswith("0000:01:00.0: unhealthy (2), in use by pod default/vm-1")
-    assert squeezed("(2) It is in use by pod default/vm-1, which has it as nvidia.com/pgpu.") in drawn.words
+    assert squeezed("(2) It is in use by pod default/vm-1, which has it as nvidia.com/pgpu; ") in drawn.words
 
 
 def test_cards_stand_in_their_numa_node_and_root_complex(draw: Draw, machine: Machine) -> None:
@@ -172,7 +174,7 @@ def virtual_functions(sys: Path, groups: Iterable[int], *others: compose.Functio
 
 def test_virtual_functions_that_are_alike_share_a_box(draw: Draw, tmp_path: Path) -> None:
     sys = virtual_functions(tmp_path / "sys", range(4, 36))
-    drawn = draw(sys, uses=[Use("default/vm-1", "nvidia.com/26b9", "0000:41:00.7")])
+    drawn = draw(sys, assigned=[Assignment("default/vm-1", "nvidia.com/26b9", "0000:41:00.7")])
     assert [card[0] for card in drawn.cards()] == [
         "0000:41:00.0: withheld (1)",
         "31 virtual functions: free",
@@ -303,10 +305,10 @@ def function(address: PCIAddress, root: int, chain: tuple[PCIAddress, ...], **ot
 @given(host=hosts(), groups=st.sampled_from(Groups), data=st.data())
 def test_any_node_can_be_drawn(pci_ids: PCIIDs, host: Host, groups: Groups, data: st.DataObject) -> None:
     devices = st.sampled_from([*map(str, host.functions), "none"])
-    uses = data.draw(
-        st.none() | st.sets(st.builds(Use, st.just("default/vm"), st.sampled_from([RTX, "a.b/c"]), devices))
+    assigned = data.draw(
+        st.none() | st.sets(st.builds(Assignment, st.just("default/vm"), st.sampled_from([RTX, "a.b/c"]), devices))
     )
-    draw_and_check(host, Config(offer=(Rule(mdev_type="x", withhold=True),), groups=groups), pci_ids, uses)
+    draw_and_check(host, Config(offer=(Rule(mdev_type="x", withhold=True),), groups=groups), pci_ids, assigned)
 
 
 def test_the_command_writes_the_picture_and_prints_the_table_too(

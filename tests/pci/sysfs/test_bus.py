@@ -11,7 +11,7 @@ from tests.compose import look_closely
 from tests.conftest import Machine
 from tests.kernel import bind
 from tests.kubelet import Kubelet
-from tests.plugin.serving import BOTH, RTX_3090, serve
+from tests.plugin.daemon import BOTH, RTX_3090, serve
 
 GPU = "0000:01:00.0"
 ONES = b"\xff" * 64

@@ -144,7 +144,7 @@ def test_a_malformed_file_is_reported_by_name_and_does_not_stop_the_rest(
     host = read_host(sys)
     (fault,) = host.faults
     assert fault.path == f"bus/pci/devices/0000:01:00.1/{file}"
-    assert problem in fault.problem
+    assert problem in fault.wrong
     assert GPU in host.functions
     assert AUDIO not in host.functions
 

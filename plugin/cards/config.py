@@ -1,0 +1,187 @@
+"""What the admin asks for: which functions and mediated devices are offered, and under which names.
+
+    offer:                             # in order: the first rule that fits a function of a card counts for the card
+    - device: "10de:1f08"              # selectors; all that a rule has must fit one function
+      driver: vfio-pci
+      resource: nvidia.com/pgpu        # a name of the admin's,
+    - vendor: "15b3"
+      pci_class: "0200"                # 2, 4 or 6 digits
+      prefix: example.com              # or the name from pci.ids below another prefix,
+    - address: ["0000:41:00.0", "0000:61:00.0"]
+      withhold: true                   # or not at all
+    groups: together                   # an IOMMU group of several cards: `withhold` (the default) or one unit
+    prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
+    node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
+    noiommu: true                      # groups of vfio's no-IOMMU mode, too
+
+A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from pci.address import PCIAddress
+from pci.host import Function, MediatedDevice
+from pci.resource import NodeDevice
+from plugin.cards.naming import is_prefix, is_resource_name
+from plugin.cards.preference import Policy
+
+Selection = str | tuple[str, ...]
+
+
+class Nonsense(ValueError):
+    """A config says something that makes no sense: what is `wrong`, and the `fix`."""
+
+    def __init__(self, wrong: str, fix: str) -> None:
+        super().__init__(f"{wrong}; {fix}")
+        self.wrong = wrong
+        self.fix = fix
+
+
+class Groups(StrEnum):
+    """What becomes of an IOMMU group with several cards that could be offered: it is withheld, or is one unit."""
+
+    WITHHOLD = "withhold"
+    TOGETHER = "together"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """What is offered, and as what.
+
+    A selector with several values fits any of them; every selector that is set has to fit. Exactly one of `resource`,
+    `prefix` and `withhold` is set. Nonsense for anything else.
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
+
+    vendor: Selection = ()
+    device: Selection = ()
+    subsystem: Selection = ()
+    pci_class: Selection = ()
+    address: Selection = ()
+    driver: Selection = ()
+    mdev_type: Selection = ()
+    vgpu_type: Selection = ()
+    resource: str | None = None
+    prefix: str | None = None
+    withhold: bool = False
+
+    def __post_init__(self) -> None:
+        for name, selector in SELECTORS.items():
+            values: Selection = getattr(self, name)
+            values = (values,) if isinstance(values, str) else tuple(values)
+            for value in values:
+                if not selector.takes(value):
+                    raise Nonsense(f"found {name} {value!r}", f"expected {selector.expected}")
+            if name == "address":
+                values = tuple(str(PCIAddress.parse(value)) for value in values)  # nvidia-smi has longer domains
+            elif selector.is_hexadecimal:
+                values = tuple(value.lower() for value in values)
+            object.__setattr__(self, name, values)
+        if not any(getattr(self, name) for name in SELECTORS):
+            raise Nonsense("has no selector, to say what is offered", f"expected one of {', '.join(SELECTORS)}")
+        names = [name for name in ("resource", "prefix", "withhold") if getattr(self, name) not in (None, False)]
+        if len(names) != 1:
+            raise Nonsense(
+                f"has {' and '.join(names) or 'none'} of resource, prefix and withhold",
+                "expected one of resource (a name), prefix (a name from pci.ids) and withhold: true",
+            )
+        if self.mdev_type and (self.address or self.vgpu_type):
+            raise Nonsense(
+                "mdev_type is beside address or vgpu_type",
+                "it goes with vendor, device, subsystem, pci_class and driver of the parent only",
+            )
+        if self.resource is not None and not is_resource_name(self.resource):
+            raise Nonsense(
+                f"{self.resource!r} is not an extended resource name", "expected prefix/name, like example.com/my-card"
+            )
+        if self.prefix is not None and not is_prefix(self.prefix):
+            raise Nonsense(f"{self.prefix!r} is not a prefix of resources", "expected a domain, like example.com")
+
+    def fits(self, function: Function, vgpu_types: Mapping[int, str] = MappingProxyType({})) -> bool:
+        """Whether the rule is about this function. `vgpu_types` are the names of NVIDIA's vGPU types."""
+        if self.mdev_type:
+            return False
+        if self.vgpu_type:
+            number = function.vgpu_type
+            if number is None or not {str(number), vgpu_types.get(number)} & set(self.vgpu_type):
+                return False
+        return self._fits_function(function)
+
+    def fits_mdev(self, mdev: MediatedDevice, parent: Function) -> bool:
+        """Whether the rule is about this mediated device: its type, and its parent."""
+        return mdev.type_name in self.mdev_type and self._fits_function(parent)
+
+    def _fits_function(self, function: Function) -> bool:
+        return (
+            (not self.vendor or f"{function.vendor_id:04x}" in self.vendor)
+            and (not self.device or function.pci_id in self.device)
+            and (not self.subsystem or function.subsystem_id in self.subsystem)
+            and (not self.pci_class or f"{function.pci_class:06x}".startswith(tuple(self.pci_class)))
+            and (not self.address or str(function.address) in self.address)
+            and (not self.driver or function.driver in self.driver)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What the admin asks for. An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    offer: tuple[Rule, ...] = ()
+    groups: Groups = Groups.WITHHOLD
+    prefer: Mapping[str, Policy] = field(default_factory=dict)
+    node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
+    noiommu: bool = False
+
+    def __post_init__(self) -> None:
+        for resource in self.prefer:
+            if not is_resource_name(resource):
+                raise Nonsense(f"prefer: {resource!r} is not an extended resource name", "expected prefix/name")
+        for device, count in self.node_devices.items():
+            if not 0 < count <= 10_000:
+                raise Nonsense(
+                    f"node_devices: {device}: found {count}",
+                    "expected how many containers may share it, 1 to 10000",
+                )
+
+
+def _is_hex(text: str, *lengths: int) -> bool:
+    return len(text) in lengths and all(digit in "0123456789abcdefABCDEF" for digit in text)
+
+
+def _is_pci_id(text: str) -> bool:
+    vendor, _, device = text.partition(":")
+    return _is_hex(vendor, 4) and _is_hex(device, 4)
+
+
+def _is_address(text: str) -> bool:
+    try:
+        PCIAddress.parse(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Selector:
+    takes: Callable[[str], bool]
+    expected: str
+    is_hexadecimal: bool = False
+
+
+#: The selectors of a rule, by name.
+SELECTORS: Mapping[str, _Selector] = {
+    "vendor": _Selector(lambda text: _is_hex(text, 4), "four hexadecimal digits, like '10de'", True),
+    "device": _Selector(_is_pci_id, "vendor:device in hexadecimal, like '10de:1f08'", True),
+    "subsystem": _Selector(_is_pci_id, "vendor:device of the board in hexadecimal, like '1462:3756'", True),
+    "pci_class": _Selector(lambda text: _is_hex(text, 2, 4, 6), "2, 4 or 6 hexadecimal digits, like '0302'", True),
+    "address": _Selector(_is_address, "a PCI address, like '0000:41:00.0'", True),
+    "driver": _Selector(bool, "a driver, like 'vfio-pci'"),
+    "mdev_type": _Selector(bool, "a type of mediated devices, like 'GRID T4-1Q'"),
+    "vgpu_type": _Selector(bool, "a type of vGPUs by name or number, like 'NVIDIA L40S-1B' or '1145'"),
+}

@@ -1,0 +1,48 @@
+"""All that was seen of the node at one moment, and what follows from it for each device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from pci.address import PCIAddress
+from pci.viability import Hindrance
+from plugin.cards.health import troubles
+from plugin.cards.holders import Assignment
+from plugin.cards.inventory import Device, Inventory
+from plugin.cards.nodes import Node, Nodes, device_nodes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All that was seen of the node at one moment.
+
+    `nodes` is None if only sysfs was looked at. `holders` has the assignment by which a pod has a device, by the
+    device's ID; `sees_pods` is whether the kubelet says who has what at all. `fallen` are the functions that fell off
+    the bus.
+    """
+
+    inventory: Inventory
+    nodes: Nodes | None
+    holders: Mapping[str, Assignment] = field(default_factory=dict)
+    sees_pods: bool = False
+    fallen: frozenset[PCIAddress] = frozenset()
+
+    @cached_property
+    def troubles(self) -> Mapping[str, Hindrance]:
+        """Why a listed device is unhealthy, by its ID; a healthy one is absent."""
+        return troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen)
+
+    def reason(self, device: Device) -> Hindrance | None:
+        """Return why the device cannot be handed out now; None if it can."""
+        return device.withheld or self.troubles.get(device.id)
+
+    def nodes_of(self, device: Device) -> tuple[Node, ...]:
+        """Return the nodes of a device and its group; none if /dev was not looked at."""
+        return () if self.nodes is None else device_nodes(device, self.nodes, self.inventory.noiommu)
+
+    def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
+        """Return what the kubelet is told of a resource: ID, whether healthy, NUMA node."""
+        return tuple(
+            (device.id, device.id not in self.troubles, device.numa_node)
+            for device in self.inventory.listed.get(resource, ())
+        )

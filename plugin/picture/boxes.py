@@ -1,0 +1,221 @@
+"""What the picture says of each device: its state, its reason, and a few lines."""
+
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, TypeVar
+
+from drawing.boxes import Colours, Line
+from pci.cards import card_of
+from pci.functions import what
+from pci.host import Function, Host
+from plugin.cards.inventory import Device
+from plugin.cards.snapshot import Snapshot
+from program.problem import one_line
+
+if TYPE_CHECKING:
+    from pci.address import PCIAddress
+
+_LETTERS = 54  # of the longest line
+
+
+class State(Enum):
+    """What can be said of a device: the word, what it means, and its colours, which the colour-blind tell apart too
+    (Okabe and Ito's palette)."""
+
+    FREE = "free", "on offer, and no pod has it", "#009e73", "#e5f5ef"
+    ON_OFFER = "on offer", "the kubelet may hand it out", "#009e73", "#e5f5ef"
+    IN_USE = "in use", "a pod has it", "#0072b2", "#e3eff8"
+    UNHEALTHY = "unhealthy", "on offer, but handed out to nobody, for the reason of that number", "#d55e00", "#fcecdf"
+    WITHHELD = "withheld", "not on offer, for the reason of that number", "#777777", "#ececec"
+    NEIGHBOUR = "neighbour", "no device of the plugin's, but in the IOMMU group of one", "#cc79a7", "#faf0f6"
+
+    def __init__(self, word: str, meaning: str, edge: str, box: str) -> None:
+        self.word = word
+        self.meaning = meaning
+        self.colours = Colours(box=box, edge=edge, strip=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """What gets one box: a card, or the virtual functions or mediated devices of one parent that are all alike.
+
+    `ids` come with their IOMMU groups, ascending. `addition` goes after the state's word; `details` are a line each;
+    `at` is the function by which it hangs on the bus. `plural` is the word for several of it, None if each gets a box.
+    """
+
+    ids: tuple[tuple[str, int | None], ...]
+    state: State
+    addition: str
+    reason: str | None
+    details: tuple[str, ...]
+    at: Function
+    plural: str | None
+
+    @property
+    def group(self) -> int | None:
+        return self.ids[0][1]
+
+
+def node_boxes(snapshot: Snapshot, host: Host) -> list[Box]:
+    """Return a box for each card of each device, and for whatever else is in their IOMMU groups; by address."""
+    boxes: list[Box] = []
+    ours: set[PCIAddress] = set()
+    for device in snapshot.inventory.devices:
+        if device.mdev is not None:
+            boxes.append(_mdev(snapshot, device))
+        for card in _by_card(host, device.functions):
+            ours.update(function.address for function in card)
+            boxes.append(_pci(snapshot, device, card))
+    members = {member.address for device in snapshot.inventory.devices for member in device.members}
+    others = (host.functions[address] for address in sorted(members - ours))
+    boxes += map(_neighbour, _by_card(host, (function for function in others if not function.is_bridge)))
+    return _alike_together(sorted(boxes, key=lambda box: (box.at.address, box.ids)))
+
+
+def shared_groups(boxes: Iterable[Box]) -> Mapping[int, int]:
+    """Return the IOMMU groups that several of these are in, and how many."""
+    count = Counter(box.group for box in boxes)
+    return {group: number for group, number in count.items() if group is not None and number > 1}
+
+
+def lines(box: Box, numbers: Mapping[str, int]) -> list[Line]:
+    """Return the text of a box; `numbers` are those of the reasons."""
+    name = box.ids[0][0] if len(box.ids) == 1 else f"{len(box.ids)} {box.plural}"
+    number = "" if box.reason is None else f" ({numbers[box.reason]})"
+    if len(box.ids) == 1:
+        ids = [_group_words(box.group)]
+    else:
+        ids = [f"{name}, {_group_words(group)}" for name, group in box.ids]
+    head = wrapped(f"{name}: {box.state.word}{number}{box.addition}", _LETTERS)
+    rest = (line for text in (*box.details, *ids) for line in wrapped(text, _LETTERS))
+    return [*(Line(line, strong=True) for line in head), *map(Line, rest)]
+
+
+def title(snapshot: Snapshot) -> str:
+    """Return how many devices there are, and how many of them in which state."""
+    devices = snapshot.inventory.devices
+    if not devices:
+        return "This node has no GPU, and no device that the config offers"
+    count = Counter(_state(snapshot, device)[0] for device in devices)
+    listed = len(devices) - count[State.WITHHELD]
+    told = [f"{count[state]} {state.word}" for state in (State.FREE, State.IN_USE, State.UNHEALTHY) if count[state]]
+    of_them = f" ({', '.join(told)})" if told else ""
+    withheld = f", {count[State.WITHHELD]} withheld" if count[State.WITHHELD] else ""
+    return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {listed} on offer{of_them}{withheld}"
+
+
+def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...]) -> Box:
+    first = card[0]
+    is_first = first.address == device.functions[0].address
+    state, addition, reason = _state(snapshot, device)
+    return Box(
+        ids=((str(first.address), first.iommu_group),),
+        state=state,
+        addition=addition if is_first else f", one device with {device.id}",
+        reason=reason,
+        details=(
+            *((device.model, *_resource(device)) if is_first else ()),
+            *((f"virtual function of {first.physical_function}",) if first.is_virtual else ()),
+            _drivers(card),
+        ),
+        at=device.lead if device.lead in card else first,
+        plural="virtual functions" if first.is_virtual else None,
+    )
+
+
+def _mdev(snapshot: Snapshot, device: Device) -> Box:
+    state, addition, reason = _state(snapshot, device)
+    return Box(
+        ids=((device.id, device.iommu_group),),
+        state=state,
+        addition=addition,
+        reason=reason,
+        details=(device.model, *_resource(device), f"mediated device of {device.lead.address}"),
+        at=device.lead,
+        plural="mediated devices",
+    )
+
+
+def _neighbour(card: tuple[Function, ...]) -> Box:
+    return Box(
+        ids=((what(card[0]), card[0].iommu_group),),
+        state=State.NEIGHBOUR,
+        addition="",
+        reason=None,
+        details=(*map(what, card[1:]), _drivers(card)),
+        at=card[0],
+        plural=None,
+    )
+
+
+def _state(snapshot: Snapshot, device: Device) -> tuple[State, str, str | None]:
+    """Return the state, what goes after its word, and the reason."""
+    reason = snapshot.reason(device)
+    holder = snapshot.holders.get(device.id)
+    by_pod = "" if holder is None else f" by pod {holder.pod}"
+    if reason is not None:
+        state = State.UNHEALTHY if device.withheld is None else State.WITHHELD
+        return state, by_pod and f", in use{by_pod}", str(reason)
+    if holder is not None:
+        return State.IN_USE, by_pod, None
+    return State.FREE if snapshot.sees_pods else State.ON_OFFER, "", None
+
+
+def _resource(device: Device) -> tuple[str, ...]:
+    if device.resource is None:
+        return ()
+    return (f"{'as' if device.withheld is None else 'would be'} {device.resource}",)
+
+
+def _drivers(card: tuple[Function, ...]) -> str:
+    """Return `on vfio-pci`, or which function is on which driver: `.0 .2 on vfio-pci, .1 on snd_hda_intel`."""
+    drivers = by(card, lambda function: function.driver or "no driver")
+    if len(card) == 1:
+        return f"on {card[0].driver or 'no driver'}"
+    return ", ".join(
+        f"{' '.join(f'.{function.address.function}' for function in functions)} on {driver}"
+        for driver, functions in drivers.items()
+    )
+
+
+def _by_card(host: Host, functions: Iterable[Function]) -> Iterable[tuple[Function, ...]]:
+    return map(tuple, by(functions, lambda function: card_of(host, function.address)[0].address).values())
+
+
+def _alike_together(boxes: list[Box]) -> list[Box]:
+    """Put those together that differ in nothing but address and group: a GPU has some dozens of virtual functions."""
+    shared = shared_groups(boxes)
+    together: dict[Hashable, Box] = {}
+    for box in boxes:
+        if box.plural is None or box.group in shared:
+            together[box.ids] = box
+            continue
+        alike = (box.at.root, box.at.bridges, box.at.numa_node, box.state, box.addition, box.reason, box.details)
+        first = together.get(alike)
+        together[alike] = box if first is None else replace(first, ids=(*first.ids, *box.ids))
+    return list(together.values())
+
+
+def _group_words(group: int | None) -> str:
+    return "no IOMMU group" if group is None else f"IOMMU group {group}"
+
+
+def wrapped(text: str, letters: int) -> list[str]:
+    """Return a text in lines of at most so many letters; a word that is longer is broken."""
+    # What breaks a line or cannot stand in XML is shown as an escape; of blanks in a row one would be drawn.
+    return textwrap.wrap(one_line(" ".join(text.split())), letters, break_on_hyphens=False) or [""]
+
+
+Value = TypeVar("Value")
+Key = TypeVar("Key", bound=Hashable)
+
+
+def by(values: Iterable[Value], key: Callable[[Value], Key]) -> dict[Key, list[Value]]:
+    """Return the values by their keys, in order of first appearance."""
+    groups: dict[Key, list[Value]] = {}
+    for value in values:
+        groups.setdefault(key(value), []).append(value)
+    return groups

@@ -1,0 +1,109 @@
+"""Keeps a watch over the node: looks when a change was told, and from time to time for what nobody told."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncIterator, Callable
+
+from plugin.watching.bus import look_for_fallen
+from plugin.watching.counters import Counters
+from plugin.watching.listening import Bells
+from plugin.watching.podresources import WORTH_WAITING, Pods
+from plugin.watching.watch import Watch
+from program.errors import ProgramError
+
+_log = logging.getLogger(__name__)
+
+#: The kubelet lists a pod a moment after it allocated for it, and a pod that ended without telling anybody. Seconds.
+_PODS_APPEAR_WITHIN = 2.0
+_QUESTIONS_APART = 0.1  # seconds; every list and every allocation is a reason to ask
+
+
+@contextlib.asynccontextmanager
+async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) -> AsyncIterator[None]:
+    """Keep the watch until the block ends."""
+    due = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        tasks = [
+            group.create_task(task)
+            for task in (
+                _end(watch),
+                _look_at_sysfs(watch, bells),
+                _look_at_nodes(watch, bells),
+                _look_from_time_to_time(watch, pods, counters),
+                _reload(watch, pods, bells),
+                _find_due(due, bells),
+                _ask_when(due, pods),
+            )
+        ]
+        yield
+        for task in tasks:
+            task.cancel()
+
+
+def _try(look: Callable[[], None]) -> None:
+    """Look at the node; where that fails, the log says why and the last view stands."""
+    try:
+        look()
+    except ProgramError as error:
+        _log.error("the node's inventory stays as it was: %s", error)
+    except Exception:
+        # A defect of ours must not end what is served.
+        _log.exception("the node's inventory stays as it was")
+
+
+async def _end(watch: Watch) -> None:
+    await watch.ending.wait()
+    watch.wake()
+
+
+async def _look_at_sysfs(watch: Watch, bells: Bells) -> None:
+    while True:
+        await bells.sysfs.rung()
+        _try(watch.look_again)
+
+
+async def _look_at_nodes(watch: Watch, bells: Bells) -> None:
+    while True:
+        await bells.nodes.rung()
+        _try(watch.look_at_nodes)
+
+
+async def _look_from_time_to_time(watch: Watch, pods: Pods, counters: Counters) -> None:
+    """Look at everything at intervals, for what neither the kernel nor the kubelet told."""
+    while True:
+        await asyncio.sleep(watch.sources.rescan)
+        _try(watch.look_again)
+        await look_for_fallen(watch, pods, counters)
+
+
+async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
+    while True:
+        await bells.config.rung()
+        try:
+            if watch.sources.read_config() != watch.view.config:
+                # Under another name a device is another one to the kubelet, whoever has it.
+                await pods.ask(WORTH_WAITING)
+                watch.reconfigure(watch.sources.read_config())
+                _log.info("the config has changed and is in force")
+        except ProgramError as error:
+            _log.error("the config stays as it was: %s", error)
+        except Exception:
+            # Whatever is wrong with a new file, the old one is in force.
+            _log.exception("the config stays as it was")
+
+
+async def _find_due(due: asyncio.Event, bells: Bells) -> None:
+    """Make a question to the kubelet due when it has moved, and again when it has listed what it has done."""
+    while True:
+        await bells.kubelet.rung()
+        due.set()
+        asyncio.get_running_loop().call_later(_PODS_APPEAR_WITHIN, due.set)
+
+
+async def _ask_when(due: asyncio.Event, pods: Pods) -> None:
+    while True:
+        await due.wait()
+        due.clear()
+        await pods.ask()
+        await asyncio.sleep(_QUESTIONS_APART)

@@ -1,0 +1,97 @@
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import Command, Machine
+from tests.kernel import process
+from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, lines, rtx
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Node:
+    return Node(tmp_path, rtx())
+
+
+def test_a_dry_run_prints_the_writes_as_a_shell_would_do_them_and_does_none(
+    gpu_plugin: Command, node: Node, tmp_path: Path
+) -> None:
+    for _ in range(2):
+        result = gpu_plugin("bind", "0000:01:00.1", "--dry-run", "--sysfs", node.sys, "--state", tmp_path / "new")
+        assert result.stdout == "".join(f"{line}\n" for line in BOUND)
+        assert (result.stderr, result.returncode) == ("", 0)
+    assert node.drivers() == list(DAILY)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_dry_run_of_unbind_knows_the_former_drivers(gpu_plugin: Command, node: Node) -> None:
+    node.carry_out(node.to_bind(GPU))
+    result = gpu_plugin("unbind", "--all", "--dry-run", "--sysfs", node.sys, "--state", node.roots.state)
+    assert result.stdout == "".join(f"{line}\n" for line in lines(node.to_unbind(GPU)))
+    assert "echo nouveau > " in result.stdout
+
+
+def test_a_recorded_machine_can_be_asked_too(gpu_plugin: Command, machine: Machine) -> None:
+    sys = machine("rtx-2060-audio-on-snd-hda-intel")
+    result = gpu_plugin("bind", GPU, "--dry-run", "--sysfs", sys)
+    assert result.stdout.splitlines()[-1] == "echo 0000:01:00.1 > /sys/bus/pci/drivers_probe"
+    assert result.stderr.startswith("gpu-plugin: who uses the cards was not wholly seen: ")
+    result = gpu_plugin("unbind", GPU, "--dry-run", "--sysfs", sys)
+    assert result.stdout.splitlines()[-1] == "echo 0000:01:00.2 > /sys/bus/pci/drivers_probe"
+
+
+def test_nothing_is_written_where_it_cannot_be_seen_who_uses_the_card(
+    gpu_plugin: Command, node: Node, tmp_path: Path
+) -> None:
+    (node.proc / "1/ns").mkdir(parents=True)
+    (node.proc / "1/ns/pid").symlink_to("pid:[4026532999]")
+    result = gpu_plugin("bind", GPU, "--sysfs", node.sys, "--state", tmp_path / "state")
+    assert result.stderr == (
+        f"gpu-plugin: who uses the cards: cannot be seen: {node.proc} shows one container's processes only; "
+        "run on the node itself, or in a pod that has the node's /proc mounted\n"
+    )
+    assert (result.stdout, result.returncode) == ("", 1)
+    assert node.drivers() == list(DAILY)
+
+
+def test_as_an_init_container_it_names_what_it_skips_and_succeeds(gpu_plugin: Command, tmp_path: Path) -> None:
+    node = Node(tmp_path, rtx("vfio-pci", "vfio-pci", "vfio-pci", "vfio-pci"))
+    node.write("0000:00:02.0", "boot_vga", "1")
+    result = gpu_plugin("bind", "--all", "--sysfs", node.sys, "--state", tmp_path / "new")
+    assert result.stderr.startswith("gpu-plugin: skipped 0000:00:02.0: it is the boot VGA")
+    assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "nothing to do\n", 0)
+
+
+def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: Node) -> None:
+    node.carry_out(node.to_bind(GPU))
+    process(node.proc, 4711, "qemu\nkvm", "/dev/vfio/1")
+    result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.roots.state)
+    assert result.stderr == (
+        "gpu-plugin: cannot unbind 0000:01:00.0: it is in use: /dev/vfio/1 is open in qemu\\nkvm (pid 4711); "
+        "end that first\n"
+    )
+    assert (result.stdout, result.returncode) == ("", 1)
+
+
+def test_a_write_that_the_kernel_refuses_is_named(gpu_plugin: Command, node: Node) -> None:
+    # Files in a directory are no kernel: nobody unbinds.
+    result = gpu_plugin("bind", GPU, "--sysfs", node.sys, "--state", node.roots.state)
+    assert result.stderr.startswith(f"gpu-plugin: {BOUND[1]}: No such file or directory, and ")
+    assert (result.stdout, result.returncode) == ("", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ([], "ADDRESS... and --all: are both missing; expected one: any function of each card, or all on offer"),
+        ([GPU, "--all"], "ADDRESS... and --all: are both there; expected one"),
+        (["01:00.0"], "ADDRESS...: '01:00.0' is not a PCI address; expected domain:bus:slot.function"),
+        (["--all", "--config", "/nowhere.yaml"], "/nowhere.yaml: cannot read the config"),
+    ],
+)
+@pytest.mark.parametrize("command", ["bind", "unbind"])
+def test_what_is_asked_for_has_to_make_sense(
+    gpu_plugin: Command, command: str, arguments: list[str], problem: str
+) -> None:
+    result = gpu_plugin(command, *arguments, "--dry-run")
+    assert result.stderr.startswith(f"gpu-plugin: {problem}")
+    assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)

@@ -1,0 +1,123 @@
+from pathlib import Path
+
+import pytest
+
+from pci.resource import NodeDevice
+from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.preference import Policy
+from plugin.config_file import read_config, schema
+from program.errors import UserError
+
+
+def test_every_key_of_the_file_is_a_value_of_the_config(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(
+        """
+offer:
+- {device: "10DE:1f08", driver: vfio-pci, resource: nvidia.com/pgpu}
+- {vendor: "15b3", pci_class: "0200", prefix: example.com}
+- {address: [0000:41:00.0, "0000:61:00.0"], withhold: true}
+- {subsystem: "1462:3756", mdev_type: GRID T4-1Q, resource: example.com/quarter}
+groups: together
+prefer: {nvidia.com/pgpu: spread}
+node_devices: {kvm: 110, vhost-net: 10}
+noiommu: true
+"""
+    )
+    assert read_config(path) == Config(
+        offer=(
+            Rule(device="10de:1f08", driver="vfio-pci", resource="nvidia.com/pgpu"),
+            Rule(vendor="15b3", pci_class="0200", prefix="example.com"),
+            Rule(address=("0000:41:00.0", "0000:61:00.0"), withhold=True),
+            Rule(subsystem="1462:3756", mdev_type="GRID T4-1Q", resource="example.com/quarter"),
+        ),
+        groups=Groups.TOGETHER,
+        prefer={"nvidia.com/pgpu": Policy.SPREAD},
+        node_devices={NodeDevice.KVM: 110, NodeDevice.VHOST_NET: 10},
+        noiommu=True,
+    )
+
+
+def test_an_empty_file_is_one_that_is_being_written(tmp_path: Path) -> None:
+    """To offer every GPU for the moment would hand out those that the file withholds."""
+    (tmp_path / "config.yaml").touch()
+    with pytest.raises(UserError, match=r"is empty; a config that asks for nothing is a comment, or \{\}"):
+        read_config(tmp_path / "config.yaml")
+
+
+def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
+    assert Rule(address="00000000:E1:00.0", withhold=True) == Rule(address="0000:e1:00.0", withhold=True)
+
+
+def test_the_schema_has_every_key_and_takes_no_other() -> None:
+    found = schema()
+    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu"}
+    assert found["additionalProperties"] is False
+    assert found["$defs"]["Rule"]["additionalProperties"] is False
+    assert {"vendor", "device", "subsystem", "pci_class", "address", "driver"} <= set(
+        found["$defs"]["Rule"]["properties"]
+    )
+
+
+def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text("# nothing yet\n")
+    assert read_config(path) == Config()
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("offer: [", "is not YAML"),
+        ("[]", "the file: "),
+        ("ofer: []", "ofer: Unexpected keyword argument"),
+        ("offer: [{pool: a/b, address: '0000:41:00.0'}]", "offer.0.pool: Unexpected keyword argument"),
+        ("offer: [{device: '1234:1111'}]", "offer.0: has none of resource, prefix and withhold; expected one"),
+        ("offer: [{device: '1234:1111', resource: a/b, withhold: true}]", "offer.0: has resource and withhold of"),
+        ("offer: [{resource: a/b}]", "offer.0: has no selector, to say what is offered; expected one of vendor"),
+        (
+            "offer: [{resource: a/b, device: 'bochs'}]",
+            "offer.0: found device 'bochs'; expected vendor:device in hexadecimal",
+        ),
+        (
+            "offer: [{resource: a/b, vendor: nvidia}]",
+            "offer.0: found vendor 'nvidia'; expected four hexadecimal digits",
+        ),
+        (
+            "offer: [{resource: a/b, pci_class: '3'}]",
+            "offer.0: found pci_class '3'; expected 2, 4 or 6 hexadecimal digits",
+        ),
+        ("offer: [{resource: a/b, address: '41:00.0'}]", "offer.0: found address '41:00.0'; expected a PCI address"),
+        (
+            "offer: [{resource: a/b, mdev_type: T4, address: '0000:41:00.0'}]",
+            "offer.0: mdev_type is beside address or vgpu_type; it goes with",
+        ),
+        (
+            "offer: [{resource: bochs, device: '1234:1111'}]",
+            "offer.0: 'bochs' is not an extended resource name",
+        ),
+        ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),
+        (
+            "offer: [{resource: a/b, address: {domain: 0}}]",
+            "offer.0.address: found {'domain': 0}; expected text, in quotes",
+        ),
+        ("offer: []\noffer: []", "is not YAML: line 2, column 1: the key 'offer' is there twice"),
+        ("offer: 2001-99-99", "offer: Input should be a valid tuple"),
+        ("offer: !!bool maybe", "is not YAML: "),
+        ("offer: " + "[" * 3000, "is not YAML: "),
+        ("offer: [{resource: a/b, device: 1234}]", "offer.0.device: found 1234; expected text, in quotes"),
+        (f"offer: [{{resource: a/b, vendor: 0x{'f' * 5000}}}]", "offer.0.vendor: found a huge number; expected text"),
+        ("groups: split", "groups: Input should be 'withhold' or 'together'"),
+        ("prefer: {pgpu: pack}", "the file: prefer: 'pgpu' is not an extended resource name"),
+        ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: Input should be 'pack' or 'spread'"),
+        ("node_devices: {kvm: 0}", "the file: node_devices: kvm: found 0; expected how many containers may share it"),
+        ("node_devices: {nvidia: 1}", "node_devices.nvidia.[key]: Input should be 'kvm', 'tun', 'vhost-net', 'vhost-v"),
+    ],
+)
+def test_nonsense_is_refused_by_its_path(tmp_path: Path, text: str, problem: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_config(path)
+    assert str(error.value).startswith(f"{path}: {problem}")
+    assert "\n" not in str(error.value)

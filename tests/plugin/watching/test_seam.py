@@ -1,0 +1,60 @@
+"""A second server stands on the watch beside the device plugin: this one prints what is on offer."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from pci.sysfs.functions import read_host
+from plugin.cards.config import Config
+from plugin.cards.inventory import take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.watching.counters import Counters
+from plugin.watching.keeping import keeping
+from plugin.watching.listening import listening
+from plugin.watching.podresources import Pods
+from plugin.watching.watch import Sources, Watch
+from tests.conftest import Machine
+from tests.kernel import make_nodes
+
+
+async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str], None]) -> None:
+    """The server."""
+    with listening(sources) as bells:
+        watch = Watch(sources, ending)
+        async with keeping(watch, Pods(watch), bells, Counters()):
+            while not watch.stopped:
+                change, snapshot = watch.next_change, watch.view.snapshot
+                for resource in snapshot.inventory.listed:
+                    healthy = [device_id for device_id, is_healthy, _ in snapshot.listing(resource) if is_healthy]
+                    say(f"{resource}: {', '.join(healthy) or 'none'}")
+                await change.wait()
+
+
+def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> None:
+    sys = machine("two-rtx-3090")
+    dev = make_nodes(sys, tmp_path / "dev")
+    sources = Sources(
+        sys=sys,
+        dev=dev,
+        pod_resources=tmp_path / "kubelet.sock",
+        config=None,
+        look=lambda config, before: take_inventory(read_host(sys), config, pci_ids, before),
+        read_config=Config,
+        rescan=0.1,
+    )
+    lines: list[str] = []
+
+    async def life() -> None:
+        ending = asyncio.Event()
+
+        def say(line: str) -> None:
+            lines.append(line)
+            (dev / "vfio/11").unlink(missing_ok=True)
+            if len(lines) == 2:
+                ending.set()
+
+        await asyncio.wait_for(printing(sources, ending, say), timeout=30)
+
+    asyncio.run(life())
+    resource = "nvidia.com/GA102_GEFORCE_RTX_3090"
+    assert lines == [f"{resource}: 0000:01:00.0, 0000:e1:00.0", f"{resource}: 0000:e1:00.0"]
