@@ -40,7 +40,7 @@ _REQUEST = 1 << 16  # bytes of a request
 _FRAME = 512  # bytes that a frame of a request counts beside its content: what it takes to keep it
 _WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 knows
 _READ = 1 << 14  # bytes at once: what comes in them is dealt with before another connection's turn
-_LAST_WORDS = 0.5  # seconds for callers to hear how it ended
+_LAST_WORDS = 1.0  # seconds for callers to hear how it ended
 
 
 async def serve(listener: socket.socket, end: int, vm: VM) -> None:
@@ -52,9 +52,15 @@ async def serve(listener: socket.socket, end: int, vm: VM) -> None:
     loop.add_reader(end, ended.set)
     await ended.wait()
     accepting.close()
-    deadline = loop.time() + _LAST_WORDS
-    while server.calls() and loop.time() < deadline:
-        await asyncio.sleep(0.01)
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_LAST_WORDS):
+            while server.calls():
+                await asyncio.sleep(0.01)
+            # Who is hung up on while it still reads and acknowledges loses the answer that it has: it goes first.
+            for connection in server.connections:
+                connection.end()
+            while server.connections:
+                await asyncio.sleep(0.01)
     for connection in list(server.connections):
         connection.abort()
 
@@ -154,6 +160,10 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         """It has a call from now on, or is no more."""
         if self._silence is not None:
             self._silence.cancel()
+
+    def end(self) -> None:
+        """Say that nothing more comes; the caller closes the connection."""
+        self._transport.write_eof()
 
     def abort(self) -> None:
         self._server.connections.discard(self)

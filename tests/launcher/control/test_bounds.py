@@ -116,7 +116,7 @@ def test_answers_that_nobody_reads_are_not_kept(launcher: Alone, kind: int, payl
         caller.flush()
         caller.socket.settimeout(2)
         flood = frame(kind, 0, 0, payload) * 1000
-        with suppress(TimeoutError):
+        with suppress(OSError):  # it stalls, and is hung up on after a while
             while sent < 20_000_000:
                 sent += caller.socket.send(flood)
         assert sent < 2_000_000
