@@ -2,6 +2,7 @@
 
 import fcntl
 import os
+import select
 import signal
 import socket
 import stat
@@ -18,6 +19,7 @@ import pytest
 from launcher.control.served import served
 from launcher.running.vm import VM, Identity, Phase
 from program.errors import Refusal
+from tests.launcher.control.raw import raw
 from tests.launcher.control.serving import (
     CHECK,
     HEALTH,
@@ -237,6 +239,36 @@ def test_the_end_is_heard_by_whoever_watches(short_dir: Path, vm: VM) -> None:
         vm.becomes(Phase.ENDED)
     assert b"ended" in next(watching)
     assert list(watching) == []
+
+
+def test_an_answer_is_not_lost_to_whoever_acknowledges_before_it_reads(short_dir: Path, vm: VM) -> None:
+    """Were the connection closed at once, writing to it would fail, and what is unread be forgotten."""
+    path, leaving = short_dir / "sock", threading.Event()
+
+    def serve() -> None:
+        with served(path, vm):
+            leaving.wait(30)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    until(path.exists)
+    until(lambda: Caller(path)(CHECK) == SERVING)
+    with raw(path) as caller:
+        first = caller.call(CHECK)
+        caller.flush()
+        assert caller.status(first) == (0, "")
+        call = caller.call(CHECK)
+        caller.flush()
+        for event in (select.POLLIN, select.POLLRDHUP):  # the answer comes, and then nothing more
+            poll = select.poll()
+            poll.register(caller.socket, event)
+            assert poll.poll(10_000)
+            leaving.set()
+        caller.h2.ping(bytes(8))
+        caller.flush()
+        assert caller.status(call) == (0, "")
+    thread.join(10)
+    assert not thread.is_alive()
 
 
 def test_who_waits_for_ever_does_not_hold_up_the_end(short_dir: Path, vm: VM) -> None:
