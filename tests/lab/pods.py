@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,16 @@ VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 #: What the plugin offers in most tests: every card, and no other device with their vendor.
 CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
 CONFIG = "/etc/gpu-plugin/config.yaml"
+_ARGUMENTS = "/spec/template/spec/containers/0/args"
 
 
-def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool) -> None:
-    """Write a kustomization that applies deploy/plugin as a user would: with an image and a config of one's own and,
-    with `bind`, the init container that gives the cards to vfio."""
+def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool, arguments: Sequence[str] = ()) -> None:
+    """Write a kustomization that applies deploy/plugin as a user would: with an image, a config and further `arguments`
+    of one's own and, with `bind`, the init container that gives the cards to vfio."""
     directory.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "deploy", directory / "deploy", dirs_exist_ok=True)
     name, _, tag = build.PLUGIN.rpartition(":")
+    patch = [{"op": "add", "path": f"{_ARGUMENTS}/-", "value": argument} for argument in arguments]
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -36,6 +38,7 @@ def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool) -> None:
         "configMapGenerator": [
             {"name": "gpu-plugin", "namespace": "kube-system", "behavior": "replace", "files": ["config.yaml"]}
         ],
+        "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(patch)}] if patch else [],
     }
     (directory / "kustomization.yaml").write_text(json.dumps(kustomization))
     (directory / "config.yaml").write_text(json.dumps(config))
