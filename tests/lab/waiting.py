@@ -1,5 +1,6 @@
 """Waiting for what happens somewhere else, for a time that goes by how slow the machine is."""
 
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -23,18 +24,21 @@ class NotYet(Exception):
 @dataclass(frozen=True)
 class Patience:
     """How much longer than written a wait may take: as many times as the machine's last boot took longer than BOOT,
-    `boot` seconds. A machine that is quicker has the time that is written."""
+    `boot` seconds, or as there is more to do on this host now than it has cores, whichever is more."""
 
     boot: float = BOOT
 
+    def slowness(self) -> float:
+        return max(1.0, self.boot / BOOT, os.getloadavg()[0] / (os.cpu_count() or 1))
+
     def allowed(self, seconds: float) -> float:
-        return seconds * max(1.0, self.boot / BOOT)
+        return seconds * self.slowness()
 
     def until(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
         """What `look` returns once it is neither None nor False; a look that fails is one that has seen nothing yet."""
-        deadline = time.monotonic() + self.allowed(seconds)
+        began = time.monotonic()
         last: object = "nothing"
-        while time.monotonic() < deadline:
+        while time.monotonic() - began < self.allowed(seconds):
             try:
                 found = look()
             except (CommandFailed, NotYet, LookupError, subprocess.TimeoutExpired) as error:
@@ -46,5 +50,6 @@ class Patience:
             time.sleep(0.2)
         raise AssertionError(
             f"not within {self.allowed(seconds):.0f} s: {what}; last seen: {last} "
-            f"(allowed are {seconds:.0f} s where a boot takes {BOOT:.0f} s, and it took {self.boot:.0f} s)"
+            f"({seconds:.0f} s are allowed where a boot takes {BOOT:.0f} s and nothing else runs; "
+            f"here and now {self.slowness():.1f} times that, and the boot took {self.boot:.0f} s)"
         )
