@@ -1,4 +1,4 @@
-"""Where gpu-launcher starts: the one place that turns an error into a line and an exit code."""
+"""Where gpu-launcher starts."""
 
 import gc
 
@@ -14,42 +14,22 @@ import os  # noqa: E402
 import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
-from launcher.errors import LauncherError, one_line  # noqa: E402
+from program.entry import ends_with  # noqa: E402
 
 
 def main() -> None:
     try:
-        code = _run() if sys.argv[1:2] == ["run"] else _command()
-        if sys.stdout is not None:  # closed from the start
-            sys.stdout.flush()
-        sys.exit(code)
-    except LauncherError as error:
-        print(f"gpu-launcher: {one_line(error)}", file=sys.stderr)
-        sys.exit(error.exit_code)
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        # Standard output that is full or closed. Python would try to flush it again.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        print(f"gpu-launcher: cannot write: {error.strerror}", file=sys.stderr)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        sys.exit(130)
+        ends_with("gpu-launcher", _run if sys.argv[1:2] == ["run"] else _command)
     finally:
         gc.freeze()
 
 
 def _command() -> Any:
     """What the command returns that the command line names; None where it has just done something."""
-    from click import ClickException
-
     from launcher.cli import command_line
+    from program.commands import called
 
-    try:
-        return command_line(sys.argv[1:])(standalone_mode=False)
-    except ClickException as error:
-        print(f"gpu-launcher: {one_line(error.format_message())} Try: gpu-launcher --help", file=sys.stderr)
-        return error.exit_code
+    return called("gpu-launcher", command_line(sys.argv[1:]))
 
 
 def _run() -> int:

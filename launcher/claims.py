@@ -15,8 +15,9 @@ from launcher.errors import UserError
 from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import Request
 from pci.address import PCIAddress
+from pci.cards import card_of
+from pci.host import Host
 from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
-from pci.sysfs import Host
 
 Device = PCIAddress | UUID | USBAddress
 
@@ -242,7 +243,7 @@ def _same_card(host: Host | None) -> Callable[[PCIAddress, PCIAddress], bool]:
     def same_card(one: PCIAddress, other: PCIAddress) -> bool:
         if one not in host.functions or other not in host.functions:
             return one.shares_slot(other)
-        return any(function.address == other for function in host.card(one))
+        return any(function.address == other for function in card_of(host, one))
 
     return same_card
 

@@ -1,25 +1,19 @@
-"""What can go wrong in the launcher, as one tree.
+"""The launcher's errors whose line of text is not yet split into subject, what is wrong and fix.
 
-LauncherError
-├── UserError     a manifest, a variable or a flag of the user's: exit code 2
-└── Refusal       libvirt or the node says no: exit code 1
+Who converts a raise site takes UserError or Refusal of program.errors; when none is left, this module goes.
 """
 
+from program import errors
+from program.errors import ProgramError as LauncherError
 
-class LauncherError(Exception):
-    """One line: what is wrong, where, and what to do about it."""
-
-    exit_code = 1
-
-
-class UserError(LauncherError):
-    exit_code = 2
+__all__ = ["LauncherError", "Refusal", "UserError"]
 
 
-class Refusal(LauncherError):
-    exit_code = 1
+class UserError(errors.UserError):
+    def __init__(self, line: str) -> None:
+        super().__init__("", line, "")
 
 
-def one_line(text: object) -> str:
-    """The text with whatever would break the line shown as an escape: names come from files and flags."""
-    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))
+class Refusal(errors.Refusal):
+    def __init__(self, line: str) -> None:
+        super().__init__("", line, "")

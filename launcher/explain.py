@@ -24,7 +24,7 @@ The JSON's keys stay; new ones may come. null is for what is not known or is not
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import permutations
 from typing import TypedDict
 
@@ -34,8 +34,9 @@ from launcher.guest_pci.places import Pair, PlacedCard, pairs, what
 from launcher.hostdevs import Card, function_of, mediated
 from launcher.manifest.hostdevices import Request
 from pci.address import PCIAddress
+from pci.host import Host
 from pci.resource import USBAddress
-from pci.sysfs import Host
+from program.output import aligned
 
 # A call, since one of the keys is a word of Python's.
 Passed = TypedDict("Passed", {"host": str, "is": str | None, "guest": str | None})
@@ -106,7 +107,7 @@ def table(found: Explanation) -> str:
                 (named, passed["host"], _or_dash(passed["is"]), _or_dash(passed["guest"]), *place, alias, origin)
             )
             named = alias = origin = ""
-    lines = _aligned(rows) if found["entries"] else ["The manifest has no gpus and no hostDevices."]
+    lines = aligned(rows) if found["entries"] else ["The manifest has no gpus and no hostDevices."]
     if found["distances"]:
         lines += ["", *_distances(found["distances"]), ""]
     lines += [
@@ -181,12 +182,7 @@ def _distances(found: list[Between]) -> list[str]:
 
 
 def _matrix(heading: str, names: list[str], cells: Mapping[tuple[str, str], str]) -> list[str]:
-    return _aligned([(heading, *names), *((one, *(cells.get((one, other), "X") for other in names)) for one in names)])
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return aligned([(heading, *names), *((one, *(cells.get((one, other), "X") for other in names)) for one in names)])
 
 
 def _origin(entry: Explained) -> str:

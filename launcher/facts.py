@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pci.address import PCIAddress
-from pci.details import BAR
+from pci.host import BAR
 from pci.processors import UNKNOWN, Processors
 
 

@@ -18,8 +18,9 @@ from launcher.claims import Claim, Device, LeftOver, claim
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.address import PCIAddress
+from pci.cards import card_of
 from pci.functions import is_on_vfio
-from pci.sysfs import Function, Host, MediatedDevice
+from pci.host import Function, Host, MediatedDevice
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +106,7 @@ def _card(claim: Claim, host: Host | None, companions: Literal["card", "none"], 
         return Card(claim=claim, functions=(), missing=None)
     if companions == "none":
         return Card(claim=claim, functions=(device,), missing=None)
-    found = host.card(device) if host is not None else ()
+    found = card_of(host, device) if host is not None else ()
     others = [function.address for function in found if function.address not in taken]
     taken.update(others)
     return Card(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
@@ -130,7 +131,9 @@ def _rest_of_unit(claimed: Device, host: Host, named: set[Device]) -> Iterable[t
         or any(other.address < function.address and _alike(other, function) for other in others)
     ):
         return ()
-    cards = {card[0].address: card for other in others if not other.is_virtual and (card := host.card(other.address))}
+    cards = {
+        card[0].address: card for other in others if not other.is_virtual and (card := card_of(host, other.address))
+    }
     return tuple(cards[first] for first in sorted(cards))
 
 

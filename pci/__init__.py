@@ -1,4 +1,4 @@
-"""The floor both programs stand on: what the plugin and the launcher must agree on, and the one reader of sysfs.
+"""The floor that both programs stand on: PCI devices as values, the one reader of sysfs, and what the two agree on.
 
 Standard library only, so that importing it costs neither program anything.
 """

@@ -46,3 +46,11 @@ class PCIAddress:
     def shares_slot(self, other: Self) -> bool:
         """Whether both are functions of one slot: of one card, as far as addresses can tell."""
         return (self.domain, self.bus, self.slot) == (other.domain, other.bus, other.slot)
+
+
+def address_or_none(text: str) -> PCIAddress | None:
+    """Return the address that the text is; None if it is none."""
+    try:
+        return PCIAddress.parse(text)
+    except InvalidPCIAddress:
+        return None

@@ -1,12 +1,11 @@
 """What a PCI function is, by its class and vendor, and whether VFIO has it."""
 
-from pci.sysfs import Function
+from pci.host import Function
+from pci.vendors import AMD, NVIDIA
 
 _DISPLAY = 0x03
 _PROCESSING_ACCELERATOR = 0x1200
 _OTHER_BRIDGE = 0x0680
-_AMD = 0x1002
-_NVIDIA = 0x10DE
 
 _CLASS_WORDS = {
     0x0108: "NVMe",
@@ -28,13 +27,13 @@ _CLASS_WORDS = {
 def is_gpu(function: Function) -> bool:
     """Display controllers (class 03xx); AMD's accelerators are processing accelerators (1200)."""
     return function.pci_class >> 16 == _DISPLAY or (
-        function.vendor_id == _AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
+        function.vendor_id == AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
     )
 
 
 def is_nvswitch(function: Function) -> bool:
     """What connects NVIDIA's GPUs with each other; a bridge to lspci, and an endpoint to PCI."""
-    return function.vendor_id == _NVIDIA and function.pci_class >> 8 == _OTHER_BRIDGE
+    return function.vendor_id == NVIDIA and function.pci_class >> 8 == _OTHER_BRIDGE
 
 
 def is_vfio_driver(driver: str) -> bool:

@@ -36,6 +36,30 @@ class Kind(StrEnum):
     USB = "USB_RESOURCE"
 
 
+#: The domain of the resources that are device nodes of the host, unless a flag of the launcher names another.
+NODE_DEVICES = "devices.gpu-launcher.dev"
+
+
+class NodeDevice(StrEnum):
+    """A device node of the host that any number of containers may share; the value is the resource's name below its
+    domain: `devices.gpu-launcher.dev/kvm`."""
+
+    KVM = "kvm"
+    TUN = "tun"
+    VHOST_NET = "vhost-net"
+    VHOST_VSOCK = "vhost-vsock"
+    SEV = "sev"
+
+    @property
+    def node(self) -> str:
+        """Its path below /dev."""
+        return "net/tun" if self is NodeDevice.TUN else self.value
+
+    def resource(self, domain: str = NODE_DEVICES) -> str:
+        """The resource that a container requests for it."""
+        return f"{domain}/{self}"
+
+
 @dataclass(frozen=True, order=True, slots=True)
 class USBAddress:
     """A USB device, as the kernel numbers it: /dev/bus/usb/BBB/DDD. It has another number when it is plugged again."""

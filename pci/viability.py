@@ -9,7 +9,7 @@ is unhealthy: the kubelet counts it, and hands it out to nobody.
 from dataclasses import dataclass
 
 from pci.functions import is_on_vfio, is_vfio_driver, what
-from pci.sysfs import Function, Host, OtherMember
+from pci.host import Function, Host, OtherMember
 
 #: Drivers that hold a function without touching it: the kernel counts them as none (drivers/vfio, "viable").
 PLACEHOLDERS = ("pci-stub",)

@@ -1,13 +1,14 @@
 """What a container gets for the devices it was assigned: one environment variable and the VFIO device nodes."""
 
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pci.functions import is_vfio_driver
 from pci.resource import Kind, encode, variable
-from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV
+from pci.sysfs.attribute import Unreadable, link_name, text
+from pci.sysfs.entries import Entries, unchanged
+from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV, VGPU_TYPE
 from plugin.errors import Refusal
 from plugin.inventory import Device
 from plugin.nodes import Node, egm_nodes
@@ -51,13 +52,9 @@ def allocate(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> Al
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What the verdict on a device rests on, as paths: what a directory's number of entries was, where links led (the
-    end of their targets), what was there and what was not."""
+    """What the verdict on a device rests on: entries of sysfs and /dev, and what its virtual function comes from."""
 
-    entries: tuple[str, int] | None
-    links: tuple[tuple[str, str], ...]
-    present: tuple[str, ...]
-    absent: tuple[str, ...]
+    entries: Entries
     device: Device
 
 
@@ -67,57 +64,41 @@ def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Grou
     present = [f"{dev}{node.host.removeprefix('/dev')}" for node in nodes]
     if device.mdev is not None:
         link = f"{sys}/{MDEVS}/{device.id}/iommu_group"
-        return Grounds(None, ((link, f"/{device.iommu_group}"),), tuple(present), (), device)
+        return Grounds(Entries(None, ((link, f"/{device.iommu_group}"),), tuple(present), ()), device)
     group = f"{sys}/{IOMMU_GROUPS}/{device.iommu_group}/devices"
     endpoints = [(member, f"{group}/{member.address}") for member in device.members if not member.is_bridge]
     present += [f"{path}/{VFIO_DEV}/{member.vfio_device}" for member, path in endpoints if member.vfio_device]
     # What has its place in VFIO is on the driver it was on; what has none (before Linux 6.1 all) is asked for it.
     drivers = [(member.driver, f"{path}/driver") for member, path in endpoints if not member.vfio_device]
     drivers += [(other.driver, f"{group}/{other.name}/{OTHER_DRIVER}") for other in device.others]
-    return Grounds(
-        entries=(group, len(device.members) + len(device.others)),
+    entries = Entries(
+        count=(group, len(device.members) + len(device.others)),
         links=tuple((path, f"/{driver}") for driver, path in drivers if driver),
         present=tuple(present),
         absent=tuple(path for driver, path in drivers if not driver),
-        device=device,
     )
+    return Grounds(entries, device)
 
 
 def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
-    """Whether all of it is still so. Reads nothing else, since it stands between the kubelet and every pod."""
-    try:
-        for one in all_grounds:
-            if one.entries is not None and len(os.listdir(one.entries[0])) != one.entries[1]:
-                return False
-            for path, end in one.links:
-                if not os.readlink(path).endswith(end):
-                    return False
-    except OSError:
-        return False
-    # Devices share some nodes. access() asks less than stat(), and eight cards are fifty questions.
-    present = dict.fromkeys(path for one in all_grounds for path in one.present)
-    return (
-        all(os.access(path, os.F_OK) for path in present)
-        and not any(os.path.lexists(path) for one in all_grounds for path in one.absent)
-        and all(_origin_is_as_seen(sys, one.device) for one in all_grounds)
+    """Whether all of it is still so."""
+    return unchanged([one.entries for one in all_grounds]) and all(
+        _origin_is_as_seen(sys, one.device) for one in all_grounds
     )
 
 
 def _origin_is_as_seen(sys: Path, device: Device) -> bool:
-    """What a virtual function depends on besides: the driver of its physical one, or still being a vGPU."""
+    """Whether a virtual function's physical one is still on its own driver; or whether it is still the vGPU it was."""
     lead = device.lead
     if device.mdev is not None or lead.physical_function is None:
         return True
     try:
         if lead.vgpu_type is not None:
-            current = Path(f"{sys}/{DEVICES}/{lead.address}/nvidia/current_vgpu_type").read_text()
-            return current.strip() == str(lead.vgpu_type)
-        driver = os.readlink(f"{sys}/{DEVICES}/{lead.physical_function}/driver")
-    except FileNotFoundError:
-        return lead.vgpu_type is None  # a driver that goes may leave its virtual functions
-    except OSError:
+            return text(sys, f"{DEVICES}/{lead.address}/{VGPU_TYPE}") == str(lead.vgpu_type)
+        driver = link_name(sys, f"{DEVICES}/{lead.physical_function}/driver")
+    except Unreadable:
         return False
-    return not is_vfio_driver(os.path.basename(driver))
+    return driver is None or not is_vfio_driver(driver)  # a driver that goes may leave its virtual functions
 
 
 def _device(snapshot: Snapshot, resource: str, device_id: str) -> Device:

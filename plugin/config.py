@@ -23,7 +23,8 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from pci.address import PCIAddress
-from pci.sysfs import Function, MediatedDevice
+from pci.host import Function, MediatedDevice
+from pci.resource import NodeDevice
 from plugin.naming import is_prefix, is_resource_name
 from plugin.preference import Policy
 
@@ -35,21 +36,6 @@ class Groups(StrEnum):
 
     WITHHOLD = "withhold"
     TOGETHER = "together"
-
-
-class NodeDevice(StrEnum):
-    """A device node that any number of containers may share; the resource is called
-    `devices.gpu-launcher.dev/<value>`."""
-
-    KVM = "kvm"
-    TUN = "tun"
-    VHOST_NET = "vhost-net"
-    VHOST_VSOCK = "vhost-vsock"
-
-    @property
-    def node(self) -> str:
-        """Its path below /dev."""
-        return "net/tun" if self is NodeDevice.TUN else self.value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

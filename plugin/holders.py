@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from pci.attribute import address_or_none
+from pci.address import address_or_none
 from plugin.inventory import Device, Inventory
 
 if TYPE_CHECKING:

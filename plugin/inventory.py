@@ -10,15 +10,15 @@ from functools import cached_property
 from typing import TypeAlias
 
 from pci.address import PCIAddress
+from pci.cards import Card, cards_of
 from pci.functions import is_gpu, is_nvswitch, is_on_vfio
-from pci.resource import Kind, variable
-from pci.sysfs import Function, Host, MediatedDevice, OtherMember
+from pci.host import Function, Host, MediatedDevice, OtherMember
+from pci.resource import Kind, NodeDevice, variable
+from pci.vendors import PREFIXES
 from pci.viability import not_for_guests, not_viable
-from plugin.config import Config, Groups, NodeDevice, Rule
+from plugin.config import Config, Groups, Rule
 from plugin.errors import Refusal
-from plugin.naming import PREFIXES, PCIIDs, resource_name, type_resource_name
-
-Card = tuple[Function, ...]
+from plugin.naming import PCIIDs, resource_name, type_resource_name
 
 #: A resource, and what it is made of; None for a node device.
 _Claim: TypeAlias = tuple[str, Kind | None]
@@ -92,19 +92,13 @@ class Inventory:
         return {device.id: device for device in self.devices}
 
 
-def node_device_resource(device: NodeDevice) -> str:
-    return f"devices.gpu-launcher.dev/{device}"
-
-
 def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventory | None = None) -> Inventory:
     """Every GPU and NVSwitch of the host and what the config asks for, each with its resource or the reason why not.
 
     Refusal where two resources share one environment variable: a pod could not tell them apart. With the inventory
     from `before`, by the same config, the resource that was not in it is withheld instead.
     """
-    # By its first function each card once, and ascending, as the host's functions are.
-    cards = {card[0].address: card for card in map(host.card, host.functions) if card}
-    wanted = [unit for card in cards.values() if (unit := _unit(host, card, config, pci_ids)) is not None]
+    wanted = [unit for card in cards_of(host) if (unit := _unit(host, card, config, pci_ids)) is not None]
     devices = _told_apart((*_as_offered(host, wanted, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(devices=devices, faults=tuple(map(str, host.faults)), egms=host.egms, noiommu=host.noiommu)
 
@@ -259,7 +253,7 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
     claims = {(device.resource, device.kind) for device in counting if device.resource is not None}
     earlier = {(resource, found[0].kind) for resource, found in before.listed.items()} if before is not None else set()
     by_variable: dict[str, _Claim] = {}
-    for resource in map(node_device_resource, config.node_devices):
+    for resource in (device.resource() for device in config.node_devices):
         by_variable[variable(resource)] = (resource, None)
     clashes: dict[_Claim, str] = {}
     for claim in (*sorted(claims & earlier), *sorted(claims - earlier)):

@@ -17,9 +17,6 @@ from plugin.errors import UserError
 #: Debian's package pci.ids; also where hwdata links it on other systems.
 PCI_IDS = Path("/usr/share/misc/pci.ids")
 
-#: The vendors whose GPUs are offered without being asked for, and the prefix of their resources.
-PREFIXES: Mapping[int, str] = {0x10DE: "nvidia.com", 0x1002: "amd.com", 0x8086: "intel.com"}
-
 _LONGEST = 63
 _LONGEST_PREFIX = 253 - len("requests.")  # the quota for it is called requests.PREFIX/NAME
 _PREFIX = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"

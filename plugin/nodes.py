@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from pci.functions import is_on_vfio
-from plugin.config import NodeDevice
+from pci.resource import NodeDevice
 from plugin.inventory import Device
 
 VFIO = "vfio"

@@ -9,8 +9,8 @@ from typing import Any
 
 import yaml
 
-from plugin.errors import one_line
 from plugin.inventory import Inventory
+from program.problem import one_line
 
 
 def permitted_host_devices(inventory: Inventory) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pci.functions import is_on_vfio, is_vfio_driver
-from pci.sysfs import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV, read_host
+from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, VFIO_DEV, read_host
 from plugin.binding.plan import Write
 
 _DRIVERS = "bus/pci/drivers"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from launcher.checks.finding import Finding, error, warning
 from launcher.manifest.spec import VirtualMachineInstance
-from pci.attribute import Unreadable, text
+from pci.sysfs.attribute import Unreadable, text
 
 _ROOT = "fs/cgroup"
 _MIB = 1 << 20

@@ -15,8 +15,9 @@ from launcher.checks.opening import Outcome, because, is_missing, tried
 from launcher.claims import EntryKind
 from launcher.hostdevs import Card, function_of, mediated
 from pci.functions import is_gpu, is_on_vfio, word
+from pci.host import Function, Host
 from pci.resource import USBAddress
-from pci.sysfs import Function, Host
+from pci.vendors import VENDORS_BELOW
 from pci.viability import not_for_guests, not_viable
 
 _VFIO = "vfio/vfio"
@@ -25,13 +26,6 @@ _ANEW = (
     "if it is another device than was allocated, since the node was booted with others, delete the pod: the kubelet "
     "repeats its old answer"
 )
-
-#: Whose devices the resources of GPUs are named for: 15b3 is Mellanox, which is NVIDIA's.
-_VENDORS: Mapping[str, frozenset[int]] = {
-    "nvidia.com": frozenset({0x10DE, 0x15B3}),
-    "amd.com": frozenset({0x1002, 0x1022}),
-    "intel.com": frozenset({0x8086}),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +105,7 @@ def _strange(card: Card, host: Host) -> Iterator[Finding]:
     if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
         return
     prefix = claim.entry.wants.partition("/")[0]
-    vendors = _VENDORS.get(prefix)
+    vendors = VENDORS_BELOW.get(prefix)
     if vendors is not None and function.vendor_id not in vendors:
         yield error(
             claim.entry,

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
-from launcher.errors import one_line
+from program.problem import one_line
 
 
 class Level(IntEnum):

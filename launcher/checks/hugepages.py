@@ -13,8 +13,8 @@ from launcher.checks.finding import Finding, error
 from launcher.cpus.pinning import Cell
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.quantity import written
-from pci.attribute import Unreadable, names, text
-from pci.processors import NODES
+from pci.sysfs.attribute import Unreadable, names, text
+from pci.sysfs.processors import NODES
 
 _POOLS = "kernel/mm/hugepages"
 _KIB, _MIB = 1 << 10, 1 << 20

@@ -1,18 +1,12 @@
-"""What the user gets: text on stdout, warnings on stderr."""
+"""What the user gets on stderr: warnings."""
 
 import sys
 
-from launcher.errors import one_line
 from launcher.facts import Facts
 from launcher.guest_pci import hole
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.spec import VirtualMachineInstance
-
-
-def print_text(text: str) -> None:
-    # Bytes, so that they are the same in every locale; and not sys.stdout, which is None where it was closed.
-    with open(1, "wb", closefd=False) as stdout:
-        stdout.write(text.encode())
+from program.problem import one_line
 
 
 def warn_of_bars(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> None:

@@ -9,7 +9,6 @@ import typer
 from launcher import paths
 from launcher.checks.finding import Finding, Level, as_json, error, page, said, sorted_by_level, worst
 from launcher.checks.versions import machine_type, qemu_version, versions
-from launcher.commands.answers import print_text
 from launcher.commands.options import Emulation
 from launcher.commands.pods import SYS, Pod
 from launcher.commands.preflight import Place, Start, preflight
@@ -22,6 +21,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import DEFAULT_URI, is_embedded
 from launcher.running.user import become_owner_of
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Version, newer_elements
+from program.output import print_text
 
 _EXIT_CODES = {Level.OK: 0, Level.WARNING: 3, Level.ERROR: 4}
 

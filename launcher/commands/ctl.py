@@ -9,9 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.errors import Refusal, one_line
+from launcher.errors import Refusal
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.user import become_owner_of
+from program.problem import one_line
 
 
 class Action(Enum):

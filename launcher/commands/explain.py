@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from launcher import explain as explaining
-from launcher.commands.answers import print_text, warn_of_bars, warn_of_misplaced
+from launcher.commands.answers import warn_of_bars, warn_of_misplaced
 from launcher.commands.options import (
     DRA,
     VM,
@@ -22,13 +22,13 @@ from launcher.commands.options import (
 )
 from launcher.commands.pods import address_bits_in, passed_on_in, pod_of
 from launcher.cpus.host import cpuset_of_flag, processors_of
-from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.places import placed_cards
 from launcher.guest_pci.topology import laid_out
 from launcher.manifest.reading import read_manifest
 from pci.processors import UNKNOWN
+from program.output import print_text, write_picture
 
 
 def explain(
@@ -68,15 +68,6 @@ def explain(
     if svg is not None:
         from launcher.guest_pci.picture import picture
 
-        _draw(picture(f"{vmi.metadata.namespace}/{vmi.metadata.name}", placed, layout, host), svg)
+        write_picture(picture(f"{vmi.metadata.namespace}/{vmi.metadata.name}", placed, layout, host), svg)
     found = explaining.explanation(cards, layout, placed, left_over, host)
     print_text(explaining.as_json(found) if as_json else explaining.table(found))
-
-
-def _draw(picture: str, file: Path) -> None:
-    try:
-        file.write_text(picture, encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"
-        ) from error

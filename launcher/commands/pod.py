@@ -6,14 +6,13 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.answers import print_text
 from launcher.commands.options import VM, BlockVolume, refuse_other_volumes
 from launcher.errors import UserError
 from launcher.manifest.reading import read_given
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
-
-_NODE_DEVICES = "devices.gpu-launcher.dev"
+from pci.resource import NODE_DEVICES
+from program.output import print_text
 
 
 def pod(
@@ -28,11 +27,11 @@ def pod(
         typer.Option(
             "--node-devices", metavar="DOMAIN", help="The domain of the resources that are /dev/kvm and the like."
         ),
-    ] = _NODE_DEVICES,
+    ] = NODE_DEVICES,
 ) -> None:
     """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node_devices):
-        raise UserError(f"--node-devices {node_devices}: expected a domain, like {_NODE_DEVICES}")
+        raise UserError(f"--node-devices {node_devices}: expected a domain, like {NODE_DEVICES}")
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}: expected an image, like registry.example.com/gpu-launcher:1.0")
     given = read_given(vm)

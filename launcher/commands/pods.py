@@ -13,8 +13,9 @@ from launcher.errors import UserError
 from launcher.hostdevs import Card, passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.spec import VirtualMachineInstance
+from pci.host import Host
 from pci.processors import UNKNOWN, Processors
-from pci.sysfs import Host, NotSysfs, read_host
+from pci.sysfs.functions import NotSysfs, read_host
 
 SYS = Path("/sys")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -50,9 +51,10 @@ def allocated_in(vmi: VirtualMachineInstance, pod: Pod, asking: tuple[Entry, ...
     """What DRA gave to these entries."""
     if not any(isinstance(entry.wants, Request) for entry in asking):
         return {}
-    from launcher.dra import IN_POD, read_allocated
+    from launcher.dra import read_allocated
+    from pci.device_metadata import IN_CONTAINER
 
-    directory = pod.dra if pod.offline else pod.dra or IN_POD
+    directory = pod.dra if pod.offline else pod.dra or IN_CONTAINER
     return read_allocated(asking, vmi.spec.resourceClaims, directory)
 
 

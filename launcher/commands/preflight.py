@@ -40,7 +40,7 @@ from launcher.running.limits import let_lock, open_files
 from launcher.storage.made import Need
 from launcher.storage.needs import needs_of
 from launcher.storage.volumes import facts_of_volumes
-from pci.sysfs import Host
+from pci.host import Host
 
 T = TypeVar("T")
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from launcher.commands.answers import print_text, warn, warn_of_bars, warn_of_misplaced
+from launcher.commands.answers import warn, warn_of_bars, warn_of_misplaced
 from launcher.commands.options import (
     DRA,
     VM,
@@ -27,6 +27,7 @@ from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.manifest.reading import read_manifest
 from launcher.versions import newer_elements, parse_version, refuse_newer
+from program.output import print_text
 
 
 def render(

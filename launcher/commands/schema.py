@@ -2,8 +2,8 @@
 
 import json
 
-from launcher.commands.answers import print_text
 from launcher.schema import json_schema
+from program.output import print_text
 
 
 def schema() -> None:

@@ -19,7 +19,8 @@ from h2.settings import SettingCodes, Settings
 
 from launcher.control.messages import CONTENT_TYPE, RPCError, Status, Unframing, escaped, framed
 from launcher.control.methods import Call, Method
-from launcher.errors import LauncherError, one_line
+from launcher.errors import LauncherError
+from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 

@@ -16,9 +16,10 @@ from launcher.control.api import cmd_pb2 as api
 from launcher.control.api import info_pb2
 from launcher.control.domain_json import domain_json, statistics_json
 from launcher.control.methods import Answer, Method, methods_of, one
-from launcher.errors import LauncherError, Refusal, one_line
+from launcher.errors import LauncherError, Refusal
 from launcher.running import operations
 from launcher.running.vm import VM, Identity, Phase, StopRequested
+from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 

@@ -4,8 +4,9 @@ import re
 from pathlib import Path
 
 from launcher.errors import Refusal, UserError
-from pci.attribute import Unreadable, text
-from pci.processors import Processors, parse_cpulist, read_processors
+from pci.processors import Processors, parse_cpulist
+from pci.sysfs.attribute import Unreadable, text
+from pci.sysfs.processors import read_processors
 
 #: Version 2 and version 1 of cgroups, as a container sees its own (cgroups(7), cpuset(7)).
 _CPUSETS = ("fs/cgroup/cpuset.cpus.effective", "fs/cgroup/cpuset/cpuset.cpus")

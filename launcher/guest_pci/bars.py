@@ -15,9 +15,9 @@ from launcher.errors import Refusal
 from launcher.guest_pci.addresses import Layout
 from launcher.hostdevs import Card
 from pci.address import PCIAddress
-from pci.attribute import Unreadable
-from pci.details import BAR
-from pci.details import read_bars as read_bars_of
+from pci.host import BAR
+from pci.sysfs.attribute import Unreadable
+from pci.sysfs.details import read_bars as read_bars_of
 
 GIB = 1 << 30
 #: What there is unasked: QEMU's pci-hole64-size of q35 and OVMF's PcdPciMmio64Size.

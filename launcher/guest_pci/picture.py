@@ -10,14 +10,14 @@ from uuid import UUID
 
 from drawing.boxes import PAD, Block, Colours, Element, Line, boxed, curve, framed, stacked, svg
 from drawing.trees import Columns, columns, every, flipped, lines, placed
-from launcher.errors import one_line
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.places import PlacedCard, pairs, what
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import Location
-from pci.sysfs import Host
+from pci.host import Host
 from pci.topology import Node, Twig, tree
+from program.problem import one_line
 
 # Okabe and Ito's palette, which the colour-blind tell apart too; without yellow, which is hardly seen on white.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#888888")

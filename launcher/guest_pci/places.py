@@ -11,8 +11,8 @@ from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import Distance, Location, distance
 from pci.functions import is_gpu, word
+from pci.host import Host
 from pci.processors import UNKNOWN, Processors
-from pci.sysfs import Host
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

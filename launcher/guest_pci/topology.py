@@ -11,7 +11,7 @@ from launcher.guest_pci.addresses import Layout, Place, layout, with_seats
 from launcher.hostdevs import Card, function_of
 from launcher.manifest.annotations import TOPOLOGY, TOPOLOGY_POLICY
 from launcher.manifest.spec import VirtualMachineInstance
-from pci.sysfs import Function, Host
+from pci.host import Function, Host
 
 
 def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | None, facts: Facts) -> Layout:

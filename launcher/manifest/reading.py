@@ -9,10 +9,10 @@ import yaml
 from pydantic_core import ErrorDetails, SchemaValidator, ValidationError
 
 from launcher.errors import UserError
-from launcher.manifest.document import read_document
 from launcher.manifest.scalars import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 from launcher.model import Below, validator
+from program.document import read_document
 
 _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
     "VirtualMachine": VirtualMachine,

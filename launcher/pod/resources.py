@@ -12,6 +12,7 @@ from launcher.errors import UserError
 from launcher.manifest.spec import Spec, VirtualMachineInstance
 from launcher.pod.memory import Memory, is_dedicated
 from launcher.quantity import parse_amount, written
+from pci.resource import NodeDevice
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
 _MILLICPU = 100
@@ -79,19 +80,19 @@ def _devices(vmi: VirtualMachineInstance, node_devices: str) -> dict[str, int]:
                 )
             found[entry.deviceName] = found.get(entry.deviceName, 0) + 1
     for node_device in _of_node(vmi):
-        found[f"{node_devices}/{node_device}"] = 1
+        found[node_device.resource(node_devices)] = 1
     return found
 
 
-def _of_node(vmi: VirtualMachineInstance) -> list[str]:
-    """Devices of the node that any number of pods may have, by their name in /dev. passt needs none."""
+def _of_node(vmi: VirtualMachineInstance) -> list[NodeDevice]:
+    """Devices of the node that any number of pods may have. passt needs none."""
     domain, security = vmi.spec.domain, vmi.spec.domain.launchSecurity
     # Who allows QEMU's own CPU wants to run where no /dev/kvm is offered.
-    found = [] if vmi.metadata.annotations.allow_emulation else ["kvm"]
+    found = [] if vmi.metadata.annotations.allow_emulation else [NodeDevice.KVM]
     if domain.devices.autoattachVSOCK:
-        found.append("vhost-vsock")
+        found.append(NodeDevice.VHOST_VSOCK)
     if security is not None and security.tdx is None:
-        found.append("sev")
+        found.append(NodeDevice.SEV)
     return found
 
 

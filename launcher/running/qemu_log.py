@@ -10,7 +10,8 @@ from typing import BinaryIO
 
 from inotify_simple import INotify, flags
 
-from launcher.errors import Refusal, one_line
+from launcher.errors import Refusal
+from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 

@@ -9,10 +9,11 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 
-from launcher.errors import LauncherError, Refusal, one_line
+from launcher.errors import LauncherError, Refusal
 from launcher.running.events import Ending
 from launcher.running.plan import Planner, plan_in
 from launcher.running.vm import VM, StopRequested
+from program.problem import one_line
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
 

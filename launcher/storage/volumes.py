@@ -12,6 +12,8 @@ from launcher.facts import BlockSizes, Facts
 from launcher.manifest.spec import Spec
 from launcher.storage.container_disks import disks_in_image
 from launcher.storage.qcow2 import is_qcow2
+from pci.sysfs.attribute import Unreadable
+from pci.sysfs.block import read_block_sizes
 
 
 def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
@@ -27,11 +29,7 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
     )
     images = {volume.name: disks_in_image(volume, root) for volume in spec.volumes if volume.kind == "containerDisk"}
     matching = [disk.name for disk in spec.disks if disk.blockSize.matches_volume]
-    sizes = {
-        name: found
-        for name in matching
-        if (found := _sizes(_disk(name, block, root), sys / "dev" / "block")) is not None
-    }
+    sizes = {name: found for name in matching if (found := _sizes(_disk(name, block, root), sys)) is not None}
     raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and _is_raw(found[0]))
     return Facts(block=block, raw_images=raw_images, block_sizes=sizes)
 
@@ -47,19 +45,13 @@ def _is_raw(image: Path) -> bool:
         return False
 
 
-def _sizes(path: Path, devices: Path) -> BlockSizes | None:
+def _sizes(path: Path, sys: Path) -> BlockSizes | None:
     try:
         found = path.stat()
         if not stat.S_ISBLK(found.st_mode):
             size = os.statvfs(path).f_bsize
             return BlockSizes(size, size, size)
-        device = devices / f"{os.major(found.st_rdev)}:{os.minor(found.st_rdev)}"
-        # A partition's queue is its disk's (kernel Documentation/ABI/stable/sysfs-block).
-        queue = next(place for place in (device / "queue", device / ".." / "queue") if place.is_dir())
-        logical, physical, discard = (
-            int((queue / name).read_text())
-            for name in ("logical_block_size", "physical_block_size", "discard_granularity")
-        )
-    except (OSError, ValueError, StopIteration):
+        sizes = read_block_sizes(sys, os.major(found.st_rdev), os.minor(found.st_rdev))
+    except (OSError, Unreadable):
         return None
-    return BlockSizes(logical, physical, discard)
+    return None if sizes is None else BlockSizes(*sizes)

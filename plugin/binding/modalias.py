@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pci.sysfs import Function
+from pci.host import Function
 from plugin.errors import Refusal
 
 _ALIASES = "modules.alias"

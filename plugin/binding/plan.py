@@ -9,20 +9,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from pci.address import PCIAddress
-from pci.details import Details
+from pci.cards import Card, card_of, cards_of
 from pci.functions import is_gpu, is_vfio_driver
-from pci.sysfs import DEVICES, Function, Host
+from pci.host import Details, Function, Host
+from pci.sysfs.functions import DEVICES
+from pci.vendors import NVIDIA, PREFIXES
 from pci.viability import PLACEHOLDERS, keeps_its_group
 from plugin.binding.uses import Use
 from plugin.config import Config
 from plugin.errors import Refusal
 from plugin.inventory import fitting
-from plugin.naming import PREFIXES
 
 _PROBE = "bus/pci/drivers_probe"
-_NVIDIA = 0x10DE
-
-Card = tuple[Function, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,13 +103,12 @@ def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]
         if address not in host.functions:
             faults = "".join(f"; {fault}" for fault in host.faults if str(address) in fault.path)
             raise Refusal(f"{address}: this node has no such PCI function{faults}; lspci -D lists what it has")
-    return tuple({card[0].address: card for card in map(host.card, addresses)}.values())
+    return tuple({card[0].address: card for card in (card_of(host, address) for address in addresses)}.values())
 
 
 def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
     """The cards that would be offered if vfio had them: every NVIDIA, AMD and Intel GPU, and what the config fits."""
-    cards = {card[0].address: card for card in map(host.card, host.functions)}
-    return tuple(card for card in cards.values() if _is_offered(host, card, config))
+    return tuple(card for card in cards_of(host) if _is_offered(host, card, config))
 
 
 def _is_offered(host: Host, card: Card, config: Config) -> bool:
@@ -255,7 +252,7 @@ def _own_reason(seen: Seen, card: Card) -> str | None:
             )
         if details.virtual_functions:
             return f"{it} has {details.virtual_functions} virtual functions; bind those, or write 0 to its sriov_numvfs"
-        if function.is_virtual and function.vendor_id == _NVIDIA and function.driver == "nvidia":
+        if function.is_virtual and function.vendor_id == NVIDIA and function.driver == "nvidia":
             return f"{it} is a virtual function of NVIDIA's driver, which gives it to guests as a vGPU"
         mdevs = [str(mdev.uuid) for mdev in seen.host.mdevs if mdev.parent == function.address]
         if mdevs:

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from pci.address import PCIAddress
-from pci.attribute import Unreadable, link_name, names
-from pci.details import read_details
+from pci.cards import Card
 from pci.functions import is_vfio_driver
-from pci.sysfs import DEVICES, Host
+from pci.host import Host
+from pci.sysfs.attribute import Unreadable, link_name, names
+from pci.sysfs.details import read_details
+from pci.sysfs.functions import DEVICES
 from plugin.binding.former import boot_id, read_former, write_former
 from plugin.binding.modalias import best_module, read_aliases
-from plugin.binding.plan import Binding, Card, Move, Plan, Seen, Write, writes
+from plugin.binding.plan import Binding, Move, Plan, Seen, Write, writes
 from plugin.binding.processes import read_processes
 from plugin.binding.uses import uses
 from plugin.errors import Refusal

@@ -8,12 +8,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from pci.attribute import Unreadable, address_or_none, link_name, names, text
 from pci.functions import is_vfio_driver
-from pci.sysfs import DEVICES, Function
+from pci.host import Function
+from pci.sysfs.attribute import names, text
+from pci.sysfs.parts import Part, read_parts
 from plugin.binding.processes import Processes
 
-_NVME_SUBSYSTEMS = "class/nvme-subsystem"
 _IFF_UP = 0x1  # include/uapi/linux/if.h
 _NAMED = 3  # of the processes that have one file open, as many are named
 
@@ -27,24 +27,13 @@ class Use:
     passing: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """A directory that a driver made below a function: a sound card, a disk, a partition, a framebuffer. `node` is the
-    path of its device file below /dev."""
-
-    path: str
-    name: str
-    subsystem: str | None
-    node: str | None
-
-
 def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tuple[Use, ...]:
     """Every use of a function that can be seen, in a fixed order; Unreadable where its sysfs cannot be read.
 
     `sys` and `dev` stand for /sys and /dev. A disk is opened for a moment, for reading and exclusively: the kernel
     refuses that for one that a file system, RAID or ZFS has, whatever mount namespace or pool it is in.
     """
-    parts = tuple(_parts(sys, function))
+    parts = tuple(read_parts(sys, function.address))
     own = [what for part in parts for what in _own_uses(sys, processes, part)]
     if not own:
         own = [claim for part in parts if (claim := _claim(sys, dev, part)) is not None]
@@ -54,7 +43,7 @@ def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tupl
     return (*(Use(what, passing=False) for what in own), *(Use(what, passing=True) for what in opened))
 
 
-def _own_uses(sys: Path, processes: Processes, part: _Part) -> Iterator[str]:
+def _own_uses(sys: Path, processes: Processes, part: Part) -> Iterator[str]:
     if part.subsystem == "graphics":
         yield f"the console may be on framebuffer {part.name} (none is made with drm_kms_helper.fbdev_emulation=0)"
     elif part.subsystem == "net":
@@ -82,40 +71,7 @@ def _nodes_elsewhere(processes: Processes, function: Function) -> list[str]:
     return found
 
 
-def _parts(sys: Path, function: Function) -> Iterator[_Part]:
-    for part in _parts_below(sys, f"{DEVICES}/{function.address}"):
-        yield part
-        if part.subsystem == "nvme":
-            # With multipath the disks are the subsystem's, which several controllers may lead to.
-            for subsystem in names(sys, _NVME_SUBSYSTEMS):
-                if part.name in names(sys, f"{_NVME_SUBSYSTEMS}/{subsystem}"):
-                    yield from _parts_below(sys, f"{_NVME_SUBSYSTEMS}/{subsystem}")
-
-
-def _parts_below(sys: Path, top: str) -> Iterator[_Part]:
-    for directory, below, files in os.walk(sys / top):
-        below[:] = sorted(name for name in below if address_or_none(name) is None)
-        path = str(Path(directory).relative_to(sys))
-        name = path.rpartition("/")[2]
-        if name == "net" and not below:
-            yield _Part(path, name, subsystem="net", node=None)  # others' network namespaces are left out here
-        if path != top and "uevent" in files:
-            yield _Part(path, name, link_name(sys, f"{path}/subsystem"), _node(sys, f"{path}/uevent"))
-
-
-def _node(sys: Path, path: str) -> str | None:
-    try:
-        # A device's own name for itself may stand there too, in any encoding.
-        uevent = (sys / path).read_text(encoding="utf-8", errors="replace")
-    except FileNotFoundError:
-        return None
-    except OSError as error:
-        raise Unreadable(path, f"cannot be read: {error.strerror}") from None
-    match = re.search(r"^DEVNAME=(\S+)$", uevent, re.MULTILINE)
-    return None if match is None else match[1]
-
-
-def _claim(sys: Path, dev: Path, part: _Part) -> str | None:
+def _claim(sys: Path, dev: Path, part: Part) -> str | None:
     """Whether the kernel has a disk for itself, which an exclusive open tells; a disk that cannot be asked counts."""
     if part.subsystem != "block" or part.node is None or text(sys, f"{part.path}/partition") is not None:
         return None  # the whole disk answers for its partitions

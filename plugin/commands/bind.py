@@ -9,11 +9,14 @@ from typing import Annotated
 import typer
 
 from pci.address import InvalidPCIAddress, PCIAddress
+from pci.cards import Card
 from plugin.binding.former import locked
-from plugin.binding.plan import Binding, Card, Plan, Seen, named_cards, offered_cards, plan_bind, plan_unbind
+from plugin.binding.plan import Binding, Plan, Seen, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Places, carry_out, look, sysfs_writer
 from plugin.commands.options import config_of, host_of
-from plugin.errors import Refusal, UserError, one_line
+from plugin.errors import Refusal, UserError
+from program.output import print_text
+from program.problem import one_line
 
 Addresses = Annotated[
     list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
@@ -92,7 +95,7 @@ def _rebind(
             _warn(f"who uses the cards was not wholly seen: {unseen}")
         for move in made.moves:
             for write in move.writes:
-                print(write)
+                print_text(f"{write}\n")
         return
     with locked(state):
         made, unseen = planned()
@@ -100,9 +103,9 @@ def _rebind(
             raise Refusal(f"who uses the cards cannot be seen: {unseen}")
         carry_out(places, made, sysfs_writer(sysfs))
     for move in made.moves:
-        print(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.wanted)}")
+        print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.wanted)}\n")
     if not made.moves:
-        print("nothing to do")
+        print_text("nothing to do\n")
 
 
 def _name(wanted: Binding | None) -> str:

@@ -6,11 +6,11 @@ from typing import Annotated
 
 import typer
 
+from pci.vendors import PREFIXES
 from plugin.commands.options import config_of
 from plugin.config import SELECTORS, Config, Groups, Rule
-from plugin.errors import one_line
-from plugin.inventory import node_device_resource
-from plugin.naming import PREFIXES
+from program.output import print_text
+from program.problem import one_line
 
 config = typer.Typer(help="Say what a config file means, or print its JSON schema.", rich_markup_mode=None)
 
@@ -18,7 +18,7 @@ config = typer.Typer(help="Say what a config file means, or print its JSON schem
 @config.command()
 def check(file: Annotated[Path, typer.Argument(help="The config file.")]) -> None:
     """Read a config file as the daemon would: 0 and what it means, or one line that says what is wrong with it."""
-    print("\n".join([f"{file}: fine", *in_words(config_of(file))]))
+    print_text("\n".join([f"{file}: fine", *in_words(config_of(file)), ""]))
 
 
 def in_words(config: Config) -> list[str]:
@@ -35,7 +35,7 @@ def in_words(config: Config) -> list[str]:
     lines += [f"of the free {resource}: {policy}" for resource, policy in config.prefer.items()]
     lines.append(f"of {'all others' if config.prefer else 'the free devices'}: those nearest to each other")
     for device, count in config.node_devices.items():
-        lines.append(f"/dev/{device.node}: as {node_device_resource(device)}, for {count} containers at once")
+        lines.append(f"/dev/{device.node}: as {device.resource()}, for {count} containers at once")
     if not config.node_devices:
         lines.append("node devices, like /dev/kvm: none")
     lines.append(
@@ -61,4 +61,4 @@ def schema() -> None:
     """Print the JSON schema of the file, for editors."""
     from plugin.config_file import schema as schema_of_the_file
 
-    print(json.dumps(schema_of_the_file(), indent=2))
+    print_text(json.dumps(schema_of_the_file(), indent=2) + "\n")

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 
 import typer
 
-from pci.details import BAR, Details
 from pci.functions import what
-from pci.sysfs import Function
+from pci.host import BAR, Details, Function
 from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, Severity, examine, parameters, size
 from plugin.inventory import Device
 from plugin.naming import PCI_IDS, read_pci_ids
+from program.output import aligned, print_text
 
 _EXIT_CODES = {Severity.OK: 0, Severity.NOTE: 0, Severity.WARNING: 3, Severity.PROBLEM: 4}
 _COLUMNS = 80
@@ -43,7 +43,8 @@ def doctor(
         proc, dev = proc or Path("/proc"), dev or Path("/dev")
     evidence = read_evidence(sysfs, proc, dev, host_of(sysfs), config_of(config), read_pci_ids(pci_ids))
     findings = examine(evidence)
-    print(json.dumps(_as_json(evidence, findings), indent=2) if as_json else _as_page(evidence, findings))
+    text = json.dumps(_as_json(evidence, findings), indent=2) if as_json else _as_page(evidence, findings)
+    print_text(f"{text}\n")
     raise typer.Exit(_EXIT_CODES[_worst(findings)])
 
 
@@ -60,16 +61,13 @@ def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
             if number == 0 or severity > Severity.NOTE:
                 lines.append("")
             lines += _about(alike)
-    rows = [
-        _HEADER,
-        *(_row(evidence, device, function) for device in evidence.devices for function in device.functions),
-    ]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    functions = [(device, function) for device in evidence.devices for function in device.functions]
+    header, *rows = aligned([_HEADER, *(_row(evidence, *each) for each in functions)])
     if evidence.devices:
-        lines += ["", _aligned(_HEADER, widths)]
+        lines += ["", f"  {header}"]
     for device in evidence.devices:
         lines += _heading(evidence, device)
-        lines += [_aligned(_row(evidence, device, function), widths) for function in device.functions]
+        lines += [f"  {row}" for (its, _), row in zip(functions, rows, strict=True) if its is device]
     return "\n".join(lines)
 
 
@@ -142,10 +140,6 @@ def _largest(bars: tuple[BAR, ...] | None) -> str:
         return "none"
     largest = max(bars, key=lambda bar: bar.size)
     return f"{largest.number}: {size(largest.size)}"
-
-
-def _aligned(row: tuple[str, ...], widths: list[int]) -> str:
-    return "  " + "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
 
 
 def _as_json(evidence: Evidence, findings: tuple[Finding, ...]) -> dict[str, Any]:

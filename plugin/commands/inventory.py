@@ -9,14 +9,15 @@ from typing import Annotated, Any
 
 import typer
 
-from pci.sysfs import Host
 from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
-from plugin.errors import Refusal, UserError, one_line
+from plugin.errors import Refusal, UserError
 from plugin.holders import Use, holders
 from plugin.inventory import Device, take_inventory
 from plugin.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.nodes import read_nodes
 from plugin.snapshot import Snapshot
+from program.output import aligned, print_text, write_picture
+from program.problem import one_line
 
 
 def inventory(
@@ -54,13 +55,17 @@ def inventory(
         sees_pods=uses is not None,
     )
     if svg is not None:
-        _draw(snapshot, host, svg)
+        # lxml, for nobody who asks for a table.
+        from plugin.picture import picture
+
+        write_picture(picture(snapshot, host), svg)
     if permitted:
         from plugin.permitted import permitted_yaml
 
-        print(permitted_yaml(snapshot.inventory), end="")
+        print_text(permitted_yaml(snapshot.inventory))
     else:
-        print(json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names))
+        text = json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names)
+        print_text(f"{text}\n")
 
 
 def _uses(named: Path | None, *, is_this_node: bool) -> frozenset[Use] | None:
@@ -79,27 +84,10 @@ def _uses(named: Path | None, *, is_this_node: bool) -> frozenset[Use] | None:
         raise Refusal(f"cannot ask the kubelet who has what: {error}") from error
 
 
-def _draw(snapshot: Snapshot, host: Host, file: Path) -> None:
-    # lxml, for nobody who asks for a table.
-    from plugin.picture import picture
-
-    try:
-        file.write_text(picture(snapshot, host), encoding="utf-8")
-    except OSError as error:
-        raise UserError(
-            f"{file}: cannot write the picture: {error.strerror}; expected a file in a directory that can be written"
-        ) from error
-
-
 def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     rows = [("ADDRESS", "MODEL", "DRIVER", "GROUP", "NUMA", "OFFERED AS")]
     rows += [_row(snapshot, device) for device in snapshot.inventory.devices]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    # The last column is the longest and needs no padding.
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row[:-1], widths, strict=False)) + f"  {row[-1]}"
-        for row in rows
-    ]
+    lines = aligned(rows)
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
     lines += [f"not read: {fault}" for fault in snapshot.inventory.faults]

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from pci.sysfs import Host, NotSysfs, read_host
+from pci.host import Host
+from pci.sysfs.functions import NotSysfs, read_host
 from plugin.config import Config
 from plugin.errors import Refusal
 from plugin.inventory import Inventory, take_inventory

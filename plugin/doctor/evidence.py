@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.attribute import Unreadable
-from pci.details import Details, read_details
-from pci.platform import Platform, read_platform
-from pci.sysfs import Function, Host
+from pci.host import Details, Function, Host
+from pci.platform import Platform
+from pci.sysfs.attribute import Unreadable
+from pci.sysfs.details import read_details
+from pci.sysfs.platform import read_platform
 from plugin.config import Config
 from plugin.inventory import Device, take_inventory
 from plugin.naming import PCIIDs

@@ -12,7 +12,7 @@ from enum import IntEnum, StrEnum
 
 from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.platform import Platform
-from pci.sysfs import IOMMU_GROUPS, OTHER_DRIVER
+from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import keeps_its_group
 from plugin.config import Groups
 from plugin.doctor.evidence import Evidence

@@ -20,12 +20,12 @@ from drawing.boxes import (
     svg,
     written,
 )
-from pci.sysfs import Host
+from pci.host import Host
 from pci.topology import leaves, tree
-from plugin.errors import one_line
 from plugin.picture.cards import State, by, node_cards, title, wrapped
 from plugin.picture.layout import laid_out, sheet
 from plugin.snapshot import Snapshot
+from program.problem import one_line
 
 _NOTE_LETTERS = 110  # of the longest line of a reason
 

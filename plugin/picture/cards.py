@@ -8,11 +8,12 @@ from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
 from drawing.boxes import Colours, Line
+from pci.cards import card_of
 from pci.functions import what
-from pci.sysfs import Function, Host
-from plugin.errors import one_line
+from pci.host import Function, Host
 from plugin.inventory import Device
 from plugin.snapshot import Snapshot
+from program.problem import one_line
 
 if TYPE_CHECKING:
     from pci.address import PCIAddress
@@ -181,7 +182,7 @@ def _drivers(card: tuple[Function, ...]) -> str:
 
 
 def _by_card(host: Host, functions: Iterable[Function]) -> Iterable[tuple[Function, ...]]:
-    return map(tuple, by(functions, lambda function: host.card(function.address)[0].address).values())
+    return map(tuple, by(functions, lambda function: card_of(host, function.address)[0].address).values())
 
 
 def _alike_together(cards: list[Card]) -> list[Card]:

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
+from pci.sysfs.bus import is_off_the_bus
 from plugin.config import Config
 from plugin.errors import PluginError
 from plugin.nodes import CDEVS, VFIO
 from plugin.serving import podresources
-from plugin.serving.bus import is_off_the_bus
 from plugin.serving.events import Directories, Gathered, Uevents
 from plugin.serving.kubelet import Kubelet, Registrations, kubelet_directory, serve
 from plugin.serving.monitoring import monitoring

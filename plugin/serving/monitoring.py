@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 import grpc
 
 from plugin.errors import Refusal
-from plugin.inventory import node_device_resource
 from plugin.serving.kubelet import Registrations
 from plugin.serving.server import Context
 from plugin.serving.watch import Watch
@@ -143,4 +142,4 @@ def _all_watched(watch: Watch, registrations: Registrations) -> bool:
 
 
 def _resources(watch: Watch) -> list[str]:
-    return [*watch.snapshot.inventory.listed, *map(node_device_resource, watch.config.node_devices)]
+    return [*watch.snapshot.inventory.listed, *(device.resource() for device in watch.config.node_devices)]

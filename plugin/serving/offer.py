@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from pci.resource import NodeDevice
 from plugin.allocation import Allocation, Grounds, allocate, grounds, hold, pick
-from plugin.config import NodeDevice
 from plugin.errors import Refusal
-from plugin.inventory import Device, node_device_resource
+from plugin.inventory import Device
 from plugin.nodes import Node
 from plugin.preference import Place, preferred
 from plugin.serving.watch import Watch
@@ -88,7 +88,7 @@ class NodeDeviceOffer:
     """A device node that containers share: as many places as the config says, all the same node."""
 
     def __init__(self, device: NodeDevice, watch: Watch) -> None:
-        self.resource = node_device_resource(device)
+        self.resource = device.resource()
         self._device = device
         self._watch = watch
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from pci.sysfs import Host, read_host
+from pci.host import Host
+from pci.sysfs.functions import read_host
 from tests.lab.lab import Lab
 from tests.processes import FIXTURES
 

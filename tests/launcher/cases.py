@@ -27,8 +27,9 @@ from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
 from launcher.versions import Version, parse_version
+from pci.host import Host
 from pci.processors import UNKNOWN
-from pci.sysfs import Host, read_host
+from pci.sysfs.functions import read_host
 from tests.processes import FIXTURES
 
 VMS = FIXTURES / "vms"

@@ -8,7 +8,7 @@ from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU, HostDevice, Request
 from pci.address import PCIAddress
 from pci.resource import USBAddress
-from pci.sysfs import read_host
+from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, devices
 

@@ -9,7 +9,8 @@ from launcher.hostdevs import passed_on
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
-from pci.sysfs import Host, read_host
+from pci.host import Host
+from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import case
 from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE

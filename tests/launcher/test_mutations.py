@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from lxml import etree
 
-from launcher.errors import LauncherError, one_line
-from launcher.manifest.document import read_document
+from launcher.errors import LauncherError
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
+from program.document import read_document
+from program.problem import one_line
 from tests.launcher.cases import Case, cases
 from tests.launcher.pod.made import text_of
 from tests.launcher.test_domain import SCHEMA

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
-from launcher.manifest.document import read_document
 from launcher.schema import json_schema
+from program.document import read_document
 from tests.conftest import Command
 from tests.launcher.cases import VMS
 

@@ -8,7 +8,7 @@ from launcher.guest_pci.addresses import Layout, layout
 from launcher.hostdevs import whole_cards
 from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU, HostDevice
-from pci.sysfs import Host
+from pci.host import Host
 
 #: Its libvirt, 9.0.0, is built without passt; `libvirt.getVersion()` of later ones is greater.
 DEBIAN_12 = 9_000_000

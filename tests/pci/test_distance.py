@@ -6,7 +6,8 @@ from hypothesis import strategies as st
 
 from pci.address import PCIAddress
 from pci.distance import Distance, Location, distance
-from pci.sysfs import Function, read_host
+from pci.host import Function
+from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 
 

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pci.attribute import Unreadable
-from pci.processors import UNKNOWN, cpulist, parse_cpulist, read_processors
+from pci.processors import UNKNOWN, cpulist, parse_cpulist
+from pci.sysfs.attribute import Unreadable
+from pci.sysfs.processors import read_processors
 from tests.compose import Processors, compose
 from tests.conftest import Machine
 

@@ -1,7 +1,8 @@
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.sysfs import Host, read_host
+from pci.host import Host
+from pci.sysfs.functions import read_host
 from pci.topology import Branch, BridgeKind, Node, Twig, tree
 from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.conftest import Machine

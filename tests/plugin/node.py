@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.sysfs import read_host
+from pci.cards import card_of
+from pci.sysfs.functions import read_host
 from plugin.binding.former import read_former
 from plugin.binding.plan import Binding, Plan, Write, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Places, carry_out, look
@@ -73,7 +74,7 @@ class Node:
     def drivers(self) -> list[str | None]:
         """Of the card's functions, the first one first."""
         host = read_host(self.sys)
-        return [function.driver for function in host.card(PCIAddress.parse(GPU))]
+        return [function.driver for function in card_of(host, PCIAddress.parse(GPU))]
 
 
 def lines(plan: Plan) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from pci.sysfs import read_host
+from pci.sysfs.functions import read_host
 from plugin.allocation import Allocation, allocate, grounds, hold, pick
 from plugin.config import Config, Groups, Rule
 from plugin.errors import Refusal

@@ -9,10 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pci import details
 from pci.address import PCIAddress
-from pci.attribute import Unreadable
-from pci.sysfs import DEVICES, EGMS, FILES, IOMMU_GROUPS, LINKS, MDEVS, read_host
+from pci.cards import card_of
+from pci.sysfs import details
+from pci.sysfs.attribute import Unreadable
+from pci.sysfs.bus import is_off_the_bus
+from pci.sysfs.functions import DEVICES, EGMS, FILES, IOMMU_GROUPS, LINKS, MDEVS, read_host
 from plugin.allocation import pick
 from plugin.config import Config, Groups, Rule
 from plugin.errors import PluginError
@@ -20,7 +22,6 @@ from plugin.holders import Use, holders
 from plugin.inventory import take_inventory
 from plugin.naming import PCIIDs
 from plugin.nodes import read_nodes
-from plugin.serving.bus import is_off_the_bus
 from plugin.snapshot import Snapshot
 from tests.breaking import Break, breaks, broken
 from tests.compose import RTX_3090, Function, bridge, card, compose
@@ -121,7 +122,7 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
     def holds(found: list[Break], config: Config) -> None:
         with broken(sys, found):
             host = read_host(sys)
-            assert host.card(PCIAddress.parse(HEALTHY)) == as_made.card(PCIAddress.parse(HEALTHY))
+            assert card_of(host, PCIAddress.parse(HEALTHY)) == card_of(as_made, PCIAddress.parse(HEALTHY))
             assert host.groups[11] == as_made.groups[11]
             for address in as_made.functions:
                 if address not in host.functions and os.path.lexists(sys / DEVICES / str(address)):

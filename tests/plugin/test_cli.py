@@ -55,6 +55,14 @@ def test_what_was_recorded_can_be_read_back(gpu_plugin: Command, machine: Machin
     assert again.stdout == gpu_plugin("inventory", "--sysfs", machine("rtx-2060"), *PCI_IDS).stdout
 
 
+def test_a_directory_with_something_in_it_is_left_alone(gpu_plugin: Command, machine: Machine, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("keep")
+    result = gpu_plugin("record", tmp_path, "--sysfs", machine("rtx-2060"))
+    assert "expected a new or empty directory to record into" in result.stderr
+    assert result.returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "problem", "exit_code"),
     [

@@ -11,6 +11,7 @@ import pytest
 from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
 from grpc_health.v1.health_pb2_grpc import HealthStub
 
+from pci.resource import NodeDevice
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, plug, unplug
@@ -336,9 +337,10 @@ def test_where_nobody_says_who_has_what_the_log_does(machine: Machine, kubelet: 
 def test_a_node_device_is_shared_by_as_many_as_the_config_says_while_it_is_there(
     machine: Machine, kubelet: Kubelet, dev: Path, config: Path
 ) -> None:
-    config.write_text("node_devices: {kvm: 3, tun: 2}\n")
+    config.write_text("node_devices: {kvm: 3, tun: 2, sev: 1}\n")
     (dev / "kvm").touch()
-    tun = "devices.gpu-launcher.dev/tun"
+    (dev / "sev").touch()
+    tun, sev = NodeDevice.TUN.resource(), NodeDevice.SEV.resource()
     with serve(machine("two-rtx-3090"), kubelet.directory, "--config", config, *BY_EVENTS):
         kubelet.wait_until(lambda: kubelet.healthy(KVM) == ("kvm-0", "kvm-1", "kvm-2"))
         kubelet.wait_until(lambda: health(kubelet, tun) == {"tun-0": "Unhealthy", "tun-1": "Unhealthy"})
@@ -347,6 +349,8 @@ def test_a_node_device_is_shared_by_as_many_as_the_config_says_while_it_is_there
             (node,) = answer.devices
             assert (node.host_path, node.container_path, node.permissions) == ("/dev/kvm", "/dev/kvm", "rw")
             assert dict(answer.envs) == {}
+        kubelet.wait_until(lambda: kubelet.healthy(sev) == ("sev-0",))
+        assert [node.host_path for node in kubelet.allocate(sev, 1).devices] == ["/dev/sev"]
         (dev / "net").mkdir()
         (dev / "net/tun").touch()
         kubelet.wait_until(lambda: kubelet.healthy(tun) == ("tun-0", "tun-1"))

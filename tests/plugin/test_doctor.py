@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from pci.platform import read_platform
-from pci.sysfs import read_host
+from pci.sysfs.functions import read_host
+from pci.sysfs.platform import read_platform
+from pci.sysfs.recording import record
 from plugin.config import Config, Groups, Rule
 from plugin.doctor.evidence import read_evidence
 from plugin.doctor.findings import Check, Finding, Severity, examine
 from plugin.naming import PCIIDs
-from plugin.record import record
 from tests.compose import (
     RTX_2060,
     SYSFS,

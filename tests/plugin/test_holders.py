@@ -3,7 +3,7 @@ from pathlib import Path
 
 import pytest
 
-from pci.sysfs import read_host
+from pci.sysfs.functions import read_host
 from plugin.config import Config, Groups, Rule
 from plugin.health import troubles
 from plugin.holders import Use, holders

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from pci.address import PCIAddress
-from pci.resource import Kind
-from pci.sysfs import read_host
-from plugin.config import Config, Groups, NodeDevice, Rule
+from pci.resource import Kind, NodeDevice
+from pci.sysfs.functions import read_host
+from plugin.config import Config, Groups, Rule
 from plugin.errors import Refusal
 from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs

@@ -3,7 +3,8 @@ from pathlib import Path
 import pytest
 
 from pci.address import PCIAddress
-from pci.sysfs import Function, read_host
+from pci.host import Function
+from pci.sysfs.functions import read_host
 from plugin.binding.modalias import Alias, best_module, parse_aliases, read_aliases
 from plugin.errors import Refusal
 from tests.conftest import Machine

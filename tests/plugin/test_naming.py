@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pci.vendors import PREFIXES
 from plugin.errors import UserError
 from plugin.naming import (
-    PREFIXES,
     PCIIDs,
     is_resource_name,
     read_pci_ids,

@@ -6,7 +6,8 @@ import pytest
 import yaml
 
 from pci.address import PCIAddress
-from pci.sysfs import Host, MediatedDevice, read_host
+from pci.host import Host, MediatedDevice
+from pci.sysfs.functions import read_host
 from plugin.config import Config, Rule
 from plugin.inventory import Inventory, take_inventory
 from plugin.naming import PCIIDs

@@ -9,15 +9,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pci.address import PCIAddress
-from pci.attribute import Fault
-from pci.sysfs import Function, Host, MediatedDevice, read_host
+from pci.host import Fault, Function, Host, MediatedDevice
+from pci.sysfs.functions import read_host
 from plugin.config import Config, Groups, Rule
-from plugin.errors import one_line
 from plugin.holders import Use, holders
 from plugin.inventory import take_inventory
 from plugin.naming import PCIIDs
 from plugin.picture import picture
 from plugin.snapshot import Snapshot
+from program.problem import one_line
 from tests import compose
 from tests.conftest import Command, Machine
 from tests.pictures import Box, Drawn, assert_nothing_overlaps, read_back, squeezed

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from pci.address import PCIAddress
 from pci.functions import is_gpu
-from pci.sysfs import read_host
+from pci.sysfs.functions import read_host
 from plugin.errors import Refusal
 from plugin.preference import Place, Policy, preferred
 from tests.conftest import Machine

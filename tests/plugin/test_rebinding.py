@@ -16,8 +16,8 @@ from plugin.binding.rebinding import StillWriting, sysfs_writer
 from plugin.errors import Refusal
 from tests.compose import RTX_2060, card
 from tests.kernel import Killed, Sysfs, bind, load, process, refuses
+from tests.pci.sysfs.test_recording import contents
 from tests.plugin.node import BOUND, DAILY, GPU, Node, addresses, lines, rtx
-from tests.plugin.test_record import contents
 
 
 @pytest.fixture

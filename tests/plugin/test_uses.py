@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pci.address import PCIAddress
-from pci.sysfs import read_host
+from pci.sysfs.functions import read_host
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import Use, uses
 from tests.compose import RTX_2060, Function, card, compose, desktop

@@ -14,7 +14,7 @@ from launcher.commands.pods import Pod
 from launcher.commands.preflight import Place, preflight
 from launcher.manifest.reading import read_manifest
 from launcher.running.embedded import DEFAULT_URI
-from pci.sysfs import DEVICES, IOMMU_GROUPS
+from pci.sysfs.functions import DEVICES, IOMMU_GROUPS
 from tests.breaking import Break, breaks, broken
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes

@@ -29,7 +29,7 @@ from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running import guest
 from pci.address import PCIAddress
-from pci.details import BAR
+from pci.host import BAR
 from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case

@@ -17,8 +17,9 @@ from launcher.hostdevs import passed_on, whole_cards
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
 from pci.distance import Distance, Location, distance
+from pci.host import Host
 from pci.processors import NUMANode, Processors
-from pci.sysfs import Host, read_host
+from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import Case, case
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, devices, laid_out

@@ -11,8 +11,9 @@ from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card, passed_on
 from launcher.manifest.reading import read_manifest
+from pci.host import Host
 from pci.processors import NUMANode, Processors
-from pci.sysfs import Host, read_host
+from pci.sysfs.functions import read_host
 from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.launcher.cases import case
 from tests.launcher.guest_pci.test_addresses import Way, distance, in_guest, levels

@@ -1,0 +1,110 @@
+"""The file in which a DRA driver tells a container the device of a request (KEP-5304, "DRA device attributes downward
+API"). The launcher reads it; its path below the directory, and what is in it:
+
+    resourceclaims/CLAIM/REQUEST/DRIVER-metadata.json                a claim by its name
+    resourceclaimtemplates/NAME/REQUEST/DRIVER-metadata.json         one made from a template, by its name in the pod
+
+    {"apiVersion": "metadata.resource.k8s.io/v1alpha1", "requests": [{"name": "gpu", "devices": [
+        {"attributes": {"resource.kubernetes.io/pciBusID": {"string": "0000:41:00.0"}}}]}]}
+
+The file is a stream of JSON documents that say the same in several versions of the format. A request of several
+devices, or of several drivers, is refused: an entry of the manifest is one device, for KubeVirt too.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path, PurePath
+from typing import Any
+from uuid import UUID
+
+from pci.address import InvalidPCIAddress, PCIAddress
+
+#: Where the files are in a container.
+IN_CONTAINER = Path("/var/run/kubernetes.io/dra-device-attributes")
+#: What each file's name ends with; before it stands the driver's name.
+SUFFIX = "-metadata.json"
+
+_VERSION = "metadata.resource.k8s.io/v1alpha1"
+_PCI = "resource.kubernetes.io/pciBusID"
+_MDEV = "mdevUUID"
+
+
+class InvalidMetadata(ValueError):
+    """The file names no device, or several; the words follow its path."""
+
+
+def of_claim(claim: str, request: str) -> PurePath:
+    """Return the directory of a request of the claim with this name."""
+    return PurePath("resourceclaims", claim, request)
+
+
+def of_template(name: str, request: str) -> PurePath:
+    """Return the directory of a request of a claim that was made from a template; `name` is the pod's for it."""
+    return PurePath("resourceclaimtemplates", name, request)
+
+
+def decode(text: str, request: str) -> PCIAddress | UUID:
+    """Return the one device of a request, by the file's first document of a version that is known here.
+
+    A UUID is that of a mediated device. Raise InvalidMetadata if the file is malformed or does not name one device.
+    """
+    requests = _objects(_document(text), "requests")
+    entry = next((each for each in requests if each.get("name") == request), None)
+    if entry is None:
+        names = ", ".join(str(each.get("name")) for each in requests)
+        raise InvalidMetadata(f"has {f'the requests {names}' if names else 'no requests'}; expected {request}")
+    devices = _objects(entry, "devices")
+    if len(devices) != 1:
+        raise InvalidMetadata(f"has {len(devices)} devices; expected one: a request of count 1 for each entry")
+    attributes = devices[0].get("attributes") or {}
+    # A mediated device may have its parent's address beside its UUID.
+    if (uuid := _string(attributes, _MDEV)) is not None:
+        try:
+            return UUID(uuid)
+        except ValueError:
+            raise InvalidMetadata(f"{_MDEV}: {uuid!r} is not a UUID") from None
+    if (address := _string(attributes, _PCI)) is not None:
+        try:
+            return PCIAddress.parse(address)
+        except InvalidPCIAddress as error:
+            raise InvalidMetadata(f"{_PCI}: {error}") from None
+    raise InvalidMetadata(f"its device has neither {_PCI} nor {_MDEV}; expected one of them, as a string")
+
+
+def _document(text: str) -> dict[str, Any]:
+    versions = []
+    for document in _documents(text):
+        if not isinstance(document, dict) or not isinstance(version := document.get("apiVersion"), str):
+            raise InvalidMetadata(f"has a document without apiVersion; expected apiVersion: {_VERSION}")
+        if version == _VERSION:
+            return document
+        versions.append(version)
+    raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}; expected a document of {_VERSION}")
+
+
+def _documents(text: str) -> Iterator[Any]:
+    text = text.rstrip()
+    end = 0
+    try:
+        while end < len(text):
+            start = len(text) - len(text[end:].lstrip())
+            document, end = json.JSONDecoder().raw_decode(text, start)
+            yield document
+    except (ValueError, RecursionError) as error:
+        raise InvalidMetadata(f"is not JSON: {error}") from error
+
+
+def _objects(parent: dict[str, Any], name: str) -> list[dict[str, Any]]:
+    objects = parent.get(name) or []
+    if not (isinstance(objects, list) and all(isinstance(each, dict) for each in objects)):
+        raise InvalidMetadata(f"{name} is no list of objects; expected DRA's device metadata")
+    return objects
+
+
+def _string(attributes: Any, name: str) -> str | None:
+    """Return the value of {"name": {"string": "value"}}; None if it is missing, empty or of another type."""
+    match attributes.get(name) if isinstance(attributes, dict) else None:
+        case {"string": str(text)} if text:
+            return text
+        case _:
+            return None

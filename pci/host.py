@@ -1,0 +1,161 @@
+"""What is known of a node's PCI functions, IOMMU groups and mediated devices, as frozen values.
+
+pci.sysfs reads them; what follows from them is decided elsewhere.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from uuid import UUID
+
+from pci.address import PCIAddress
+
+_PCI_BRIDGE = 0x0604
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Function:
+    """One PCI function.
+
+    `pci_class` has 24 bits: base class, subclass, programming interface. `numa_node` is None where the firmware did
+    not say (the kernel's -1). `root` is the host bridge (`pci0000:40`), `bridges` the chain of bridges below it, from
+    the root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's
+    driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
+    in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1.
+    """
+
+    address: PCIAddress
+    vendor_id: int
+    device_id: int
+    pci_class: int
+    subsystem_vendor_id: int
+    subsystem_device_id: int
+    driver: str | None
+    iommu_group: int | None
+    numa_node: int | None
+    root: str
+    bridges: tuple[PCIAddress, ...]
+    physical_function: PCIAddress | None
+    vgpu_type: int | None
+    vfio_device: str | None
+
+    @property
+    def is_virtual(self) -> bool:
+        return self.physical_function is not None
+
+    @property
+    def is_bridge(self) -> bool:
+        return self.pci_class >> 8 == _PCI_BRIDGE
+
+    @property
+    def pci_id(self) -> str:
+        """Vendor and device as lspci -n prints them: `10de:1f08`."""
+        return f"{self.vendor_id:04x}:{self.device_id:04x}"
+
+    @property
+    def subsystem_id(self) -> str:
+        """Vendor and device of the board: `1462:3756`; `0000:0000` where it has none."""
+        return f"{self.subsystem_vendor_id:04x}:{self.subsystem_device_id:04x}"
+
+
+@dataclass(frozen=True, slots=True)
+class BAR:
+    """A base address register (BAR) of a function, one line of its `resource` file.
+
+    `size` is in bytes. `assigned` is False for a BAR of memory for which the kernel found no address. `is_io`: the BAR
+    is of I/O ports, not of memory.
+    """
+
+    number: int
+    size: int
+    prefetchable: bool
+    memory_64: bool
+    assigned: bool
+    is_io: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Details:
+    """What is read of a function only when somebody looks closely (pci.sysfs.details).
+
+    `boot_vga`: the firmware put its screen on this function. `power_state`: D0, D3hot, D3cold ...; None if the kernel
+    is older than 5.10. `reset_methods`: in the order in which the kernel tries them; empty if the admin took all away;
+    None if the function has no reset, or the kernel is older than 5.15 (pci_dev_reset_method_attr_is_visible in
+    drivers/pci/pci.c). `bars`: None if `resource` was not recorded. `virtual_functions`: how many exist now;
+    `virtual_functions_possible`: how many there can be; both None without SR-IOV.
+    """
+
+    boot_vga: bool
+    power_state: str | None
+    reset_methods: tuple[str, ...] | None
+    bars: tuple[BAR, ...] | None
+    virtual_functions: int | None
+    virtual_functions_possible: int | None
+    driver_override: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class MediatedDevice:
+    """A device that a driver made of a part of another: its type by name (`GRID T4-1Q`), its parent, its group, and
+    the name of its node in /dev/vfio/devices."""
+
+    uuid: UUID
+    type_name: str
+    parent: PCIAddress
+    iommu_group: int | None
+    vfio_device: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OtherMember:
+    """A member of an IOMMU group that is no PCI function: its name on its own bus (`INTC1055:00`, a platform device),
+    and its driver; `is_readable` is whether that could be read."""
+
+    name: str
+    driver: str | None
+    is_readable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """An entry of sysfs that could not be read: its path below the root of sysfs, and what is wrong with it."""
+
+    path: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
+
+
+@dataclass(frozen=True)
+class Host:
+    """A node's PCI functions by address, ascending; its IOMMU groups by number; and what could not be read.
+
+    `groups` has all functions that the kernel lists for a group, also those missing from `functions` because they
+    could not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio
+    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `mdevs` are ascending by UUID. `vgpu_types` are the
+    names of NVIDIA's vGPU types by number, for the types that some virtual function can still become. `egms` are
+    Grace's extended GPU memories (`egm4`) and the GPUs each belongs to.
+    """
+
+    functions: Mapping[PCIAddress, Function]
+    groups: Mapping[int, tuple[PCIAddress, ...]]
+    noiommu: frozenset[int]
+    faults: tuple[Fault, ...]
+    mdevs: tuple[MediatedDevice, ...] = ()
+    vgpu_types: Mapping[int, str] = field(default_factory=dict)
+    egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
+    others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
+
+    @cached_property
+    def _slots(self) -> Mapping[tuple[int, int, int], tuple[Function, ...]]:
+        slots: dict[tuple[int, int, int], tuple[Function, ...]] = {}
+        for function in self.functions.values():
+            at = function.address
+            key = (at.domain, at.bus, at.slot)
+            slots[key] = (*slots.get(key, ()), function)
+        return slots
+
+    def slot(self, address: PCIAddress) -> tuple[Function, ...]:
+        """The functions of this address's slot, ascending."""
+        return self._slots.get((address.domain, address.bus, address.slot), ())

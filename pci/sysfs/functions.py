@@ -1,0 +1,299 @@
+"""Reads a node's PCI functions, IOMMU groups and mediated devices.
+
+`read_host` returns a Host: every function that could be read, every IOMMU group, every mediated device, and a Fault for
+each entry that could not be read.
+
+The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci, sysfs-kernel-iommu_groups and
+sysfs-bus-vfio-mdev. `uevent` holds driver, class and IDs in one read (pci_uevent in drivers/pci/pci-driver.c), which
+is what makes a node with a thousand functions readable in some ten milliseconds.
+"""
+
+import os
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from pathlib import Path
+from uuid import UUID
+
+from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
+from pci.host import Fault, Function, Host, MediatedDevice, OtherMember
+from pci.sysfs.attribute import Unreadable, link, link_name, names, number, text
+from pci.vendors import NVIDIA
+
+#: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
+#: None of it identifies a single device: serial numbers stand in `config` and `vpd`, which are not recorded.
+VGPU_TYPE, VGPU_TYPES = "nvidia/current_vgpu_type", "nvidia/creatable_vgpu_types"
+FILES = ("uevent", "numa_node", VGPU_TYPE, VGPU_TYPES)
+LINKS = ("iommu_group", "physfn", "driver")
+VFIO_DEV = "vfio-dev"  # below a function: a directory with the name of its node in /dev/vfio/devices
+VFIO_DEV_NUMBER = "dev"  # in that one
+GROUP_NAME = "name"  # of a group; most have none
+OTHER_DRIVER = "driver"  # of a group's member that is no PCI function
+
+DEVICES = "bus/pci/devices"
+IOMMU_GROUPS = "kernel/iommu_groups"
+MDEVS = "bus/mdev/devices"
+MDEV_TYPE = "mdev_type"
+MDEV_TYPE_NAME = "mdev_type/name"
+EGMS = "class/egm"
+EGM_GPUS = "gpu_devices"
+
+_UEVENT = re.compile(
+    r"(?:DRIVER=(?P<driver>\S+)\n)?PCI_CLASS=(?P<class>[0-9A-F]{1,6})\n"
+    r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<device>[0-9A-F]{4})\n"
+    r"PCI_SUBSYS_ID=(?P<subsystem_vendor>[0-9A-F]{4}):(?P<subsystem_device>[0-9A-F]{4})(?:\n|$)",
+    re.ASCII,
+)
+
+
+class NotSysfs(Exception):
+    """The directory given as /sys has no PCI devices below it."""
+
+    def __init__(self, sys: Path) -> None:
+        super().__init__(f"{sys}: expected a sysfs tree, with {DEVICES} below it; name one with --sysfs")
+
+
+def require_sysfs(sys: Path) -> None:
+    """NotSysfs where that directory stands for no /sys."""
+    if not os.path.isdir(sys / DEVICES):
+        raise NotSysfs(sys)
+
+
+def read_host(sys: Path) -> Host:
+    """Read the node whose /sys is `sys`; NotSysfs where that directory is none."""
+    require_sysfs(sys)
+    faults: list[Fault] = []
+    functions: dict[PCIAddress, Function] = {}
+    for name in _names(sys, DEVICES, faults):
+        try:
+            function = _read_function(sys, name)
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+        else:
+            functions[function.address] = function
+    groups, others, noiommu = _read_groups(sys, functions, faults)
+    return Host(
+        functions=dict(sorted(functions.items())),
+        groups=groups,
+        noiommu=noiommu,
+        others=others,
+        mdevs=_read_mdevs(sys, faults),
+        vgpu_types=_read_vgpu_types(sys, functions, faults),
+        egms=_read_egms(sys, faults),
+        faults=tuple(faults),
+    )
+
+
+def _read_function(sys: Path, name: str) -> Function:
+    entry = f"{DEVICES}/{name}"
+    try:
+        address = PCIAddress.parse(name)
+    except InvalidPCIAddress as error:
+        raise Unreadable(entry, str(error)) from None
+    target = link(sys, entry)
+    if target is None:
+        raise Unreadable(entry, "was removed while it was read")
+    root, bridges = _way(target.rpartition("/")[0])
+    if not root:
+        raise Unreadable(entry, f"links to {target!r}; expected a path below a host bridge, pciDDDD:BB")
+    # To where the link leads: going through it every time takes half as long again.
+    place = target.removeprefix("../../../") if target.startswith("../../../devices/") else entry
+    try:
+        return _read_function_at(sys, place, address, root, bridges)
+    except Unreadable as unreadable:
+        fault = unreadable.fault
+        raise Unreadable(fault.path.replace(place, entry, 1), fault.problem) from None
+
+
+def _read_function_at(
+    sys: Path, place: str, address: PCIAddress, root: str, bridges: tuple[PCIAddress, ...]
+) -> Function:
+    uevent = _uevent(sys, f"{place}/uevent")
+    vendor_id = int(uevent["vendor"], 16)
+    physical_function = _physical_function(sys, f"{place}/physfn")
+    vgpu_type = None
+    if vendor_id == NVIDIA and physical_function is not None:
+        # 0 is a virtual function that is no vGPU yet.
+        vgpu_type = number(sys, f"{place}/{VGPU_TYPE}", "[0-9]{1,9}", "the number of a vGPU type") or None
+    return Function(
+        address=address,
+        vendor_id=vendor_id,
+        device_id=int(uevent["device"], 16),
+        pci_class=int(uevent["class"], 16),
+        subsystem_vendor_id=int(uevent["subsystem_vendor"], 16),
+        subsystem_device_id=int(uevent["subsystem_device"], 16),
+        driver=uevent["driver"],
+        iommu_group=_group(sys, f"{place}/iommu_group"),
+        numa_node=_numa_node(sys, f"{place}/numa_node"),
+        root=root,
+        bridges=bridges,
+        physical_function=physical_function,
+        vgpu_type=vgpu_type,
+        # Other drivers have no such directory, and looking for it costs as much as all the rest.
+        vfio_device=_vfio_device(sys, place) if vgpu_type or "vfio" in (uevent["driver"] or "") else None,
+    )
+
+
+def _uevent(sys: Path, path: str) -> re.Match[str]:
+    found = text(sys, path)
+    if found is None:
+        raise Unreadable(path, "missing: the function is being removed, or the tree is incomplete")
+    match = _UEVENT.match(found)
+    if match is None:
+        raise Unreadable(path, f"holds {found[:80]!r}; expected lines with DRIVER, PCI_CLASS, PCI_ID, PCI_SUBSYS_ID")
+    return match
+
+
+@lru_cache(maxsize=1024)  # all functions of a card have one way, and every look asks again
+def _way(directory: str) -> tuple[str, tuple[PCIAddress, ...]]:
+    """The host bridge and the bridges above a function, read off its path in the device tree.
+
+    bus/pci/devices/0000:41:00.0 -> ../../../devices/pci0000:40/0000:40:01.0/0000:41:00.0
+    """
+    root = ""
+    bridges: list[PCIAddress] = []
+    for part in directory.split("/"):
+        if part.startswith("pci"):
+            # A host bridge may sit below another (Intel VMD: pci0000:00/0000:00:0e.0/pci10000:e0): the last counts.
+            root, bridges = part, []
+        elif root and (bridge := address_or_none(part)) is not None:
+            bridges.append(bridge)
+    return root, tuple(bridges)
+
+
+def _read_groups(
+    sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]
+) -> tuple[Mapping[int, tuple[PCIAddress, ...]], Mapping[int, tuple[OtherMember, ...]], frozenset[int]]:
+    groups: dict[int, set[PCIAddress]] = {}
+    others: dict[int, tuple[OtherMember, ...]] = {}
+    noiommu: set[int] = set()
+    for function in functions.values():
+        if function.iommu_group is not None:
+            groups.setdefault(function.iommu_group, set()).add(function.address)
+    for name in _names(sys, IOMMU_GROUPS, faults):
+        path = f"{IOMMU_GROUPS}/{name}"
+        try:
+            group = _group_number(path, name)
+            if text(sys, f"{path}/{GROUP_NAME}") == "vfio-noiommu":
+                noiommu.add(group)
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+            continue
+        for member in _names(sys, f"{path}/devices", faults):
+            if (address := address_or_none(member)) is not None:
+                groups.setdefault(group, set()).add(address)
+            else:
+                others[group] = (*others.get(group, ()), _read_other_member(sys, f"{path}/devices/{member}", faults))
+    return {group: tuple(sorted(groups[group])) for group in sorted(groups)}, others, frozenset(noiommu)
+
+
+def _read_other_member(sys: Path, path: str, faults: list[Fault]) -> OtherMember:
+    name = path.rpartition("/")[2]
+    try:
+        return OtherMember(name, link_name(sys, f"{path}/{OTHER_DRIVER}"))
+    except Unreadable as unreadable:
+        faults.append(unreadable.fault)
+        return OtherMember(name, None, is_readable=False)
+
+
+def _read_mdevs(sys: Path, faults: list[Fault]) -> tuple[MediatedDevice, ...]:
+    found: list[MediatedDevice] = []
+    for name in _names(sys, MDEVS, faults):
+        try:
+            found.append(_read_mdev(sys, name))
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+    return tuple(sorted(found, key=lambda mdev: mdev.uuid))
+
+
+def _read_mdev(sys: Path, name: str) -> MediatedDevice:
+    entry = f"{MDEVS}/{name}"
+    try:
+        uuid = UUID(name)
+    except ValueError:
+        raise Unreadable(entry, f"{name!r} is not the UUID of a mediated device") from None
+    # bus/mdev/devices/UUID -> ../../../devices/pci0000:00/0000:00:02.0/UUID
+    parent = address_or_none((link(sys, entry) or "").rpartition("/")[0].rpartition("/")[2])
+    if parent is None:
+        raise Unreadable(entry, "expected a link to a directory below its parent, a PCI function")
+    # Intel's types have no name of their own; the directory's is i915-GVTg_V5_4.
+    type_name = text(sys, f"{entry}/{MDEV_TYPE_NAME}") or link_name(sys, f"{entry}/{MDEV_TYPE}")
+    if not type_name:
+        raise Unreadable(f"{entry}/{MDEV_TYPE}", "missing: the device is being removed, or the tree is incomplete")
+    return MediatedDevice(
+        uuid, type_name, parent, _group(sys, f"{entry}/iommu_group"), vfio_device=_vfio_device(sys, entry)
+    )
+
+
+def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]) -> Mapping[int, str]:
+    """The lists of all virtual functions taken together: each one names only what it can become now.
+
+    ID    : vGPU Name
+    1145  : NVIDIA L40S-1B
+    """
+    found: dict[int, str] = {}
+    for function in functions.values():
+        if function.vendor_id == NVIDIA and function.is_virtual:
+            try:
+                listed = text(sys, f"{DEVICES}/{function.address}/{VGPU_TYPES}")
+            except Unreadable as unreadable:
+                faults.append(unreadable.fault)
+                continue
+            for line in (listed or "").splitlines():
+                identity, _, name = line.partition(":")
+                if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
+                    found[int(identity)] = name.strip()
+    return dict(sorted(found.items()))
+
+
+def _read_egms(sys: Path, faults: list[Fault]) -> Mapping[str, tuple[PCIAddress, ...]]:
+    found: dict[str, tuple[PCIAddress, ...]] = {}
+    for name in _names(sys, EGMS, faults):
+        path = f"{EGMS}/{name}/{EGM_GPUS}"
+        try:
+            found[name] = tuple(sorted(map(PCIAddress.parse, (text(sys, path) or "").split())))
+        except InvalidPCIAddress as error:
+            faults.append(Fault(path, str(error)))
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+    return found
+
+
+def _vfio_device(sys: Path, entry: str) -> str | None:
+    found = [name for name in names(sys, f"{entry}/{VFIO_DEV}") if name.startswith("vfio")]
+    return found[0] if found else None
+
+
+def _group(sys: Path, path: str) -> int | None:
+    name = link_name(sys, path)
+    return None if name is None else _group_number(path, name)
+
+
+def _group_number(path: str, name: str) -> int:
+    if not (name.isascii() and name.isdecimal()):
+        raise Unreadable(path, f"{name!r} is not the number of an IOMMU group")
+    return int(name)
+
+
+def _physical_function(sys: Path, path: str) -> PCIAddress | None:
+    name = link_name(sys, path)
+    if name is None:
+        return None
+    try:
+        return PCIAddress.parse(name)
+    except InvalidPCIAddress as error:
+        raise Unreadable(path, str(error)) from None
+
+
+def _numa_node(sys: Path, path: str) -> int | None:
+    # A kernel built without CONFIG_NUMA has no such file.
+    node = number(sys, path, r"-1|[0-9]{1,9}", "the number of a NUMA node, or -1")
+    return None if node is None or node < 0 else node
+
+
+def _names(sys: Path, directory: str, faults: list[Fault]) -> list[str]:
+    try:
+        return names(sys, directory)
+    except Unreadable as unreadable:
+        faults.append(unreadable.fault)
+        return []

@@ -1,0 +1,32 @@
+"""Where a program ends: the one place that turns an error into a line and an exit code."""
+
+import os
+import sys
+from collections.abc import Callable
+from typing import NoReturn
+
+from program.errors import ProgramError
+from program.problem import one_line
+
+
+def ends_with(program: str, call: Callable[[], int | None]) -> NoReturn:
+    """Call it, and end the process with the exit code that it returns, or that its error has.
+
+    `program` is the name that stands before each line on standard error.
+    """
+    try:
+        code = call()
+        if sys.stdout is not None:  # closed from the start
+            sys.stdout.flush()
+        sys.exit(code)
+    except ProgramError as error:
+        print(f"{program}: {error}", file=sys.stderr)
+        sys.exit(error.exit_code)
+    except OSError as error:
+        # Standard output that is full or closed. Python would try to flush it again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        subject = "cannot write" if error.filename is None else one_line(error.filename)
+        print(f"{program}: {subject}: {error.strerror}", file=sys.stderr)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,52 @@
+"""What is wrong with a thing and what to do about it, as one value; and how bad it is.
+
+Every error of both programs carries a Problem, and so does every finding of `gpu-plugin doctor` and
+`gpu-launcher check`.
+"""
+
+from enum import IntEnum
+from typing import NamedTuple
+
+
+class Severity(IntEnum):
+    """How bad a finding is, the worst last.
+
+    An ERROR keeps a device from guests or a guest from starting. A WARNING is a danger, or means that a guest may not
+    do well. A NOTE is worth knowing. OK says that a thing is as it should be.
+    """
+
+    OK = 0
+    NOTE = 1
+    WARNING = 2
+    ERROR = 3
+
+    @property
+    def word(self) -> str:
+        """The name in lower case, for text and JSON."""
+        return self.name.lower()
+
+    @property
+    def exit_code(self) -> int:
+        """The exit code of a command whose worst finding this is."""
+        return {Severity.WARNING: 3, Severity.ERROR: 4}.get(self, 0)
+
+
+class Problem(NamedTuple):
+    """A thing, what is wrong with it, and what to do about it.
+
+    `subject` names a file, a field, a device, a resource. `wrong` is what goes after its name, or after "it". `fix` is
+    a sentence of what to do, or what was expected. As text it is one line, `subject: wrong; fix`.
+    """
+
+    subject: str
+    wrong: str
+    fix: str
+
+    def __str__(self) -> str:
+        text = f"{self.subject}: {self.wrong}" if self.subject else self.wrong
+        return one_line(f"{text}; {self.fix}" if self.fix else text)
+
+
+def one_line(text: object) -> str:
+    """Return the text with whatever would break the line shown as an escape: names come from files and flags."""
+    return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))
