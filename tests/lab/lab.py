@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -41,11 +42,14 @@ class Lab:
         return self.plugin()
 
     def configure(self, config: Mapping[str, Any], *arguments: str) -> None:
-        """Apply deploy/plugin with these: where only the config is another one, another ConfigMap."""
+        """Apply deploy/plugin with these: where only the config is another one, another ConfigMap, which the kubelet is
+        made to look at now and not within a minute."""
         directory = "/run/lab/plugin"
         bind = not self.machine.binds_at_boot
         pods.overlay(self.box.path(directory), config, bind=bind, arguments=arguments)
         self.cluster.kubectl("apply", "-k", directory)
+        looked = f"lab/looked={time.monotonic()}"
+        self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)
 
     def plugin(self) -> str:
         """The plugin's pod, once it is ready and not about to go."""

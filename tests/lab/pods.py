@@ -77,7 +77,7 @@ def vm(
 
     `annotations` are the VM's, and `more` is merged into its spec; with `run_strategy` it is a VirtualMachine. The rest
     is done to the pod: variables of its own, `without` capabilities, and with `share_processes` the launcher is not its
-    first process. The guest has `grace` seconds to shut down.
+    first process; and whether it is ready is looked at seldom. The guest has `grace` seconds to shut down.
     """
     metadata = {"name": name, "annotations": {"gpu-launcher.dev/allow-emulation": "true", **(annotations or {})}}
     spec = _merged(
@@ -113,6 +113,8 @@ def vm(
     (pod,) = (found for found in objects if found["kind"] == "Pod")
     (container,) = pod["spec"]["containers"]
     container["env"] += [{"name": name, "value": value} for name, value in (env or {}).items()]
+    # Each look is a process in the container, which takes an emulated processor a second.
+    container["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
     capabilities = container["securityContext"]["capabilities"]
     capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
     pod["spec"]["shareProcessNamespace"] = share_processes

@@ -139,7 +139,7 @@ def test_ctl_says_that_it_runs_and_the_pod_is_ready(lab: Lab, vm: Console) -> No
     assert lab.cluster.kubectl("exec", "first", "--", "gpu-launcher", "ctl", "state").startswith(
         "default/first: running"
     )
-    lab.until("the pod is ready", lambda: _is_ready(lab, "first"), 60)
+    lab.until("the pod is ready", lambda: _is_ready(lab, "first"), 150)
 
 
 def test_check_has_nothing_to_say_against_what_runs(lab: Lab, vm: Console) -> None:
