@@ -90,8 +90,11 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
 
 
 def _kernel_arguments(machine: Machine) -> str:
+    """Ticks come periodically: a timer that the kernel sets for each is lost now and then where processors are emulated
+    by threads that have to wait for a core, and that processor then stands still."""
     return " ".join([
-        "console=ttyS0 quiet panic=-1 mitigations=off root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
+        "console=ttyS0 quiet panic=-1 mitigations=off highres=off nohz=off",
+        "root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
         *(["intel_iommu=on", "iommu=nopt"] if machine.iommu else []),
         *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),
         *(["lab.cdevs"] if machine.cdevs else []),
