@@ -12,7 +12,7 @@ image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-
 
 lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
-	.venv/bin/pytest tests/lab $(ARGS)
+	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile $(ARGS)
 
 lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy or bare
 	.venv/bin/python -m tests.lab.shell $(MACHINE)

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.bench.process import cpu_seconds, proportional_set_size
-from tests.bench.table import Beside, Line, table, within_beside, within_times
+from tests.bench.table import Beside, Line, beside, table, within_times
 from tests.processes import BIN, ROOT
 
 _COLD, _WARM = 5, 7
@@ -159,11 +159,11 @@ def lines() -> Iterator[Line]:
             time.sleep(_IDLE)
             idle = Beside([(ours.cpu() - before[0]) * 1e3], [(floor.cpu() - before[1]) * 1e3])
     yield within_times("exec to running, cold", cold, "ms", 1.25)
-    yield within_beside("exec to running, warm", warm, "ms", 600)
-    yield within_beside("memory (PSS) beside an idle QEMU", memory, "MB", 55)
-    yield within_beside("the same, once somebody has asked", asked, "MB", 55)
-    yield within_beside("SIGTERM to everything gone, no grace", stop, "ms", 1300)
-    yield within_beside(f"idle CPU in {_IDLE} s", idle, "ms", 5)
+    yield within_times("exec to running, warm", warm, "ms", 1.5)
+    yield within_times("memory (PSS) beside an idle QEMU", memory, "MB", 2)
+    yield within_times("the same, once somebody has asked", asked, "MB", 2.5)
+    yield within_times("SIGTERM to everything gone, no grace", stop, "ms", 1.25)
+    yield beside(f"idle CPU in {_IDLE} s", idle, "ms")
 
 
 def _ask(place: Place) -> None:

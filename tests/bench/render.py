@@ -1,6 +1,6 @@
 """gpu-launcher render: whole processes, timed in turn, so that a noisy machine is noisy for all of them alike.
 
-Each command runs once to warm up, then RUNS times in turn with the others; what counts is the ratio of medians.
+Each command runs once to warm up, then RUNS times in turn with the others; what counts is the median of the ratios.
 `virt-install` (Debian's package virtinst) runs beside ours.
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.bench.table import Beside, table, within_times
 from tests.processes import BIN, FIXTURES, ROOT
 
 RUNS = 15
@@ -36,6 +37,11 @@ class Timed:
     command: Sequence[str]
     cpu: list[float]
     wall: list[float]
+
+    @property
+    def milliseconds(self) -> list[float]:
+        """Wall, of each run."""
+        return [wall * 1e3 for wall in self.wall]
 
     def run(self, environ: Mapping[str, str], *, counted: bool) -> None:
         before = os.times()
@@ -72,8 +78,14 @@ def main() -> None:
         to_floor = wall / statistics.median(floor.wall)
         print(f"{one.name:<72} {wall * 1000:5.0f} ms {cpu * 1000:5.0f} ms {to_imports:8.2f}x {to_floor:5.1f}x")
     ours, virt_install = timed[2], timed[-1]
-    ratio = statistics.median(ours.wall) / statistics.median(virt_install.wall)
-    print(f"gpu-launcher render takes {ratio:.2f} of virt-install's time")
+    print(
+        table(
+            within_times(
+                f"gpu-launcher render, the floor is {name}", Beside(ours.milliseconds, its.milliseconds), "ms", most
+            )
+            for name, its, most in (("virt-install", virt_install, 1.0), ("the imports", imports, 1.4))
+        )
+    )
 
 
 if __name__ == "__main__":

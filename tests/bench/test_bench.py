@@ -12,7 +12,7 @@ from tests.bench import allocate, convert, launch
 from tests.bench.contestant import Contestant, floor, gpu_plugin, serving
 from tests.bench.machine import VARIABLE, Machine, build
 from tests.bench.process import cpu_seconds, proportional_set_size
-from tests.bench.table import Beside, percentile, within, within_beside, within_more, within_times
+from tests.bench.table import Beside, alone, beside, percentile, table, within_times
 
 BOTH = ("0000:01:00.0", "0000:02:00.0")
 
@@ -71,13 +71,16 @@ def test_ratios_are_of_the_runs_and_not_of_the_medians() -> None:
     line = within_times("", values, "ms", 2)
     assert (line.ours, line.floor, line.ratio, line.reached) == ("20.0 ms", "10.0 ms", "2.00x", True)
     assert not within_times("", values, "ms", 1.9).reached
-    assert within_more("", values, "ms", 10).reached
-    assert not within_more("", values, "ms", 9).reached
 
 
-def test_a_bound_is_ours_and_not_the_floors() -> None:
-    assert within_beside("", Beside([5, 6, 70], [100, 100, 100]), "ms", 6).reached
-    assert not within_beside("", Beside([5, 6, 70], [1, 1, 1]), "ms", 5).reached
+def test_only_a_ratio_has_a_verdict() -> None:
+    lines = [
+        within_times("reached", Beside([1.0], [1.0]), "ms", 1),
+        within_times("not reached", Beside([2.0], [1.0]), "ms", 1),
+        beside("beside nothing", Beside([1.0], [0.0]), "ms"),
+        alone("alone", [1.0], "ms", 50),
+    ]
+    assert [line.split()[-1] for line in table(lines).splitlines()[1:]] == ["yes", "NO", "ms", "ms"]
 
 
 def test_the_launcher_and_the_floor_run_the_same_guest_and_leave_nothing() -> None:
@@ -91,10 +94,8 @@ def test_the_launcher_and_the_floor_run_the_same_guest_and_leave_nothing() -> No
             assert stopped < 60
 
 
-def test_what_never_comes_is_not_reached() -> None:
-    line = within("", [1, 2, math.inf], "ms", p50=5, max=50)
-    assert (line.ours, line.reached) == ("p50 2.0 ms, max never", False)
-    assert within("", [1, 2, math.inf], "ms", p50=2).reached
+def test_what_never_comes_is_said() -> None:
+    assert alone("", [1, 2, math.inf], "ms", 50, 100).ours == "p50 2.0 ms, max never"
 
 
 def test_the_conversion_that_is_timed_converts(capsys: pytest.CaptureFixture[str]) -> None:

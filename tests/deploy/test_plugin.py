@@ -164,14 +164,19 @@ def test_the_readme_says_what_each_mount_and_privilege_is_for(container: Contain
 
 def test_probes_and_prometheus_ask_the_ports_that_are_served() -> None:
     served = SERVE.parameters()
-    live, ready = SERVE.manifest["livenessProbe"]["grpc"], SERVE.manifest["readinessProbe"]["grpc"]
-    assert live == {"port": served["health"]}
+    start, live, ready = (SERVE.manifest[f"{probe}Probe"]["grpc"] for probe in ("startup", "liveness", "readiness"))
+    assert start == live == {"port": served["health"]}
     assert ready == {"port": served["health"], "service": REGISTERED}
     annotations = read(PLUGIN / "daemonset.yaml")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(served["metrics"])
     ports = {port["name"]: port["containerPort"] for port in SERVE.manifest["ports"]}
     assert ports == {"metrics": served["metrics"], "health": served["health"]}
     assert all(f"`{port}`" in README for port in ports.values())
+
+
+def test_a_plugin_that_takes_ten_minutes_to_start_is_not_started_again() -> None:
+    probe = SERVE.manifest["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] >= 600
 
 
 @pytest.mark.parametrize("directory", [PLUGIN, EXAMPLE], ids=lambda path: path.name)

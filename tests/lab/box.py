@@ -11,9 +11,11 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from tests.lab.waiting import Patience, T
 
 #: The node's network: a bridge in the box; the control plane has the first address, the node the second.
 CONTROL_PLANE = "10.88.0.1"
@@ -44,9 +46,11 @@ class LabNeeds(Exception):
 
 
 class Box:
-    """Commands and long-running programs in the namespaces of process `pid`."""
+    """Commands and long-running programs in the namespaces of process `pid`. Whatever is waited for in the lab has its
+    limit by the box's patience."""
 
     def __init__(self, pid: int, environ: Mapping[str, str]) -> None:
+        self.patience = Patience()
         self._pid = pid
         self._environ = dict(environ)
         self._programs: dict[str, subprocess.Popen[bytes]] = {}
@@ -60,12 +64,15 @@ class Box:
         """Where each program's log is: NAME.log."""
         return self.path("/run/lab/log")
 
+    def until(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
+        return self.patience.until(what, look, seconds)
+
     def argv(self, *argv: str | Path) -> list[str]:
         """The command line that runs `argv` in the box."""
         return ["nsenter", f"--target={self._pid}", *_NAMESPACES, "--", *map(str, argv)]
 
     def run(self, *argv: str | Path, stdin: str | None = None, seconds: float = 60) -> subprocess.CompletedProcess[str]:
-        """A command in the box, to its end."""
+        """A command in the box, to its end; subprocess.TimeoutExpired where that does not come."""
         return subprocess.run(
             self.argv(*argv),
             env=self._environ,
@@ -74,7 +81,7 @@ class Box:
             capture_output=True,
             text=True,
             errors="replace",
-            timeout=seconds,
+            timeout=self.patience.allowed(seconds),
             check=False,
         )
 

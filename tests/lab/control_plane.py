@@ -1,29 +1,18 @@
 """Kubernetes' control plane in the box, and kubectl to talk to it."""
 
 import json
-import subprocess
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from tests.lab import build
 from tests.lab.box import CONTROL_PLANE, Box
-
-T = TypeVar("T")
+from tests.lab.waiting import CommandFailed
 
 _HOME = "/run/lab/kubernetes"
 #: Every node there is by its own name, so that the Node authorizer is in force.
 _NODES = ("modern", "legacy", "bare")
-
-
-class KubectlFailed(Exception):
-    """kubectl's own words."""
-
-
-class NotYet(Exception):
-    """What there is while something else is waited for."""
 
 
 class Cluster:
@@ -33,10 +22,10 @@ class Cluster:
         self._box = box
 
     def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
-        """Its standard output. KubectlFailed where it fails."""
+        """Its standard output. CommandFailed where it fails, subprocess.TimeoutExpired where it does not end."""
         done = self._box.run(*self.argv(*arguments), stdin=stdin, seconds=seconds)
         if done.returncode != 0:
-            raise KubectlFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+            raise CommandFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
     @staticmethod
@@ -53,24 +42,7 @@ class Cluster:
 
     def delete(self, kind: str, name: str) -> None:
         """And wait until it is gone, which it may be already."""
-        self.kubectl("delete", kind, name, "--ignore-not-found", "--timeout=300s", seconds=320)
-
-
-def until(what: str, look: Callable[[], T | None], seconds: float) -> T:
-    """What `look` returns once it is neither None nor False; a look that fails is one that has seen nothing yet."""
-    deadline = time.monotonic() + seconds
-    last: object = "nothing"
-    while time.monotonic() < deadline:
-        try:
-            found = look()
-        except (KubectlFailed, NotYet, LookupError, subprocess.TimeoutExpired) as error:
-            last = error
-        else:
-            if found is not None and found is not False:
-                return found
-            last = found
-        time.sleep(0.2)
-    raise AssertionError(f"not within {seconds:.0f} s: {what}; last seen: {last}")
+        self.kubectl("delete", kind, name, "--ignore-not-found", "--timeout=0", seconds=300)
 
 
 @contextmanager
@@ -97,7 +69,7 @@ def running_control_plane(box: Box) -> Iterator[Cluster]:
         "--kubelet-preferred-address-types", "InternalIP",
     )  # fmt: skip
     cluster = Cluster(box)
-    until("the API server is ready", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok", 120)
+    box.until("the API server is ready", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok", 120)
     credentials = [
         f"--{what}={_HOME}/admin.conf"
         for what in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
@@ -108,7 +80,7 @@ def running_control_plane(box: Box) -> Iterator[Cluster]:
         "--service-account-private-key-file", f"{_HOME}/sa.key",
         "--flex-volume-plugin-dir", f"{_HOME}/volumes",
     )  # fmt: skip
-    until("the default service account is there", lambda: cluster.get("serviceaccount", "default"), 120)
+    box.until("the default service account is there", lambda: cluster.get("serviceaccount", "default"), 120)
     yield cluster
 
 

@@ -4,6 +4,7 @@ import json
 import shutil
 import subprocess
 import tempfile
+import time
 from base64 import b64decode
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -14,9 +15,10 @@ from typing import Any
 from launcher.paths import MANIFEST
 from tests.lab import build, pods
 from tests.lab.box import Box, opened_box
-from tests.lab.control_plane import Cluster, KubectlFailed, NotYet, running_control_plane, until
+from tests.lab.control_plane import Cluster, running_control_plane
 from tests.lab.machine import Machine
 from tests.lab.node import IMAGES, Node, booted
+from tests.lab.waiting import CommandFailed, NotYet, T
 
 
 @dataclass(frozen=True)
@@ -26,20 +28,28 @@ class Lab:
     node: Node
     machine: Machine
 
-    def start_plugin(self, config: Mapping[str, Any] = pods.CARDS) -> str:
-        """Apply deploy/plugin; its pod, once it runs. Where the machine has not bound the cards itself, the init
-        container does."""
+    def until(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
+        """Box.until, for the tests."""
+        return self.box.until(what, look, seconds)
+
+    def start_plugin(self, config: Mapping[str, Any] = pods.CARDS, *arguments: str) -> str:
+        """Apply deploy/plugin with this config, and with these arguments besides; its pod, once it runs. Where the
+        machine has not bound the cards itself, the init container does."""
         bind = not self.machine.binds_at_boot
         if bind:
             self.cluster.kubectl("label", "node", self.node.name, "gpu-launcher.dev/bind=true", "--overwrite")
-        self.configure(config)
+        self.configure(config, *arguments)
         return self.plugin()
 
-    def configure(self, config: Mapping[str, Any]) -> None:
-        """Apply deploy/plugin with this config: where it is there already, another ConfigMap."""
+    def configure(self, config: Mapping[str, Any], *arguments: str) -> None:
+        """Apply deploy/plugin with these: where only the config is another one, another ConfigMap, which the kubelet is
+        made to look at now and not within a minute."""
         directory = "/run/lab/plugin"
-        pods.overlay(self.box.path(directory), config, bind=not self.machine.binds_at_boot)
+        bind = not self.machine.binds_at_boot
+        pods.overlay(self.box.path(directory), config, bind=bind, arguments=arguments)
         self.cluster.kubectl("apply", "-k", directory)
+        looked = f"lab/looked={time.monotonic()}"
+        self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)
 
     def plugin(self) -> str:
         """The plugin's pod, once it is ready and not about to go."""
@@ -52,7 +62,7 @@ class Lab:
                     return str(pod["metadata"]["name"])
             return None
 
-        return until("the plugin's pod is ready", ready, 150)
+        return self.until("the plugin's pod is ready", ready, 150)
 
     def gpu_plugin(self, pod: str, *arguments: str) -> str:
         """What `gpu-plugin` prints in its pod, by the config that is in force there."""
@@ -77,13 +87,13 @@ class Lab:
                 raise NotYet(f"{found} of {resource}")
             return True
 
-        until(f"{self.node.name} has {number} of {resource}", look, seconds)
+        self.until(f"{self.node.name} has {number} of {resource}", look, seconds)
 
     def phase(self, pod: str) -> str:
         return str(self.cluster.get("pod", pod)["status"]["phase"])
 
     def wait_for_end(self, pod: str) -> None:
-        until(f"{pod} has ended", lambda: self.phase(pod) in ("Succeeded", "Failed"), 150)
+        self.until(f"{pod} has ended", lambda: self.phase(pod) in ("Succeeded", "Failed"), 150)
 
     def wait_for_log(self, pod: str, text: str, seconds: float = 150, *, times: int = 1) -> str:
         """The pod's log, once the text is in it that many times."""
@@ -94,11 +104,12 @@ class Lab:
             assert there or self.phase(pod) in ("Pending", "Running"), f"{pod} has ended without {text!r}: {found}"
             return found if there else None
 
-        return until(f"{text!r} in the log of {pod}", log, seconds)
+        return self.until(f"{text!r} in the log of {pod}", log, seconds)
 
     @contextmanager
     def pod(self, name: str, cards: int, **how: Any) -> Iterator[str]:
         """The pod of a VM, by its name; deleted afterwards, if it is still there."""
+        how.setdefault("grace", round(self.box.patience.allowed(60)))
         self.cluster.apply(*pods.vm(name, cards, **how))
         try:
             yield name
@@ -130,7 +141,7 @@ class Lab:
         self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
         name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
         self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "tail", "-n", "+1", "-f", "/tmp/console"))
-        return Console(self.box.logs / f"{name}.log")
+        return Console(self.box, self.box.logs / f"{name}.log")
 
     def inventory(self, plugin: str) -> dict[str, Any]:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
@@ -161,7 +172,8 @@ class Lab:
 class Console:
     """What a guest has printed so far."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, box: Box, path: Path) -> None:
+        self._box = box
         self._path = path
 
     def text(self) -> str:
@@ -174,7 +186,7 @@ class Console:
             found = self.text()
             return found if found.count(text) >= times else None
 
-        return until(f"{text!r} on the guest's console", look, seconds)
+        return self._box.until(f"{text!r} on the guest's console", look, seconds)
 
     def functions(self) -> dict[str, str]:
         """The guest's PCI functions as it lists them, once it has done so: vendor and device by address."""
@@ -222,5 +234,5 @@ def _told(ask: Callable[..., str], *arguments: str) -> str:
     """The answer, or why there is none: a lab whose test has failed may have lost any of its parts."""
     try:
         return ask(*arguments)
-    except (KubectlFailed, AssertionError, subprocess.TimeoutExpired) as error:
+    except (CommandFailed, AssertionError, subprocess.TimeoutExpired) as error:
         return str(error)

@@ -16,29 +16,21 @@ _TWO_VFS = "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs
 
 @dataclass(frozen=True)
 class Machine:
-    """A node by that name: what it boots, whether it has an IOMMU, and whether the kernel gives the cards to vfio at
-    boot, by their IDs; the plugin's init container does otherwise. `moved`: a device has been put in a slot before all
-    others, and every card has another address than before."""
+    """A node by that name: whether its VFIO has device nodes, whether it has an IOMMU, and whether the kernel gives the
+    cards to vfio at boot, by their IDs; the plugin's init container does otherwise. `moved`: a device has been put in a
+    slot before all others, and every card has another address than before."""
 
     name: str
-    debian_kernel: bool = False
+    cdevs: bool = True
     iommu: bool = True
     binds_at_boot: bool = True
     moved: bool = False
-
-    @property
-    def kernel(self) -> Path:
-        return build.debian_kernel() / "vmlinuz" if self.debian_kernel else build.kernels() / "node"
-
-    @property
-    def initrd(self) -> Path | None:
-        return build.debian_kernel() / "initrd" if self.debian_kernel else None
 
 
 #: IOMMUFD and a device node per function, as well as groups.
 MODERN = Machine("modern", binds_at_boot=False)
 #: Groups alone, as on every Debian.
-LEGACY = Machine("legacy", debian_kernel=True)
+LEGACY = Machine("legacy", cdevs=False)
 #: What must be refused.
 BARE = Machine("bare", iommu=False)
 
@@ -61,8 +53,7 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
         *("-object", "memory-backend-ram,id=m0,size=2G", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
         *("-object", "memory-backend-ram,id=m1,size=2G", "-numa", "node,nodeid=1,memdev=m1,cpus=1"),
         *(("-device", "intel-iommu,intremap=on,caching-mode=on") if machine.iommu else ()),
-        *("-kernel", str(machine.kernel)),
-        *(("-initrd", str(machine.initrd)) if machine.initrd else ()),
+        *("-kernel", str(build.kernels() / "vmlinuz"), "-initrd", str(build.kernels() / "initrd")),
         *("-append", _kernel_arguments(machine)),
         *("-drive", f"file={overlay},format=qcow2,if=none,id=d0,cache=unsafe"),
         *("-device", "virtio-blk-pci,drive=d0,bus=pcie.0,addr=0x10"),
@@ -99,10 +90,14 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
 
 
 def _kernel_arguments(machine: Machine) -> str:
+    """Ticks come periodically: a timer that the kernel sets for each is lost now and then where processors are emulated
+    by threads that have to wait for a core, and that processor then stands still."""
     return " ".join([
-        "console=ttyS0 quiet panic=-1 mitigations=off root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
+        "console=ttyS0 quiet panic=-1 mitigations=off highres=off nohz=off",
+        "root=/dev/vda rw init=/lab/init cgroup_no_v1=all",
         *(["intel_iommu=on", "iommu=nopt"] if machine.iommu else []),
         *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),
+        *(["lab.cdevs"] if machine.cdevs else []),
         f"lab.node={machine.name}",
     ])  # fmt: skip
 

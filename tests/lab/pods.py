@@ -3,7 +3,7 @@
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,16 @@ VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 #: What the plugin offers in most tests: every card, and no other device with their vendor.
 CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
 CONFIG = "/etc/gpu-plugin/config.yaml"
+_ARGUMENTS = "/spec/template/spec/containers/0/args"
 
 
-def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool) -> None:
-    """Write a kustomization that applies deploy/plugin as a user would: with an image and a config of one's own and,
-    with `bind`, the init container that gives the cards to vfio."""
+def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool, arguments: Sequence[str] = ()) -> None:
+    """Write a kustomization that applies deploy/plugin as a user would: with an image, a config and further `arguments`
+    of one's own and, with `bind`, the init container that gives the cards to vfio."""
     directory.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "deploy", directory / "deploy", dirs_exist_ok=True)
     name, _, tag = build.PLUGIN.rpartition(":")
+    patch = [{"op": "add", "path": f"{_ARGUMENTS}/-", "value": argument} for argument in arguments]
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
@@ -36,6 +38,7 @@ def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool) -> None:
         "configMapGenerator": [
             {"name": "gpu-plugin", "namespace": "kube-system", "behavior": "replace", "files": ["config.yaml"]}
         ],
+        "patches": [{"target": {"kind": "DaemonSet"}, "patch": json.dumps(patch)}] if patch else [],
     }
     (directory / "kustomization.yaml").write_text(json.dumps(kustomization))
     (directory / "config.yaml").write_text(json.dumps(config))
@@ -74,7 +77,7 @@ def vm(
 
     `annotations` are the VM's, and `more` is merged into its spec; with `run_strategy` it is a VirtualMachine. The rest
     is done to the pod: variables of its own, `without` capabilities, and with `share_processes` the launcher is not its
-    first process. The guest has `grace` seconds to shut down.
+    first process; and whether it is ready is looked at seldom. The guest has `grace` seconds to shut down.
     """
     metadata = {"name": name, "annotations": {"gpu-launcher.dev/allow-emulation": "true", **(annotations or {})}}
     spec = _merged(
@@ -110,6 +113,8 @@ def vm(
     (pod,) = (found for found in objects if found["kind"] == "Pod")
     (container,) = pod["spec"]["containers"]
     container["env"] += [{"name": name, "value": value} for name, value in (env or {}).items()]
+    # Each look is a process in the container, which takes an emulated processor a second.
+    container["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
     capabilities = container["securityContext"]["capabilities"]
     capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
     pod["spec"]["shareProcessNamespace"] = share_processes

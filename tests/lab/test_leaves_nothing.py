@@ -12,7 +12,7 @@ import pytest
 
 from tests.lab import build
 from tests.lab.cache import CACHE
-from tests.lab.control_plane import NotYet, until
+from tests.lab.waiting import NotYet, Patience
 from tests.processes import ROOT
 
 # Everything that a lab starts.
@@ -68,7 +68,7 @@ def test_nothing_is_left_of_a_lab_that_ends(end: signal.Signals | None, code: in
         return True
 
     # The kernel takes a moment for a process namespace; what stays longer has been left.
-    until("nothing is left", gone, 30)
+    Patience().until("nothing is left", gone, 30)
 
 
 def _traces(scratch: Path) -> set[str]:

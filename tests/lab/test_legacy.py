@@ -1,4 +1,4 @@
-"""A kernel without IOMMUFD, as every Debian has it: cards go by their IOMMU groups alone."""
+"""VFIO without IOMMUFD, as every Debian has it: cards go by their IOMMU groups alone."""
 
 from pathlib import Path
 

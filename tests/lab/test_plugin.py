@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from tests.lab import pods
-from tests.lab.control_plane import until
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, FAR, MODERN, NVME, SCREEN, SHARED
 
@@ -19,11 +18,13 @@ CONFIG: dict[str, Any] = {
     "node_devices": {"vhost-net": 3},
 }
 TOGETHER = {**CONFIG, "groups": "together"}
+#: Whatever it hears of the node, the kernel's events have told: it looks by itself but once an hour.
+BY_EVENTS = "--rescan=3600"
 
 
 @pytest.fixture(scope="module")
 def plugin(lab: Lab) -> str:
-    return lab.start_plugin(CONFIG)
+    return lab.start_plugin(CONFIG, BY_EVENTS)
 
 
 def test_the_init_container_bound_every_card_and_nothing_else(lab: Lab, plugin: str) -> None:
@@ -61,13 +62,12 @@ def test_a_disk_with_a_mounted_filesystem_is_not_given_away(lab: Lab, plugin: st
 def test_a_companion_without_its_driver_makes_the_card_unhealthy_until_it_is_back(lab: Lab, plugin: str) -> None:
     lab.wait_for_cards(2)
     _unbind(lab, f"{ALONE}.1")
-    # The kernel says so: the plugin's own look comes once a minute, the node's status every two seconds.
-    lab.wait_for_cards(1, seconds=20)
+    lab.wait_for_cards(1)
     device = lab.inventory(plugin)[f"{ALONE}.0"]
     assert device["reason"] == f"is not whole: {ALONE}.1 (audio) is bound to no driver; bind it to vfio-pci"
     assert lab.cluster.get("node", lab.node.name)["status"]["capacity"][pods.RESOURCE] == "2"
     _probe(lab, f"{ALONE}.1")
-    lab.wait_for_cards(2, seconds=20)
+    lab.wait_for_cards(2)
 
 
 def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_by_name(lab: Lab, plugin: str) -> None:
@@ -79,7 +79,7 @@ def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_
         _unbind(lab, f"{ALONE}.1")
         # Both cards, so that the broken one is among them.
         lab.cluster.apply(*pods.vm("refused", 2))
-        until("the kubelet has the pod", lambda: lab.cluster.get("pod", "refused")["spec"].get("nodeName"), 60)
+        lab.until("the kubelet has the pod", lambda: lab.cluster.get("pod", "refused")["spec"].get("nodeName"), 60)
     finally:
         lab.node.sh(f"kill -CONT {process}")
 
@@ -87,7 +87,7 @@ def test_a_card_whose_companion_was_rebound_before_the_kubelet_heard_is_refused_
         status = lab.cluster.get("pod", "refused")["status"]
         return status["message"] if status["phase"] == "Failed" else None
 
-    assert f"{ALONE}.1 (audio) is bound to no driver" in until("the pod is refused", message, 60)
+    assert f"{ALONE}.1 (audio) is bound to no driver" in lab.until("the pod is refused", message, 60)
     lab.cluster.delete("pod", "refused")
     _probe(lab, f"{ALONE}.1")
     lab.wait_for_cards(2)
@@ -115,7 +115,7 @@ def test_a_device_of_the_node_is_shared(lab: Lab, plugin: str) -> None:
 @pytest.fixture(scope="module")
 def together(lab: Lab, plugin: str) -> str:
     """The plugin, once another ConfigMap is in force."""
-    lab.configure(TOGETHER)
+    lab.configure(TOGETHER, BY_EVENTS)
     lab.wait_for_log(plugin, "the config has changed and is in force", 150)
     return plugin
 

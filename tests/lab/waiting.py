@@ -1,0 +1,55 @@
+"""Waiting for what happens somewhere else, for a time that goes by how slow the machine is."""
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+T = TypeVar("T")
+
+#: Seconds from power on to a node that is ready, where the limits of waits were written: two cores, nothing beside it.
+BOOT = 25.0
+
+
+class CommandFailed(Exception):
+    """Its own words."""
+
+
+class NotYet(Exception):
+    """What there is while something else is waited for."""
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How much longer than written a wait may take: as many times as the machine's last boot took longer than BOOT,
+    `boot` seconds, or as there is more to do on this host now than it has cores, whichever is more."""
+
+    boot: float = BOOT
+
+    def slowness(self) -> float:
+        return max(1.0, self.boot / BOOT, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+    def allowed(self, seconds: float) -> float:
+        return seconds * self.slowness()
+
+    def until(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
+        """What `look` returns once it is neither None nor False; a look that fails is one that has seen nothing yet."""
+        began = time.monotonic()
+        last: object = "nothing"
+        while time.monotonic() - began < self.allowed(seconds):
+            try:
+                found = look()
+            except (CommandFailed, NotYet, LookupError, subprocess.TimeoutExpired) as error:
+                last = error
+            else:
+                if found is not None and found is not False:
+                    return found
+                last = found
+            time.sleep(0.2)
+        raise AssertionError(
+            f"not within {self.allowed(seconds):.0f} s: {what}; last seen: {last} "
+            f"({seconds:.0f} s are allowed where a boot takes {BOOT:.0f} s and nothing else runs; "
+            f"here and now {self.slowness():.1f} times that, and the boot took {self.boot:.0f} s)"
+        )
