@@ -1,8 +1,8 @@
 """<address type='pci'>: a PCI address in the guest, or in a hostdev's source."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from pci.address import PCIAddress
 
 

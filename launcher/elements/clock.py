@@ -1,8 +1,8 @@
 """<clock> and its timers."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.clock import UTC, Timer, Timers
 from launcher.manifest.spec import Domain
 

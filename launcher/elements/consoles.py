@@ -1,8 +1,8 @@
 """<serial>, <console> and <channel>: the guest's serial port and its agent's channel."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.devices import Devices
 
 

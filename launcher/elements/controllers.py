@@ -1,11 +1,11 @@
 """<controller>: the bridges that seats are behind, and what devices are plugged into."""
 
 from lxml import etree
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
-from launcher.elements.element import E
 from launcher.elements.peripherals import inputs
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest_pci.addresses import Bridge, Layout

@@ -1,9 +1,9 @@
 """<cpu> and the number of vCPUs."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell
-from launcher.elements.element import E
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
 from launcher.guest_pci.bars import DEFAULT_BITS, Hole

@@ -2,10 +2,10 @@
 
 from itertools import count
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements import iothreads
-from launcher.elements.element import E
 from launcher.elements.sources import Source, source
 from launcher.elements.virtio import is_encrypted, virtio_model
 from launcher.errors import UserError

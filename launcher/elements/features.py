@@ -1,8 +1,8 @@
 """<features>: what the machine and the hypervisor offer to the guest."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.features import Features, FeatureState, Hyperv, Spinlocks, SynICTimer, TLBFlush, VendorID, is_on
 from launcher.manifest.spec import Domain, VirtualMachineInstance
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from uuid import UUID
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher import paths
-from launcher.elements.element import E
 from launcher.elements.security import is_stateless
 from launcher.manifest.firmware import EFI, ACPITables, Chassis, KernelBoot
 from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance

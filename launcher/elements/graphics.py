@@ -1,9 +1,9 @@
 """<graphics> and <video>: a screen, which VNC shows on a socket."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements.address import guest_address
-from launcher.elements.element import E
 from launcher.guest_pci.addresses import SCREEN
 from launcher.manifest.spec import Spec
 

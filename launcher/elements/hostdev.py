@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.claims import Claim, EntryKind
 from launcher.elements.address import guest_address, pci_address
-from launcher.elements.element import E
 from launcher.errors import UserError
 from launcher.guest_pci.addresses import HostDev, Seat
 from launcher.manifest.devices import Devices

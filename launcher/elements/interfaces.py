@@ -6,9 +6,9 @@ user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared
 
 from uuid import UUID, uuid5
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.interfaces import Interface, Port
 from launcher.manifest.spec import Domain, VirtualMachineInstance

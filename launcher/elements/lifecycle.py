@@ -1,8 +1,8 @@
 """<on_reboot> and <on_crash>: what a guest's own reboot, and its panic, do."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.spec import Domain
 
 _ON_REBOOT = {"Reboot": "restart", "Terminate": "destroy"}

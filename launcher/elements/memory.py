@@ -1,9 +1,9 @@
 """The guest's memory: how much, and what it is made of."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell
-from launcher.elements.element import E
 from launcher.manifest.memory import Hugepages
 from launcher.manifest.spec import VirtualMachineInstance
 

@@ -1,9 +1,9 @@
 """<metadata>: who the VM is to Kubernetes."""
 
 from lxml import etree
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.spec import Metadata
 
 _NAMESPACE = "http://kubevirt.io"

@@ -1,8 +1,8 @@
 """The small devices: inputs, sound, watchdog, TPM, entropy, memory balloon, panic device, vsock."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.devices import Devices, Input
 from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance

@@ -1,8 +1,8 @@
 """<launchSecurity>: memory that the host cannot read."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.security import SEV
 from launcher.manifest.spec import Domain
 
@@ -22,15 +22,6 @@ def launch_security(domain: Domain) -> list[Element]:
     if said.snp is not None:
         return [E.launchSecurity(E.policy(f"{_SNP_POLICY:#x}"), type="sev-snp")]
     return [E.launchSecurity(type="tdx")]
-
-
-def needs_iommu(domain: Domain) -> bool:
-    """Whether virtio devices have to go by the guest's IOMMU API: <driver iommu='on'>, for SEV as for KubeVirt.
-
-    Such a device sees only the memory that the guest shares with it.
-    """
-    said = domain.launchSecurity
-    return said is not None and said.tdx is None
 
 
 def is_stateless(domain: Domain) -> bool:

@@ -1,8 +1,8 @@
 """What every virtio device says of itself: which generation it is, and whether it minds the guest's encryption."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.spec import Domain
 
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from pydantic import PlainValidator, WithJsonSchema
+
 from launcher.manifest.scalars import shown
-from launcher.model import Reads
 
 OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
@@ -73,8 +74,8 @@ class Annotations:
 
 def _read(value: Any) -> Annotations:
     if not isinstance(value, dict):
-        raise ValueError(f"expected a mapping, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
-    said: dict[str, Any] = {}
+        raise ValueError(f"expected a mapping, found {shown(value)}")  # noqa: TRY004 (pydantic's way)
+    values: dict[str, Any] = {}
     seats: Mapping[str, int] = {}
     for name, text in value.items():
         if text is None or text == "":
@@ -84,7 +85,7 @@ def _read(value: Any) -> Annotations:
         if name in _KNOWN:
             if text not in _KNOWN[name]:
                 raise ValueError(f"{name}: {shown(text)}; expected {' or '.join(map(repr, _KNOWN[name]))}")
-            said[name] = text
+            values[name] = text
         elif name == SEATS_OF:
             seats = _read_seats(text)
         elif isinstance(name, str) and name.startswith(OURS):
@@ -93,19 +94,19 @@ def _read(value: Any) -> Annotations:
                 f"did you mean {near[0]}?" if near else f"known: {', '.join(n for n in _NAMES if n.startswith(OURS))}"
             )
             raise ValueError(f"{shown(name)} is not an annotation that gpu-launcher knows; {hint}")
-    topology = said.get(TOPOLOGY, "none")
+    topology = values.get(TOPOLOGY, "none")
     if topology == "mirror" and seats:
         raise ValueError(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is; leave out one")
-    if topology == "none" and TOPOLOGY_POLICY in said:
+    if topology == "none" and TOPOLOGY_POLICY in values:
         raise ValueError(f"{TOPOLOGY_POLICY} is of no use without {TOPOLOGY}; add 'numa' or 'mirror', or leave it out")
     return Annotations(
-        companions=said.get(_COMPANIONS, "card"),
+        companions=values.get(_COMPANIONS, "card"),
         topology=topology,
-        is_strict=said.get(TOPOLOGY_POLICY) == "strict",
+        is_strict=values.get(TOPOLOGY_POLICY) == "strict",
         seats=seats,
-        allow_emulation=said.get(_ALLOW_EMULATION) == "true",
-        memfd=said.get(_MEMFD) != "false",
-        free_page_reporting=said.get(_NO_FREE_PAGES) != "true",
+        allow_emulation=values.get(_ALLOW_EMULATION) == "true",
+        memfd=values.get(_MEMFD) != "false",
+        free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,
         given=value,
     )
@@ -119,8 +120,8 @@ def _read_of_vm(value: Any) -> Annotations:
     return Annotations()
 
 
-#: Those of a VirtualMachine itself.
-AnnotationsOfVM = Annotated[Annotations, Reads(_read_of_vm, {"type": "object"})]
+#: The annotations of a VirtualMachine itself.
+AnnotationsOfVM = Annotated[Annotations, PlainValidator(_read_of_vm, json_schema_input_type=dict[str, Any])]
 
 
 def _read_seats(text: Any) -> Mapping[str, int]:
@@ -130,7 +131,7 @@ def _read_seats(text: Any) -> Mapping[str, int]:
     except (ValueError, RecursionError):
         pairs = None
     if not isinstance(pairs, _Pairs):
-        raise ValueError(  # noqa: TRY004 (pydantic-core's way)
+        raise ValueError(  # noqa: TRY004 (pydantic's way)
             f"{SEATS_OF}: {shown(text)}; expected a JSON object with names and seats, like '{{\"gpu2\": 3}}'"
         )
     taken: dict[int, str] = {}
@@ -153,8 +154,8 @@ class _Pairs(list[tuple[str, Any]]):
 
 ReadAnnotations = Annotated[
     Annotations,
-    Reads(
-        _read,
+    PlainValidator(_read),
+    WithJsonSchema(
         {
             "type": "object",
             "properties": {

@@ -1,41 +1,39 @@
 """spec.domain.cpu."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from launcher.manifest.scalars import Count, matching
-from launcher.model import Ignored, model
+from pydantic import model_validator
+
+from launcher.manifest.objects import Ignored, Items, Object
+from launcher.manifest.scalars import Count, Matching, Text
 
 CPUName = Annotated[
-    str,
-    matching("[A-Za-z0-9_.-]+", "is not the name of a CPU model or feature, like Skylake-Server or sse4.2"),
+    Text,
+    Matching("[A-Za-z0-9_.-]+", "is not the name of a CPU model or feature, like Skylake-Server or sse4.2"),
 ]
 
 
-@model
-class CPUFeature:
+class CPUFeature(Object):
     name: CPUName
     policy: Literal["force", "require", "optional", "disable", "forbid"] = "require"
 
 
-@model
-class NUMAGuestMappingPassthrough:
+class NUMAGuestMappingPassthrough(Object):
     pass
 
 
-@model
-class NUMA:
+class NUMA(Object):
     guestMappingPassthrough: NUMAGuestMappingPassthrough | None = None
 
 
-@model
-class Realtime:
+class Realtime(Object):
     """`mask`: which vCPUs are scheduled in real time, as `0-3,^1`; all where it is not said."""
 
     mask: (
         Annotated[
-            str,
-            matching(
+            Text,
+            Matching(
                 r" *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *(, *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *)*|",
                 "is no mask of vCPUs; expected one like 0-3,^1",
             ),
@@ -61,8 +59,7 @@ class Realtime:
         return tuple(sorted(chosen - excluded))
 
 
-@model
-class CPU:
+class CPU(Object):
     """0 stands for "not said", as for KubeVirt."""
 
     sockets: Count = 0
@@ -72,7 +69,7 @@ class CPU:
         Any, Ignored("it is headroom for hotplug, which there is not: a guest has its CPUs from its start")
     ] = None
     model: CPUName | None = None
-    features: tuple[CPUFeature, ...] = ()
+    features: Items[CPUFeature] = ()
     dedicatedCpuPlacement: bool = False
     isolateEmulatorThread: bool = False
     numa: NUMA | None = None
@@ -82,7 +79,8 @@ class CPU:
     def passes_numa_through(self) -> bool:
         return self.numa is not None and self.numa.guestMappingPassthrough is not None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         seen: set[str] = set()
         for feature in self.features:
             if feature.name in seen:
@@ -97,3 +95,4 @@ class CPU:
             raise ValueError(f"realtime needs {pinned} and numa.guestMappingPassthrough; write both, or leave it out")
         if self.dedicatedCpuPlacement and self.threads > 2:
             raise ValueError(f"has {self.threads} threads and dedicatedCpuPlacement; expected 1 or 2, as cores have")
+        return self

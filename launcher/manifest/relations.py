@@ -8,9 +8,9 @@ from launcher.manifest.clock import Clock
 from launcher.manifest.devices import Devices
 from launcher.manifest.features import Features, is_on
 from launcher.manifest.firmware import Firmware, Machine
+from launcher.manifest.objects import Below
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume
-from launcher.model import Below
 
 #: What an arm64 machine has none of; acpi is what it has.
 _OF_AMD64 = ("apic", "hyperv", "hypervPassthrough", "smm", "kvm", "pvspinlock")

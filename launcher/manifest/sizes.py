@@ -1,7 +1,7 @@
 """How big a guest is: its vCPUs and its memory, of which cpu, memory and resources each say a part."""
 
 from launcher.manifest.cpu import CPU
-from launcher.manifest.memory import Memory, Resources, memory_size
+from launcher.manifest.memory import Memory, Resources, check_memory_size
 
 #: Libvirt's qemu_validate.c refuses more without an IOMMU with extended interrupts; QEMU's virt machine has 512.
 _MOST_VCPUS = {"amd64": 255, "arm64": 512}
@@ -49,7 +49,7 @@ def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
 def _check_memory(size: int, memory: Memory, limit: int | None) -> None:
     if memory.guest is None:
         try:
-            memory_size(size)
+            check_memory_size(size)
         except ValueError as error:
             raise ValueError(f"the guest's memory, as resources say it, is {error}") from None
     if limit and size > limit:
