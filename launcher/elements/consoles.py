@@ -7,7 +7,10 @@ from launcher.manifest.devices import Devices
 
 
 def consoles(devices: Devices, directory: str) -> list[Element]:
-    """The serial port listens on virt-serial0 in `directory`, where KubeVirt's does. libvirt places the channel."""
+    """Return <serial>, <console> and <channel>.
+
+    The serial port listens on virt-serial0 in `directory`, where KubeVirt's does. libvirt places the channel.
+    """
     channel = E.channel(E.target(type="virtio", name="org.qemu.guest_agent.0"), type="unix")
     if not devices.autoattachSerialConsole:
         return [channel]

@@ -11,7 +11,7 @@ _MEMORY = "16384"  # KiB, KubeVirt's
 
 
 def graphics(spec: Spec, directory: str) -> list[Element]:
-    """The screen, on the socket virt-vnc in `directory`, where KubeVirt's is."""
+    """Return <graphics> and <video>: VNC on the socket virt-vnc in `directory`, where KubeVirt's is."""
     if not spec.domain.devices.autoattachGraphicsDevice:
         return []
     screen = E.graphics(E.listen(type="socket", socket=f"{directory}/virt-vnc"), type="vnc")

@@ -10,7 +10,7 @@ _NAMESPACE = "http://kubevirt.io"
 
 
 def metadata(metadata: Metadata) -> list[Element]:
-    """The instance's uid, where it has one: a manifest that no API server has seen has none."""
+    """Return <metadata> with the instance's uid; none if it has none, as a manifest that no API server has seen."""
     if metadata.uid is None:
         return []
     kubevirt = etree.Element(f"{{{_NAMESPACE}}}kubevirt", nsmap={None: _NAMESPACE})

@@ -53,12 +53,14 @@ _REFUSED_IF_TRUE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """`companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells
-    of their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, what cannot be is refused.
-    `seats` pins entries to seats, by name. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`: whether
-    hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon tells QEMU
-    of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second CPU where
-    that makes their number even. `given`: all of them as they are written, everybody's, for the pod.
+    """What the annotations of a VM ask for, read.
+
+    `companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells of
+    their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
+    refused. `seats` pins entries to seats, by name. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`:
+    whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon
+    tells QEMU of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second
+    CPU where that makes their number even. `given`: all annotations as they are written, everybody's, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -113,10 +115,10 @@ def _read(value: Any) -> Annotations:
 
 
 def _read_of_vm(value: Any) -> Annotations:
-    """KubeVirt's controller gives an instance the annotations of the template, and none of the VM's own."""
-    ours = [name for name in value if str(name).startswith(OURS)] if isinstance(value, dict) else []
-    if ours:
-        raise ValueError(f"{shown(ours[0])} is for the instance; write it into spec.template.metadata.annotations")
+    """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
+    names = [name for name in value if str(name).startswith(OURS)] if isinstance(value, dict) else []
+    if names:
+        raise ValueError(f"{shown(names[0])} is for the instance; write it into spec.template.metadata.annotations")
     return Annotations()
 
 
@@ -125,7 +127,7 @@ AnnotationsOfVM = Annotated[Annotations, PlainValidator(_read_of_vm, json_schema
 
 
 def _read_seats(text: Any) -> Mapping[str, int]:
-    """Names to seats; ValueError for any other JSON, and for two names on one seat."""
+    """Return seats by name; ValueError for any other JSON, and for two names on one seat."""
     try:
         pairs = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -134,18 +136,18 @@ def _read_seats(text: Any) -> Mapping[str, int]:
         raise ValueError(  # noqa: TRY004 (pydantic's way)
             f"{SEATS_OF}: {shown(text)}; expected a JSON object with names and seats, like '{{\"gpu2\": 3}}'"
         )
-    taken: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, seat in pairs:
         if type(seat) is not int or not 0 <= seat < SEATS:  # JSON's true is none of Python's numbers here
             raise ValueError(f"{SEATS_OF}: {name!r} has {shown(seat)}; expected a seat from 0 to {SEATS - 1}")
-        if name in taken.values():
+        if name in names.values():
             raise ValueError(f"{SEATS_OF}: {name!r} is there twice; leave one of them out")
-        if seat in taken:
+        if seat in names:
             raise ValueError(
-                f"{SEATS_OF}: {taken[seat]!r} and {name!r} both have seat {seat}; expected a seat for each"
+                f"{SEATS_OF}: {names[seat]!r} and {name!r} both have seat {seat}; expected a seat for each"
             )
-        taken[seat] = name
-    return {name: seat for seat, name in taken.items()}
+        names[seat] = name
+    return {name: seat for seat, name in names.items()}
 
 
 class _Pairs(list[tuple[str, Any]]):

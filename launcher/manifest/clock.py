@@ -17,7 +17,7 @@ TimeZone = Annotated[
 
 
 class UTC(Object):
-    """Without an offset, a guest's changes to its clock are gone at its next start; with one, they are kept."""
+    """A clock in UTC. With an offset, what the guest changes of it is kept over its next start; without, it is gone."""
 
     offsetSeconds: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
 

@@ -28,7 +28,7 @@ class NUMA(Object):
 
 
 class Realtime(Object):
-    """`mask`: which vCPUs are scheduled in real time, as `0-3,^1`; all where it is not said."""
+    """Real-time scheduling of the vCPUs in `mask`, as `0-3,^1`; of all without one."""
 
     mask: (
         Annotated[
@@ -42,25 +42,25 @@ class Realtime(Object):
     ) = None
 
     def vcpus(self, count: int) -> tuple[int, ...]:
-        """Those of so many vCPUs, ascending; ValueError where the mask has others, or leaves none.
+        """Return the masked ones of `count` vCPUs, ascending; ValueError if the mask has others, or leaves none.
 
         As KubeVirt's handler reads it (pkg/virt-handler/realtime.go): what is excluded stays so wherever it stands.
         """
         if not self.mask:
             return tuple(range(count))
-        chosen, excluded = set[int](), set[int]()
+        included, excluded = set[int](), set[int]()
         for part in self.mask.replace(" ", "").split(","):
             first, last = (int(end) for end in (re.findall("[0-9]+", part) * 2)[:2])
             if not first <= last < count:
                 raise ValueError(f"{self.mask!r}: {part} is not of the guest's vCPUs, which are 0 to {count - 1}")
-            (excluded if part.startswith("^") else chosen).update(range(first, last + 1))
-        if not chosen - excluded:
+            (excluded if part.startswith("^") else included).update(range(first, last + 1))
+        if not included - excluded:
             raise ValueError(f"{self.mask!r} leaves no vCPU; expected one like 0-3,^1, or no mask for all")
-        return tuple(sorted(chosen - excluded))
+        return tuple(sorted(included - excluded))
 
 
 class CPU(Object):
-    """0 stands for "not said", as for KubeVirt."""
+    """The guest's CPUs. 0 sockets, cores or threads are as good as none given, as for KubeVirt."""
 
     sockets: Count = 0
     cores: Count = 0

@@ -40,7 +40,7 @@ class PanicDevice(Object):
     model: Literal["hyperv", "isa", "pvpanic"] | None = None
 
     def of(self, architecture: str) -> str:
-        """The model on this architecture, where libvirt has one by itself."""
+        """Return the model, or the one that libvirt has by itself on this architecture."""
         return self.model or ("isa" if architecture == "amd64" else "pvpanic")
 
 
@@ -86,7 +86,7 @@ class Devices(Object):
 
     @property
     def connected(self) -> tuple[Interface, ...]:
-        """The interfaces that the guest has: those of the manifest but absent ones, or the default one."""
+        """The interfaces that the guest has: the manifest's except absent ones, or the default one."""
         if not self.interfaces and self.autoattachPodInterface:
             return (DEFAULT,)
         return tuple(interface for interface in self.interfaces if interface.state != "absent")
@@ -100,13 +100,13 @@ class Devices(Object):
 
 
 def check_architecture(devices: Devices, architecture: str) -> None:
-    """ValueError for a device that QEMU's machine of this architecture has not."""
+    """Raise ValueError for a device that QEMU's machine of this architecture does not have."""
     if model := first_twice(panic.of(architecture) for panic in devices.panicDevices):
         raise ValueError(f"domain.devices.panicDevices has the model {model} twice; leave one of them out")
     if architecture == "amd64":
         return
-    for name, there in (("watchdog", devices.watchdog), ("sound", devices.sound)):
-        if there is not None:
+    for name, device in (("watchdog", devices.watchdog), ("sound", devices.sound)):
+        if device is not None:
             raise ValueError(
                 f"domain.devices.{name} is a device of amd64, and this VM's architecture is {architecture}"
             )
@@ -118,7 +118,7 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 
 def _check_names(devices: Devices) -> None:
-    """Names become aliases, of which a domain has each once: gpus and hostDevices with a prefix, the others without."""
+    """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
     if name := first_twice(interface.name for interface in devices.interfaces):
         raise ValueError(f"two interfaces are called {name!r}; rename one of them, and its network")
     single = [device for device in (devices.watchdog, devices.sound) if device is not None]

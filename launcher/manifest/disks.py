@@ -57,7 +57,7 @@ class CDROMTarget(Object):
 
 
 class CustomBlockSize(Object):
-    """In bytes. A discard granularity of 0 switches discarding off."""
+    """Block sizes in bytes. A discard granularity of 0 switches discarding off."""
 
     logical: BlockSizeBytes
     physical: BlockSizeBytes
@@ -139,13 +139,13 @@ class Disk(Object):
 
 
 def with_default_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...]) -> tuple[Disk, ...]:
-    """The disks of the manifest, then one for every volume without, as KubeVirt's webhook makes them."""
+    """Return the manifest's disks, then one for every volume without a disk, as KubeVirt's webhook makes them."""
     named = {disk.name for disk in disks}
     return (*disks, *(Disk(name=volume.name) for volume in volumes if volume.name not in named))
 
 
 def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architecture: str) -> None:
-    """ValueError for a disk that its bus or its volume cannot be."""
+    """Raise ValueError for a disk that its bus or its volume cannot be."""
     by_name = {volume.name: volume for volume in volumes}
     for disk in disks:
         subject = f"the disk {disk.name!r}"

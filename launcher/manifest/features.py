@@ -9,19 +9,19 @@ from launcher.manifest.scalars import Matching, Text
 
 
 class FeatureState(Object):
-    """A feature that is named is on, unless it says otherwise."""
+    """A feature; one that is named is on, unless it says otherwise."""
 
     enabled: bool = True
 
 
 class APIC(FeatureState):
-    """`endOfInterrupt`: KVM's paravirtual end of interrupt, which KubeVirt takes and forgets."""
+    """The APIC. `endOfInterrupt`: KVM's paravirtual end of interrupt, which KubeVirt takes and forgets."""
 
     endOfInterrupt: bool = False
 
 
 class Spinlocks(FeatureState):
-    """`spinlocks`: how often a guest tries before it tells the hypervisor; 2**32-1 is never."""
+    """Spinlocks. `spinlocks`: how often a guest tries before it tells the hypervisor; 2**32-1 is never."""
 
     spinlocks: Annotated[int, Field(ge=4096, le=2**32 - 1)] = 4096
 
@@ -89,7 +89,7 @@ class Hyperv(Object):
         return self
 
     def on(self) -> frozenset[str]:
-        """The names of those that are on: because they are named, or because another needs them."""
+        """Return the names of the features that are on: they are named, or another one needs them."""
         on = {name for name, state in self if is_on(state)}
         for name, needed in _NEEDS:
             if name in on:
@@ -107,7 +107,7 @@ class KVM(Object):
 
 
 class Features(Object):
-    """What is not named is as the machine has it; `acpi` is on."""
+    """Features of the machine and the hypervisor. One that is not named is as the machine has it; `acpi` is on."""
 
     acpi: FeatureState = FeatureState()
     apic: APIC | None = None
@@ -125,5 +125,5 @@ class Features(Object):
 
 
 def is_on(feature: FeatureState | None) -> bool:
-    """Whether a feature is named, and not to be disabled."""
+    """Return whether a feature is named, and not disabled."""
     return feature is not None and feature.enabled

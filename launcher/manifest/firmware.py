@@ -22,13 +22,13 @@ class Machine(Object):
 
 
 class BIOS(Object):
-    """`useSerial`: the firmware's own output goes to the serial console too."""
+    """SeaBIOS. `useSerial`: its own output goes to the serial console too."""
 
     useSerial: bool = False
 
 
 class EFI(Object):
-    """`persistent`: the variables outlive the pod, in a file that a volume of the pod's keeps."""
+    """EFI. `persistent`: its variables outlive the pod, in a file on a volume of the pod."""
 
     secureBoot: bool = True
     persistent: bool = False
@@ -46,7 +46,7 @@ class Bootloader(Object):
 
 
 class KernelBootContainer(Object):
-    """An image with a kernel in it. The pod mounts it; where the image comes from is between the pod and its node."""
+    """An image with a kernel in it, which the pod mounts; its node pulls it."""
 
     image: Text
     kernelPath: PathInImage | None = None
@@ -103,7 +103,7 @@ class Firmware(Object):
 
 
 class Chassis(Object):
-    """What the guest reads from SMBIOS table 3."""
+    """The chassis that the guest reads of in SMBIOS table 3."""
 
     manufacturer: Text = ""
     version: Text = ""

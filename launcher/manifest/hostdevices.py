@@ -22,7 +22,7 @@ DNSLabel = Annotated[
 
 
 class Request(NamedTuple):
-    """A request of a ResourceClaim, which is one device; the claim as spec.resourceClaims calls it."""
+    """One device that is requested of a ResourceClaim; `claim` is its name in spec.resourceClaims."""
 
     claim: str
     name: str
@@ -36,7 +36,7 @@ class RamFB(Object):
 
 
 class Display(Object):
-    """`enabled` is on for a mediated device where it is not said, and off for a PCI device, as KubeVirt has it."""
+    """A display. Left out, `enabled` is true for a mediated device and false for a PCI device (KubeVirt)."""
 
     enabled: bool | None = None
     ramFB: RamFB = RamFB()
@@ -75,7 +75,7 @@ class HostDevice(Object):
 
     @property
     def wants(self) -> str | Request:
-        """A resource, or the request of a claim."""
+        """The resource, or the request of a claim, that this is a device of."""
         if self.claimName is not None and self.requestName is not None:
             return Request(self.claimName, self.requestName)
         assert self.deviceName is not None, "an entry has one or the other"
@@ -87,7 +87,7 @@ class GPU(HostDevice):
 
 
 class ResourceClaim(Object):
-    """A claim of the pod's: one that exists, or one that is made from a template for the pod."""
+    """A ResourceClaim of the pod: one that exists, or one that is made from a template for the pod."""
 
     name: DNSLabel
     resourceClaimName: DNSName | None = None
@@ -105,7 +105,7 @@ class ResourceClaim(Object):
 
 
 def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
-    """ValueError for two entries of one name, or of one request: a request of DRA's is one device."""
+    """Raise ValueError for two entries of one name, or of one request: a request of DRA's is one device."""
     names: set[str] = set()
     requests: dict[Request, str] = {}
     for entry in entries:
@@ -120,7 +120,7 @@ def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
 
 
 def refuse_unknown_claims(entries: tuple[HostDevice, ...], claims: tuple[ResourceClaim, ...]) -> None:
-    """ValueError for two claims of one name, and for an entry of a claim that the pod doesn't have."""
+    """Raise ValueError for two claims of one name, and for an entry of a claim that the pod doesn't have."""
     known: set[str] = set()
     for claim in claims:
         if claim.name in known:

@@ -40,7 +40,7 @@ class Passt(Object):
 
 
 class Port(Object):
-    """A port of the pod's that reaches the guest, at the same number."""
+    """A port of the pod that is forwarded to the same port of the guest."""
 
     name: Text | None = None
     protocol: Literal["TCP", "UDP"] = "TCP"
@@ -48,7 +48,8 @@ class Port(Object):
 
 
 class Interface(Object):
-    """`passt`, as KubeVirt called it until 1.3 and gpu-launcher does, and `passtBinding`, as KubeVirt does now."""
+    """A network card. `passt` is what KubeVirt called it until 1.3 and gpu-launcher does, `passtBinding` what KubeVirt
+    calls it now."""
 
     name: AliasName
     model: Literal["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio"] = "virtio"
@@ -110,7 +111,8 @@ class Network(Object):
 
 
 def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, ...]) -> None:
-    """ValueError unless each interface has the network of its name and the other way round, and the pod's is one."""
+    """Raise ValueError unless each interface has the network of its name, each network its interface, and there is at
+    most one."""
     names = [interface.name for interface in interfaces]
     for name in names:
         if name not in {network.name for network in networks}:

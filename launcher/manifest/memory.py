@@ -14,7 +14,7 @@ _SMALLEST_HUGEPAGE = 1 << 16
 
 
 def check_memory_size(size: int) -> int:
-    """Return the bytes; ValueError where no guest can have so many."""
+    """Return the bytes; ValueError if no guest can have so many."""
     if not _LEAST <= size <= _MOST:
         raise ValueError(f"{size} bytes; expected {_LEAST} to {_MOST}")
     return size
@@ -35,7 +35,7 @@ class Hugepages(Object):
 
 
 class ReservedOverhead(Object):
-    """`addedOverhead`: bytes of the pod's beside the guest's memory, and beside all that is known to be needed."""
+    """Memory of the pod beside the guest's. `addedOverhead`: bytes beside all that is known to be needed."""
 
     addedOverhead: Quantity | None = None
     memLock: Annotated[Any, Ignored("what VFIO is to lock is asked for before the start anyway")] = None
@@ -51,7 +51,7 @@ class Memory(Object):
 
 
 class Resources(Object):
-    """By resource name; the guest's size comes from `cpu` and `memory`, the rest is between the pod and its node.
+    """What the pod asks for, by resource name; the guest's size comes from `cpu` and `memory` first.
 
     `overcommitGuestOverhead`: the pod asks for the guest's memory alone, and not for what there is beside it.
     """
@@ -61,11 +61,11 @@ class Resources(Object):
     overcommitGuestOverhead: bool = False
 
     def request(self, name: str) -> int | None:
-        """In whole units; None where nothing is requested."""
+        """Return the request in whole units; None if there is none."""
         request = self.requests.get(name)
         return None if request is None else request.whole
 
     def limit(self, name: str) -> int | None:
-        """In whole units; None where there is no limit."""
+        """Return the limit in whole units; None if there is none."""
         limit = self.limits.get(name)
         return None if limit is None else limit.whole

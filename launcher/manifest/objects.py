@@ -41,7 +41,7 @@ class Object(BaseModel):
 
     @classmethod
     def _is_absent(cls, name: str, item: object) -> bool:
-        """True for null, and for an empty optional text; False for a field that is not known, which stays an error."""
+        """Return whether an item is null, or an empty optional text. A field that is not known stays an error."""
         field = cls.model_fields.get(name)
         if field is None:
             return False
@@ -98,7 +98,7 @@ class PassedOn(Fate):
 
 
 class Below(ValueError):
-    """What a check of an object refuses in a field further below, by its path from there:
+    """An error in a field further below the object that is checked, by its path from there:
     Below("efi.secureBoot", "is ...")."""
 
     def __init__(self, path: str, problem: str) -> None:
@@ -107,7 +107,7 @@ class Below(ValueError):
 
 
 def object_in(annotation: Any) -> type[Object] | None:
-    """The object that a field is, or is a list of; None for scalars and mappings."""
+    """Return the object that a field of this type is, or is a list of; None for scalars and mappings."""
     if isinstance(annotation, type) and issubclass(annotation, Object):
         return annotation
     return next((kind for argument in get_args(annotation) if (kind := object_in(argument)) is not None), None)

@@ -26,7 +26,7 @@ _UNKNOWN = ("extra_forbidden", "invalid_key")  # pydantic's errors for a field t
 
 
 class Given(NamedTuple):
-    """A manifest as it was given: its text and what that says. `namespace` is None where it says none."""
+    """A manifest: its text, and what that says. `namespace` is None if it says none."""
 
     text: str
     manifest: VirtualMachine | VirtualMachineInstance
@@ -47,7 +47,7 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
 
 
 def read_given(path: Path) -> Given:
-    """Read the same, with all that a VirtualMachine says of itself, and the text."""
+    """Read a manifest with all that a VirtualMachine says of itself, and its text; UserError as for read_manifest."""
     text, document = _read_yaml(path)
     if not isinstance(document, dict):
         raise UserError(f"{path}: expected a VirtualMachine or VirtualMachineInstance, found {shown(document)}")
@@ -62,7 +62,7 @@ def read_given(path: Path) -> Given:
 
 
 def _read_yaml(path: Path) -> tuple[str, Any]:
-    """The file's text, and the one document in it."""
+    """Return the file's text, and the one document in it."""
     try:
         with path.open("rb") as file:
             content = file.read(_USUAL)
@@ -79,7 +79,7 @@ def _read_yaml(path: Path) -> tuple[str, Any]:
 
 
 def _line(kind: type[Object], error: ValidationError) -> str:
-    """`spec.domain.devices.gpus[0].name: what is wrong with it`: the first error, and how many more there are."""
+    """Return `spec.domain.devices.gpus[0].name: what is wrong with it`, and how many more errors there are."""
     errors = error.errors(include_url=False)
     # Before it, a field that is not known of the same object, or of one around it: it may be why another is missing.
     objects = [errors[0]["loc"][:length] for length in range(len(errors[0]["loc"]))]
@@ -113,7 +113,7 @@ def _problem(error: str, message: str, value: Any) -> str:
 
 
 def _unknown(kind: type[Object], location: Sequence[int | str]) -> str:
-    """What to write instead of the field at this location."""
+    """Say what to write instead of the field at this location."""
     *way, name = location
     known = list(_object_at(kind, way).model_fields)
     if near := difflib.get_close_matches(str(name), known, n=1):

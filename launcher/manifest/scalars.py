@@ -82,7 +82,7 @@ def _path_on_node(value: str) -> str:
 
 
 def first_twice(values: Iterable[T]) -> T | None:
-    """The first value that is there for the second time."""
+    """Return the first value that is there for the second time; None if all are there once."""
     seen: set[T] = set()
     for value in values:
         if value in seen:
@@ -92,7 +92,7 @@ def first_twice(values: Iterable[T]) -> T | None:
 
 
 def shown(value: Any) -> str:
-    """A value of the manifest's for an error line: short, whatever it is."""
+    """Return a value of the manifest as an error line quotes it: short, whatever it is."""
     try:
         text = _SHORT.repr(value)
     except ValueError:

@@ -17,13 +17,13 @@ Base64 = Annotated[
 
 
 class SEVPolicy(Object):
-    """`encryptedState`: SEV-ES, which encrypts the CPU's registers too."""
+    """SEV's policy. `encryptedState`: SEV-ES, which encrypts the CPU's registers too."""
 
     encryptedState: bool = False
 
 
 class SEV(Object):
-    """`session` and `dhCert` are the guest owner's, base64."""
+    """AMD SEV. `session` and `dhCert` are the guest owner's, in base64."""
 
     policy: SEVPolicy = SEVPolicy()
     attestation: Annotated[

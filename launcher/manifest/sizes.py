@@ -8,7 +8,7 @@ _MOST_VCPUS = {"amd64": 255, "arm64": 512}
 
 
 def topology(cpu: CPU, resources: Resources) -> tuple[int, int, int]:
-    """Sockets, cores and threads, each at least 1.
+    """Return sockets, cores and threads, each at least 1.
 
     Where the manifest says none of them, the pod's CPUs become sockets: its limit, else its request (KubeVirt,
     SetDefaultGuestCPUTopology in pkg/defaults).
@@ -24,14 +24,14 @@ def vcpus(cpu: CPU, resources: Resources) -> int:
 
 
 def guest_memory(memory: Memory, resources: Resources) -> int | None:
-    """Bytes: memory.guest, else the pod's request, else its limit, else one hugepage (KubeVirt, setGuestMemory in
-    pkg/defaults); None where nothing says it."""
+    """Return bytes: memory.guest, else the pod's request, else its limit, else one hugepage (KubeVirt, setGuestMemory
+    in pkg/defaults); None if nothing says it."""
     page = memory.hugepages.pageSize if memory.hugepages is not None else None
     return memory.guest or resources.request("memory") or resources.limit("memory") or page
 
 
 def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
-    """ValueError for a guest whose parts do not fit each other."""
+    """Raise ValueError for a guest whose parts do not fit each other."""
     if cpu.passes_numa_through and memory.hugepages is None:
         raise ValueError(
             "cpu.numa.guestMappingPassthrough needs memory of each NUMA node; write memory.hugepages as well, "
@@ -65,7 +65,7 @@ def _check_memory(size: int, memory: Memory, limit: int | None) -> None:
 
 
 def check_vcpus(cpu: CPU, resources: Resources, architecture: str) -> None:
-    """ValueError for more vCPUs, or others, than the architecture's machines have."""
+    """Raise ValueError for more vCPUs, or others, than the architecture's machines have."""
     most = _MOST_VCPUS[architecture]
     if (count := vcpus(cpu, resources)) > most:
         raise ValueError(f"domain.cpu: {count} vCPUs; expected at most {most} on {architecture}")

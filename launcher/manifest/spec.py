@@ -33,7 +33,7 @@ _LONGEST_LABEL = 63
 
 
 class Named(OpenObject):
-    """What a domain is called by, and files after the domain: a file's name has 255 bytes (`_VARS.fd` at its end)."""
+    """The names that a domain is called by, and files after it: a file's name has 255 bytes (`_VARS.fd` at its end)."""
 
     name: DNSName
     namespace: DNSName = "default"
@@ -54,13 +54,13 @@ class Metadata(Named):
 
 
 class VMMetadata(Named):
-    """A VirtualMachine's own; its instance gets the name and namespace."""
+    """The metadata of a VirtualMachine; its instance gets the name and namespace."""
 
     annotations: AnnotationsOfVM = _NOTHING
 
 
 class TemplateMetadata(OpenObject):
-    """What a VirtualMachine gives to its instance beside the spec."""
+    """The metadata that a VirtualMachine gives to its instance."""
 
     labels: Annotated[Mapping[Text, Text], PassedOn("they are for the pod")] = {}
     annotations: ReadAnnotations = _NOTHING
@@ -111,7 +111,7 @@ class Domain(Object):
 
     @property
     def guest_memory(self) -> int:
-        """In bytes; UserError where the manifest says nothing of it."""
+        """Bytes; UserError if the manifest says nothing of it."""
         memory = sizes.guest_memory(self.memory, self.resources)
         if not memory:
             raise UserError(
@@ -165,7 +165,7 @@ class Spec(Object):
 
     @property
     def disks(self) -> tuple[Disk, ...]:
-        """Those of domain.devices, and the ones that volumes without a disk have by default."""
+        """The disks of domain.devices, and those that volumes without a disk have by default."""
         return with_default_disks(self.domain.devices.disks, self.volumes)
 
     @property
@@ -191,7 +191,7 @@ class VirtualMachineInstance(Object):
 
     @property
     def hostname(self) -> str:
-        """What the guest is called (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
+        """The guest's host name (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
         return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
 
     @property
@@ -214,7 +214,7 @@ class Template(Object):
 
 
 class VirtualMachineSpec(Object):
-    """`runStrategy` and `running` say when a VM runs; that is decided before the launcher starts."""
+    """What makes an instance. `runStrategy` and `running` say when; that is decided before the launcher starts."""
 
     template: Template
     runStrategy: Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None = None

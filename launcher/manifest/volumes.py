@@ -41,13 +41,13 @@ MEDIA: tuple[Kind, ...] = (
 
 
 class LocalObject(Object):
-    """A secret or config map of the VM's namespace."""
+    """The name of a secret or config map of the VM's namespace."""
 
     name: DNSName
 
 
 class HostDisk(Object):
-    """A file of the node's. `DiskOrCreate` makes it, `capacity` large, where it is not there."""
+    """A file of the node. With `DiskOrCreate` it is made, `capacity` large, if it is not there."""
 
     path: PathOnNode
     type: Literal["Disk", "DiskOrCreate"]
@@ -88,7 +88,7 @@ class Ephemeral(Object):
 
 
 class ContainerDisk(Object):
-    """An image with a disk in it. The pod mounts it; where the image comes from is between the pod and its node."""
+    """An image with a disk in it, which the pod mounts; its node pulls it."""
 
     image: Image
     path: PathInImage | None = None
@@ -205,18 +205,18 @@ class Volume(Object):
 
     @property
     def kind(self) -> Kind:
-        """The name of its source."""
+        """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
-    """ValueError for volumes that are one by one right and together wrong."""
+    """Raise ValueError for volumes that are one by one right and together wrong."""
     if name := first_twice(volume.name for volume in volumes):
         raise ValueError(f"two volumes are called {name!r}; rename one of them, and its disk")
     for kinds, what in _ONCE.items():
-        of_kind = [volume.name for volume in volumes if volume.kind in kinds]
-        if len(of_kind) > 1:
-            raise ValueError(f"the volumes {of_kind[0]!r} and {of_kind[1]!r} are both {what}; expected one at most")
+        names = [volume.name for volume in volumes if volume.kind in kinds]
+        if len(names) > 1:
+            raise ValueError(f"the volumes {names[0]!r} and {names[1]!r} are both {what}; expected one at most")
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.

@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from launcher.manifest.objects import Fate, Object, object_in
+from launcher.manifest.objects import Fate, Ignored, Object, object_in
 from launcher.manifest.spec import Spec
 from tests.processes import FIXTURES, ROOT
 
@@ -70,6 +71,14 @@ def test_the_table_says_what_the_model_does(path: str) -> None:
         assert object_in(field.annotation) or what.strip(), "say in the last column what it becomes"
     else:
         assert (word, what) == (mark.word, mark.why)
+
+
+@pytest.mark.parametrize("path", MODEL)
+def test_no_field_takes_a_text_that_xml_cannot_hold(path: str) -> None:
+    if isinstance(fate(MODEL[path]), Ignored):
+        return
+    with pytest.raises(ValidationError):
+        TypeAdapter(MODEL[path].rebuild_annotation()).validate_python("\x01")
 
 
 def test_every_field_of_kubevirts_is_known() -> None:
