@@ -54,8 +54,8 @@ class OpenObject(Object):
     model_config = ConfigDict(extra="ignore")
 
 
-class Fate:
-    """Annotated[..., Fate(why)]: a field of KubeVirt's that does not become a part of the domain, and why."""
+class Unconverted:
+    """Annotated[..., Unconverted(why)]: a field of KubeVirt's that does not become a part of the domain, and why."""
 
     word: ClassVar[str]
 
@@ -66,7 +66,7 @@ class Fate:
         return {**handler(core_schema), "description": f"{self.word}: {self.why}"}
 
 
-class Refused(Fate):
+class Refused(Unconverted):
     """Annotated[None, Refused(why)]: a field that is not converted: why, and what to do instead.
 
     Null, false, an empty text and an empty list say nothing and may stand there. An empty mapping says something.
@@ -85,13 +85,13 @@ class Refused(Fate):
             raise ValueError(f"is not converted: {self.why}")
 
 
-class Ignored(Fate):
+class Ignored(Unconverted):
     """Annotated[Any, Ignored(why)]: a field that the domain does not depend on, whatever is in it."""
 
     word = "ignored"
 
 
-class PassedOn(Fate):
+class PassedOn(Unconverted):
     """Annotated[T, PassedOn(why)]: a T that is the pod's, word for word, and that the domain does not depend on."""
 
     word = "passed on"

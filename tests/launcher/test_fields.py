@@ -13,7 +13,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
 
-from launcher.manifest.objects import Fate, Ignored, Object, object_in
+from launcher.manifest.objects import Ignored, Object, Unconverted, object_in
 from launcher.manifest.spec import Spec
 from tests.processes import FIXTURES, ROOT
 
@@ -33,9 +33,9 @@ def walk(kind: type[Object], path: str = "spec") -> Iterator[tuple[str, FieldInf
 MODEL = dict(walk(Spec))
 
 
-def fate(field: FieldInfo) -> Fate | None:
+def fate(field: FieldInfo) -> Unconverted | None:
     """What becomes of a field that is not converted."""
-    return next((mark for mark in field.metadata if isinstance(mark, Fate)), None)
+    return next((mark for mark in field.metadata if isinstance(mark, Unconverted)), None)
 
 
 def table() -> dict[str, tuple[str, str]]:
