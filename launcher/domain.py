@@ -10,6 +10,7 @@ from uuid import UUID, uuid5
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lxml import etree
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.claims import Claim
@@ -34,7 +35,6 @@ from launcher.elements import (
     placement,
     security,
 )
-from launcher.elements.element import E
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.hole import hole as hole_of

@@ -36,11 +36,6 @@ class Amount(NamedTuple):
         return int(self.exact.to_integral_value(ROUND_CEILING))
 
 
-def parse_quantity(text: str | float) -> int:
-    """The quantity in whole units (bytes, CPUs), rounded up; ValueError where it is none or negative."""
-    return parse_amount(text).whole
-
-
 def parse_amount(text: str | float) -> Amount:
     """The quantity; ValueError where it is none, negative, or more than Kubernetes can hold."""
     match = _QUANTITY.fullmatch(str(text))

@@ -1,85 +1,43 @@
-"""The JSON schema of the manifests that the launcher takes, for editors: the model, said in another language.
+"""The JSON schema of the manifests that the launcher takes, for editors: pydantic's, of the model.
 
 https://json-schema.org/draft/2020-12. What JSON schema cannot say, like that every disk has a volume, is not in it: a
 manifest that it refuses is refused by the launcher, and not always the reverse.
 """
 
-from collections.abc import Mapping
-from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
 
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
-from launcher.model import Checks, Field, Ignored, PassedOn, Reads, Refused, fields, is_model, is_open, is_text
-
-Schema = dict[str, Any]
 
 
-def json_schema() -> Schema:
-    """A VirtualMachineInstance or a VirtualMachine; every model once, below `$defs`, by its name."""
-    defs: dict[str, Schema] = {}
-    kinds = [_schema(kind, defs) for kind in (VirtualMachineInstance, VirtualMachine)]
+def json_schema() -> dict[str, Any]:
+    """A VirtualMachineInstance or a VirtualMachine; every object once, below `$defs`, by its name."""
+    kinds: TypeAdapter[Any] = TypeAdapter(
+        Annotated[VirtualMachineInstance | VirtualMachine, Field(discriminator="kind")]
+    )
     return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "$schema": GenerateJsonSchema.schema_dialect,
         "title": "a VirtualMachineInstance or VirtualMachine, as gpu-launcher takes it",
-        "oneOf": kinds,
-        "$defs": dict(sorted(defs.items())),
+        **kinds.json_schema(schema_generator=_OfManifests),
     }
 
 
-def _schema(kind: Any, defs: dict[str, Schema]) -> Schema:
-    origin, arguments = get_origin(kind), get_args(kind)
-    if origin is Annotated:
-        inner, how = arguments
-        match how:
-            case Reads():
-                return dict(how.json)
-            case Checks():
-                return {**_schema(inner, defs), **how.json}
-            case Refused():
-                return {"enum": [False, []], "description": f"not converted: {how.why}"}
-            case Ignored():
-                return {"description": f"ignored: {how.why}"}
-            case PassedOn():
-                return {**_schema(inner, defs), "description": f"passed on: {how.why}"}
-    if origin in (Union, UnionType):
-        return _schema(next(argument for argument in arguments if argument is not type(None)), defs)
-    if origin is Literal:
-        return {"enum": list(arguments)}
-    if origin is tuple:
-        return {"type": "array", "items": _schema(arguments[0], defs)}
-    if origin is Mapping:
-        return {"type": "object", "additionalProperties": _schema(arguments[1], defs)}
-    if is_model(kind):
-        return _model(kind, defs)
-    return dict(_SCALARS[kind])
+class _OfManifests(GenerateJsonSchema):
+    """Pydantic's schemas with what launcher.manifest.objects adds, and without what a reader has no use for."""
 
+    def default_schema(self, schema: Any) -> JsonSchemaValue:
+        """What may be left out may also be null, or an empty text. A default is told where it is a scalar."""
+        value = self.generate_inner(schema["schema"])
+        described = {key: value.pop(key) for key in ("description",) if key in value}
+        null, empty = {"type": "null"}, {"const": ""}
+        choices = [choice for choice in value.get("anyOf", [value]) if choice != null]
+        texts = [empty] if [choice.get("type") for choice in choices] == ["string"] else []
+        default = schema.get("default")
+        told = {"default": default} if isinstance(default, str | int) and default != "" else {}
+        return {"anyOf": [*choices, null, *texts], **described, **told}
 
-def _model(cls: Any, defs: dict[str, Schema]) -> Schema:
-    name = cls.__name__
-    if name not in defs:
-        defs[name] = {}  # a model may contain itself
-        properties = {field.name: _property(field, defs) for field in fields(cls)}
-        required = [field.name for field in fields(cls) if field.required]
-        defs[name] = {
-            "type": "object",
-            "properties": properties,
-            **({"required": required} if required else {}),
-            **({} if is_open(cls) else {"additionalProperties": False}),
-        }
-    return {"$ref": f"#/$defs/{name}"}
-
-
-def _property(field: Field, defs: dict[str, Schema]) -> Schema:
-    schema = _schema(field.kind, defs)
-    if field.required or isinstance(field.fate, Ignored):
-        return schema
-    empty: list[Schema] = [{"const": ""}] if is_text(field) else []
-    return {"anyOf": [schema, {"type": "null"}, *empty]}
-
-
-_SCALARS: Mapping[Any, Schema] = {
-    str: {"type": "string"},
-    int: {"type": "integer"},
-    bool: {"type": "boolean"},
-    Any: {},
-}
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        """Fields have their names, and need no titles that are made of them."""
+        return False

@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import Any
 
 import typer
-from click import ClickException
 
 from program.problem import one_line
 
@@ -35,6 +34,6 @@ def called(program: str, app: typer.Typer) -> Any:
     """
     try:
         return app(standalone_mode=False)
-    except ClickException as error:
-        print(f"{program}: {one_line(error.format_message())} Try: {program} --help", file=sys.stderr)
+    except typer.TyperException as error:
+        print(f"{program}: {one_line(error.format_message()).rstrip('.')}. Try: {program} --help", file=sys.stderr)
         return error.exit_code

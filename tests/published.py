@@ -20,7 +20,6 @@ import os
 import re
 import shlex
 import tempfile
-import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, redirect_stderr
@@ -32,18 +31,14 @@ from typing import Any
 from uuid import UUID
 
 import yaml
-from click import ClickException
+from typer import TyperException
 
+from launcher.cli import command_line
 from pci.resource import Kind, variable
 from program.errors import ProgramError
 from program.output import aligned
 from program.problem import one_line
 from tests.processes import FIXTURES
-
-with warnings.catch_warnings():
-    # Typer asks for what the next Click will not have.
-    warnings.simplefilter("ignore", DeprecationWarning)
-    from launcher.cli import command_line
 
 PUBLISHED = FIXTURES / "published"
 
@@ -143,7 +138,7 @@ def run(command: str, manifest: Manifest, *flags: str) -> Outcome:
             command_line(arguments)(arguments, standalone_mode=False)
     except ProgramError as error:
         return Outcome(str(error).removeprefix(f"{manifest.path}: "))
-    except ClickException as error:
+    except TyperException as error:
         return Outcome(one_line(error.format_message()))
     return Outcome(None)
 

@@ -1,13 +1,13 @@
 """<address type='pci'>: a PCI address in the guest, or in a hostdev's source."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from pci.address import PCIAddress
 
 
 def pci_address(address: PCIAddress, **attributes: str) -> Element:
-    """The element with the four numbers in hexadecimal, as libvirt prints them back."""
+    """Return <address> with the four numbers in hexadecimal, as libvirt prints them back."""
     numbers = {
         "domain": f"0x{address.domain:04x}",
         "bus": f"0x{address.bus:02x}",

@@ -1,8 +1,8 @@
 """<clock> and its timers."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.clock import UTC, Timer, Timers
 from launcher.manifest.spec import Domain
 
@@ -11,37 +11,37 @@ _TIMERS = {"rtc": "rtc", "pit": "pit", "kvm": "kvmclock", "hpet": "hpet", "hyper
 
 
 def clock(domain: Domain) -> list[Element]:
-    """UTC where the manifest has timers alone; nothing where it has no clock, which is UTC to libvirt."""
-    said = domain.clock
-    if said is None:
+    """Return <clock>: in UTC if the manifest has timers alone; none if it has no clock, which is UTC to libvirt."""
+    clock = domain.clock
+    if clock is None:
         return []
-    if said.timezone is not None:
-        element = E.clock(offset="timezone", timezone=said.timezone)
-    elif said.utc is not None:
-        element = E.clock(offset="utc", adjustment=_adjustment(said.utc))
+    if clock.timezone is not None:
+        element = E.clock(offset="timezone", timezone=clock.timezone)
+    elif clock.utc is not None:
+        element = E.clock(offset="utc", adjustment=_adjustment(clock.utc))
     else:
         element = E.clock(offset="utc")
-    if said.timer is not None:
-        element.extend(_timers(said.timer))
+    if clock.timer is not None:
+        element.extend(_timers(clock.timer))
     return [element]
 
 
 def _adjustment(utc: UTC) -> str:
-    """Seconds, after which libvirt keeps what a guest does to its clock; `reset` forgets it at every start."""
+    """Return seconds, with which libvirt keeps what a guest does to its clock; `reset` forgets it at every start."""
     return "reset" if utc.offsetSeconds is None else str(utc.offsetSeconds)
 
 
-def _timers(said: Timers) -> list[Element]:
+def _timers(timers: Timers) -> list[Element]:
     return [
-        _timer(libvirts, getattr(said, name)) for name, libvirts in _TIMERS.items() if getattr(said, name) is not None
+        _timer(libvirts, timer) for name, libvirts in _TIMERS.items() if (timer := getattr(timers, name)) is not None
     ]
 
 
-def _timer(name: str, said: Timer) -> Element:
+def _timer(name: str, timer: Timer) -> Element:
     element = E.timer(name=name)
     for field, attribute in (("tickPolicy", "tickpolicy"), ("track", "track")):
-        value = getattr(said, field, None)
+        value = getattr(timer, field, None)
         if value is not None:
             element.set(attribute, value)
-    element.set("present", "yes" if said.present else "no")
+    element.set("present", "yes" if timer.present else "no")
     return element

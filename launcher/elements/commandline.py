@@ -12,12 +12,12 @@ _QEMU = ElementMaker(namespace=_NAMESPACE, nsmap={"qemu": _NAMESPACE})
 
 
 def command_line(spec: Spec, hole: Hole | None) -> list[Element]:
-    """EFI's window for 64-bit BARs, where it has to be larger than it would be.
+    """Return <qemu:commandline> with EFI's window for 64-bit BARs, if it has to be larger than it would be.
 
     Libvirt has <sysinfo type='fwcfg'> for it, and keeps the names that begin with opt/ovmf/ to itself.
     """
     window = ovmf_window(hole) if hole is not None and spec.efi is not None else None
     if window is None:
         return []
-    said = ("-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={window}")
-    return [_QEMU.commandline(*(_QEMU.arg(value=argument) for argument in said))]
+    arguments = ("-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={window}")
+    return [_QEMU.commandline(*(_QEMU.arg(value=argument) for argument in arguments))]

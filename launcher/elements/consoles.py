@@ -1,13 +1,16 @@
 """<serial>, <console> and <channel>: the guest's serial port and its agent's channel."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.devices import Devices
 
 
 def consoles(devices: Devices, directory: str) -> list[Element]:
-    """The serial port listens on virt-serial0 in `directory`, where KubeVirt's does. libvirt places the channel."""
+    """Return <serial>, <console> and <channel>.
+
+    The serial port listens on virt-serial0 in `directory`, where KubeVirt's does. libvirt places the channel.
+    """
     channel = E.channel(E.target(type="virtio", name="org.qemu.guest_agent.0"), type="unix")
     if not devices.autoattachSerialConsole:
         return [channel]

@@ -1,11 +1,11 @@
 """<controller>: the bridges that seats are behind, and what devices are plugged into."""
 
 from lxml import etree
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
-from launcher.elements.element import E
 from launcher.elements.peripherals import inputs
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest_pci.addresses import Bridge, Layout
@@ -18,7 +18,7 @@ _PACKED = ("pcie-expander-bus", "pcie-root-port")
 
 
 def root_complex(hole: Hole | None) -> list[Element]:
-    """Bus 0, where it has to be said how large its 64-bit hole is."""
+    """Return bus 0, if it has to be said how large its 64-bit hole is."""
     if hole is None:
         return []
     size = E.pcihole64(str(hole.size >> 10), unit="KiB")
@@ -26,7 +26,7 @@ def root_complex(hole: Hole | None) -> list[Element]:
 
 
 def bridge(bridge: Bridge) -> Element:
-    """A bridge of the layout. Chassis and port number are the physical slot that a guest shows: they are fixed too."""
+    """Return a bridge of the layout. Chassis and port number are the slot that a guest shows: they are fixed too."""
     element = E.controller(type="pci", index=str(bridge.index), model=bridge.model)
     if bridge.bus_number is not None:
         target = E.target(busNr=str(bridge.bus_number))
@@ -41,14 +41,16 @@ def bridge(bridge: Bridge) -> Element:
 
 
 def _hotplug(bridge: Bridge) -> dict[str, str]:
-    """Off below an expander: OVMF keeps a window of I/O ports for each port with hotplug and has ten in all. It takes
-    them back where they are too few, but not with a second root bus: then no device of the guest's has addresses.
+    """Return hotplug='off' below an expander.
+
+    OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It takes them back where they are
+    too few, but not with a second root bus: then no device of the guest's has addresses.
     """
     return {"hotplug": "off"} if bridge.address.bus else {}
 
 
 def controllers(vmi: VirtualMachineInstance, *, usb: bool) -> list[Element]:
-    """What devices of other buses than PCI are plugged into. The agent's channel is on virtio-serial.
+    """Return what devices of other buses than PCI are plugged into. The agent's channel is on virtio-serial.
 
     `usb`: whether USB devices of the host's are passed on.
     """
@@ -62,7 +64,7 @@ def controllers(vmi: VirtualMachineInstance, *, usb: bool) -> list[Element]:
 
 
 def placeholders(domain: Domain, layout: Layout) -> list[Element]:
-    """An idle controller on each free seat.
+    """Return an idle controller for each free seat.
 
     Into an empty port libvirt would put whatever comes first and has no address: also a bridge to old PCI, with one
     more bus, which would move the cards behind it. It takes no notice there of a port's hotplug='off'.
@@ -81,7 +83,7 @@ def placeholders(domain: Domain, layout: Layout) -> list[Element]:
 
 
 def scsi(vmi: VirtualMachineInstance) -> list[Element]:
-    """The one controller of all SCSI disks, where there are any: nothing is hotplugged, so no other needs it."""
+    """Return the one controller of all SCSI disks, if there are any; nothing is hotplugged that would need it."""
     if not any(disk.bus(vmi.spec.architecture) == "scsi" for disk in vmi.spec.disks):
         return []
     domain = vmi.spec.domain
@@ -94,7 +96,7 @@ def scsi(vmi: VirtualMachineInstance) -> list[Element]:
 
 
 def _has_usb(spec: Spec) -> bool:
-    """Whether anything is on USB; on arm64 it is there in any case, as KubeVirt has it."""
+    """Return whether there is a USB controller: for what is on USB, and on arm64 always, as KubeVirt has it."""
     return (
         spec.architecture == "arm64"
         or any(element.get("bus") == "usb" for element in inputs(spec))

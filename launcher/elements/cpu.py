@@ -1,9 +1,9 @@
 """<cpu> and the number of vCPUs."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell
-from launcher.elements.element import E
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
 from launcher.guest_pci.bars import DEFAULT_BITS, Hole
@@ -39,13 +39,13 @@ def _model(vmi: VirtualMachineInstance, facts: Facts) -> Element:
 
 
 def _features(vmi: VirtualMachineInstance) -> list[Element]:
-    said = vmi.spec.domain.cpu
+    cpu = vmi.spec.domain.cpu
     needed = needed_of_the_cpu(vmi.spec.domain)
-    kept = [feature for feature in said.features if feature.name not in needed]
+    kept = [feature for feature in cpu.features if feature.name not in needed]
     elements = [E.feature(name=feature.name, policy=feature.policy) for feature in kept]
     elements += [E.feature(name=name, policy="require") for name in needed]
-    named = said.model is not None and said.model not in _HOST_MODES
-    if vmi.spec.architecture == "amd64" and named and all(feature.name != "mpx" for feature in said.features):
+    named = cpu.model is not None and cpu.model not in _HOST_MODES
+    if vmi.spec.architecture == "amd64" and named and all(feature.name != "mpx" for feature in cpu.features):
         # Libvirt's models have it and processors have it no longer: https://gitlab.com/libvirt/libvirt/-/issues/304
         elements.append(E.feature(name="mpx", policy="disable"))
     return elements

@@ -2,10 +2,10 @@
 
 from itertools import count
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements import iothreads
-from launcher.elements.element import E
 from launcher.elements.sources import Source, source
 from launcher.elements.virtio import is_encrypted, virtio_model
 from launcher.errors import UserError
@@ -19,9 +19,9 @@ _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
 
 
 def disks(vmi: VirtualMachineInstance, facts: Facts) -> list[Element]:
-    """One <disk> for each disk of the manifest's, and for each volume that has none.
+    """Return one <disk> for each disk of the manifest, and for each volume without a disk.
 
-    UserError where a disk asks for what its volume, by the facts, is not.
+    UserError if a disk asks for what its volume, by the facts, is not.
     """
     sources = {volume.name: source(volume, index, vmi.metadata, facts) for index, volume in enumerate(vmi.spec.volumes)}
     threads = assigned(vmi)
@@ -42,7 +42,7 @@ def disks(vmi: VirtualMachineInstance, facts: Facts) -> list[Element]:
 
 
 def device_name(prefix: str, number: int) -> str:
-    """vda, ..., vdz, vdaa, ...: as Linux names disks (drivers/scsi/sd.c, sd_format_disk_name)."""
+    """Return vda, ..., vdz, vdaa, ...: as Linux names disks (drivers/scsi/sd.c, sd_format_disk_name)."""
     name = ""
     while number >= 0:
         number, letter = divmod(number, 26)
@@ -97,7 +97,7 @@ def _driver(disk: Disk, source: Source | None) -> Element:
 
 
 def _add_virtio(driver: Element, domain: Domain, threads: tuple[int, ...]) -> None:
-    """What the driver of a disk on virtio can have besides."""
+    """Add to <driver> what only a disk on virtio has."""
     if domain.devices.blockMultiQueue:
         driver.set("queues", str(domain.vcpus))
     if is_encrypted(domain):

@@ -1,9 +1,9 @@
 """<features>: what the machine and the hypervisor offer to the guest."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
-from launcher.manifest.features import Features, FeatureState, Hyperv, Spinlocks, SynICTimer, TLBFlush, VendorID, is_on
+from launcher.manifest.features import FeatureState, Hyperv, Spinlocks, SynICTimer, TLBFlush, VendorID, is_on
 from launcher.manifest.spec import Domain, VirtualMachineInstance
 
 #: Libvirt's name for each of KubeVirt's hyperv features.
@@ -26,7 +26,7 @@ _HYPERV = {
 
 
 def features(vmi: VirtualMachineInstance) -> list[Element]:
-    """ACPI unless it is disabled; the others as the manifest and what else is in it ask for them."""
+    """Return <features>: ACPI unless it is disabled; the others as the manifest, and what else is in it, needs them."""
     domain = vmi.spec.domain
     element = E.features()
     if domain.features.acpi.enabled:
@@ -39,35 +39,35 @@ def features(vmi: VirtualMachineInstance) -> list[Element]:
 
 
 def needed_of_the_cpu(domain: Domain) -> tuple[str, ...]:
-    """CPU features without which a feature is none: enlightened VMCS is about VMX (KubeVirt's setEVMCSDependency)."""
+    """Return the CPU features that a feature needs: enlightened VMCS is about VMX (KubeVirt's setEVMCSDependency)."""
     hyperv = domain.features.hyperv
     return ("vmx",) if hyperv is not None and is_on(hyperv.evmcs) else ()
 
 
 def _of_amd64(domain: Domain) -> list[Element]:
-    said = domain.features
+    features = domain.features
     elements = []
-    if said.apic is None or said.apic.enabled:
-        eoi = said.apic is not None and said.apic.endOfInterrupt
+    if features.apic is None or features.apic.enabled:
+        eoi = features.apic is not None and features.apic.endOfInterrupt
         elements.append(E.apic(eoi="on") if eoi else E.apic())
-    if said.hyperv is not None:
-        elements += _hyperv(said.hyperv)
-    elif is_on(said.hypervPassthrough):
+    if features.hyperv is not None:
+        elements += _hyperv(features.hyperv)
+    elif is_on(features.hypervPassthrough):
         elements.append(E.hyperv(mode="passthrough"))
     elements += _kvm(domain)
-    if said.pvspinlock is not None:
-        elements.append(E.pvspinlock(state=_state(said.pvspinlock)))
+    if features.pvspinlock is not None:
+        elements.append(E.pvspinlock(state=_state(features.pvspinlock)))
     # As for KubeVirt, always: VMware's port is nobody's here.
     elements.append(E.vmport(state="off"))
-    elements += _smm(domain, said)
+    elements += _smm(domain)
     return elements
 
 
-def _hyperv(said: Hyperv) -> list[Element]:
-    on = said.on()
+def _hyperv(hyperv: Hyperv) -> list[Element]:
+    on = hyperv.on()
     element = E.hyperv()
     for name, libvirts in _HYPERV.items():
-        feature = getattr(said, name)
+        feature = getattr(hyperv, name)
         if name in on:
             element.append(E(libvirts, *_children(feature), state="on", **_attributes(feature)))
         elif feature is not None:
@@ -86,27 +86,28 @@ def _attributes(feature: FeatureState | None) -> dict[str, str]:
 
 
 def _children(feature: FeatureState | None) -> list[Element]:
-    """Parts of a feature that are on; one that is off is left out, which older libvirts know too."""
+    """Return the parts of a feature that are on; one that is off is left out, which older libvirts know too."""
     parts = ("direct", "extended") if isinstance(feature, SynICTimer | TLBFlush) else ()
     return [E(part, state="on") for part in parts if is_on(getattr(feature, part, None))]
 
 
 def _kvm(domain: Domain) -> list[Element]:
-    said = domain.features.kvm
+    kvm = domain.features.kvm
     element = E.kvm()
-    if said is not None:
-        element.append(E.hidden(state="on" if said.hidden else "off"))
+    if kvm is not None:
+        element.append(E.hidden(state="on" if kvm.hidden else "off"))
     if domain.cpu.dedicatedCpuPlacement:
         element.append(E("hint-dedicated", state="on"))
     return [element] if len(element) else []
 
 
-def _smm(domain: Domain, said: Features) -> list[Element]:
-    """On with secure boot, whose variables only SMM can keep from the guest's kernel; else as it is said."""
-    efi = domain.firmware.bootloader.efi
+def _smm(domain: Domain) -> list[Element]:
+    """Return <smm>: on with secure boot, whose variables only SMM can keep from the guest's kernel; else as it is asked
+    for."""
+    efi, smm = domain.firmware.bootloader.efi, domain.features.smm
     if efi is not None and efi.secureBoot:
         return [E.smm(state="on")]
-    return [E.smm(state=_state(said.smm))] if said.smm is not None else []
+    return [E.smm(state=_state(smm))] if smm is not None else []
 
 
 def _is_tdx(domain: Domain) -> bool:

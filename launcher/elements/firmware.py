@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from uuid import UUID
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher import paths
-from launcher.elements.element import E
 from launcher.elements.security import is_stateless
 from launcher.manifest.firmware import EFI, ACPITables, Chassis, KernelBoot
 from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
@@ -27,10 +27,10 @@ def boot(vmi: VirtualMachineInstance, os: Element) -> None:
     """Add to <os> what the firmware asks for; libvirt picks the EFI image that has these features."""
     domain = vmi.spec.domain
     firmware = domain.firmware
-    chosen = vmi.spec.efi
-    if chosen is not None:
+    efi = vmi.spec.efi
+    if efi is not None:
         os.set("firmware", "efi")
-        os.extend(_efi(chosen, vmi))
+        os.extend(_efi(efi, vmi))
     if firmware.kernelBoot is not None:
         os.extend(_kernel(firmware.kernelBoot))
     os.append(E.smbios(mode="sysinfo"))
@@ -41,7 +41,7 @@ def boot(vmi: VirtualMachineInstance, os: Element) -> None:
 
 
 def sysinfo(domain: Domain, uuid: UUID) -> Element:
-    """SMBIOS tables 1 and 3; libvirt refuses a uuid there that is not the domain's."""
+    """Return SMBIOS tables 1 and 3; libvirt refuses a uuid there that is not the domain's."""
     system = {"uuid": str(uuid), "serial": domain.firmware.serial or "", **_SYSTEM}
     return E.sysinfo(*_entries("system", system), *_chassis(domain.chassis), type="smbios")
 
@@ -51,19 +51,19 @@ def _chassis(chassis: Chassis | None) -> list[Element]:
 
 
 def _entries(table: str, values: Mapping[str, str]) -> list[Element]:
-    """A table with what has a value; libvirt's schema knows no table without entries."""
+    """Return a table of what has a value; libvirt's schema knows no table without entries."""
     entries = [E.entry(value, name=name) for name, value in values.items() if value]
     return [E(table, *entries)] if entries else []
 
 
-def _efi(chosen: EFI, vmi: VirtualMachineInstance) -> list[Element]:
-    secure = "yes" if chosen.secureBoot else "no"
+def _efi(efi: EFI, vmi: VirtualMachineInstance) -> list[Element]:
+    secure = "yes" if efi.secureBoot else "no"
     elements = [
         E.firmware(E.feature(enabled=secure, name="enrolled-keys"), E.feature(enabled=secure, name="secure-boot"))
     ]
     if is_stateless(vmi.spec.domain):
         elements.append(E.loader(stateless="yes"))
-    if chosen.persistent:
+    if efi.persistent:
         # Named, it is what stays: launcher.running.guest undefines the domain, and with it only what libvirt has named.
         elements.append(E.nvram(f"{paths.NVRAM}/{vmi.metadata.name}_VARS.fd"))
     return elements
@@ -79,8 +79,8 @@ def _kernel(boot: KernelBoot) -> list[Element]:
     return elements
 
 
-def _tables(said: ACPITables) -> Element:
-    volumes = {"slic": said.slicNameRef, "msdm": said.msdmNameRef}
+def _tables(acpi: ACPITables) -> Element:
+    volumes = {"slic": acpi.slicNameRef, "msdm": acpi.msdmNameRef}
     tables = [
         E.table(f"{paths.mounted('secret', name)}/{table}.bin", type=table) for table, name in volumes.items() if name
     ]

@@ -1,9 +1,9 @@
 """<graphics> and <video>: a screen, which VNC shows on a socket."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements.address import guest_address
-from launcher.elements.element import E
 from launcher.guest_pci.addresses import SCREEN
 from launcher.manifest.spec import Spec
 
@@ -11,7 +11,7 @@ _MEMORY = "16384"  # KiB, KubeVirt's
 
 
 def graphics(spec: Spec, directory: str) -> list[Element]:
-    """The screen, on the socket virt-vnc in `directory`, where KubeVirt's is."""
+    """Return <graphics> and <video>: VNC on the socket virt-vnc in `directory`, where KubeVirt's is."""
     if not spec.domain.devices.autoattachGraphicsDevice:
         return []
     screen = E.graphics(E.listen(type="socket", socket=f"{directory}/virt-vnc"), type="vnc")

@@ -3,11 +3,11 @@
 from collections.abc import Iterable, Mapping
 from uuid import UUID
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.claims import Claim, EntryKind
 from launcher.elements.address import guest_address, pci_address
-from launcher.elements.element import E
 from launcher.errors import UserError
 from launcher.guest_pci.addresses import HostDev, Seat
 from launcher.manifest.devices import Devices
@@ -18,15 +18,17 @@ _Attributes = Mapping[str, str]
 
 
 def hostdevs(devices: Devices, seats: tuple[Seat, ...], usb: tuple[Claim, ...]) -> list[Element]:
-    """The seats' devices in their order, then the USB devices."""
+    """Return the seats' devices in their order, then the USB devices."""
     seated = [device for seat in seats for device in seat.hostdevs]
     displays = _displays(devices, [device.claim for device in seated if device.claim is not None])
-    found = [_seated(device, displays.get(device.alias or "", {})) for device in seated]
-    return found + [_usb(claim) for claim in usb]
+    return [
+        *(_seated(device, displays.get(device.alias or "", {})) for device in seated),
+        *(_usb(claim) for claim in usb),
+    ]
 
 
 def _seated(device: HostDev, display: _Attributes) -> Element:
-    """managed='no' for PCI: binding to vfio is done before the pod starts, and a pod may not write to sysfs."""
+    """Return a device on a seat; managed='no', since it is bound to vfio before the pod starts, which may not do it."""
     if isinstance(device.source, UUID):
         source = E.source(E.address(uuid=str(device.source)))
         element = E.hostdev(source, mode="subsystem", type="mdev", model="vfio-pci", **display)
@@ -46,7 +48,7 @@ def _usb(claim: Claim) -> Element:
 
 
 def _displays(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, _Attributes]:
-    """By alias, display and ramfb of the gpus that have a display.
+    """Return display and ramfb of the gpus that have a display, by alias.
 
     As KubeVirt has it: where no gpu says anything about a display, the first mediated device has one, with ramfb (what
     firmware and boot loader draw on). Otherwise each that says so: a mediated device with `display: {}`, a PCI device
@@ -55,34 +57,34 @@ def _displays(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, _Attrib
     """
     gpus = {gpu.name: gpu for gpu in devices.gpus}
     ramfb = ["video"] if devices.video is not None and devices.video.type == "ramfb" else []
-    silent = not any(_said(gpu) for gpu in devices.gpus)
-    found: dict[str, _Attributes] = {}
+    by_default = not any(_display(gpu) for gpu in devices.gpus)
+    displays: dict[str, _Attributes] = {}
     for claim in claims:
         if claim.entry.kind is not EntryKind.GPU:
             continue
-        said, mediated = _said(gpus[claim.entry.name]), isinstance(claim.device, UUID)
-        if silent:
-            if mediated and not found and devices.autoattachGraphicsDevice:
-                found[claim.alias] = {"display": "on"} if ramfb else {"display": "on", "ramfb": "on"}
+        display, mediated = _display(gpus[claim.entry.name]), isinstance(claim.device, UUID)
+        if by_default:
+            if mediated and not displays and devices.autoattachGraphicsDevice:
+                displays[claim.alias] = {"display": "on"} if ramfb else {"display": "on", "ramfb": "on"}
             continue
-        if said is None or not (mediated if said.enabled is None else said.enabled):
+        if display is None or not (mediated if display.enabled is None else display.enabled):
             continue
         if not devices.autoattachGraphicsDevice:
             raise UserError(
                 f"{claim.entry}: virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false; "
                 "expected display.enabled: false, or graphics"
             )
-        found[claim.alias] = {"display": "on"}
-        if said.ramFB.enabled:
-            found[claim.alias] = {"display": "on", "ramfb": "on"}
+        displays[claim.alias] = {"display": "on"}
+        if display.ramFB.enabled:
+            displays[claim.alias] = {"display": "on", "ramfb": "on"}
             ramfb.append(str(claim.entry))
-    if not silent and len(ramfb) > 1:
+    if not by_default and len(ramfb) > 1:
         raise UserError(
             f"{' and '.join(ramfb)} would each be the ramfb, and a guest has one; "
             "expected virtualGPUOptions.display.ramFB.enabled: false on all others"
         )
-    return found
+    return displays
 
 
-def _said(gpu: GPU) -> Display | None:
+def _display(gpu: GPU) -> Display | None:
     return gpu.virtualGPUOptions.display if gpu.virtualGPUOptions is not None else None

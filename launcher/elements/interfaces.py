@@ -6,16 +6,16 @@ user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared
 
 from uuid import UUID, uuid5
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.interfaces import Interface, Port
 from launcher.manifest.spec import Domain, VirtualMachineInstance
 
 
 def interfaces(vmi: VirtualMachineInstance, uuid: UUID) -> list[Element]:
-    """The cards of the domain that is called `uuid`."""
+    """Return the network cards of the domain with this UUID."""
     return [_interface(interface, vmi.spec.domain, uuid) for interface in vmi.spec.domain.devices.connected]
 
 
@@ -44,7 +44,7 @@ def _interface(interface: Interface, domain: Domain, uuid: UUID) -> Element:
 
 
 def _forwarded(ports: tuple[Port, ...]) -> list[Element]:
-    """<portForward> for the ports that are listed, or for all."""
+    """Return <portForward> for the ports that are listed, or for all."""
     if not ports:
         return [E.portForward(proto="tcp"), E.portForward(proto="udp")]
     return [
@@ -55,6 +55,7 @@ def _forwarded(ports: tuple[Port, ...]) -> list[Element]:
 
 
 def _mac(interface: Interface, uuid: UUID) -> str:
-    """An address that is the same at every start: cloud-init and udev know a card by it. libvirt would make one up."""
+    """Return an address that is the same at every start: cloud-init and udev know a card by it. libvirt would make one
+    up."""
     octets = uuid5(uuid, f"interface/{interface.name}").bytes[:5]
     return ":".join(f"{octet:02x}" for octet in (0x02, *octets))  # 02: locally administered, and no group's

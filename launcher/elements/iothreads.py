@@ -1,8 +1,8 @@
 """<iothreads>, and in a <driver> which of them serve it."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.iothreads import count
 from launcher.manifest.spec import VirtualMachineInstance
 

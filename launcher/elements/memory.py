@@ -1,15 +1,15 @@
 """The guest's memory: how much, and what it is made of."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell
-from launcher.elements.element import E
 from launcher.manifest.memory import Hugepages
 from launcher.manifest.spec import VirtualMachineInstance
 
 
 def memory(vmi: VirtualMachineInstance, cells: tuple[Cell, ...]) -> list[Element]:
-    """<memoryBacking>, where there is anything to say about it."""
+    """Return <memoryBacking>, if there is anything to say about it."""
     domain = vmi.spec.domain
     element = E.memoryBacking()
     if domain.memory.hugepages is not None:
@@ -23,7 +23,7 @@ def memory(vmi: VirtualMachineInstance, cells: tuple[Cell, ...]) -> list[Element
     return [element] if len(element) else []
 
 
-def _hugepages(said: Hugepages, cells: tuple[Cell, ...]) -> Element:
-    size = {"size": str(said.pageSize), "unit": "b"}
+def _hugepages(hugepages: Hugepages, cells: tuple[Cell, ...]) -> Element:
+    size = {"size": str(hugepages.pageSize), "unit": "b"}
     bound = [number for number, cell in enumerate(cells) if cell.is_bound]
     return E.hugepages(*(E.page(nodeset=str(number), **size) for number in bound) if bound else (E.page(**size),))

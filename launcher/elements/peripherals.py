@@ -1,8 +1,8 @@
 """The small devices: inputs, sound, watchdog, TPM, entropy, memory balloon, panic device, vsock."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.manifest.devices import Devices, Input
 from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
@@ -25,7 +25,7 @@ def peripherals(vmi: VirtualMachineInstance) -> list[Element]:
 
 
 def inputs(spec: Spec) -> list[Element]:
-    """Tablets; on arm64, whose machine has no PS/2, also what a screen needs."""
+    """Return the tablets; on arm64, whose machine has no PS/2, also what a screen needs."""
     devices = spec.domain.devices
     listed = devices.inputs
     if not listed and devices.autoattachInputDevice:
@@ -58,7 +58,7 @@ def _watchdog(devices: Devices) -> list[Element]:
 
 
 def _tpm(spec: Spec) -> list[Element]:
-    """A TPM 2.0 that swtpm emulates. A persistent one keeps its state when the domain is undefined."""
+    """Return a TPM 2.0 that swtpm emulates. A persistent one keeps its state when the domain is undefined."""
     tpm = spec.domain.devices.tpm
     if tpm is None or not tpm.enabled:
         return []
@@ -91,14 +91,17 @@ def _balloon(vmi: VirtualMachineInstance) -> Element:
 
 
 def _reports_free_pages(vmi: VirtualMachineInstance) -> bool:
-    """Not where memory is the guest's alone, and time is dear (KubeVirt, IsHighPerformanceVMI)."""
+    """Return whether the balloon tells of free pages: not of a guest whose memory is its own (KubeVirt,
+    IsHighPerformanceVMI)."""
     domain = vmi.spec.domain
-    dear = domain.cpu.dedicatedCpuPlacement or domain.cpu.realtime is not None or domain.memory.hugepages is not None
-    return vmi.metadata.annotations.free_page_reporting and not dear
+    is_high_performance = (
+        domain.cpu.dedicatedCpuPlacement or domain.cpu.realtime is not None or domain.memory.hugepages is not None
+    )
+    return vmi.metadata.annotations.free_page_reporting and not is_high_performance
 
 
 def _vsock(devices: Devices) -> list[Element]:
-    """libvirt takes a context ID that is free on the node, where KubeVirt's controller hands them out."""
+    """Return <vsock>. libvirt takes a context ID that is free on the node; KubeVirt's controller hands them out."""
     if not devices.autoattachVSOCK:
         return []
     return [E.vsock(E.cid(auto="yes"), model="virtio-non-transitional")]

@@ -1,9 +1,9 @@
 """<cputune> and <numatune>: which of the host's CPUs and nodes serve which of the guest's."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell, Pinning
-from launcher.elements.element import E
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.processors import cpulist
 

@@ -1,8 +1,8 @@
 """<launchSecurity>: memory that the host cannot read."""
 
+from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.elements.element import E
 from launcher.manifest.security import SEV
 from launcher.manifest.spec import Domain
 
@@ -13,37 +13,28 @@ _SNP_POLICY = 1 << 16 | 1 << 17
 
 
 def launch_security(domain: Domain) -> list[Element]:
-    """C-bit and reduced address bits are left to libvirt, which asks the host's CPU."""
-    said = domain.launchSecurity
-    if said is None:
+    """Return <launchSecurity>. C-bit and reduced address bits are left to libvirt, which asks the host's CPU."""
+    technology = domain.launchSecurity
+    if technology is None:
         return []
-    if said.sev is not None:
-        return [_sev(said.sev)]
-    if said.snp is not None:
+    if technology.sev is not None:
+        return [_sev(technology.sev)]
+    if technology.snp is not None:
         return [E.launchSecurity(E.policy(f"{_SNP_POLICY:#x}"), type="sev-snp")]
     return [E.launchSecurity(type="tdx")]
 
 
-def needs_iommu(domain: Domain) -> bool:
-    """Whether virtio devices have to go by the guest's IOMMU API: <driver iommu='on'>, for SEV as for KubeVirt.
-
-    Such a device sees only the memory that the guest shares with it.
-    """
-    said = domain.launchSecurity
-    return said is not None and said.tdx is None
-
-
 def is_stateless(domain: Domain) -> bool:
-    """Whether the firmware is measured whole, and so keeps no variables."""
-    said = domain.launchSecurity
-    return said is not None and said.sev is None
+    """Return whether the firmware is measured whole, and so keeps no variables."""
+    technology = domain.launchSecurity
+    return technology is not None and technology.sev is None
 
 
-def _sev(said: SEV) -> Element:
-    policy = _NO_DEBUG | (_ENCRYPTED_STATE if said.policy.encryptedState else 0)
+def _sev(sev: SEV) -> Element:
+    policy = _NO_DEBUG | (_ENCRYPTED_STATE if sev.policy.encryptedState else 0)
     element = E.launchSecurity(E.policy(f"{policy:#x}"), type="sev")
-    if said.dhCert is not None:
-        element.append(E.dhCert(said.dhCert))
-    if said.session is not None:
-        element.append(E.session(said.session))
+    if sev.dhCert is not None:
+        element.append(E.dhCert(sev.dhCert))
+    if sev.session is not None:
+        element.append(E.session(sev.session))
     return element

@@ -16,7 +16,8 @@ Format = Literal["raw", "qcow2"]
 
 
 class Source(NamedTuple):
-    """`block`: whether `path` is a block device, and not a file. `below`: the image that a qcow2 overlay is over.
+    """What a disk reads and writes. `block`: whether `path` is a block device, and not a file. `below`: the image that
+    a qcow2 overlay is over.
 
     `unmap`: whether also a CD-ROM's source passes discards on. No CD-ROM sends any.
     """
@@ -33,7 +34,7 @@ class Source(NamedTuple):
 
 
 def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Source:
-    """The source of the volume that is spec.volumes[index]."""
+    """Return the source of the volume that is spec.volumes[index]."""
     name = volume.name
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":

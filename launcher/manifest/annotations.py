@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from pydantic import PlainValidator, WithJsonSchema
+
 from launcher.manifest.scalars import shown
-from launcher.model import Reads
 
 OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
@@ -52,12 +53,14 @@ _REFUSED_IF_TRUE: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """`companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells
-    of their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, what cannot be is refused.
-    `seats` pins entries to seats, by name. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`: whether
-    hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon tells QEMU
-    of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second CPU where
-    that makes their number even. `given`: all of them as they are written, everybody's, for the pod.
+    """What the annotations of a VM ask for, read.
+
+    `companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells of
+    their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
+    refused. `seats` pins entries to seats, by name. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`:
+    whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon
+    tells QEMU of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second
+    CPU where that makes their number even. `given`: all annotations as they are written, everybody's, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -73,8 +76,8 @@ class Annotations:
 
 def _read(value: Any) -> Annotations:
     if not isinstance(value, dict):
-        raise ValueError(f"expected a mapping, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
-    said: dict[str, Any] = {}
+        raise ValueError(f"expected a mapping, found {shown(value)}")  # noqa: TRY004 (pydantic's way)
+    values: dict[str, Any] = {}
     seats: Mapping[str, int] = {}
     for name, text in value.items():
         if text is None or text == "":
@@ -84,7 +87,7 @@ def _read(value: Any) -> Annotations:
         if name in _KNOWN:
             if text not in _KNOWN[name]:
                 raise ValueError(f"{name}: {shown(text)}; expected {' or '.join(map(repr, _KNOWN[name]))}")
-            said[name] = text
+            values[name] = text
         elif name == SEATS_OF:
             seats = _read_seats(text)
         elif isinstance(name, str) and name.startswith(OURS):
@@ -93,58 +96,58 @@ def _read(value: Any) -> Annotations:
                 f"did you mean {near[0]}?" if near else f"known: {', '.join(n for n in _NAMES if n.startswith(OURS))}"
             )
             raise ValueError(f"{shown(name)} is not an annotation that gpu-launcher knows; {hint}")
-    topology = said.get(TOPOLOGY, "none")
+    topology = values.get(TOPOLOGY, "none")
     if topology == "mirror" and seats:
         raise ValueError(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is; leave out one")
-    if topology == "none" and TOPOLOGY_POLICY in said:
+    if topology == "none" and TOPOLOGY_POLICY in values:
         raise ValueError(f"{TOPOLOGY_POLICY} is of no use without {TOPOLOGY}; add 'numa' or 'mirror', or leave it out")
     return Annotations(
-        companions=said.get(_COMPANIONS, "card"),
+        companions=values.get(_COMPANIONS, "card"),
         topology=topology,
-        is_strict=said.get(TOPOLOGY_POLICY) == "strict",
+        is_strict=values.get(TOPOLOGY_POLICY) == "strict",
         seats=seats,
-        allow_emulation=said.get(_ALLOW_EMULATION) == "true",
-        memfd=said.get(_MEMFD) != "false",
-        free_page_reporting=said.get(_NO_FREE_PAGES) != "true",
+        allow_emulation=values.get(_ALLOW_EMULATION) == "true",
+        memfd=values.get(_MEMFD) != "false",
+        free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,
         given=value,
     )
 
 
 def _read_of_vm(value: Any) -> Annotations:
-    """KubeVirt's controller gives an instance the annotations of the template, and none of the VM's own."""
-    ours = [name for name in value if str(name).startswith(OURS)] if isinstance(value, dict) else []
-    if ours:
-        raise ValueError(f"{shown(ours[0])} is for the instance; write it into spec.template.metadata.annotations")
+    """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
+    names = [name for name in value if str(name).startswith(OURS)] if isinstance(value, dict) else []
+    if names:
+        raise ValueError(f"{shown(names[0])} is for the instance; write it into spec.template.metadata.annotations")
     return Annotations()
 
 
-#: Those of a VirtualMachine itself.
-AnnotationsOfVM = Annotated[Annotations, Reads(_read_of_vm, {"type": "object"})]
+#: The annotations of a VirtualMachine itself.
+AnnotationsOfVM = Annotated[Annotations, PlainValidator(_read_of_vm, json_schema_input_type=dict[str, Any])]
 
 
 def _read_seats(text: Any) -> Mapping[str, int]:
-    """Names to seats; ValueError for any other JSON, and for two names on one seat."""
+    """Return seats by name; ValueError for any other JSON, and for two names on one seat."""
     try:
         pairs = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         pairs = None
     if not isinstance(pairs, _Pairs):
-        raise ValueError(  # noqa: TRY004 (pydantic-core's way)
+        raise ValueError(  # noqa: TRY004 (pydantic's way)
             f"{SEATS_OF}: {shown(text)}; expected a JSON object with names and seats, like '{{\"gpu2\": 3}}'"
         )
-    taken: dict[int, str] = {}
+    names: dict[int, str] = {}
     for name, seat in pairs:
         if type(seat) is not int or not 0 <= seat < SEATS:  # JSON's true is none of Python's numbers here
             raise ValueError(f"{SEATS_OF}: {name!r} has {shown(seat)}; expected a seat from 0 to {SEATS - 1}")
-        if name in taken.values():
+        if name in names.values():
             raise ValueError(f"{SEATS_OF}: {name!r} is there twice; leave one of them out")
-        if seat in taken:
+        if seat in names:
             raise ValueError(
-                f"{SEATS_OF}: {taken[seat]!r} and {name!r} both have seat {seat}; expected a seat for each"
+                f"{SEATS_OF}: {names[seat]!r} and {name!r} both have seat {seat}; expected a seat for each"
             )
-        taken[seat] = name
-    return {name: seat for seat, name in taken.items()}
+        names[seat] = name
+    return {name: seat for seat, name in names.items()}
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -153,8 +156,8 @@ class _Pairs(list[tuple[str, Any]]):
 
 ReadAnnotations = Annotated[
     Annotations,
-    Reads(
-        _read,
+    PlainValidator(_read),
+    WithJsonSchema(
         {
             "type": "object",
             "properties": {

@@ -1,49 +1,45 @@
 """spec.domain.clock."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from launcher.manifest.scalars import between, matching
-from launcher.model import model
+from pydantic import Field, model_validator
+
+from launcher.manifest.objects import Object
+from launcher.manifest.scalars import Matching, Text
 
 # A path below /usr/share/zoneinfo, and never out of it.
 TimeZone = Annotated[
-    str,
-    matching(
+    Text,
+    Matching(
         "[A-Za-z0-9][A-Za-z0-9_+-]*(/[A-Za-z0-9][A-Za-z0-9_+-]*)*", "is no time zone; expected one like Europe/Berlin"
     ),
 ]
 
 
-@model
-class UTC:
-    """Without an offset, a guest's changes to its clock are gone at its next start; with one, they are kept."""
+class UTC(Object):
+    """A clock in UTC. With an offset, what the guest changes of it is kept over its next start; without, it is gone."""
 
-    offsetSeconds: Annotated[int, between(-(2**31), 2**31 - 1)] | None = None
+    offsetSeconds: Annotated[int, Field(ge=-(2**31), le=2**31 - 1)] | None = None
 
 
-@model
-class Timer:
+class Timer(Object):
     present: bool = True
 
 
-@model
 class HPETTimer(Timer):
     tickPolicy: Literal["delay", "catchup", "merge", "discard"] | None = None
 
 
-@model
 class PITTimer(Timer):
     tickPolicy: Literal["delay", "catchup", "discard"] | None = None
 
 
-@model
 class RTCTimer(Timer):
     tickPolicy: Literal["delay", "catchup"] | None = None
     track: Literal["guest", "wall"] | None = None
 
 
-@model
-class Timers:
+class Timers(Object):
     hpet: HPETTimer | None = None
     kvm: Timer | None = None
     pit: PITTimer | None = None
@@ -51,12 +47,13 @@ class Timers:
     hyperv: Timer | None = None
 
 
-@model
-class Clock:
+class Clock(Object):
     utc: UTC | None = None
     timezone: TimeZone | None = None
     timer: Timers | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.utc is not None and self.timezone is not None:
             raise ValueError("has both utc and timezone; expected one of them")
+        return self

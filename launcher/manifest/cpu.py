@@ -1,41 +1,39 @@
 """spec.domain.cpu."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from launcher.manifest.scalars import Count, matching
-from launcher.model import Ignored, model
+from pydantic import model_validator
+
+from launcher.manifest.objects import Ignored, Items, Object
+from launcher.manifest.scalars import Count, Matching, Text
 
 CPUName = Annotated[
-    str,
-    matching("[A-Za-z0-9_.-]+", "is not the name of a CPU model or feature, like Skylake-Server or sse4.2"),
+    Text,
+    Matching("[A-Za-z0-9_.-]+", "is not the name of a CPU model or feature, like Skylake-Server or sse4.2"),
 ]
 
 
-@model
-class CPUFeature:
+class CPUFeature(Object):
     name: CPUName
     policy: Literal["force", "require", "optional", "disable", "forbid"] = "require"
 
 
-@model
-class NUMAGuestMappingPassthrough:
+class NUMAGuestMappingPassthrough(Object):
     pass
 
 
-@model
-class NUMA:
+class NUMA(Object):
     guestMappingPassthrough: NUMAGuestMappingPassthrough | None = None
 
 
-@model
-class Realtime:
-    """`mask`: which vCPUs are scheduled in real time, as `0-3,^1`; all where it is not said."""
+class Realtime(Object):
+    """Real-time scheduling of the vCPUs in `mask`, as `0-3,^1`; of all without one."""
 
     mask: (
         Annotated[
-            str,
-            matching(
+            Text,
+            Matching(
                 r" *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *(, *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *)*|",
                 "is no mask of vCPUs; expected one like 0-3,^1",
             ),
@@ -44,26 +42,25 @@ class Realtime:
     ) = None
 
     def vcpus(self, count: int) -> tuple[int, ...]:
-        """Those of so many vCPUs, ascending; ValueError where the mask has others, or leaves none.
+        """Return the masked ones of `count` vCPUs, ascending; ValueError if the mask has others, or leaves none.
 
         As KubeVirt's handler reads it (pkg/virt-handler/realtime.go): what is excluded stays so wherever it stands.
         """
         if not self.mask:
             return tuple(range(count))
-        chosen, excluded = set[int](), set[int]()
+        included, excluded = set[int](), set[int]()
         for part in self.mask.replace(" ", "").split(","):
             first, last = (int(end) for end in (re.findall("[0-9]+", part) * 2)[:2])
             if not first <= last < count:
                 raise ValueError(f"{self.mask!r}: {part} is not of the guest's vCPUs, which are 0 to {count - 1}")
-            (excluded if part.startswith("^") else chosen).update(range(first, last + 1))
-        if not chosen - excluded:
+            (excluded if part.startswith("^") else included).update(range(first, last + 1))
+        if not included - excluded:
             raise ValueError(f"{self.mask!r} leaves no vCPU; expected one like 0-3,^1, or no mask for all")
-        return tuple(sorted(chosen - excluded))
+        return tuple(sorted(included - excluded))
 
 
-@model
-class CPU:
-    """0 stands for "not said", as for KubeVirt."""
+class CPU(Object):
+    """The guest's CPUs. 0 sockets, cores or threads are as good as none given, as for KubeVirt."""
 
     sockets: Count = 0
     cores: Count = 0
@@ -72,7 +69,7 @@ class CPU:
         Any, Ignored("it is headroom for hotplug, which there is not: a guest has its CPUs from its start")
     ] = None
     model: CPUName | None = None
-    features: tuple[CPUFeature, ...] = ()
+    features: Items[CPUFeature] = ()
     dedicatedCpuPlacement: bool = False
     isolateEmulatorThread: bool = False
     numa: NUMA | None = None
@@ -82,7 +79,8 @@ class CPU:
     def passes_numa_through(self) -> bool:
         return self.numa is not None and self.numa.guestMappingPassthrough is not None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         seen: set[str] = set()
         for feature in self.features:
             if feature.name in seen:
@@ -97,3 +95,4 @@ class CPU:
             raise ValueError(f"realtime needs {pinned} and numa.guestMappingPassthrough; write both, or leave it out")
         if self.dedicatedCpuPlacement and self.threads > 2:
             raise ValueError(f"has {self.threads} threads and dedicatedCpuPlacement; expected 1 or 2, as cores have")
+        return self

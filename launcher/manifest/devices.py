@@ -1,75 +1,68 @@
 """spec.domain.devices: the lists of disks, interfaces and host devices, and all the small devices."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import model_validator
 
 from launcher.manifest.disks import Disk
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
+from launcher.manifest.objects import Ignored, Items, Object, Refused
 from launcher.manifest.scalars import AliasName, first_twice
-from launcher.model import Ignored, Refused, model
 
 
-@model
-class Input:
+class Input(Object):
     name: AliasName
     type: Literal["tablet"] = "tablet"
     bus: Literal["usb", "virtio"] = "usb"
 
 
-@model
-class I6300ESBWatchdog:
+class I6300ESBWatchdog(Object):
     action: Literal["poweroff", "reset", "shutdown"] = "reset"
 
 
-@model
-class Watchdog:
+class Watchdog(Object):
     name: AliasName
     i6300esb: I6300ESBWatchdog = I6300ESBWatchdog()
     diag288: Annotated[None, Refused("it is a device of s390x; write `i6300esb: {}` instead")] = None
 
 
-@model
-class Rng:
+class Rng(Object):
     pass
 
 
-@model
-class Sound:
+class Sound(Object):
     name: AliasName
     model: Literal["ich9", "ac97"] = "ich9"
 
 
-@model
-class PanicDevice:
+class PanicDevice(Object):
     model: Literal["hyperv", "isa", "pvpanic"] | None = None
 
     def of(self, architecture: str) -> str:
-        """The model on this architecture, where libvirt has one by itself."""
+        """Return the model, or the one that libvirt has by itself on this architecture."""
         return self.model or ("isa" if architecture == "amd64" else "pvpanic")
 
 
-@model
-class TPM:
+class TPM(Object):
     enabled: bool = True
     persistent: bool = False
 
 
-@model
-class Video:
+class Video(Object):
     type: Literal["vga", "bochs", "cirrus", "ramfb", "virtio"]
 
 
-@model
-class Devices:
-    gpus: tuple[GPU, ...] = ()
-    hostDevices: tuple[HostDevice, ...] = ()
-    disks: tuple[Disk, ...] = ()
-    interfaces: tuple[Interface, ...] = ()
-    inputs: tuple[Input, ...] = ()
+class Devices(Object):
+    gpus: Items[GPU] = ()
+    hostDevices: Items[HostDevice] = ()
+    disks: Items[Disk] = ()
+    interfaces: Items[Interface] = ()
+    inputs: Items[Input] = ()
     watchdog: Watchdog | None = None
     rng: Rng | None = None
     sound: Sound | None = None
-    panicDevices: tuple[PanicDevice, ...] = ()
+    panicDevices: Items[PanicDevice] = ()
     tpm: TPM | None = None
     video: Video | None = None
     autoattachGraphicsDevice: bool = True
@@ -82,7 +75,7 @@ class Devices:
     blockMultiQueue: bool = False
     networkInterfaceMultiqueue: Annotated[None, Refused("passt has one pair of queues; leave it out")] = None
     useVirtioTransitional: bool = False
-    disableHotplug: Annotated[bool, Ignored("there is no hotplug, said or not")] = False
+    disableHotplug: Annotated[Any, Ignored("there is no hotplug, said or not")] = None
     clientPassthrough: Annotated[
         None, Refused("USB redirection is served by KubeVirt's API, which is not there; leave it out")
     ] = None
@@ -93,25 +86,27 @@ class Devices:
 
     @property
     def connected(self) -> tuple[Interface, ...]:
-        """The interfaces that the guest has: those of the manifest but absent ones, or the default one."""
+        """The interfaces that the guest has: the manifest's except absent ones, or the default one."""
         if not self.interfaces and self.autoattachPodInterface:
             return (DEFAULT,)
         return tuple(interface for interface in self.interfaces if interface.state != "absent")
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         refuse_repeated((*self.gpus, *self.hostDevices))
         for check in (_check_names, _check_orders, _check_attached):
             check(self)
+        return self
 
 
 def check_architecture(devices: Devices, architecture: str) -> None:
-    """ValueError for a device that QEMU's machine of this architecture has not."""
+    """Raise ValueError for a device that QEMU's machine of this architecture does not have."""
     if model := first_twice(panic.of(architecture) for panic in devices.panicDevices):
         raise ValueError(f"domain.devices.panicDevices has the model {model} twice; leave one of them out")
     if architecture == "amd64":
         return
-    for name, there in (("watchdog", devices.watchdog), ("sound", devices.sound)):
-        if there is not None:
+    for name, device in (("watchdog", devices.watchdog), ("sound", devices.sound)):
+        if device is not None:
             raise ValueError(
                 f"domain.devices.{name} is a device of amd64, and this VM's architecture is {architecture}"
             )
@@ -123,7 +118,7 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 
 def _check_names(devices: Devices) -> None:
-    """Names become aliases, of which a domain has each once: gpus and hostDevices with a prefix, the others without."""
+    """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
     if name := first_twice(interface.name for interface in devices.interfaces):
         raise ValueError(f"two interfaces are called {name!r}; rename one of them, and its network")
     single = [device for device in (devices.watchdog, devices.sound) if device is not None]

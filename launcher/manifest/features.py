@@ -1,52 +1,50 @@
 """spec.domain.features."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from launcher.manifest.scalars import between, matching
-from launcher.model import model
+from pydantic import Field, model_validator
+
+from launcher.manifest.objects import Object
+from launcher.manifest.scalars import Matching, Text
 
 
-@model
-class FeatureState:
-    """A feature that is named is on, unless it says otherwise."""
+class FeatureState(Object):
+    """A feature; one that is named is on, unless it says otherwise."""
 
     enabled: bool = True
 
 
-@model
 class APIC(FeatureState):
-    """`endOfInterrupt`: KVM's paravirtual end of interrupt, which KubeVirt takes and forgets."""
+    """The APIC. `endOfInterrupt`: KVM's paravirtual end of interrupt, which KubeVirt takes and forgets."""
 
     endOfInterrupt: bool = False
 
 
-@model
 class Spinlocks(FeatureState):
-    """`spinlocks`: how often a guest tries before it tells the hypervisor; 2**32-1 is never."""
+    """Spinlocks. `spinlocks`: how often a guest tries before it tells the hypervisor; 2**32-1 is never."""
 
-    spinlocks: Annotated[int, between(4096, 2**32 - 1)] = 4096
+    spinlocks: Annotated[int, Field(ge=4096, le=2**32 - 1)] = 4096
 
 
-@model
 class SynICTimer(FeatureState):
     direct: FeatureState | None = None
 
 
-@model
 class VendorID(FeatureState):
     vendorid: (
-        Annotated[str, matching("[^,]{1,12}", "is no vendor ID; expected 1 to 12 ASCII characters without a comma")]
+        Annotated[Text, Matching("[^,]{1,12}", "is no vendor ID; expected 1 to 12 ASCII characters without a comma")]
         | None
     ) = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.enabled and self.vendorid is None:
             raise ValueError("is enabled and has no vendorid; expected the text that the guest sees")
         if self.vendorid is not None and not self.vendorid.isascii():
             raise ValueError(f"vendorid {self.vendorid!r} is not ASCII; expected 1 to 12 characters of one byte")
+        return self
 
 
-@model
 class TLBFlush(FeatureState):
     direct: FeatureState | None = None
     extended: FeatureState | None = None
@@ -63,8 +61,7 @@ _NEEDS = (
 )
 
 
-@model
-class Hyperv:
+class Hyperv(Object):
     relaxed: FeatureState | None = None
     vapic: FeatureState | None = None
     spinlocks: Spinlocks | None = None
@@ -80,7 +77,8 @@ class Hyperv:
     ipi: FeatureState | None = None
     evmcs: FeatureState | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         on = self.on()
         if self._flushes_directly() and self.vapic is not None and not self.vapic.enabled:
             raise ValueError("tlbflush.direct needs vapic, which is disabled; leave one of the two out")
@@ -88,10 +86,11 @@ class Hyperv:
             state = getattr(self, needed)
             if name in on and state is not None and not state.enabled:
                 raise ValueError(f"{name} needs {needed}, which is disabled; leave one of the two out")
+        return self
 
     def on(self) -> frozenset[str]:
-        """The names of those that are on: because they are named, or because another needs them."""
-        on = {name for name in self.__dict__ if is_on(getattr(self, name))}
+        """Return the names of the features that are on: they are named, or another one needs them."""
+        on = {name for name, state in self if is_on(state)}
         for name, needed in _NEEDS:
             if name in on:
                 on.add(needed)
@@ -103,14 +102,12 @@ class Hyperv:
         return self.tlbflush is not None and self.tlbflush.enabled and is_on(self.tlbflush.direct)
 
 
-@model
-class KVM:
+class KVM(Object):
     hidden: bool = False
 
 
-@model
-class Features:
-    """What is not named is as the machine has it; `acpi` is on."""
+class Features(Object):
+    """Features of the machine and the hypervisor. One that is not named is as the machine has it; `acpi` is on."""
 
     acpi: FeatureState = FeatureState()
     apic: APIC | None = None
@@ -120,11 +117,13 @@ class Features:
     kvm: KVM | None = None
     pvspinlock: FeatureState | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.hyperv is not None and is_on(self.hypervPassthrough):
             raise ValueError("has both hyperv and hypervPassthrough; expected one of them")
+        return self
 
 
 def is_on(feature: FeatureState | None) -> bool:
-    """Whether a feature is named, and not to be disabled."""
+    """Return whether a feature is named, and not disabled."""
     return feature is not None and feature.enabled

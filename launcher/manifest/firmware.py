@@ -1,17 +1,18 @@
 """spec.domain.firmware, machine and chassis."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from launcher.manifest.scalars import AliasName, PathInImage, UUIDText, matching
-from launcher.model import model
+from pydantic import model_validator
+
+from launcher.manifest.objects import Object
+from launcher.manifest.scalars import AliasName, Matching, PathInImage, Text, UUIDText
 
 
-@model
-class Machine:
+class Machine(Object):
     type: (
         Annotated[
-            str,
-            matching(
+            Text,
+            Matching(
                 "|q35|pc-q35-[A-Za-z0-9.-]+|virt|virt-[A-Za-z0-9.-]+",
                 "is no machine with PCI Express; expected q35 or a pc-q35 version, or for arm64 virt or a virt version",
             ),
@@ -20,78 +21,79 @@ class Machine:
     ) = None
 
 
-@model
-class BIOS:
-    """`useSerial`: the firmware's own output goes to the serial console too."""
+class BIOS(Object):
+    """SeaBIOS. `useSerial`: its own output goes to the serial console too."""
 
     useSerial: bool = False
 
 
-@model
-class EFI:
-    """`persistent`: the variables outlive the pod, in a file that a volume of the pod's keeps."""
+class EFI(Object):
+    """EFI. `persistent`: its variables outlive the pod, in a file on a volume of the pod."""
 
     secureBoot: bool = True
     persistent: bool = False
 
 
-@model
-class Bootloader:
+class Bootloader(Object):
     bios: BIOS | None = None
     efi: EFI | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.bios is not None and self.efi is not None:
             raise ValueError("has both bios and efi; expected one of them")
+        return self
 
 
-@model
-class KernelBootContainer:
-    """An image with a kernel in it. The pod mounts it; where the image comes from is between the pod and its node."""
+class KernelBootContainer(Object):
+    """An image with a kernel in it, which the pod mounts; its node pulls it."""
 
-    image: str
+    image: Text
     kernelPath: PathInImage | None = None
     initrdPath: PathInImage | None = None
     imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    imagePullSecret: str | None = None
+    imagePullSecret: Text | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if not self.image:
             raise ValueError("has no image; expected the image that has the kernel in it")
         if self.kernelPath is None:
             raise ValueError("has no kernelPath; expected the kernel's path in the image: an initrd needs one")
+        return self
 
 
-@model
-class KernelBoot:
-    kernelArgs: str | None = None
+class KernelBoot(Object):
+    kernelArgs: Text | None = None
     container: KernelBootContainer | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.kernelArgs and self.container is None:
             raise ValueError("has kernelArgs and no container; expected the image with the kernel that they are for")
+        return self
 
 
-@model
-class ACPITables:
+class ACPITables(Object):
     """Secret volumes, by name, whose file slic.bin or msdm.bin is the table."""
 
     slicNameRef: AliasName | None = None
     msdmNameRef: AliasName | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.slicNameRef is None and self.msdmNameRef is None:
             raise ValueError("has neither slicNameRef nor msdmNameRef; expected the name of a secret volume")
+        return self
 
 
-@model
-class Firmware:
+class Firmware(Object):
     uuid: UUIDText | None = None
     serial: (
         Annotated[
-            str,
+            Text,
             # KubeVirt's webhook (validateFirmwareSerial); an empty one is none.
-            matching("[A-Za-z0-9_.+-]{0,256}", "is no serial number; expected at most 256 letters, digits and _ . + -"),
+            Matching("[A-Za-z0-9_.+-]{0,256}", "is no serial number; expected at most 256 letters, digits and _ . + -"),
         ]
         | None
     ) = None
@@ -100,12 +102,11 @@ class Firmware:
     acpi: ACPITables | None = None
 
 
-@model
-class Chassis:
-    """What the guest reads from SMBIOS table 3."""
+class Chassis(Object):
+    """The chassis that the guest reads of in SMBIOS table 3."""
 
-    manufacturer: str = ""
-    version: str = ""
-    serial: str = ""
-    asset: str = ""
-    sku: str = ""
+    manufacturer: Text = ""
+    version: Text = ""
+    serial: Text = ""
+    asset: Text = ""
+    sku: Text = ""

@@ -1,26 +1,28 @@
 """spec.domain.devices.gpus and hostDevices, and spec.resourceClaims."""
 
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple, Self
 
-from launcher.manifest.scalars import AliasName, DNSName, matching
-from launcher.model import Ignored, model
+from pydantic import model_validator
+
+from launcher.manifest.objects import Ignored, Object
+from launcher.manifest.scalars import AliasName, DNSName, Matching, Text
 
 Resource = Annotated[
-    str,
-    matching(
+    Text,
+    Matching(
         "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?(/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
         "is no resource name; expected one like nvidia.com/GH100_H100_PCIE",
     ),
 ]
 # Part of a path below DRA's directory, so nothing that leads out of it.
 DNSLabel = Annotated[
-    str,
-    matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "is no DNS label; expected lower-case letters, digits and -"),
+    Text,
+    Matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "is no DNS label; expected lower-case letters, digits and -"),
 ]
 
 
 class Request(NamedTuple):
-    """A request of a ResourceClaim, which is one device; the claim as spec.resourceClaims calls it."""
+    """One device that is requested of a ResourceClaim; `claim` is its name in spec.resourceClaims."""
 
     claim: str
     name: str
@@ -29,26 +31,22 @@ class Request(NamedTuple):
         return f"request {self.name!r} of claim {self.claim!r}"
 
 
-@model
-class RamFB:
+class RamFB(Object):
     enabled: bool = True
 
 
-@model
-class Display:
-    """`enabled` is on for a mediated device where it is not said, and off for a PCI device, as KubeVirt has it."""
+class Display(Object):
+    """A display. Left out, `enabled` is true for a mediated device and false for a PCI device (KubeVirt)."""
 
     enabled: bool | None = None
     ramFB: RamFB = RamFB()
 
 
-@model
-class VirtualGPUOptions:
+class VirtualGPUOptions(Object):
     display: Display | None = None
 
 
-@model
-class HostDevice:
+class HostDevice(Object):
     """An entry of `hostDevices`, or of `gpus`: one device of the resource `deviceName`, called `name` in the domain.
 
     Or one device of a Kubernetes ResourceClaim: `claimName`, as spec.resourceClaims calls it, and `requestName`.
@@ -58,9 +56,10 @@ class HostDevice:
     deviceName: Resource | None = None
     claimName: DNSLabel | None = None
     requestName: DNSLabel | None = None
-    tag: Annotated[str | None, Ignored("tags are for the config drive's device metadata, which is not written")] = None
+    tag: Annotated[Any, Ignored("tags are for the config drive's device metadata, which is not written")] = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         either = "either deviceName, a resource of a device plugin's, or claimName and requestName, a request of DRA's"
         if self.deviceName is not None:
             other = "claimName" if self.claimName is not None else "requestName"
@@ -72,40 +71,41 @@ class HostDevice:
             raise ValueError("has requestName without claimName; expected the claim, as spec.resourceClaims calls it")
         elif self.requestName is None:
             raise ValueError(f"has claimName without requestName; expected the request of {self.claimName} that it is")
+        return self
 
     @property
     def wants(self) -> str | Request:
-        """A resource, or the request of a claim."""
+        """The resource, or the request of a claim, that this is a device of."""
         if self.claimName is not None and self.requestName is not None:
             return Request(self.claimName, self.requestName)
         assert self.deviceName is not None, "an entry has one or the other"
         return self.deviceName
 
 
-@model
 class GPU(HostDevice):
     virtualGPUOptions: VirtualGPUOptions | None = None
 
 
-@model
-class ResourceClaim:
-    """A claim of the pod's: one that exists, or one that is made from a template for the pod."""
+class ResourceClaim(Object):
+    """A ResourceClaim of the pod: one that exists, or one that is made from a template for the pod."""
 
     name: DNSLabel
     resourceClaimName: DNSName | None = None
     resourceClaimTemplateName: DNSName | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         named = (self.resourceClaimName is not None) + (self.resourceClaimTemplateName is not None)
         if named != 1:
             raise ValueError(
                 f"has {'both' if named else 'neither'} resourceClaimName "
                 f"{'and' if named else 'nor'} resourceClaimTemplateName; expected one of them"
             )
+        return self
 
 
 def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
-    """ValueError for two entries of one name, or of one request: a request of DRA's is one device."""
+    """Raise ValueError for two entries of one name, or of one request: a request of DRA's is one device."""
     names: set[str] = set()
     requests: dict[Request, str] = {}
     for entry in entries:
@@ -120,7 +120,7 @@ def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
 
 
 def refuse_unknown_claims(entries: tuple[HostDevice, ...], claims: tuple[ResourceClaim, ...]) -> None:
-    """ValueError for two claims of one name, and for an entry of a claim that the pod doesn't have."""
+    """Raise ValueError for two claims of one name, and for an entry of a claim that the pod doesn't have."""
     known: set[str] = set()
     for claim in claims:
         if claim.name in known:

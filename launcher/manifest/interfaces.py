@@ -1,10 +1,12 @@
 """spec.domain.devices.interfaces and spec.networks."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 
 from launcher.manifest.disks import BootOrder
-from launcher.manifest.scalars import AliasName, between, first_twice
-from launcher.model import Ignored, Reads, Refused, model
+from launcher.manifest.objects import Ignored, Items, Object, Refused
+from launcher.manifest.scalars import AliasName, Text, first_twice
 
 _HANDLER = (
     "it needs a tap that KubeVirt's handler makes with privileges in the pod's network; write `passt: {}` instead"
@@ -27,36 +29,36 @@ def _mac(value: Any) -> str:
 
 
 MACAddress = Annotated[
-    str, Reads(_mac, {"type": "string", "pattern": "^[0-9A-Fa-f][02468ACEace]([:-][0-9A-Fa-f]{2}){5}$"})
+    str,
+    PlainValidator(_mac),
+    WithJsonSchema({"type": "string", "pattern": "^[0-9A-Fa-f][02468ACEace]([:-][0-9A-Fa-f]{2}){5}$"}),
 ]
 
 
-@model
-class Passt:
+class Passt(Object):
     pass
 
 
-@model
-class Port:
-    """A port of the pod's that reaches the guest, at the same number."""
+class Port(Object):
+    """A port of the pod that is forwarded to the same port of the guest."""
 
-    name: str | None = None
+    name: Text | None = None
     protocol: Literal["TCP", "UDP"] = "TCP"
-    port: Annotated[int, between(1, 65535)]
+    port: Annotated[int, Field(ge=1, le=65535)]
 
 
-@model
-class Interface:
-    """`passt`, as KubeVirt called it until 1.3 and gpu-launcher does, and `passtBinding`, as KubeVirt does now."""
+class Interface(Object):
+    """A network card. `passt` is what KubeVirt called it until 1.3 and gpu-launcher does, `passtBinding` what KubeVirt
+    calls it now."""
 
     name: AliasName
     model: Literal["e1000", "e1000e", "igb", "ne2k_pci", "pcnet", "rtl8139", "virtio"] = "virtio"
     macAddress: MACAddress | None = None
     bootOrder: BootOrder | None = None
     # QEMU's highest (hw/acpi/pci.c); 0 is none.
-    acpiIndex: Annotated[int, between(0, 16 * 1024 - 1)] | None = None
+    acpiIndex: Annotated[int, Field(ge=0, le=16 * 1024 - 1)] | None = None
     state: Literal["up", "down", "absent"] | None = None
-    ports: tuple[Port, ...] = ()
+    ports: Items[Port] = ()
     passt: Passt | None = None
     passtBinding: Passt | None = None
     masquerade: Annotated[None, Refused(_HANDLER)] = None
@@ -69,9 +71,10 @@ class Interface:
     binding: Annotated[None, Refused(_PLUGINS)] = None
     pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's; leave it out")] = None
     dhcpOptions: Annotated[None, Refused("passt's DHCP server tells what the pod has; leave it out")] = None
-    tag: Annotated[str | None, Ignored("tags are for the config drive's device metadata, which is not written")] = None
+    tag: Annotated[Any, Ignored("tags are for the config drive's device metadata, which is not written")] = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.passt is None and self.passtBinding is None:
             raise ValueError("says nothing of how it is connected; write `passt: {}`")
         if self.passt is not None and self.passtBinding is not None:
@@ -82,32 +85,34 @@ class Interface:
             raise ValueError(f"ports has {twice[0]} {twice[1]} twice; leave one of them out")
         if name := first_twice(names):
             raise ValueError(f"two ports are called {name!r}; rename one of them")
+        return self
 
 
 #: What a VM has that says nothing of networks, by the name that KubeVirt gives it.
 DEFAULT = Interface(name="default", passt=Passt())
 
 
-@model
-class PodNetwork:
+class PodNetwork(Object):
     vmNetworkCIDR: Annotated[None, Refused(_PODS)] = None
     vmIPv6NetworkCIDR: Annotated[None, Refused(_PODS)] = None
 
 
-@model
-class Network:
+class Network(Object):
     name: AliasName
     pod: PodNetwork | None = None
     multus: Annotated[None, Refused(_SECONDARY)] = None
     resourceClaim: Annotated[None, Refused(_SECONDARY)] = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.pod is None:
             raise ValueError("says nothing of what it is; write `pod: {}`")
+        return self
 
 
 def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, ...]) -> None:
-    """ValueError unless each interface has the network of its name and the other way round, and the pod's is one."""
+    """Raise ValueError unless each interface has the network of its name, each network its interface, and there is at
+    most one."""
     names = [interface.name for interface in interfaces]
     for name in names:
         if name not in {network.name for network in networks}:

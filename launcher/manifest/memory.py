@@ -1,54 +1,47 @@
 """spec.domain.memory and spec.domain.resources."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Annotated, Any
 
-from launcher.manifest.scalars import QUANTITY, Quantity, amount, quantity
-from launcher.model import Ignored, Reads, model
-from launcher.quantity import Amount
+from pydantic import AfterValidator
 
-_NOTHING: Mapping[str, Amount] = MappingProxyType({})
+from launcher.manifest.objects import Ignored, Object
+from launcher.manifest.scalars import ExactQuantity, Quantity, Text
+
 _LEAST = 10**6  # what KubeVirt asks of a request for memory
 _MOST = 1 << 52  # 4 PiB, which is all that x86-64 and arm64 can address (52 bits)
 _SMALLEST_HUGEPAGE = 1 << 16
 
 
-def memory_size(value: Any) -> int:
-    """Bytes that a guest can have; ValueError for others."""
-    size = quantity(value)
+def check_memory_size(size: int) -> int:
+    """Return the bytes; ValueError if no guest can have so many."""
     if not _LEAST <= size <= _MOST:
         raise ValueError(f"{size} bytes; expected {_LEAST} to {_MOST}")
     return size
 
 
-def _hugepage_size(value: Any) -> int:
-    size = quantity(value)
+def _check_hugepage_size(size: int) -> int:
     if size < _SMALLEST_HUGEPAGE or size & (size - 1):
         raise ValueError(f"{size} bytes are the size of no hugepage; expected one of the node's, like 2Mi or 1Gi")
     return size
 
 
-ResourceAmount = Annotated[Amount, Reads(amount, QUANTITY)]
-MemorySize = Annotated[int, Reads(memory_size, QUANTITY)]
-HugepageSize = Annotated[int, Reads(_hugepage_size, QUANTITY)]
+MemorySize = Annotated[Quantity, AfterValidator(check_memory_size)]
+HugepageSize = Annotated[Quantity, AfterValidator(_check_hugepage_size)]
 
 
-@model
-class Hugepages:
+class Hugepages(Object):
     pageSize: HugepageSize
 
 
-@model
-class ReservedOverhead:
-    """`addedOverhead`: bytes of the pod's beside the guest's memory, and beside all that is known to be needed."""
+class ReservedOverhead(Object):
+    """Memory of the pod beside the guest's. `addedOverhead`: bytes beside all that is known to be needed."""
 
     addedOverhead: Quantity | None = None
     memLock: Annotated[Any, Ignored("what VFIO is to lock is asked for before the start anyway")] = None
 
 
-@model
-class Memory:
+class Memory(Object):
     guest: MemorySize | None = None
     maxGuest: Annotated[
         Any, Ignored("it is headroom for hotplug, which there is not: a guest has its memory from its start")
@@ -57,23 +50,22 @@ class Memory:
     reservedOverhead: ReservedOverhead | None = None
 
 
-@model
-class Resources:
-    """By resource name; the guest's size comes from `cpu` and `memory`, the rest is between the pod and its node.
+class Resources(Object):
+    """What the pod asks for, by resource name; the guest's size comes from `cpu` and `memory` first.
 
     `overcommitGuestOverhead`: the pod asks for the guest's memory alone, and not for what there is beside it.
     """
 
-    requests: Mapping[str, ResourceAmount] = _NOTHING
-    limits: Mapping[str, ResourceAmount] = _NOTHING
+    requests: Mapping[Text, ExactQuantity] = {}
+    limits: Mapping[Text, ExactQuantity] = {}
     overcommitGuestOverhead: bool = False
 
     def request(self, name: str) -> int | None:
-        """In whole units; None where nothing is requested."""
-        found = self.requests.get(name)
-        return None if found is None else found.whole
+        """Return the request in whole units; None if there is none."""
+        request = self.requests.get(name)
+        return None if request is None else request.whole
 
     def limit(self, name: str) -> int | None:
-        """In whole units; None where there is no limit."""
-        found = self.limits.get(name)
-        return None if found is None else found.whole
+        """Return the limit in whole units; None if there is none."""
+        limit = self.limits.get(name)
+        return None if limit is None else limit.whole

@@ -8,16 +8,16 @@ from launcher.manifest.clock import Clock
 from launcher.manifest.devices import Devices
 from launcher.manifest.features import Features, is_on
 from launcher.manifest.firmware import Firmware, Machine
+from launcher.manifest.objects import Below
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume
-from launcher.model import Below
 
 #: What an arm64 machine has none of; acpi is what it has.
 _OF_AMD64 = ("apic", "hyperv", "hypervPassthrough", "smm", "kvm", "pvspinlock")
 
 
 def check_firmware(firmware: Firmware, features: Features, devices: Devices) -> None:
-    """EFI, secure boot and the firmware's serial output need something that a domain may have switched off."""
+    """Refuse firmware without what it needs: ACPI for EFI, SMM for secure boot, a serial console for BIOS's output."""
     bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
     if efi is not None and not features.acpi.enabled:
         raise Below("features.acpi", "is disabled, and EFI needs it; leave it out, or boot with bios")
@@ -34,14 +34,14 @@ def check_firmware(firmware: Firmware, features: Features, devices: Devices) -> 
 
 
 def check_hyperv(features: Features, clock: Clock | None) -> None:
-    """QEMU starts no guest with synthetic timers and without Hyper-V's clock (target/i386/kvm/kvm.c)."""
+    """Refuse synthetic timers without Hyper-V's clock: QEMU starts no such guest (target/i386/kvm/kvm.c)."""
     timer = clock.timer.hyperv if clock is not None and clock.timer is not None else None
     if features.hyperv is not None and is_on(features.hyperv.synictimer) and not (timer is not None and timer.present):
         raise Below("features.hyperv.synictimer", "needs Hyper-V's clock; add clock.timer.hyperv: {}")
 
 
 def check_security(security: LaunchSecurity, firmware: Firmware, features: Features, devices: Devices) -> None:
-    """Encrypted memory has firmware and devices of its own kind (KubeVirt's ValidateLaunchSecurityAmd64)."""
+    """Refuse encrypted memory with firmware or devices that cannot have it (KubeVirt's ValidateLaunchSecurityAmd64)."""
     name = "sev" if security.sev is not None else "snp" if security.snp is not None else "tdx"
     path = f"launchSecurity.{name}"
     efi = firmware.bootloader.efi
@@ -59,7 +59,7 @@ def check_security(security: LaunchSecurity, firmware: Firmware, features: Featu
 
 
 def check_machine(machine: Machine, architecture: str) -> None:
-    """A machine type of the other architecture."""
+    """Refuse a machine type of the other architecture."""
     expected = {"amd64": "q35 or a pc-q35 version", "arm64": "virt or a virt version"}[architecture]
     if machine.type and machine.type.startswith("virt") != (architecture == "arm64"):
         raise Below(
@@ -69,7 +69,7 @@ def check_machine(machine: Machine, architecture: str) -> None:
 
 
 def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, security: LaunchSecurity | None) -> None:
-    """What is amd64's alone, on arm64 (KubeVirt's ValidateVirtualMachineInstanceArm64Setting, and libvirt)."""
+    """Refuse what only amd64 has (KubeVirt's ValidateVirtualMachineInstanceArm64Setting, and libvirt)."""
     bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
     if bios is not None:
         raise Below("domain.firmware.bootloader.bios", "arm64 has no BIOS; leave it out, which is EFI")
@@ -87,7 +87,7 @@ def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, sec
 
 
 def check_seats(annotations: Annotations, devices: Devices) -> None:
-    """A seat is a gpu's or a host device's."""
+    """Refuse a seat of anything but a gpu or a host device."""
     names = [entry.name for entry in (*devices.gpus, *devices.hostDevices)]
     for name in annotations.seats:
         if name not in names:
@@ -99,7 +99,7 @@ def check_seats(annotations: Annotations, devices: Devices) -> None:
 
 
 def check_acpi_tables(firmware: Firmware, volumes: tuple[Volume, ...]) -> None:
-    """An ACPI table is a secret volume's file."""
+    """Refuse an ACPI table that is no secret volume's file."""
     if firmware.acpi is None:
         return
     secrets = {volume.name for volume in volumes if volume.secret is not None}

@@ -4,13 +4,26 @@ import re
 import reprlib
 from collections.abc import Iterable
 from functools import cache
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 from uuid import UUID
 
-from launcher.model import Checks, Reads
+from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainValidator
+from pydantic.json_schema import JsonSchemaValue
+
 from launcher.quantity import Amount, parse_amount
 
 T = TypeVar("T")
+
+
+# What XML cannot say at all (https://www.w3.org/TR/xml/#charsets); YAML can, as "\x01". Written as all but what XML
+# can say, it takes twenty times as long to compile.
+_UNSPEAKABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def _speakable(value: str) -> str:
+    if unspeakable := _UNSPEAKABLE.search(value):
+        raise ValueError(f"has the character {unspeakable[0]!r}, which XML cannot hold; expected text")
+    return value
 
 
 @cache  # at the first use: a start needs few of them
@@ -18,37 +31,29 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern, re.ASCII)
 
 
-def matching(pattern: str, expected: str) -> Checks:
-    """A check that the whole text matches; `expected` ends the error: "'x' is ...; expected ..."."""
+class Matching(NamedTuple):
+    """Annotated[Text, Matching(pattern, expected)]: the whole text matches; `expected` ends the error:
+    "'x' is ...; expected ...". Pydantic's own pattern would show the pattern instead.
+    """
 
-    def check(value: str) -> str:
-        if not _compiled(pattern).fullmatch(value):
-            raise ValueError(f"{shown(value)} {expected}")
+    pattern: str
+    expected: str
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return AfterValidator(self._check).__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(core_schema), "pattern": f"^(?:{self.pattern})$"}
+
+    def _check(self, value: str) -> str:
+        if not _compiled(self.pattern).fullmatch(value):
+            raise ValueError(f"{shown(value)} {self.expected}")
         return value
 
-    return Checks(check, {"pattern": f"^(?:{pattern})$"})
 
-
-def between(least: int, most: int) -> Checks:
-    """A check that a number lies in a range, both ends included."""
-
-    def check(value: int) -> int:
-        if not least <= value <= most:
-            raise ValueError(f"{value}; expected {least} to {most}")
-        return value
-
-    return Checks(check, {"minimum": least, "maximum": most})
-
-
-def quantity(value: Any) -> int:
-    """A Kubernetes quantity in whole units; ValueError for what is none."""
-    return amount(value).whole
-
-
-def amount(value: Any) -> Amount:
-    """A Kubernetes quantity; ValueError for what is none."""
+def _amount(value: Any) -> Amount:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"expected a quantity like 8Gi, found {shown(value)}")  # noqa: TRY004 (pydantic-core's way)
+        raise ValueError(f"expected a quantity like 8Gi, found {shown(value)}")  # noqa: TRY004 (pydantic's way)
     return parse_amount(value)
 
 
@@ -77,7 +82,7 @@ def _path_on_node(value: str) -> str:
 
 
 def first_twice(values: Iterable[T]) -> T | None:
-    """The first value that is there for the second time."""
+    """Return the first value that is there for the second time; None if all are there once."""
     seen: set[T] = set()
     for value in values:
         if value in seen:
@@ -87,7 +92,7 @@ def first_twice(values: Iterable[T]) -> T | None:
 
 
 def shown(value: Any) -> str:
-    """A value of the manifest's for an error line: short, whatever it is."""
+    """Return a value of the manifest as an error line quotes it: short, whatever it is."""
     try:
         text = _SHORT.repr(value)
     except ValueError:
@@ -95,28 +100,30 @@ def shown(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:60]}..."
 
 
-QUANTITY = {"type": ["string", "number"]}  # as JSON schema
-
-Count = Annotated[int, between(0, 2**32 - 1)]
-Quantity = Annotated[int, Reads(quantity, QUANTITY)]
-UUIDText = Annotated[UUID, Reads(_uuid, {"type": "string", "format": "uuid"})]
+#: Every text of a manifest: each may become a part of the domain.
+Text = Annotated[str, AfterValidator(_speakable)]
+Count = Annotated[int, Field(ge=0, lt=2**32)]
+#: A Kubernetes quantity as it is written, and in whole units.
+ExactQuantity = Annotated[Amount, PlainValidator(_amount, json_schema_input_type=str | float)]
+Quantity = Annotated[int, PlainValidator(lambda value: _amount(value).whole, json_schema_input_type=str | float)]
+UUIDText = Annotated[UUID, PlainValidator(_uuid, json_schema_input_type=UUID)]
 DNSName = Annotated[
-    str,
-    matching(
+    Text,
+    Matching(
         "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?",
         "is no Kubernetes name; expected lower-case letters, digits, - and .",
     ),
 ]
 DNSLabel = Annotated[
-    str,
-    matching(
+    Text,
+    Matching(
         "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
         "is no DNS label; expected at most 63 lower-case letters, digits and -, the first and last not -",
     ),
 ]
 # libvirt drops an alias with any other character in it, and doesn't say so.
 AliasName = Annotated[
-    str, matching("[A-Za-z0-9_-]+", "cannot be part of a libvirt alias; expected letters, digits, - and _")
+    Text, Matching("[A-Za-z0-9_-]+", "cannot be part of a libvirt alias; expected letters, digits, - and _")
 ]
-PathInImage = Annotated[str, Checks(_path_in_image, {"pattern": "^/"})]
-PathOnNode = Annotated[str, Checks(_path_on_node, {"pattern": "^/"})]
+PathInImage = Annotated[Text, AfterValidator(_path_in_image), Field(json_schema_extra={"pattern": "^/"})]
+PathOnNode = Annotated[Text, AfterValidator(_path_on_node), Field(json_schema_extra={"pattern": "^/"})]

@@ -1,29 +1,29 @@
 """spec.domain.launchSecurity: which technology encrypts the guest's memory, and what its owner asks of it."""
 
-from typing import Annotated
+from typing import Annotated, Self
 
-from launcher.manifest.scalars import matching
-from launcher.model import Refused, model
+from pydantic import model_validator
+
+from launcher.manifest.objects import Object, Refused
+from launcher.manifest.scalars import Matching, Text
 
 Base64 = Annotated[
-    str,
-    matching(
+    Text,
+    Matching(
         "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)",
         "is not base64; expected what sevctl or sev-tool has written",
     ),
 ]
 
 
-@model
-class SEVPolicy:
-    """`encryptedState`: SEV-ES, which encrypts the CPU's registers too."""
+class SEVPolicy(Object):
+    """SEV's policy. `encryptedState`: SEV-ES, which encrypts the CPU's registers too."""
 
     encryptedState: bool = False
 
 
-@model
-class SEV:
-    """`session` and `dhCert` are the guest owner's, base64."""
+class SEV(Object):
+    """AMD SEV. `session` and `dhCert` are the guest owner's, in base64."""
 
     policy: SEVPolicy = SEVPolicy()
     attestation: Annotated[
@@ -33,23 +33,24 @@ class SEV:
     dhCert: Base64 | None = None
 
 
-@model
-class SNP:
+class SNP(Object):
     pass
 
 
-@model
-class TDX:
+class TDX(Object):
     pass
 
 
-@model
-class LaunchSecurity:
+class LaunchSecurity(Object):
     sev: SEV | None = None
     snp: SNP | None = None
     tdx: TDX | None = None
 
-    def __post_init__(self) -> None:
-        said = [name for name in ("sev", "snp", "tdx") if getattr(self, name) is not None]
-        if len(said) != 1:
-            raise ValueError(f"has {' and '.join(said) or 'none of sev, snp and tdx'}; expected one of the three")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        technologies = [name for name in ("sev", "snp", "tdx") if getattr(self, name) is not None]
+        if len(technologies) != 1:
+            raise ValueError(
+                f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}; expected one of the three"
+            )
+        return self

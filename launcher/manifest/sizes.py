@@ -1,14 +1,14 @@
 """How big a guest is: its vCPUs and its memory, of which cpu, memory and resources each say a part."""
 
 from launcher.manifest.cpu import CPU
-from launcher.manifest.memory import Memory, Resources, memory_size
+from launcher.manifest.memory import Memory, Resources, check_memory_size
 
 #: Libvirt's qemu_validate.c refuses more without an IOMMU with extended interrupts; QEMU's virt machine has 512.
 _MOST_VCPUS = {"amd64": 255, "arm64": 512}
 
 
 def topology(cpu: CPU, resources: Resources) -> tuple[int, int, int]:
-    """Sockets, cores and threads, each at least 1.
+    """Return sockets, cores and threads, each at least 1.
 
     Where the manifest says none of them, the pod's CPUs become sockets: its limit, else its request (KubeVirt,
     SetDefaultGuestCPUTopology in pkg/defaults).
@@ -24,14 +24,14 @@ def vcpus(cpu: CPU, resources: Resources) -> int:
 
 
 def guest_memory(memory: Memory, resources: Resources) -> int | None:
-    """Bytes: memory.guest, else the pod's request, else its limit, else one hugepage (KubeVirt, setGuestMemory in
-    pkg/defaults); None where nothing says it."""
+    """Return bytes: memory.guest, else the pod's request, else its limit, else one hugepage (KubeVirt, setGuestMemory
+    in pkg/defaults); None if nothing says it."""
     page = memory.hugepages.pageSize if memory.hugepages is not None else None
     return memory.guest or resources.request("memory") or resources.limit("memory") or page
 
 
 def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
-    """ValueError for a guest whose parts do not fit each other."""
+    """Raise ValueError for a guest whose parts do not fit each other."""
     if cpu.passes_numa_through and memory.hugepages is None:
         raise ValueError(
             "cpu.numa.guestMappingPassthrough needs memory of each NUMA node; write memory.hugepages as well, "
@@ -49,7 +49,7 @@ def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
 def _check_memory(size: int, memory: Memory, limit: int | None) -> None:
     if memory.guest is None:
         try:
-            memory_size(size)
+            check_memory_size(size)
         except ValueError as error:
             raise ValueError(f"the guest's memory, as resources say it, is {error}") from None
     if limit and size > limit:
@@ -65,7 +65,7 @@ def _check_memory(size: int, memory: Memory, limit: int | None) -> None:
 
 
 def check_vcpus(cpu: CPU, resources: Resources, architecture: str) -> None:
-    """ValueError for more vCPUs, or others, than the architecture's machines have."""
+    """Raise ValueError for more vCPUs, or others, than the architecture's machines have."""
     most = _MOST_VCPUS[architecture]
     if (count := vcpus(cpu, resources)) > most:
         raise ValueError(f"domain.cpu: {count} vCPUs; expected at most {most} on {architecture}")

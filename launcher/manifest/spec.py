@@ -1,8 +1,9 @@
 """The kinds themselves, and what is directly below spec and spec.domain."""
 
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
 
 from launcher.errors import UserError
 from launcher.manifest import relations, sizes
@@ -16,10 +17,10 @@ from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Network, check_networks
 from launcher.manifest.memory import Memory, Resources
-from launcher.manifest.scalars import Count, DNSLabel, DNSName, UUIDText, between
+from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused
+from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume, check_volumes
-from launcher.model import Ignored, PassedOn, Refused, model, open_model
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
 _RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest")
@@ -27,54 +28,49 @@ _PROBES = Refused("probes are asked by KubeVirt's handler; the pod's own readine
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
-_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
 
 
-@open_model
-class Named:
-    """What a domain is called by, and files after the domain: a file's name has 255 bytes (`_VARS.fd` at its end)."""
+class Named(OpenObject):
+    """The names that a domain is called by, and files after it: a file's name has 255 bytes (`_VARS.fd` at its end)."""
 
     name: DNSName
     namespace: DNSName = "default"
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if len(self.namespace) + len(self.name) > _LONGEST_NAME:
             raise ValueError(
                 f"namespace and name have more than {_LONGEST_NAME} characters together; shorten one of them"
             )
+        return self
 
 
-@open_model
 class Metadata(Named):
     uid: UUIDText | None = None
-    labels: Annotated[Mapping[str, str], PassedOn("they are for the pod")] = _NO_LABELS
+    labels: Annotated[Mapping[Text, Text], PassedOn("they are for the pod")] = {}
     annotations: ReadAnnotations = _NOTHING
 
 
-@open_model
 class VMMetadata(Named):
-    """A VirtualMachine's own; its instance gets the name and namespace."""
+    """The metadata of a VirtualMachine; its instance gets the name and namespace."""
 
     annotations: AnnotationsOfVM = _NOTHING
 
 
-@open_model
-class TemplateMetadata:
-    """What a VirtualMachine gives to its instance beside the spec."""
+class TemplateMetadata(OpenObject):
+    """The metadata that a VirtualMachine gives to its instance."""
 
-    labels: Annotated[Mapping[str, str], PassedOn("they are for the pod")] = _NO_LABELS
+    labels: Annotated[Mapping[Text, Text], PassedOn("they are for the pod")] = {}
     annotations: ReadAnnotations = _NOTHING
 
 
-@model
-class IOThreads:
-    supplementalPoolThreadCount: Annotated[int, between(1, 512)] | None = None
+class IOThreads(Object):
+    supplementalPoolThreadCount: Annotated[int, Field(ge=1, le=512)] | None = None
 
 
-@model
-class Domain:
+class Domain(Object):
     cpu: CPU = CPU()
     memory: Memory = Memory()
     resources: Resources = Resources()
@@ -89,7 +85,8 @@ class Domain:
     launchSecurity: LaunchSecurity | None = None
     rebootPolicy: Literal["Reboot", "Terminate"] | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         relations.check_firmware(self.firmware, self.features, self.devices)
         relations.check_hyperv(self.features, self.clock)
         if self.launchSecurity is not None:
@@ -101,6 +98,7 @@ class Domain:
                 "ioThreadsPolicy: supplementalPool and ioThreads.supplementalPoolThreadCount need each other; "
                 "expected both or neither"
             )
+        return self
 
     @property
     def topology(self) -> tuple[int, int, int]:
@@ -113,7 +111,7 @@ class Domain:
 
     @property
     def guest_memory(self) -> int:
-        """In bytes; UserError where the manifest says nothing of it."""
+        """Bytes; UserError if the manifest says nothing of it."""
         memory = sizes.guest_memory(self.memory, self.resources)
         if not memory:
             raise UserError(
@@ -123,15 +121,14 @@ class Domain:
         return memory
 
 
-@model
-class Spec:
+class Spec(Object):
     domain: Domain
     architecture: Literal["amd64", "arm64"] = "amd64"
     terminationGracePeriodSeconds: Count = 30
     startStrategy: Literal["Paused"] | None = None
-    networks: tuple[Network, ...] = ()
-    volumes: tuple[Volume, ...] = ()
-    resourceClaims: tuple[ResourceClaim, ...] = ()
+    networks: Items[Network] = ()
+    volumes: Items[Volume] = ()
+    resourceClaims: Items[ResourceClaim] = ()
     accessCredentials: Annotated[
         None, Refused("keys and passwords are propagated by KubeVirt's handler; put them into cloud-init")
     ] = None
@@ -141,16 +138,17 @@ class Spec:
     livenessProbe: Annotated[None, _PROBES] = None
     readinessProbe: Annotated[None, _PROBES] = None
     evictionStrategy: Annotated[Any, Ignored("there is no live migration: an evicted pod shuts its guest down")] = None
-    affinity: Annotated[Mapping[str, Any] | None, _SCHEDULING] = None
-    dnsConfig: Annotated[Mapping[str, Any] | None, _RESOLVER] = None
-    dnsPolicy: Annotated[str | None, _RESOLVER] = None
-    nodeSelector: Annotated[Mapping[str, str] | None, _SCHEDULING] = None
-    priorityClassName: Annotated[str | None, _SCHEDULING] = None
-    schedulerName: Annotated[str | None, _SCHEDULING] = None
-    tolerations: Annotated[tuple[Mapping[str, Any], ...], _SCHEDULING] = ()
-    topologySpreadConstraints: Annotated[tuple[Mapping[str, Any], ...], _SCHEDULING] = ()
+    affinity: Annotated[Mapping[Text, Any] | None, _SCHEDULING] = None
+    dnsConfig: Annotated[Mapping[Text, Any] | None, _RESOLVER] = None
+    dnsPolicy: Annotated[Text | None, _RESOLVER] = None
+    nodeSelector: Annotated[Mapping[Text, Text] | None, _SCHEDULING] = None
+    priorityClassName: Annotated[Text | None, _SCHEDULING] = None
+    schedulerName: Annotated[Text | None, _SCHEDULING] = None
+    tolerations: Annotated[Items[Mapping[Text, Any]], _SCHEDULING] = ()
+    topologySpreadConstraints: Annotated[Items[Mapping[Text, Any]], _SCHEDULING] = ()
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         devices = self.domain.devices
         sizes.check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
         check_volumes(self.volumes)
@@ -163,10 +161,11 @@ class Spec:
         if self.architecture == "arm64":
             relations.check_arm64(domain.firmware, domain.features, domain.clock, domain.launchSecurity)
         relations.check_acpi_tables(domain.firmware, self.volumes)
+        return self
 
     @property
     def disks(self) -> tuple[Disk, ...]:
-        """Those of domain.devices, and the ones that volumes without a disk have by default."""
+        """The disks of domain.devices, and those that volumes without a disk have by default."""
         return with_default_disks(self.domain.devices.disks, self.volumes)
 
     @property
@@ -178,20 +177,21 @@ class Spec:
         return bootloader.efi
 
 
-@model
-class VirtualMachineInstance:
+class VirtualMachineInstance(Object):
     apiVersion: APIVersion
     kind: Literal["VirtualMachineInstance"]
     metadata: Metadata
     spec: Spec
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+        return self
 
     @property
     def hostname(self) -> str:
-        """What the guest is called (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
+        """The guest's host name (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
         return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
 
     @property
@@ -203,15 +203,18 @@ class VirtualMachineInstance:
         return self.spec.domain.memory.hugepages is not None and self.metadata.annotations.memfd
 
 
-@model
-class Template:
+class Template(Object):
     metadata: TemplateMetadata = TemplateMetadata()
     spec: Spec
 
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+        return self
 
-@model
-class VirtualMachineSpec:
-    """`runStrategy` and `running` say when a VM runs; that is decided before the launcher starts."""
+
+class VirtualMachineSpec(Object):
+    """What makes an instance. `runStrategy` and `running` say when; that is decided before the launcher starts."""
 
     template: Template
     runStrategy: Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None = None
@@ -226,8 +229,7 @@ class VirtualMachineSpec:
     updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
 
 
-@model
-class VirtualMachine:
+class VirtualMachine(Object):
     apiVersion: APIVersion
     kind: Literal["VirtualMachine"]
     metadata: VMMetadata
@@ -235,13 +237,14 @@ class VirtualMachine:
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 
     def instance(self) -> VirtualMachineInstance:
-        """The instance that KubeVirt's controller would make: the VM's name, its template's annotations and spec."""
-        metadata = Metadata(
+        """Return the instance that KubeVirt's controller would make: the VM's name, its template's annotations and
+        spec. All of it is checked already."""
+        metadata = Metadata.model_construct(
             name=self.metadata.name,
             namespace=self.metadata.namespace,
             labels=self.spec.template.metadata.labels,
             annotations=self.spec.template.metadata.annotations,
         )
-        return VirtualMachineInstance(
+        return VirtualMachineInstance.model_construct(
             apiVersion=self.apiVersion, kind="VirtualMachineInstance", metadata=metadata, spec=self.spec.template.spec
         )

@@ -2,17 +2,19 @@
 
 import binascii
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
-from launcher.manifest.scalars import DNSLabel, DNSName, PathInImage, PathOnNode, Quantity, first_twice, matching
-from launcher.model import Ignored, PassedOn, Refused, model
+from pydantic import model_validator
+
+from launcher.manifest.objects import Ignored, Items, Object, PassedOn, Refused
+from launcher.manifest.scalars import DNSLabel, DNSName, Matching, PathInImage, PathOnNode, Quantity, Text, first_twice
 
 _HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start; leave it out")
 _MEBIBYTE = 1 << 20
 
-Image = Annotated[str, matching(r"\S+", "is no image; expected one like registry.example.com/disks/debian:13")]
+Image = Annotated[Text, Matching(r"\S+", "is no image; expected one like registry.example.com/disks/debian:13")]
 VolumeLabel = Annotated[
-    str, matching("[ -~]{0,32}", "is no label of an ISO 9660 volume; expected at most 32 ASCII characters")
+    Text, Matching("[ -~]{0,32}", "is no label of an ISO 9660 volume; expected at most 32 ASCII characters")
 ]
 
 Kind = Literal[
@@ -38,91 +40,87 @@ MEDIA: tuple[Kind, ...] = (
 )
 
 
-@model
-class LocalObject:
-    """A secret or config map of the VM's namespace."""
+class LocalObject(Object):
+    """The name of a secret or config map of the VM's namespace."""
 
     name: DNSName
 
 
-@model
-class HostDisk:
-    """A file of the node's. `DiskOrCreate` makes it, `capacity` large, where it is not there."""
+class HostDisk(Object):
+    """A file of the node. With `DiskOrCreate` it is made, `capacity` large, if it is not there."""
 
     path: PathOnNode
     type: Literal["Disk", "DiskOrCreate"]
     capacity: Quantity | None = None
-    shared: Annotated[bool, Ignored("it is for live migration, which there is none of")] = False
+    shared: Annotated[Any, Ignored("it is for live migration, which there is none of")] = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.type == "Disk" and self.capacity:
             raise ValueError("has a capacity, but type Disk is for a file that is there; write type: DiskOrCreate")
         if self.capacity is not None and self.capacity < _MEBIBYTE and self.type == "DiskOrCreate":
             raise ValueError(f"capacity: {self.capacity} bytes; expected at least 1Mi")
+        return self
 
 
-@model
-class PersistentVolumeClaim:
+class PersistentVolumeClaim(Object):
     claimName: DNSName
     readOnly: bool = False
     hotpluggable: Annotated[None, _HOTPLUG] = None
 
 
-@model
-class DataVolume:
+class DataVolume(Object):
     """The claim of a DataVolume, which has its name."""
 
     name: DNSName
     hotpluggable: Annotated[None, _HOTPLUG] = None
 
 
-@model
-class EphemeralClaim:
+class EphemeralClaim(Object):
     claimName: DNSName
     readOnly: bool = False
 
 
-@model
-class Ephemeral:
+class Ephemeral(Object):
     """A claim that stays as it is: what the guest writes goes with the pod."""
 
     persistentVolumeClaim: EphemeralClaim
 
 
-@model
-class ContainerDisk:
-    """An image with a disk in it. The pod mounts it; where the image comes from is between the pod and its node."""
+class ContainerDisk(Object):
+    """An image with a disk in it, which the pod mounts; its node pulls it."""
 
     image: Image
     path: PathInImage | None = None
     imagePullPolicy: Literal["Always", "IfNotPresent", "Never"] | None = None
-    imagePullSecret: str | None = None
+    imagePullSecret: Text | None = None
 
 
-@model
-class EmptyDisk:
+class EmptyDisk(Object):
     capacity: Quantity
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if self.capacity < _MEBIBYTE:
             raise ValueError(f"capacity: {self.capacity} bytes; expected at least 1Mi")
+        return self
 
 
-@model
-class CloudInit:
-    userData: str | None = None
-    userDataBase64: str | None = None
+class CloudInit(Object):
+    userData: Text | None = None
+    userDataBase64: Text | None = None
     secretRef: LocalObject | None = None
-    networkData: str | None = None
-    networkDataBase64: str | None = None
+    networkData: Text | None = None
+    networkDataBase64: Text | None = None
     networkDataSecretRef: LocalObject | None = None
 
-    def __post_init__(self) -> None:
-        users = self._said("userData", "userDataBase64", "secretRef")
-        networks = self._said("networkData", "networkDataBase64", "networkDataSecretRef")
-        for said in (users, networks):
-            if len(said) > 1:
-                raise ValueError(f"has both {said[0]} and {said[1]}; expected one of them")
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        users = self._filled("userData", "userDataBase64", "secretRef")
+        networks = self._filled("networkData", "networkDataBase64", "networkDataSecretRef")
+        for forms in (users, networks):
+            if len(forms) > 1:
+                raise ValueError(f"has both {forms[0]} and {forms[1]}; expected one of them")
         if not (users or networks):
             raise ValueError("has neither user data nor network data; expected userData, userDataBase64 or secretRef")
         for name in ("userDataBase64", "networkDataBase64"):
@@ -132,51 +130,47 @@ class CloudInit:
                 binascii.a2b_base64(text.encode(), strict_mode=True)
             except ValueError as error:
                 raise ValueError(f"{name}: is not base64: {str(error).lower()}") from None
+        return self
 
-    def _said(self, *names: str) -> list[str]:
-        # Empty text says nothing, as for KubeVirt.
+    def _filled(self, *names: str) -> list[str]:
         return [name for name in names if getattr(self, name)]
 
 
-@model
-class Sysprep:
+class Sysprep(Object):
     """A Windows answer file."""
 
     secret: LocalObject | None = None
     configMap: LocalObject | None = None
 
-    def __post_init__(self) -> None:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
         if (self.secret is None) == (self.configMap is None):
             raise ValueError("expected one of secret and configMap, with autounattend.xml or unattend.xml in it")
+        return self
 
 
-@model
-class ConfigMapVolume:
+class ConfigMapVolume(Object):
     name: DNSName
     optional: bool = False
     volumeLabel: VolumeLabel = ""
 
 
-@model
-class SecretVolume:
+class SecretVolume(Object):
     secretName: DNSName
     optional: bool = False
     volumeLabel: VolumeLabel = ""
 
 
-@model
-class DownwardAPIVolume:
-    fields: Annotated[tuple[Mapping[str, Any], ...], PassedOn("the items of the pod's own downwardAPI volume")] = ()
+class DownwardAPIVolume(Object):
+    fields: Annotated[Items[Mapping[Text, Any]], PassedOn("the items of the pod's own downwardAPI volume")] = ()
     volumeLabel: VolumeLabel = ""
 
 
-@model
-class ServiceAccountVolume:
+class ServiceAccountVolume(Object):
     serviceAccountName: DNSName
 
 
-@model
-class Volume:
+class Volume(Object):
     """A name and one source."""
 
     name: DNSLabel
@@ -200,27 +194,29 @@ class Volume:
         None, Refused("memory dumps are made by KubeVirt's handler, which is not there; leave it out")
     ] = None
 
-    def __post_init__(self) -> None:
-        said = [kind for kind in KINDS if getattr(self, kind) is not None]
-        if not said:
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        sources = [kind for kind in KINDS if getattr(self, kind) is not None]
+        if not sources:
             raise ValueError(f"the volume {self.name!r} has no source; expected one of {', '.join(KINDS)}")
-        if len(said) > 1:
-            raise ValueError(f"the volume {self.name!r} has both {said[0]} and {said[1]}; expected one source")
+        if len(sources) > 1:
+            raise ValueError(f"the volume {self.name!r} has both {sources[0]} and {sources[1]}; expected one source")
+        return self
 
     @property
     def kind(self) -> Kind:
-        """The name of its source."""
+        """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
-    """ValueError for volumes that are one by one right and together wrong."""
+    """Raise ValueError for volumes that are one by one right and together wrong."""
     if name := first_twice(volume.name for volume in volumes):
         raise ValueError(f"two volumes are called {name!r}; rename one of them, and its disk")
     for kinds, what in _ONCE.items():
-        of_kind = [volume.name for volume in volumes if volume.kind in kinds]
-        if len(of_kind) > 1:
-            raise ValueError(f"the volumes {of_kind[0]!r} and {of_kind[1]!r} are both {what}; expected one at most")
+        names = [volume.name for volume in volumes if volume.kind in kinds]
+        if len(names) > 1:
+            raise ValueError(f"the volumes {names[0]!r} and {names[1]!r} are both {what}; expected one at most")
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.

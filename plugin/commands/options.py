@@ -30,7 +30,7 @@ def config_of(path: Path | None) -> Config:
     """Return the config of a file, or the one without a file."""
     if path is None:
         return Config()
-    # pydantic takes a quarter of the daemon's memory, and most nodes have no file.
+    # PyYAML is for a file, which most nodes have none of.
     from plugin.config_file import read_config
 
     return read_config(path)

@@ -16,9 +16,6 @@ from plugin.serving.monitoring import REGISTERED
 from tests.conftest import Command
 from tests.processes import ROOT
 
-#: Typer imports what click 9 will not have.
-pytestmark = pytest.mark.filterwarnings("ignore:'click:DeprecationWarning")
-
 DEPLOY = ROOT / "deploy"
 PLUGIN, BIND, EXAMPLE = DEPLOY / "plugin", DEPLOY / "plugin" / "components" / "bind", DEPLOY / "example"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
@@ -46,14 +43,14 @@ class Container:
 
     def parameters(self) -> dict[str, Any]:
         """What the program makes of the arguments; a usage error fails."""
-        import click
+        from typer.core import TyperGroup
         from typer.main import get_command
 
         from plugin.cli import command_line
 
         command, *arguments = self.manifest["args"]
         group = get_command(command_line([command]))
-        assert isinstance(group, click.Group)
+        assert isinstance(group, TyperGroup)
         return group.commands[command].make_context(command, arguments).params
 
     def paths(self) -> set[PurePosixPath]:
@@ -186,7 +183,7 @@ def test_the_config_is_one_under_the_name_that_the_commands_read(directory: Path
     read_config(directory / name)
     assert generator["name"] == SERVE.volumes["config"]["configMap"]["name"]
     for container in CONTAINERS.values():
-        assert container.parameters()["config"] == f"/etc/gpu-plugin/{name}"
+        assert str(container.parameters()["config"]) == f"/etc/gpu-plugin/{name}"
 
 
 def test_a_changed_config_is_not_another_config_map() -> None:

@@ -159,7 +159,7 @@ def test_line_breaks_from_outside_break_no_line(gpu_launcher: Command) -> None:
         (["--env-file=/nowhere"], "/nowhere: cannot read the variables"),
         ([VALUE + "0000:01:00.0", "--sysfs=/nowhere"], "/nowhere: expected a sysfs tree"),
         ([VALUE + "0000:01:00.0", "--libvirt=new"], "--libvirt new: expected a version like 11.3.0"),
-        (["--frobnicate"], "No such option '--frobnicate'"),
+        (["--frobnicate"], "No such option: --frobnicate. Try: gpu-launcher --help"),
     ],
 )
 def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[str], problem: str) -> None:

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
 
+from launcher.manifest.objects import Ignored, Object, Unconverted, object_in
 from launcher.manifest.spec import Spec
-from launcher.model import Field, Ignored, PassedOn, Refused, fields, inside, is_model
 from tests.processes import FIXTURES, ROOT
 
 TABLE = ROOT / "docs" / "manifest.md"
@@ -20,29 +22,20 @@ KUBEVIRT = FIXTURES / "kubevirt" / "fields.yaml"
 _ROW = re.compile(r"\| `(?P<path>[^`]+)` \| (?P<fate>converted|refused|ignored|passed on) \| (?P<what>.*) \|")
 
 
-def walk(cls: Any, path: str = "spec") -> Iterator[tuple[str, Field]]:
-    """Every field below a model, with its path, in the model's order; what is in a list is `list[]`."""
-    for field in fields(cls):
-        below = f"{path}.{field.name}"
-        kind = inside(field.kind)
-        yield below, field
-        if is_model(kind):
-            yield from walk(kind, below)
+def walk(kind: type[Object], path: str = "spec") -> Iterator[tuple[str, FieldInfo]]:
+    """Every field below an object, with its path, in the model's order."""
+    for name, field in kind.model_fields.items():
+        yield f"{path}.{name}", field
+        if (below := object_in(field.annotation)) is not None:
+            yield from walk(below, f"{path}.{name}")
 
 
 MODEL = dict(walk(Spec))
 
 
-def fate(field: Field) -> str:
-    match field.fate:
-        case Refused():
-            return "refused"
-        case Ignored():
-            return "ignored"
-        case PassedOn():
-            return "passed on"
-        case _:
-            return "converted"
+def fate(field: FieldInfo) -> Unconverted | None:
+    """What becomes of a field that is not converted."""
+    return next((mark for mark in field.metadata if isinstance(mark, Unconverted)), None)
 
 
 def table() -> dict[str, tuple[str, str]]:
@@ -57,8 +50,9 @@ def regenerated(request: pytest.FixtureRequest) -> None:
     known = table()
     rows = []
     for path, field in MODEL.items():
-        what = field.fate.why if field.fate else known.get(path, ("", ""))[1]
-        rows.append(f"| `{path}` | {fate(field)} | {what} |\n")
+        mark = fate(field)
+        word, what = (mark.word, mark.why) if mark is not None else ("converted", known.get(path, ("", ""))[1])
+        rows.append(f"| `{path}` | {word} | {what} |\n")
     head = TABLE.read_text().partition("| `spec.")[0]
     TABLE.write_text(head + "".join(rows))
 
@@ -70,12 +64,21 @@ def test_the_table_has_every_field_of_the_model_and_no_other() -> None:
 @pytest.mark.parametrize("path", MODEL)
 def test_the_table_says_what_the_model_does(path: str) -> None:
     field = MODEL[path]
-    said, what = table()[path]
-    assert said == fate(field)
-    if field.fate is None:
-        assert is_model(inside(field.kind)) or what.strip(), "say in the last column what it becomes"
+    mark = fate(field)
+    word, what = table()[path]
+    if mark is None:
+        assert word == "converted"
+        assert object_in(field.annotation) or what.strip(), "say in the last column what it becomes"
     else:
-        assert what == field.fate.why
+        assert (word, what) == (mark.word, mark.why)
+
+
+@pytest.mark.parametrize("path", MODEL)
+def test_no_field_takes_a_text_that_xml_cannot_hold(path: str) -> None:
+    if isinstance(fate(MODEL[path]), Ignored):
+        return
+    with pytest.raises(ValidationError):
+        TypeAdapter(MODEL[path].rebuild_annotation()).validate_python("\x01")
 
 
 def test_every_field_of_kubevirts_is_known() -> None:

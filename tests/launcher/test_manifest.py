@@ -75,8 +75,16 @@ def test_json_is_yaml_too(path: Path) -> None:
             "spec.domain.machine.type: 'pc' is no machine with PCI Express; expected q35",
         ),
         (("memory:", "cpu: {cores: '2'}\n    memory:"), "spec.domain.cpu.cores: input should be a valid integer"),
-        (("memory:", "cpu: {cores: -1}\n    memory:"), "spec.domain.cpu.cores: -1; expected 0 to 4294967295"),
-        (("memory:", "cpu: {cores: 99999999999999999999}\n    memory:"), "spec.domain.cpu.cores: 999999999"),
+        (("memory:", "cpu: {cores: true}\n    memory:"), "spec.domain.cpu.cores: input should be a valid integer"),
+        (("memory:", "cpu: {features: {}}\n    memory:"), "spec.domain.cpu.features: expected a list, found {}"),
+        (
+            ("memory:", "cpu: {cores: -1}\n    memory:"),
+            "spec.domain.cpu.cores: input should be greater than or equal to 0, found -1",
+        ),
+        (
+            ("memory:", "cpu: {cores: 99999999999999999999}\n    memory:"),
+            "spec.domain.cpu.cores: input should be less than 4294967296, found 99999999999999999999",
+        ),
         (
             ("memory:", 'firmware: {serial: "a\\x01"}\n    memory:'),
             "spec.domain.firmware.serial: has the character '\\x01', which XML cannot hold; expected text",
@@ -107,6 +115,40 @@ def test_what_cannot_be_converted_is_refused_by_its_path(path: Path, change: tup
     text = vmi_text(gpus=[("gpu1", RTX_2060)])
     assert change[0] in text
     assert problem_of(path, text.replace(*change, 1)).startswith(problem)
+
+
+def test_a_misspelt_field_is_named_before_the_one_that_is_missing_for_it(path: Path) -> None:
+    text = vmi_text(domain="      disks: [{nam: root}]\n")
+    assert problem_of(path, text) == (
+        "spec.domain.devices.disks[0].nam: not a field that gpu-launcher knows; did you mean name? (and 1 more)"
+    )
+
+
+@pytest.mark.parametrize("value", ["null", "''", "false", "[]"])
+def test_a_misspelt_field_is_refused_whatever_it_says(path: Path, value: str) -> None:
+    line = problem_of(path, vmi_text(domain=f"    device: {value}\n"))
+    assert line == "spec.domain.device: not a field that gpu-launcher knows; did you mean devices?"
+
+
+def test_a_key_that_is_no_text_is_no_field(path: Path) -> None:
+    line = problem_of(path, vmi_text(domain="    1: x\n"))
+    assert line.startswith("spec.domain.1: not a field that gpu-launcher knows; known here: cpu, memory,")
+
+
+def test_an_error_in_a_virtual_machines_template_has_its_path_there(path: Path) -> None:
+    vm = """
+        apiVersion: kubevirt.io/v1
+        kind: VirtualMachine
+        metadata: {name: vm}
+        spec:
+          template:
+            metadata: {annotations: {gpu-launcher.dev/seats: '{"gpu1": 1}'}}
+            spec: {domain: {}}
+    """
+    assert problem_of(path, vm) == (
+        "spec.template.metadata.annotations: gpu-launcher.dev/seats: 'gpu1' is no entry of gpus or hostDevices; "
+        "expected a name of theirs, here none"
+    )
 
 
 def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:

@@ -256,6 +256,7 @@ MONSTERS = {
     "a million keys": HEAD
     + "    resources:\n      requests:\n"
     + "".join(f"        k{n}: 1\n" for n in range(200_000)),
+    "a list of nothing but errors": HEAD + f"    devices: {{gpus: [{', '.join(['1'] * 99_900)}]}}\n",
     "a long string": HEAD + f"    firmware: {{serial: {'x' * 2_900_000}}}\n",
     "deeply nested": HEAD + "    devices: " + "[" * 100_000,
     "a list of everything": HEAD + "    devices:\n      gpus:\n" + "      - {name: gpu, deviceName: a/b}\n" * 20_000,

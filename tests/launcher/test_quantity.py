@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.quantity import parse_quantity
+from launcher.quantity import parse_amount
 
 
 @pytest.mark.parametrize(
@@ -22,21 +22,21 @@ from launcher.quantity import parse_quantity
     ],
 )
 def test_a_quantity_is_read_exactly_and_rounded_up(text: str | float, value: int) -> None:
-    assert parse_quantity(text) == value
+    assert parse_amount(text).whole == value
 
 
 @pytest.mark.parametrize("text", ["", "Gi", "1gi", "1 Gi", "1GiB", "0x10", "1e", "--1", "\u0661", "1e999999999", "inf"])
 def test_what_is_no_quantity_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is not a quantity; expected a number with a suffix"):
-        parse_quantity(text)
+        parse_amount(text)
 
 
 @pytest.mark.parametrize("text", ["-1", "10E", "9223372036854775808", "1e99"])
 def test_what_does_not_fit_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="is out of range"):
-        parse_quantity(text)
+        parse_amount(text)
 
 
 @given(st.integers(0, 2**63 - 1))
 def test_whole_numbers_stay_what_they_are(number: int) -> None:
-    assert parse_quantity(str(number)) == parse_quantity(number) == number
+    assert parse_amount(str(number)).whole == parse_amount(number).whole == number

@@ -1,6 +1,7 @@
 import pytest
 
-from launcher.elements.security import is_stateless, needs_iommu
+from launcher.elements.security import is_stateless
+from launcher.elements.virtio import is_encrypted
 from launcher.manifest.firmware import EFI, Bootloader, Firmware
 from launcher.manifest.security import SEV, SNP, TDX, LaunchSecurity
 from launcher.manifest.spec import Domain
@@ -9,7 +10,7 @@ FIRMWARE = Firmware(bootloader=Bootloader(efi=EFI(secureBoot=False)))
 
 
 @pytest.mark.parametrize(
-    ("security", "iommu", "stateless"),
+    ("security", "encrypted", "stateless"),
     [
         (None, False, False),
         (LaunchSecurity(sev=SEV()), True, False),
@@ -18,7 +19,7 @@ FIRMWARE = Firmware(bootloader=Bootloader(efi=EFI(secureBoot=False)))
     ],
 )
 def test_encrypted_memory_decides_about_devices_and_variables(
-    security: LaunchSecurity | None, iommu: bool, stateless: bool
+    security: LaunchSecurity | None, encrypted: bool, stateless: bool
 ) -> None:
     domain = Domain(launchSecurity=security, firmware=FIRMWARE)
-    assert (needs_iommu(domain), is_stateless(domain)) == (iommu, stateless)
+    assert (is_encrypted(domain), is_stateless(domain)) == (encrypted, stateless)

@@ -17,7 +17,7 @@ from lxml import etree
 from launcher import paths
 from launcher.errors import UserError
 from launcher.pod.objects import MEMORY
-from launcher.quantity import parse_quantity
+from launcher.quantity import parse_amount
 from tests.launcher.cases import VMS, Case, case, cases
 from tests.launcher.pod.made import objects_of, pod_of, text_of, written_vm
 from tests.openapi import CUT, KINDS
@@ -109,7 +109,7 @@ def test_what_the_schema_cannot_say_holds_too(case: Case) -> None:
         if "/" in name or name.startswith("hugepages-"):
             assert requests.get(name, amount) == limits[name] == amount
         elif name in requests and name in limits:
-            assert parse_quantity(requests[name]) <= parse_quantity(limits[name])
+            assert parse_amount(requests[name]).whole <= parse_amount(limits[name]).whole
     claims = [claim["name"] for claim in container["resources"].get("claims", [])]
     assert len(set(claims)) == len(claims)
     assert set(claims) <= {claim["name"] for claim in spec.get("resourceClaims", [])}
@@ -188,7 +188,7 @@ def test_the_memory_is_the_sum_of_its_parts_and_the_pod_says_so(case: Case) -> N
     parts, (total, *_) = lines[: (end := total_line(lines))], lines[end:]
     requested = pod["spec"]["containers"][0]["resources"]["requests"]["memory"]
     assert total == f"= {requested} requested"
-    assert sum(parse_quantity(part.partition(" ")[0]) for part in parts) == parse_quantity(requested)
+    assert sum(parse_amount(part.partition(" ")[0]).whole for part in parts) == parse_amount(requested).whole
 
 
 def total_line(lines: list[str]) -> int:

@@ -1,0 +1,122 @@
+"""What every object of a manifest has in common: pydantic's BaseModel, read as Kubernetes reads JSON.
+
+An object is frozen, and its fields are spelled as the manifest spells them. A field that it does not have is refused,
+no scalar is taken for another (`'2'` is no number), and null is absence.
+"""
+
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from uuid import UUID
+
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    GetCoreSchemaHandler,
+    GetJsonSchemaHandler,
+    PlainValidator,
+    Strict,
+    model_validator,
+)
+from pydantic.json_schema import JsonSchemaValue
+
+T = TypeVar("T")
+
+#: A list of the manifest's, as a tuple. Strictly, pydantic would make a tuple of nothing but a tuple.
+Items = Annotated[tuple[T, ...], Strict(False)]
+
+
+class Object(BaseModel):
+    """An object all of whose fields are known."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, defer_build=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_absent(cls, value: Any) -> Any:
+        """Drop what is null, and an empty text where a text may be left out: Go templates (Helm) write both for what
+        is not set, and to Go's decoder they are the same."""
+        if not isinstance(value, dict) or not (None in value.values() or "" in value.values()):
+            return value
+        return {name: item for name, item in value.items() if not cls._is_absent(name, item)}
+
+    @classmethod
+    def _is_absent(cls, name: str, item: object) -> bool:
+        """Return whether an item is null, or an empty optional text. A field that is not known stays an error."""
+        field = cls.model_fields.get(name)
+        if field is None:
+            return False
+        return item is None or (item == "" and not field.is_required() and _is_text(field.annotation))
+
+
+class OpenObject(Object):
+    """An object that others fill too: fields that are not ours are left alone."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class Unconverted:
+    """Annotated[..., Unconverted(why)]: a field of KubeVirt's that does not become a part of the domain, and why."""
+
+    word: ClassVar[str]
+
+    def __init__(self, why: str) -> None:
+        self.why = why
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {**handler(core_schema), "description": f"{self.word}: {self.why}"}
+
+
+class Refused(Unconverted):
+    """Annotated[None, Refused(why)]: a field that is not converted: why, and what to do instead.
+
+    Null, false, an empty text and an empty list say nothing and may stand there. An empty mapping says something.
+    """
+
+    word = "refused"
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return PlainValidator(self._refuse).__get_pydantic_core_schema__(source, handler)
+
+    def __get_pydantic_json_schema__(self, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return {"enum": [False, "", []], "description": f"{self.word}: {self.why}"}
+
+    def _refuse(self, value: Any) -> None:
+        if value is not False and value not in ("", []):
+            raise ValueError(f"is not converted: {self.why}")
+
+
+class Ignored(Unconverted):
+    """Annotated[Any, Ignored(why)]: a field that the domain does not depend on, whatever is in it."""
+
+    word = "ignored"
+
+
+class PassedOn(Unconverted):
+    """Annotated[T, PassedOn(why)]: a T that is the pod's, word for word, and that the domain does not depend on."""
+
+    word = "passed on"
+
+
+class Below(ValueError):
+    """An error in a field further below the object that is checked, by its path from there:
+    Below("efi.secureBoot", "is ...")."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        super().__init__(problem)
+        self.path = path
+
+
+def object_in(annotation: Any) -> type[Object] | None:
+    """Return the object that a field of this type is, or is a list of; None for scalars and mappings."""
+    if isinstance(annotation, type) and issubclass(annotation, Object):
+        return annotation
+    return next((kind for argument in get_args(annotation) if (kind := object_in(argument)) is not None), None)
+
+
+def _is_text(annotation: Any) -> bool:
+    origin = get_origin(annotation)
+    if origin is Annotated:
+        return _is_text(get_args(annotation)[0])
+    if origin in (Union, UnionType):
+        return any(map(_is_text, get_args(annotation)))
+    return origin is Literal or annotation in (str, UUID)
