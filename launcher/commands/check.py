@@ -14,13 +14,13 @@ from launcher.commands.pods import SYS, Pod
 from launcher.commands.preflight import Place, Start, preflight
 from launcher.domain import domain_element
 from launcher.elements.firmware import ARCHITECTURES
-from launcher.errors import Refusal
 from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import DEFAULT_URI, is_embedded
 from launcher.running.user import become_owner_of
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Version, newer_elements
+from program.errors import Refusal
 from program.output import print_text
 
 _EXIT_CODES = {Level.OK: 0, Level.WARNING: 3, Level.ERROR: 4}

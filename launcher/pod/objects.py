@@ -8,6 +8,7 @@ from launcher.manifest.reading import Given
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
 from launcher.pod.memory import Memory, memory
+from launcher.pod.plain import literal
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
@@ -92,7 +93,7 @@ def _pod(given: Given, vmi: VirtualMachineInstance, *, image: str, block: frozen
     container: Object = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handover(vmi, block)],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(vmi, block))],
         # Where libvirt and swtpm look for their files when they are not root's.
         "env": [
             {"name": name, "value": paths.LIBVIRT_ROOT}

@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher import paths
-from launcher.errors import Refusal, UserError
+from program.errors import Refusal, UserError
 
 #: A pod has one VM, so it has one root.
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
@@ -58,7 +58,7 @@ def root_of(uri: str) -> Path | None:
         return None
     roots = parse_qs(_split(uri).query).get("root", [])
     if len(roots) != 1 or not roots[0].startswith("/") or "\0" in roots[0]:
-        raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
+        raise UserError(f"--connect {uri}", "its root is no absolute path", f"expected one, like {DEFAULT_URI}")
     return Path(roots[0])
 
 
@@ -90,8 +90,10 @@ def prepared(root: Path) -> Iterator[None]:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise Refusal(
-                f"{root}: another gpu-launcher has its VM there; expected a directory for each, "
-                "named with --connect 'qemu:///embed?root=DIR', or wait until that VM has ended"
+                root,
+                "another gpu-launcher has its VM there",
+                "expected a directory for each, named with --connect 'qemu:///embed?root=DIR', or wait until that VM "
+                "has ended",
             ) from error
         try:
             if not conf.exists():
@@ -129,8 +131,9 @@ def _write(path: Path, text: str) -> None:
 
 def _unusable(root: Path, error: OSError) -> Refusal:
     return Refusal(
-        f"{root}: cannot make the root of libvirt's embedded driver: {error.strerror}; "
-        "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'"
+        root,
+        f"cannot make the root of libvirt's embedded driver: {error.strerror}",
+        "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'",
     )
 
 
@@ -138,4 +141,4 @@ def _split(uri: str) -> SplitResult:
     try:
         return urlsplit(uri)
     except ValueError as error:
-        raise UserError(f"--connect {uri}: {error}; expected a URI like {DEFAULT_URI}") from error
+        raise UserError(f"--connect {uri}", str(error), f"expected a URI like {DEFAULT_URI}") from error

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 
 class Ending(Enum):

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from launcher.errors import Refusal
 from launcher.running.vm import Identity
 from launcher.storage.made import Need
+from program.errors import Refusal
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Planner:
         code = os.waitstatus_to_exitcode(status)
         if code < 0:
             name = signal.Signals(-code).name
-            raise Refusal(f"{name} has ended the process that reads the manifest; if nobody sent it, memory was short")
+            raise Refusal(name, "has ended the process that reads the manifest", "if nobody sent it, memory was short")
         return code if code > 0 else plan_in(self._place) or 0
 
 

@@ -10,7 +10,7 @@ from typing import BinaryIO
 
 from inotify_simple import INotify, flags
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 from program.problem import one_line
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ def repeated(root: Path, domain: str) -> Iterator[None]:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.fdopen(os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b")
     except OSError as error:
-        raise Refusal(f"{path}: cannot open the log for QEMU: {error.strerror}; expected a place to write") from error
+        raise Refusal(path, f"cannot open the log for QEMU: {error.strerror}", "expected a place to write") from error
     with file, INotify() as inotify:
         watch = inotify.add_watch(path, flags.MODIFY)
         reader = threading.Thread(target=_repeat, args=(file, inotify), daemon=True)

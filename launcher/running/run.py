@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from queue import Empty
 from typing import Any
 
-from launcher.errors import LauncherError
 from launcher.running import guest
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Ending, NotStarted, Started
@@ -19,6 +18,7 @@ from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
 from launcher.running.vm import VM, Phase, StopRequested
 from launcher.storage.made import made
+from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ def look_ahead(uri: str) -> Callable[[], None]:
 
     What is returned waits for it, and comes before run(). Refusal then, where libvirt cannot be had: it says why once.
     """
-    refusals: list[LauncherError] = []
+    refusals: list[ProgramError] = []
 
     def look() -> None:
         try:
@@ -67,7 +67,7 @@ def look_ahead(uri: str) -> Callable[[], None]:
             if root is not None and root.is_dir():
                 with prepared(root):
                     guest.look_at_qemu(uri)
-        except LauncherError as refusal:
+        except ProgramError as refusal:
             refusals.append(refusal)
 
     def looked() -> None:

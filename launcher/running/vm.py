@@ -13,7 +13,7 @@ from enum import Enum
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 if TYPE_CHECKING:
     from launcher.running.events import Changed, Ending, NotStarted, Started
@@ -86,7 +86,7 @@ class VM:
         """The libvirt domain, from define to undefine; Refusal before and after, which names the phase."""
         domain = self._domain
         if domain is None:
-            raise Refusal(f"{self.identity} is not defined: it is {self._phase.value}; ask again when it is running")
+            raise Refusal(self.identity, f"is {self._phase.value}, and not defined", "ask again when it is running")
         return domain
 
     def request(self, stop: StopRequested) -> None:

@@ -9,10 +9,10 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import FrameType
 
-from launcher.errors import LauncherError, Refusal
 from launcher.running.events import Ending
 from launcher.running.plan import Planner, plan_in
 from launcher.running.vm import VM, StopRequested
+from program.errors import ProgramError, Refusal
 from program.problem import one_line
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -55,7 +55,8 @@ def work(
     if isinstance(plan, int) and not stopped:
         return plan
     if missing is not None:
-        raise Refusal(f"run needs the Python package {missing}: pip install 'gpu-launcher[libvirt]'")
+        fix = "pip install 'gpu-launcher[libvirt]'"
+        raise Refusal(missing, "this Python package is not there, and run needs it", fix)
     log = _log()
     if isinstance(plan, int):
         ending, name = Ending.NOT_STARTED, "the VM"
@@ -82,7 +83,7 @@ def tidy(place: int, forget: Callable[[Path], None]) -> None:
         if plan.control is not None:
             forget(plan.control)
         run.tidy(plan)
-    except LauncherError as error:
+    except ProgramError as error:
         log.warning("cannot tidy up after the worker: %s", one_line(error))
 
 

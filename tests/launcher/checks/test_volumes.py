@@ -1,6 +1,7 @@
 import errno
 import os
-import stat
+import shutil
+import subprocess
 from pathlib import Path
 
 from launcher import paths
@@ -19,16 +20,17 @@ def said(tmp_path: Path, *, domain: str = "", below: str = "") -> list[str]:
 
 
 def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) -> None:
-    """A socket is a file that even root cannot open. What is not there at all is said where it is needed."""
+    """As whoever may not. What is not there, and what is no file, is said where it is needed."""
     assert said(tmp_path, below=DATA) == []
     write(tmp_path, {paths.disk_image("data"): ""})
     assert said(tmp_path, below=DATA) == []
     disk = tmp_path / paths.disk_image("data").lstrip("/")
-    disk.unlink()
-    os.mknod(disk, stat.S_IFSOCK | 0o600)
-    (found,) = said(tmp_path, below=DATA)
+    shutil.copy("/bin/sleep", disk)
+    with subprocess.Popen([disk, "60"]) as running:
+        (found,) = said(tmp_path, below=DATA)
+        running.kill()
     assert found.startswith(
-        f"the volume 'data': {paths.disk_image('data')} cannot be written: {os.strerror(errno.ENXIO)}; let its owner"
+        f"the volume 'data': {paths.disk_image('data')} cannot be written: {os.strerror(errno.ETXTBSY)}; let its owner"
     )
 
 
@@ -36,7 +38,7 @@ def test_a_kernel_has_to_be_in_the_image_that_is_mounted(tmp_path: Path) -> None
     write(tmp_path, {f"{paths.KERNEL_BOOT}/vmlinuz": ""})
     (found,) = said(tmp_path, domain=BOOT)
     assert found == (
-        f"firmware.kernelBoot: {paths.KERNEL_BOOT}/initrd cannot be read: No such file or directory; "
+        f"firmware.kernelBoot: {tmp_path}{paths.KERNEL_BOOT}/initrd cannot be found: No such file or directory; "
         f"expected a path of kernels, which the pod mounts whole at {paths.KERNEL_BOOT}"
     )
     write(tmp_path, {f"{paths.KERNEL_BOOT}/initrd": ""})

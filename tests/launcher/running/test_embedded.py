@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import Refusal, UserError
 from launcher.running.embedded import DEFAULT_URI, asked_for, prepared, qemu_conf, root_of
+from program.errors import Refusal, UserError
 from tests.processes import ROOT
 
 
@@ -19,7 +19,7 @@ def test_the_root_is_in_the_uri_of_an_embedded_driver_alone() -> None:
 
 @pytest.mark.parametrize("query", ["", "?root=", "?root=here", "?root=/a&root=/b", "?root=/a%00"])
 def test_a_root_that_is_none_is_refused(query: str) -> None:
-    with pytest.raises(UserError, match="expected root to be an absolute path, like qemu:///embed"):
+    with pytest.raises(UserError, match="its root is no absolute path; expected one, like qemu:///embed"):
         root_of(f"qemu:///embed{query}")
 
 

@@ -347,12 +347,12 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "a machine type that libvirt refuses": (
         "true",
         {"domain": "    machine: {type: pc-q35-0.1}\n"},
-        "libvirt cannot define the domain: unsupported configuration: ",
+        "libvirt: cannot define the domain: unsupported configuration: ",
     ),
     "a kernel that is not there": (
         "rm /run/kubevirt/container-disks/kernel-boot/kernel",
         {},
-        "firmware.kernelBoot: /var/run/kubevirt/container-disks/kernel-boot/kernel cannot be read: No such file",
+        "firmware.kernelBoot: /var/run/kubevirt/container-disks/kernel-boot/kernel cannot be found: No such file",
     ),
     "firmware that is not there": (
         "mount -t tmpfs none /usr/share/qemu/firmware",
@@ -382,7 +382,7 @@ def test_a_qemu_that_does_not_start_is_quoted_in_one_line(pod: Pod) -> None:
     pod.put_before_qemu('sys.exit("qemu-system-x86_64: the machine\\nis too small")')
     with pod.launched() as launched:
         code, line = launched.ended(10)
-    assert line.startswith("gpu-launcher: libvirt cannot start the domain: ")
+    assert line.startswith("gpu-launcher: libvirt: cannot start the domain: ")
     assert "the machine is too small" in line
     assert code == 1
 

@@ -9,7 +9,7 @@ from tests.processes import ROOT
 _PROGRAM = """
 import os, signal, time
 from dataclasses import fields
-from launcher.errors import LauncherError
+from program.errors import ProgramError
 from launcher.running.plan import Plan, Planner, plan_in
 place = os.memfd_create("plan")
 begun, begins = os.pipe()
@@ -23,7 +23,7 @@ os.close(begins)
 try:
     plan = planner.plan()
     print(f"a plan: {{plan.domain}};" if isinstance(plan, Plan) else plan, plan_in(place) is not None)
-except LauncherError as error:
+except ProgramError as error:
     print(error)
 """
 _PLAN = "return Plan(**{field.name: field.name for field in fields(Plan)})"
@@ -46,7 +46,7 @@ def test_where_none_is_made_the_exit_code_says_why() -> None:
 
 
 def test_a_planner_that_is_killed_is_said() -> None:
-    assert planned("os.kill(os.getpid(), signal.SIGKILL)").startswith("SIGKILL has ended the process that reads")
+    assert planned("os.kill(os.getpid(), signal.SIGKILL)").startswith("SIGKILL: has ended the process that reads")
 
 
 def test_a_planner_can_be_stopped_also_when_it_has_ended() -> None:

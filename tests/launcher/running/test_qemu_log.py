@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import Refusal
 from launcher.running.qemu_log import repeated
+from program.errors import Refusal
 from tests.waiting import until
 
 
