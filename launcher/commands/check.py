@@ -17,7 +17,7 @@ from launcher.elements.firmware import ARCHITECTURES
 from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.running.embedded import DEFAULT_URI, is_embedded
+from launcher.running.embedded import DEFAULT_URI, is_embedded, is_taken, root_of
 from launcher.running.user import become_owner_of
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Version, newer_elements
 from program.errors import Refusal
@@ -43,12 +43,14 @@ def check(
     Nothing is started and nothing is written. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
     """
-    become_owner_of(Path(paths.READY))
+    become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
     vmi = read_manifest(vm)
     if dev is None and sysfs == SYS:
         dev = Path("/dev")
     pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
-    place = Place(uri=connect, emulation=emulation, dev=dev, guest_runs=Path(paths.READY).exists())
+    root = root_of(connect)
+    # Also while it is paused, and not ready: its cards are in use by nobody else.
+    place = Place(uri=connect, emulation=emulation, dev=dev, guest_runs=root is not None and is_taken(root))
     found, start = preflight(vmi, pod, place)
     findings = sorted_by_level([*found, *_of_versions(vmi, start, connect)])
     print_text(as_json(findings) if json else page(findings))

@@ -5,6 +5,7 @@ https://libvirt.org/drvqemu.html#embedded-driver
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -16,6 +17,8 @@ from program.errors import Refusal, UserError
 
 #: A pod has one VM, so it has one root.
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
+
+_LOOKED_AT = 0.5  # seconds; whoever looks needs microseconds
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
 # trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too.
@@ -75,6 +78,21 @@ def asked_for(arguments: Sequence[str]) -> str:
     return uri
 
 
+def is_taken(root: Path) -> bool:
+    """Whether a launcher has its VM there now; not where there is no such place, or none that we may open."""
+    try:
+        place = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(place)
+    return False
+
+
 @contextmanager
 def prepared(root: Path) -> Iterator[None]:
     """The root is ready for libvirt, and this launcher's alone within. What is in it stays, with libvirt's knowledge of
@@ -87,7 +105,7 @@ def prepared(root: Path) -> Iterator[None]:
         raise _unusable(root, error) from error
     try:
         try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(place)
         except BlockingIOError as error:
             raise Refusal(
                 root,
@@ -110,6 +128,20 @@ def prepared(root: Path) -> Iterator[None]:
         os.close(place)
 
 
+def _lock(place: int) -> None:
+    """Lock it for this process alone; BlockingIOError where another one has it, for longer than is_taken() does."""
+    deadline = time.monotonic() + _LOOKED_AT
+    while True:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
 def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
     """Libvirt's qemu.conf for a launcher of this user and group; `huge_pages`: whether they may write to them."""
     conf = _QEMU_CONF.format(uid=user, gid=group)
@@ -119,10 +151,14 @@ def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a place may be full, and half a file would be taken for one that somebody wants so."""
+    """All of it or nothing: a place may be full, and half a file would be taken for one that somebody wants so.
+
+    QEMU, which is the same user, may not open it for writing.
+    """
     half = path.with_suffix(".new")
     try:
         half.write_text(text)
+        half.chmod(0o444)
         half.rename(path)
     except OSError:
         half.unlink(missing_ok=True)

@@ -147,8 +147,8 @@ def start(domain: Any, vm: VM, *, paused: bool) -> None:
         try:
             with asked("start the domain", "gpu-launcher check looks at what QEMU does not say"):
                 domain.createWithFlags(flags)
-        except Refusal as refusal:
-            vm.events.put(NotStarted(refusal))
+        except Exception as error:
+            vm.events.put(NotStarted(error))
         else:
             vm.events.put(Started())
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from program.errors import Refusal
 
 if TYPE_CHECKING:
-    from launcher.running.events import Changed, Ending, NotStarted, Started
+    from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
 
 
 class Phase(Enum):
@@ -72,7 +72,7 @@ class VM:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         #: What the thread that makes the VM live waits for.
-        self.events: SimpleQueue[StopRequested | Started | NotStarted | Changed | Ending] = SimpleQueue()
+        self.events: SimpleQueue[StopRequested | Defined | Started | NotStarted | Changed | Ending] = SimpleQueue()
         self._lock = threading.Lock()
         self._phase = Phase.PREPARING
         self._domain: Any = None

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from launcher.running.events import Ending
+from tests.conftest import Command
 from tests.launcher import kernels
 from tests.processes import Program, running
 from tests.waiting import until
@@ -67,6 +68,18 @@ class Pod:
             "    devices: {autoattachPodInterface: false, autoattachGraphicsDevice: false, panicDevices: [{}]}\n"
             f"{domain}"
         )
+
+    @property
+    def socket(self) -> Path:
+        return self.run / "kubevirt" / "sockets" / "launcher-sock"
+
+    def have_qemu_hang(self) -> None:
+        """Have it never answer, whatever libvirt asks of it; which has not asked yet."""
+        shutil.rmtree(self.root / "cache")
+        program = self.path / "qemu-system-x86_64"
+        asked = self.path / "asked"
+        program.write_text(f"#!/bin/sh\ntrap '' TERM\necho > {asked}\nwhile :; do sleep 60; done\n")
+        program.chmod(0o755)
 
     def put_before_qemu(self, body: str) -> None:
         """Have Python do that where QEMU would run a guest; libvirt's questions it answers."""
@@ -295,6 +308,91 @@ def test_as_process_1_it_ends_all_of_its_pod(pod: Pod, signum: signal.Signals) -
         assert launched.processes() == {}
     if signum is signal.SIGTERM:
         assert launched.program.log[-1] == last_line(Ending.ON_REQUEST)
+
+
+def test_a_guest_whose_qemu_does_not_answer_ends_with_its_grace_period(pod: Pod) -> None:
+    """Libvirt gives QEMU 10 s more. It was there for ever, with the launcher in libvirt's call that asks the guest."""
+    pod.write(grace=2)
+    with pod.launched() as launched:
+        launched.is_running()
+        os.kill(launched.qemu, signal.SIGSTOP)
+        asked = time.monotonic()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(45) == (0, last_line(Ending.ON_REQUEST))
+        assert time.monotonic() - asked >= 2
+    assert "WARNING the guest is still there after its grace period; ending it" in launched.program.log
+
+
+def test_a_start_whose_qemu_does_not_answer_can_be_stopped(pod: Pod) -> None:
+    pod.put_before_qemu("os.kill(os.getpid(), 19); time.sleep(600)")
+    with pod.launched() as launched:
+        launched.is_starting()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(40) == (0, last_line(Ending.NOT_STARTED))
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "ctl kill", "ctl shutdown"])
+def test_a_stop_while_libvirt_asks_a_qemu_that_does_not_answer_is_soon(
+    pod: Pod, how: str, gpu_launcher: Command
+) -> None:
+    """SIGTERM took 75 s, and nobody could be asked over the control socket."""
+    pod.have_qemu_hang()
+    with pod.launched() as launched:
+        until(lambda: (pod.path / "asked").exists() and pod.socket.exists())
+        asked = time.monotonic()
+        if how == "SIGTERM":
+            launched.program.send(signal.SIGTERM)
+        else:
+            assert gpu_launcher("ctl", "state", "--socket", pod.socket).stdout == "default/vm: preparing\n"
+            assert gpu_launcher(*how.split(), "--socket", pod.socket).returncode == 0
+        assert launched.ended(30) == (0, last_line(Ending.NOT_STARTED))
+        assert time.monotonic() - asked < 20
+
+
+def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
+    """What a container that was killed has left; a preflight that refuses came before it was looked at."""
+    (pod.root / "ready").touch()
+    with pod.launched() as launched:
+        until(lambda: len(launched.processes()) > 1 and b"gpu-launcher" in _arguments(launched.program.process.pid))
+        until(lambda: _child(launched.program.process.pid) > 0)
+        assert not (pod.root / "ready").exists()
+        launched.program.send(signal.SIGTERM)
+        launched.ended(20)
+    (pod.root / "ready").touch()
+    with pod.launched("rm /run/kubevirt/container-disks/kernel-boot/kernel") as launched:
+        assert launched.ended(20)[0] == 1
+
+
+def test_a_guest_is_not_ready_after_everything_of_it_was_killed(pod: Pod) -> None:
+    with pod.launched(by=_AS_PROCESS_1) as launched:
+        launched.is_running()
+        for pid in launched.processes():
+            os.kill(pid, signal.SIGKILL)
+        launched.program.end(10)
+    assert (pod.root / "ready").exists(), "nobody was left to take it away"
+    pod.put_before_qemu("time.sleep(600)")
+    with pod.launched() as launched:
+        launched.is_starting()
+        assert not (pod.root / "ready").exists()
+        launched.program.send(signal.SIGTERM)
+        launched.ended(20)
+
+
+def test_no_link_in_a_claim_has_qemu_open_a_file_of_the_launchers(pod: Pod) -> None:
+    """A real QEMU had qemu.conf open, for reading and writing."""
+    disk = "    devices: {disks: [{name: data, disk: {bus: virtio}}], autoattachPodInterface: false}\n"
+    pod.write()
+    text = pod.vm.read_text()
+    volumes = "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]\n"
+    pod.vm.write_text("".join(line for line in text.splitlines(True) if "devices:" not in line) + disk + volumes)
+    link = "ln -s /run/gpu-launcher/etc/qemu.conf /run/kubevirt-private/vmi-disks/data/disk.img"
+    here = "/run/kubevirt-private && mount -t tmpfs none /run/kubevirt-private"
+    with pod.launched(f"mkdir {here} && mkdir -p /run/kubevirt-private/vmi-disks/data && {link}") as launched:
+        code = launched.program.end(20)
+    assert launched.program.log[-1].startswith(
+        "gpu-launcher: the volume 'data': /var/run/kubevirt-private/vmi-disks/data/disk.img leads out of its volume, "
+    )
+    assert (code, oct((pod.root / "etc" / "qemu.conf").stat().st_mode & 0o777)) == (1, "0o444")
 
 
 #: Of a start, in their order: what can be seen of it from outside.
