@@ -118,6 +118,7 @@ def prepared(root: Path) -> Iterator[None]:
                 # One that is root's alone, as systemd mounts it, would keep libvirt from starting at all.
                 huge_pages = Path(paths.HUGEPAGES).is_mount() and os.access(paths.HUGEPAGES, os.W_OK)
                 _write(conf, qemu_conf(os.getuid(), os.getgid(), huge_pages=huge_pages))
+            _forget_the_dead(root / "run" / "qemu")
         except OSError as error:
             raise _unusable(root, error) from error
         if os.getuid() != 0:
@@ -126,6 +127,23 @@ def prepared(root: Path) -> Iterator[None]:
         yield
     finally:
         os.close(place)
+
+
+def _forget_the_dead(state: Path) -> None:
+    """Have libvirt know no more of a domain whose QEMU is gone, as in a container that was killed and starts again.
+
+    Libvirt would end the process that has its number now, which may be anybody's: it looks neither at its program nor
+    at its name (qemuProcessReconnect), and waits 44 s for one that it may not end.
+    """
+    for status in state.glob("*.xml"):
+        number = status.with_suffix(".pid")
+        try:
+            command = Path("/proc", str(int(number.read_text())), "cmdline").read_bytes()
+        except (OSError, ValueError):
+            command = b""
+        if f"guest={status.stem},".encode() not in command:
+            status.unlink()
+            number.unlink(missing_ok=True)
 
 
 def _lock(place: int) -> None:

@@ -16,7 +16,7 @@ _log = logging.getLogger(__name__)
 
 _PIECE = 1 << 16  # bytes that are read at once
 _LINE = 1 << 15  # bytes; what a line has more is left out. Libvirt's first one, QEMU's arguments, has some 10 KiB
-_FILE = 1 << 24  # bytes, after which the file is emptied: a guest may make its QEMU write for ever
+_FILE = 1 << 24  # bytes, with which the file is emptied: a guest may make its QEMU write for ever
 _LAST_WORDS = 5.0  # seconds for what is there at the end
 
 
@@ -70,14 +70,20 @@ class _Tail:
         self.unfinished = b""
 
     def lines(self) -> Iterator[bytes]:
-        """Each whole line that has come; no more than a byte more than _LINE of it."""
-        if os.fstat(self._file).st_size < self._position:
-            self._position = 0  # libvirt empties it before a start, where it is not root
-        while piece := os.pread(self._file, _PIECE, self._position):
+        """Each whole line that has come, cut a byte after _LINE; but for what is not read when the file is too large."""
+        while True:
+            size = os.fstat(self._file).st_size
+            if size < self._position:
+                self._position = 0  # libvirt empties it before a start, where it is not root
+            if size > _FILE:
+                os.ftruncate(self._file, 0)
+                if lost := size - self._position:
+                    yield f"({lost} bytes are left out, it writes too much)".encode()
+                self._position = 0
+            piece = os.pread(self._file, _PIECE, self._position)
+            if not piece:
+                return
             self._position += len(piece)
             *lines, rest = (self.unfinished + piece).split(b"\n")
             self.unfinished = rest[: _LINE + 1]
             yield from lines
-        if self._position > _FILE:
-            os.ftruncate(self._file, 0)
-            self._position = 0

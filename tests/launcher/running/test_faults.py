@@ -8,6 +8,7 @@ its own paths; and what is in that namespace when it has ended is what it has le
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -149,7 +150,7 @@ class Launched:
     def is_starting(self) -> None:
         """The slow QEMU is there, and libvirt waits for it."""
         self.program.wait_for_line("INFO QEMU: ")
-        until(lambda: any(b"guest=" in _arguments(pid) for pid in self.processes()))
+        until(lambda: any(b"guest=" in arguments_of(pid) for pid in self.processes()))
 
     def ended(self, seconds: float) -> tuple[int, str]:
         """Its exit code and last line; within so many seconds, with no process left and nothing in its /run."""
@@ -167,11 +168,11 @@ def _namespace(pid: int) -> str:
 def _child(pid: int) -> int:
     """Of a process, the one child that is not QEMU."""
     children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    (found,) = (child for child in children if b"guest=" not in _arguments(child))
+    (found,) = (child for child in children if b"guest=" not in arguments_of(child))
     return found
 
 
-def _arguments(pid: int) -> bytes:
+def arguments_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -353,7 +354,7 @@ def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
     """What a container that was killed has left; a preflight that refuses came before it was looked at."""
     (pod.root / "ready").touch()
     with pod.launched() as launched:
-        until(lambda: len(launched.processes()) > 1 and b"gpu-launcher" in _arguments(launched.program.process.pid))
+        until(lambda: len(launched.processes()) > 1 and b"gpu-launcher" in arguments_of(launched.program.process.pid))
         until(lambda: _child(launched.program.process.pid) > 0)
         assert not (pod.root / "ready").exists()
         launched.program.send(signal.SIGTERM)
@@ -376,6 +377,27 @@ def test_a_guest_is_not_ready_after_everything_of_it_was_killed(pod: Pod) -> Non
         assert not (pod.root / "ready").exists()
         launched.program.send(signal.SIGTERM)
         launched.ended(20)
+
+
+def test_a_container_that_starts_again_ends_nobody_who_has_the_number_that_its_qemu_had(pod: Pod) -> None:
+    """Libvirt waited 44 s for a process that it could not end, and ended any other."""
+    pod.write(grace=0)
+    with pod.launched(by=_AS_PROCESS_1) as launched:
+        launched.is_running()
+        for pid in launched.processes():
+            os.kill(pid, signal.SIGKILL)
+        launched.program.end(10)
+    number = pod.root / "run" / "qemu" / f"{DOMAIN}.pid"
+    with subprocess.Popen(["sleep", "600"]) as somebody:
+        status = number.with_suffix(".xml")
+        status.write_text(status.read_text().replace(f"pid='{number.read_text().strip()}'", f"pid='{somebody.pid}'"))
+        number.write_text(f"{somebody.pid}\n")
+        with pod.launched() as again:
+            again.is_running()
+            assert somebody.poll() is None
+            again.program.send(signal.SIGTERM)
+            assert again.ended(20) == (0, last_line(Ending.ON_REQUEST))
+        somebody.kill()
 
 
 def test_no_link_in_a_claim_has_qemu_open_a_file_of_the_launchers(pod: Pod) -> None:
