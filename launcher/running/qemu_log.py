@@ -70,7 +70,7 @@ class _Tail:
         self.unfinished = b""
 
     def lines(self) -> Iterator[bytes]:
-        """Each whole line that has come, cut a byte after _LINE; but for what is not read when the file is too large."""
+        """Each whole line that has come, cut a byte after _LINE; but for what is unread when the file is too large."""
         while True:
             size = os.fstat(self._file).st_size
             if size < self._position:
