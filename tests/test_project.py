@@ -38,6 +38,8 @@ BREACHES = {
     "program-storeys": ("program/problem.py", "import program.errors"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
     "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
+    "guest": ("launcher/guest_pci/bars.py", "import launcher.manifest.annotations"),
+    "devices-storeys": ("launcher/devices/sources.py", "import launcher.devices.disks"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),

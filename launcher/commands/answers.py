@@ -2,16 +2,8 @@
 
 import sys
 
-from launcher.facts import Facts
-from launcher.guest_pci import hole
 from launcher.guest_pci.addresses import Layout
-from launcher.manifest.spec import VirtualMachineInstance
 from program.problem import one_line
-
-
-def warn_of_bars(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> None:
-    for warning in hole.warnings(vmi, layout, facts):
-        warn(warning)
 
 
 def warn_of_misplaced(layout: Layout) -> None:

@@ -11,11 +11,10 @@ from launcher.checks.finding import Finding, Level, as_json, error, page, said, 
 from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.commands.options import Emulation
 from launcher.commands.pods import SYS, Pod
-from launcher.commands.preflight import Place, Start, preflight
-from launcher.domain import domain_element
-from launcher.elements.firmware import ARCHITECTURES
+from launcher.commands.preflight import Place, Start, domain_of, preflight
 from launcher.errors import Refusal
-from launcher.guest_pci.addresses import usb
+from launcher.guest import Guest
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import DEFAULT_URI, is_embedded
@@ -58,24 +57,23 @@ def check(
 def _of_versions(vmi: VirtualMachineInstance, start: Start | None, uri: str) -> list[Finding]:
     """Of the domain, as far as there is one."""
     try:
-        libvirt, qemu = _versions(vmi, uri)
+        libvirt, qemu = _versions(guest_of(vmi), uri)
     except Refusal as refusal:
         return [said(Level.ERROR, refusal, "libvirt")]
     except ModuleNotFoundError as missing:
         return [
             error("libvirt", f"the Python package {missing.name} is not there", "pip install 'gpu-launcher[libvirt]'")
         ]
-    findings = [] if (finding := machine_type(vmi, qemu)) is None else [finding]
+    findings = [] if (finding := machine_type(guest_of(vmi).machine, qemu)) is None else [finding]
     if start is not None:
-        domain = domain_element(vmi, start.layout, start.facts, usb(start.cards))
-        findings += versions(newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)), libvirt, qemu)
+        findings += versions(newer_elements(domain_of(vmi, start), (*NEWER, *NEWER_FOR_QEMU)), libvirt, qemu)
     return findings
 
 
-def _versions(vmi: VirtualMachineInstance, uri: str) -> tuple[Version, Version | None]:
+def _versions(guest: Guest, uri: str) -> tuple[Version, Version | None]:
     """Libvirt's and QEMU's. The embedded driver is not connected to: its root may be the running guest's."""
     from launcher.running.guest import library_version, versions_at
 
     if is_embedded(uri):
-        return library_version(), qemu_version(f"qemu-system-{ARCHITECTURES[vmi.spec.architecture]}")
+        return library_version(), qemu_version(f"qemu-system-{guest.qemu_architecture}")
     return versions_at(uri)

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from launcher import explain as explaining
-from launcher.commands.answers import warn_of_bars, warn_of_misplaced
+from launcher.commands.answers import warn, warn_of_misplaced
 from launcher.commands.options import (
     DRA,
     VM,
@@ -22,10 +22,13 @@ from launcher.commands.options import (
 )
 from launcher.commands.pods import address_bits_in, passed_on_in, pod_of
 from launcher.cpus.host import cpuset_of_flag, processors_of
+from launcher.cpus.placement import pinning
 from launcher.facts import Facts
 from launcher.guest_pci.bars import read_bars
+from launcher.guest_pci.hole import hole
 from launcher.guest_pci.places import placed_cards
 from launcher.guest_pci.topology import laid_out
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from pci.processors import UNKNOWN
 from program.output import print_text, write_picture
@@ -61,9 +64,11 @@ def explain(
         address_bits=address_bits_in(pod),
         bars=read_bars(pod.sysfs, cards),
     )
-    layout = laid_out(vmi, cards, host, facts)
+    guest = guest_of(vmi)
+    layout = laid_out(guest, cards, host, facts, pinning(guest, facts))
     warn_of_misplaced(layout)
-    warn_of_bars(vmi, layout, facts)
+    for warning in hole(guest, layout, facts)[1]:
+        warn(warning)
     placed = placed_cards(layout, host, processors)
     if svg is not None:
         from launcher.guest_pci.picture import picture

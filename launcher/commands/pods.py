@@ -7,11 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.claims import Device, Entry, LeftOver, entries
+from launcher.claims import DeviceID, Entry, LeftOver, Request
 from launcher.cpus.host import address_bits, processors_of
 from launcher.errors import UserError
 from launcher.hostdevs import Card, passed_on
-from launcher.manifest.hostdevices import Request
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Host
 from pci.processors import UNKNOWN, Processors
@@ -38,7 +37,8 @@ def pod_of(env: list[str] | None, env_file: Path | None, sysfs: Path | None, dra
 
 def passed_on_in(vmi: VirtualMachineInstance, pod: Pod) -> tuple[tuple[Card, ...], tuple[LeftOver, ...], Host | None]:
     host = host_in(vmi, pod)
-    return *passed_on(vmi, pod.environ, host, allocated_in(vmi, pod, entries(vmi.spec.domain.devices))), host
+    entries, companions = vmi.spec.domain.devices.entries, vmi.metadata.annotations.companions
+    return *passed_on(entries, pod.environ, host, allocated_in(vmi, pod, entries), companions), host
 
 
 def host_in(vmi: VirtualMachineInstance, pod: Pod) -> Host | None:
@@ -47,7 +47,7 @@ def host_in(vmi: VirtualMachineInstance, pod: Pod) -> Host | None:
     return _host(pod.sysfs) if devices.gpus or devices.hostDevices or pod.sysfs != SYS else None
 
 
-def allocated_in(vmi: VirtualMachineInstance, pod: Pod, asking: tuple[Entry, ...]) -> Mapping[Request, Device]:
+def allocated_in(vmi: VirtualMachineInstance, pod: Pod, asking: tuple[Entry, ...]) -> Mapping[Request, DeviceID]:
     """What DRA gave to these entries."""
     if not any(isinstance(entry.wants, Request) for entry in asking):
         return {}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from launcher.checks.cgroup import cpus, memory, read_limits
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
@@ -19,20 +19,23 @@ from launcher.checks.programs import missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
 from launcher.checks.variables import of_entries, of_left_over
 from launcher.checks.volumes import volumes
-from launcher.claims import claim_what_is_there, entries
+from launcher.claims import Request, claim_what_is_there
 from launcher.commands.answers import say
 from launcher.commands.pods import Pod, address_bits_in, allocated_in, host_in, processors_in
 from launcher.cpus.host import cpuset_of_pod
+from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import pinning
+from launcher.devices.devices import guest_devices
+from launcher.domain import domain_element
 from launcher.errors import LauncherError, Refusal
 from launcher.facts import Facts
-from launcher.guest_pci import hole
+from launcher.guest import TOPOLOGY, Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import read_bars
+from launcher.guest_pci.hole import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card, not_passed_on, whole_cards
-from launcher.manifest.annotations import TOPOLOGY
-from launcher.manifest.hostdevices import Request
+from launcher.manifest.guest import guest_of
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pod.memory import overhead
 from launcher.running.embedded import has_qemu_here, is_embedded
@@ -71,6 +74,8 @@ class Start:
     layout: Layout
     needs: tuple[Need, ...]
     locked: int
+    guest: Guest
+    pinned: Pinning | None
 
 
 def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
@@ -88,12 +93,20 @@ def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
     return start
 
 
+def domain_of(vmi: VirtualMachineInstance, start: Start) -> Any:
+    """UserError for a disk whose volume is not what it asks for, and for displays that cannot be."""
+    hole, _ = hole_of(start.guest, start.layout, start.facts)
+    devices = guest_devices(vmi.spec, vmi.metadata, start.guest, start.cards, start.facts)
+    return domain_element(vmi, start.guest, start.layout, devices, start.facts, pinned=start.pinned, hole=hole)
+
+
 def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tuple[Finding, ...], Start | None]:
     """All that stands in the way of a start, the worst first; and what is to be started, None where something does.
 
     Raises this process's memlock limit to what has to be locked, which is how it finds out whether that can be.
     """
     assert pod.sysfs is not None, "it is this pod's"
+    guest = guest_of(vmi)
     findings: list[Finding] = []
     is_ours = is_embedded(place.uri)  # another libvirt runs QEMU where this process cannot look
 
@@ -108,21 +121,22 @@ def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tupl
         address_bits=address_bits_in(pod) if has_qemu_here(place.uri) else None,
         bars=_tried(lambda: read_bars(pod.sysfs, cards), findings) or {},
     )
-    placed = _on_processors(vmi, facts, pod.sysfs, findings)
+    on_processors = _on_processors(vmi, guest, facts, pod.sysfs, findings)
+    placed, pinned = on_processors or (None, None)
     layout = None
     if placed is not None and are_all:
-        layout = _tried(lambda: laid_out(vmi, cards, host, placed), findings)
+        layout = _tried(lambda: laid_out(guest, cards, host, placed, pinned), findings)
     if layout is not None:
-        findings += _of_layout(vmi, layout, placed or facts)
+        findings += _of_layout(guest, layout, placed or facts)
     needs: tuple[Need, ...] = ()
     if has_qemu_here(place.uri):  # another machine's QEMU, and the test driver, see no disk of this one
         needs, refusals = needs_of(vmi, placed or facts, place.root)
         findings += (said(Level.ERROR, refusal) for refusal in refusals)
     if is_ours:
-        findings += _surroundings(vmi, cards, host, layout, placed or facts, needs, pod, place)
+        findings += _surroundings(vmi, guest, cards, host, layout, placed or facts, needs, pod, place)
     ready = None
     if placed is not None and layout is not None and worst(findings) < Level.ERROR:
-        ready = Start(cards, placed, layout, needs, to_be_locked(vmi, cards) if is_ours else 0)
+        ready = Start(cards, placed, layout, needs, to_be_locked(guest, cards) if is_ours else 0, guest, pinned)
     return sorted_by_level(findings), ready
 
 
@@ -131,10 +145,10 @@ def _cards(
 ) -> tuple[tuple[Card, ...], bool]:
     """What the guest gets; and whether that is all that the manifest asks for."""
     devices = vmi.spec.domain.devices
-    asking = [entry for entry in entries(devices) if isinstance(entry.wants, Request)]
+    asking = [entry for entry in devices.entries if isinstance(entry.wants, Request)]
     given = [_tried(partial(allocated_in, vmi, pod, (entry,)), findings, entry) for entry in asking]
     allocated = {request: device for each in given if each is not None for request, device in each.items()}
-    claimed = claim_what_is_there(devices, pod.environ, host, allocated)
+    claimed = claim_what_is_there(devices.entries, pod.environ, host, allocated)
     findings += of_entries(claimed.unmet.items())
     cards = whole_cards(claimed.claims, claimed.left_over, host, vmi.metadata.annotations.companions)
     findings += of_left_over(not_passed_on(claimed.left_over, cards))
@@ -151,21 +165,23 @@ def _without_kvm(vmi: VirtualMachineInstance, place: Place, findings: list[Findi
     return outcome is not None
 
 
-def _on_processors(vmi: VirtualMachineInstance, facts: Facts, sys: Path, findings: list[Finding]) -> Facts | None:
+def _on_processors(
+    vmi: VirtualMachineInstance, guest: Guest, facts: Facts, sys: Path, findings: list[Finding]
+) -> tuple[Facts, Pinning | None] | None:
     """The facts with the pod's CPUs and the node's, where the guest has some for itself; None where it cannot."""
     processors = _tried(lambda: processors_in(vmi, sys), findings)
     if processors is None:
         return None
     facts = replace(facts, processors=processors)
-    if vmi.spec.domain.cpu.dedicatedCpuPlacement:
+    if guest.has_own_cpus:
         cpus = _tried(lambda: cpuset_of_pod(sys), findings)
         if cpus is None:
             return None
         facts = replace(facts, cpus=cpus)
-    return facts if _tried(lambda: (pinning(vmi, facts),), findings) is not None else None
+    return _tried(lambda: (facts, pinning(guest, facts)), findings)
 
 
-def _of_layout(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Iterator[Finding]:
+def _of_layout(guest: Guest, layout: Layout, facts: Facts) -> Iterator[Finding]:
     for seat in layout.seats:
         if seat.misplaced is not None:
             yield warning(
@@ -173,12 +189,13 @@ def _of_layout(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Ite
                 seat.misplaced.replace("; ", ": "),
                 f"let the kubelet's topology manager give CPUs of the card's node, or leave {TOPOLOGY} out",
             )
-    for text in hole.warnings(vmi, layout, facts):
+    for text in hole_of(guest, layout, facts)[1]:
         yield said(Level.WARNING, text, "BARs")
 
 
 def _surroundings(
     vmi: VirtualMachineInstance,
+    guest: Guest,
     cards: tuple[Card, ...],
     host: Host | None,
     layout: Layout | None,
@@ -191,24 +208,24 @@ def _surroundings(
     assert pod.sysfs is not None, "it is this pod's"
     if place.dev is not None and host is not None:
         yield from in_the_container(cards, host, read_nodes(place.dev, cards, host), guest_runs=place.guest_runs)
-    locked = to_be_locked(vmi, cards)
+    locked = to_be_locked(guest, cards)
     limits = read_limits(pod.sysfs, _text(place.proc, "self/cgroup"))
     for finding in (
         None if place.guest_runs else memlock(locked, let_lock(locked)),
-        memory(vmi, limits.memory, sum(part.size for part in overhead(vmi)), is_pinned=locked > 0),
-        cpus(vmi, limits.cpus),
-        ports(vmi, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
+        memory(guest, limits.memory, sum(part.size for part in overhead(vmi.spec.domain, guest)), is_pinned=locked > 0),
+        cpus(guest, limits.cpus),
+        ports(vmi.spec.domain.devices.connected, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):
         if finding is not None:
             yield finding
-    if (wanted := vmi.spec.domain.memory.hugepages) is not None:
-        pools = read_pools(pod.sysfs, wanted.pageSize, _text(place.proc, "self/mounts"))
+    if guest.page is not None:
+        pools = read_pools(pod.sysfs, guest.page, _text(place.proc, "self/mounts"))
         cells = layout.cells if layout is not None else ()
-        yield from hugepages(vmi, cells, pools, limits, guest_runs=place.guest_runs)
-    yield from firmware(vmi, read_images(place.root))
-    called = programs_of(vmi)
+        yield from hugepages(guest, guest.page, cells, pools, limits, guest_runs=place.guest_runs)
+    yield from firmware(guest, read_images(place.root))
+    called = programs_of(vmi.spec, guest)
     yield from programs(called, missing_programs(called, pod.environ.get("PATH")))
-    yield from volumes(vmi, facts, place.root)
+    yield from volumes(vmi.spec, facts, place.root)
     yield from space(read_rooms(needs))
 
 

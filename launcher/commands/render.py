@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from launcher.commands.answers import warn, warn_of_bars, warn_of_misplaced
+from launcher.commands.answers import warn, warn_of_misplaced
 from launcher.commands.options import (
     DRA,
     VM,
@@ -19,12 +19,15 @@ from launcher.commands.options import (
 )
 from launcher.commands.pods import address_bits_in, passed_on_in, pod_of, processors_in
 from launcher.cpus.host import cpuset_of_flag
+from launcher.cpus.placement import pinning
+from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.errors import UserError
 from launcher.facts import BlockSizes, Facts, read_block_sizes
-from launcher.guest_pci.addresses import usb
 from launcher.guest_pci.bars import read_bars
+from launcher.guest_pci.hole import hole as hole_of
 from launcher.guest_pci.topology import laid_out
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.versions import newer_elements, parse_version, refuse_newer
 from program.output import print_text
@@ -65,10 +68,15 @@ def render(
         raw_images=frozenset(raw_image or []),
         block_sizes=sizes,
     )
-    layout = laid_out(vmi, cards, host, facts)
+    guest = guest_of(vmi)
+    pinned = pinning(guest, facts)
+    layout = laid_out(guest, cards, host, facts, pinned)
     warn_of_misplaced(layout)
-    warn_of_bars(vmi, layout, facts)
-    tree = domain_element(vmi, layout, facts, usb(cards))
+    hole, warnings = hole_of(guest, layout, facts)
+    for warning in warnings:
+        warn(warning)
+    devices = guest_devices(vmi.spec, vmi.metadata, guest, cards, facts)
+    tree = domain_element(vmi, guest, layout, devices, facts, pinned=pinned, hole=hole)
     newer = newer_elements(tree)
     if version is not None:
         refuse_newer(newer, version)

@@ -8,10 +8,9 @@ import typer
 
 from launcher.commands.options import Emulation
 from launcher.commands.pods import SYS, Pod
-from launcher.commands.preflight import Place, cleared
-from launcher.domain import domain_name, domain_xml, socket_directory
+from launcher.commands.preflight import Place, cleared, domain_of
+from launcher.domain import domain_name, serialised, socket_directory
 from launcher.errors import UserError
-from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, root_of
@@ -62,7 +61,7 @@ def run(
     return Plan(
         identity=Identity(metadata.namespace, metadata.name, str(metadata.uid or "")),
         domain=domain_name(metadata),
-        xml=domain_xml(vmi, start.layout, start.facts, usb(start.cards)),
+        xml=serialised(domain_of(vmi, start)),
         numbers=start.layout.numbers(),
         sockets=socket_directory(vmi),
         needs=start.needs,

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from uuid import UUID
 
-from launcher.claims import Device
+from launcher.claims import DeviceID
 from launcher.guest_pci.addresses import Bridge, Layout, Seat
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
@@ -69,7 +69,7 @@ def pairs(cards: tuple[PlacedCard, ...]) -> tuple[Pair, ...]:
     )
 
 
-def what(device: Device, host: Host | None) -> str | None:
+def what(device: DeviceID, host: Host | None) -> str | None:
     """GPU, audio, USB, ...; a mediated device's type; None for a function that is not known."""
     if isinstance(device, UUID):
         mdev = mediated(device, host)
@@ -90,7 +90,7 @@ def _names(seats: tuple[Seat, ...]) -> list[str]:
     return names
 
 
-def _on_host(device: Device, host: Host | None, processors: Processors) -> Location | None:
+def _on_host(device: DeviceID, host: Host | None, processors: Processors) -> Location | None:
     function = function_of(device, host)
     if function is None:
         return None

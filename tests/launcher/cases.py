@@ -16,20 +16,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.claims import entries
 from launcher.cpus.host import cpuset_of_flag, processors_of
-from launcher.domain import domain_xml
+from launcher.cpus.placement import pinning
 from launcher.dra import read_allocated
 from launcher.facts import Facts, read_block_sizes
-from launcher.guest_pci.addresses import usb
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import passed_on
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.versions import Version, parse_version
 from pci.host import Host
 from pci.processors import UNKNOWN
 from pci.sysfs.functions import read_host
+from tests.launcher.vms import domain_of
 from tests.processes import FIXTURES
 
 VMS = FIXTURES / "vms"
@@ -60,10 +60,12 @@ class World:
     def xml(self, vm: Path) -> str:
         """All stages, from the manifest's text to the domain's."""
         vmi = read_manifest(vm)
-        allocated = read_allocated(entries(vmi.spec.domain.devices), vmi.spec.resourceClaims, self.dra)
-        cards, _ = passed_on(vmi, self.environ, self.host, allocated)
+        entries, guest = vmi.spec.domain.devices.entries, guest_of(vmi)
+        allocated = read_allocated(entries, vmi.spec.resourceClaims, self.dra)
+        cards, _ = passed_on(entries, self.environ, self.host, allocated, vmi.metadata.annotations.companions)
         facts = replace(self.facts, bars=read_bars(self.sysfs, cards))
-        return domain_xml(vmi, laid_out(vmi, cards, self.host, facts), facts, usb(cards))
+        layout = laid_out(guest, cards, self.host, facts, pinning(guest, facts))
+        return domain_of(vmi, layout, facts, cards)
 
 
 @dataclass(frozen=True)

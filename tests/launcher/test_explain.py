@@ -2,11 +2,11 @@
 
 import json
 
+from launcher.claims import Request
 from launcher.explain import Explanation, as_json, explanation, table
 from launcher.guest_pci.addresses import layout
 from launcher.guest_pci.places import placed_cards
 from launcher.hostdevs import passed_on
-from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
 from pci.host import Host
@@ -24,7 +24,7 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     """A manifest of fixtures/vms; `allocated` has the address that DRA gave for each request of the claim gpus."""
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
     given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
-    cards, left_over = passed_on(vmi, environ, host, given)
+    cards, left_over = passed_on(vmi.spec.domain.devices.entries, environ, host, given)
     seated = layout(cards)
     return explanation(cards, seated, placed_cards(seated, host), left_over, host)
 

@@ -14,7 +14,7 @@ from pci.distance import Location
 from tests.conftest import Command
 from tests.launcher.cases import case
 from tests.launcher.guest_pci.test_places import MIRROR, seated
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, devices, laid_out
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, entries, laid_out
 from tests.pictures import Box, Drawn, assert_nothing_overlaps, curves, read_back
 from tests.processes import FIXTURES
 
@@ -113,7 +113,7 @@ def machines(draw: st.DrawFn, cards: int) -> list[Location]:
 @settings(max_examples=60)
 @given(data=st.data(), cards=st.integers(1, 32))
 def test_any_cards_can_be_drawn(data: st.DataObject, cards: int) -> None:
-    wanted = devices(gpus=[(f"gpu{number}", RTX_2060) for number in range(cards)])
+    wanted = entries(gpus=[(f"gpu{number}", RTX_2060) for number in range(cards)])
     environ = {RTX_2060_VARIABLE: ",".join(f"0000:{number:02x}:00.0" for number in range(cards))}
     layout = laid_out(wanted, environ)
     host, guest = data.draw(machines(cards)), data.draw(machines(cards))
