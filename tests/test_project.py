@@ -150,6 +150,15 @@ def test_the_glossary_names_what_is_in_the_code() -> None:
         ), name
 
 
+def test_each_decision_has_its_number_and_a_status() -> None:
+    pages = sorted((ROOT / "docs/decisions").iterdir())
+    for number, page in enumerate(pages, start=1):
+        assert page.name.startswith(f"{number:04}-")
+        title, _, status = page.read_text().split("\n")[:3]
+        assert title.startswith(f"# {number}. ")
+        assert re.match(r"Status: (in force|superseded by \[)", status), page.name
+
+
 def test_rendering_imports_neither_libvirt_nor_grpc() -> None:
     program = (
         "import sys, launcher.__main__; sys.argv = ['gpu-launcher', 'render', 'tests/fixtures/vms/no-devices.yaml']\n"

@@ -9,12 +9,14 @@ from launcher import confidentiality
 from launcher.confidentiality import Confidentiality
 from launcher.manifest.objects import Object, Refused
 from launcher.manifest.scalars import Matching, Text
+from program.errors import Nonsense
 
 Base64 = Annotated[
     Text,
     Matching(
         "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)",
-        "is not base64; expected what sevctl or sev-tool has written",
+        "is not base64",
+        "expected what sevctl or sev-tool has written",
     ),
 ]
 
@@ -30,7 +32,7 @@ class SEV(Object):
 
     policy: SEVPolicy = SEVPolicy()
     attestation: Annotated[
-        None, Refused("the guest would wait, paused, for KubeVirt's API, which is not there; attest from inside it")
+        None, Refused("the guest would wait, paused, for KubeVirt's API, which is not there", "attest from inside it")
     ] = None
     session: Base64 | None = None
     dhCert: Base64 | None = None
@@ -53,8 +55,8 @@ class LaunchSecurity(Object):
     def _check(self) -> Self:
         technologies = self._named()
         if len(technologies) != 1:
-            raise ValueError(
-                f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}; expected one of the three"
+            raise Nonsense(
+                f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}", "expected one of the three"
             )
         return self
 

@@ -7,10 +7,10 @@ from hypothesis import strategies as st
 
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.devices.displays import displays_of
-from launcher.errors import UserError
 from launcher.manifest.devices import Devices, Video
 from launcher.manifest.hostdevices import GPU, Display, RamFB, VirtualGPUOptions
 from pci.address import PCIAddress
+from program.errors import UserError
 
 displays = st.builds(
     Display,

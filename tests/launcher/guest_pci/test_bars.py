@@ -18,7 +18,6 @@ from launcher.claims import Claim
 from launcher.cpus.host import address_bits
 from launcher.domain import socket_directory
 from launcher.elements.address import guest_address
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Bridge, HostDev, Layout, Seat
@@ -31,6 +30,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running import guest
 from pci.address import PCIAddress
 from pci.host import BAR
+from program.errors import Refusal
 from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case
