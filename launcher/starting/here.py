@@ -68,7 +68,7 @@ class Here:
         start = replace(start, needs=made.needs)
         if is_embedded(self.uri):  # another libvirt runs QEMU where this process cannot look
             start = replace(start, locked=to_be_locked(start.vmi, start.cards))
-            findings += _surroundings(start, self)
+            findings += _around_qemu(start, self)
         return start.having(findings, map(Refused, made.refusals))
 
 
@@ -77,29 +77,29 @@ def _sysfs_of(pod: Pod) -> Path:
     return pod.sysfs
 
 
-def _surroundings(start: Start, place: Here) -> Iterator[Finding]:
+def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     """What a QEMU of this process would find."""
     vmi, sysfs = start.vmi, _sysfs_of(start.pod)
-    if place.dev is not None and start.host is not None:
-        nodes = read_nodes(place.dev, start.cards, start.host)
-        yield from in_the_container(start.cards, start.host, nodes, guest_runs=place.guest_runs)
-    limits = read_limits(sysfs, _text(place.proc, "self/cgroup"))
+    if here.dev is not None and start.host is not None:
+        nodes = read_nodes(here.dev, start.cards, start.host)
+        yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs)
+    limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
     for finding in (
-        None if place.guest_runs else memlock(start.locked, let_lock(start.locked)),
+        None if here.guest_runs else memlock(start.locked, let_lock(start.locked)),
         memory(vmi, limits.memory, sum(part.size for part in overhead(vmi)), is_pinned=start.locked > 0),
         cpus(vmi, limits.cpus),
-        ports(vmi, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
+        ports(vmi, _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):
         if finding is not None:
             yield finding
     if (wanted := vmi.spec.domain.memory.hugepages) is not None:
-        pools = read_pools(sysfs, wanted.pageSize, _text(place.proc, "self/mounts"))
+        pools = read_pools(sysfs, wanted.pageSize, _text(here.proc, "self/mounts"))
         cells = start.layout.cells if start.layout is not None else ()
-        yield from hugepages(vmi, cells, pools, limits, guest_runs=place.guest_runs)
-    yield from firmware(vmi, read_images(place.root))
+        yield from hugepages(vmi, cells, pools, limits, guest_runs=here.guest_runs)
+    yield from firmware(vmi, read_images(here.root))
     called = programs_of(vmi)
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
-    yield from volumes(vmi, start.facts, place.root)
+    yield from volumes(vmi, start.facts, here.root)
     yield from space(read_rooms(start.needs))
 
 

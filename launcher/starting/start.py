@@ -95,7 +95,7 @@ class Start:
         return replace(self, findings=found, refused=(*self.refused, *refused))
 
 
-class Place(Protocol):
+class Surroundings(Protocol):
     """Where a VM is to start: launcher.starting.here, or launcher.starting.elsewhere."""
 
     def facts(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
@@ -108,15 +108,15 @@ class Place(Protocol):
         """Return what the stages have made, with what there is to say of it at this place."""
 
 
-def start_of(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
+def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Start:
     """Go through all stages; what they refuse is in the result."""
     refused: list[Refused] = []
-    facts, findings = place.facts(vmi, pod)
+    facts, findings = around.facts(vmi, pod)
     host = tried(partial(host_in, vmi, pod), refused)
     sees_host = not refused
     cards, left_over, are_all = _cards(vmi, pod, host, refused)
     facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
-    placed = tried(partial(_pinned, vmi, pod, place, facts), refused) if sees_host else None
+    placed = tried(partial(_pinned, vmi, pod, around, facts), refused) if sees_host else None
     facts, pinned = placed or (facts, None)
     layout, hole = None, None
     if are_all and (placed is not None or vmi.metadata.annotations.topology == "none"):
@@ -142,7 +142,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
         refused=tuple(refused),
         findings=(*of_left_over(left_over), *findings),
     )
-    return place.judged(start)
+    return around.judged(start)
 
 
 def tried(stage: Callable[[], T], refused: list[Refused], subject: object | None = None) -> T | None:
@@ -167,7 +167,7 @@ def _cards(
     return cards, not_passed_on(claimed.left_over, cards), not claimed.unmet and None not in given
 
 
-def _pinned(vmi: VirtualMachineInstance, pod: Pod, place: Place, facts: Facts) -> tuple[Facts, Pinning | None]:
+def _pinned(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings, facts: Facts) -> tuple[Facts, Pinning | None]:
     """The facts with the pod's CPUs and the node's, and which of them are the guest's."""
-    facts = replace(facts, processors=processors_in(vmi, pod), cpus=place.cpus(vmi, pod))
+    facts = replace(facts, processors=processors_in(vmi, pod), cpus=around.cpus(vmi, pod))
     return facts, pinning(vmi, facts)

@@ -38,7 +38,7 @@ ends_with("gpu-launcher", plan)
 
 
 def planned(vm: Path, sysfs: Path, environ: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-c", _PLAN, vm, sysfs]
+    command: list[str | Path] = [sys.executable, "-c", _PLAN, vm, sysfs]
     return subprocess.run(command, cwd=ROOT, env=dict(environ), capture_output=True, text=True, check=False)
 
 
