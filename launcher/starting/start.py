@@ -15,7 +15,6 @@ from launcher.claims import LeftOver, claim, entries
 from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import pinning
 from launcher.domain import domain_element, serialised
-from launcher.errors import LauncherError, Refusal
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout, usb
 from launcher.guest_pci.bars import Hole, read_bars
@@ -26,6 +25,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.starting.pod import Pod, allocated_in, host_in, processors_in
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
 from pci.host import Host
+from program.errors import ProgramError, Refusal
 
 if TYPE_CHECKING:  # what is printed alone needs no storage
     from launcher.storage.made import Need
@@ -36,7 +36,7 @@ T = TypeVar("T")
 class Refused(NamedTuple):
     """A stage's error, and the entry of the manifest that it is about, where it is about one."""
 
-    error: LauncherError
+    error: ProgramError
     subject: object | None = None
 
     @property
@@ -75,9 +75,13 @@ class Start:
     findings: tuple[Finding, ...]
 
     @property
-    def errors(self) -> tuple[LauncherError, ...]:
+    def errors(self) -> tuple[ProgramError, ...]:
         """All that keeps it from starting."""
-        found = (Refusal(str(finding)) for finding in self.findings if finding.level is Level.ERROR)
+        found = (
+            Refusal(finding.subject, finding.says, finding.fix)
+            for finding in self.findings
+            if finding.level is Level.ERROR
+        )
         return (*(each.error for each in self.refused), *found)
 
     @property
@@ -149,7 +153,7 @@ def tried(stage: Callable[[], T], refused: list[Refused], subject: object | None
     """Return what the stage makes; None where it refuses, and then its error is one more of `refused`."""
     try:
         return stage()
-    except LauncherError as error:
+    except ProgramError as error:
         refused.append(Refused(error, subject))
         return None
 

@@ -27,7 +27,6 @@ _PLAN = """
 import json, sys
 from pathlib import Path
 from launcher.commands.run import run
-from launcher.errors import LauncherError
 from program.entry import ends_with
 vm, sysfs = map(Path, sys.argv[1:])
 def plan():

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.starting.elsewhere import Elsewhere
 from launcher.starting.here import Here
 from launcher.starting.pod import Pod
 from launcher.starting.start import Start, start_of
+from program.errors import Refusal, UserError
 from tests.conftest import Machine
 from tests.launcher.cases import case
 from tests.launcher.checks.trees import write
