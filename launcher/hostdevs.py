@@ -9,12 +9,11 @@ A group of several cards may be offered as one unit (`groups: together` in gpu-p
 unit's first address alone, and its other cards come with the first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
-from launcher.claims import Claim, DeviceID, Entry, LeftOver, Request, claim
+from launcher.claims import Claim, DeviceID, LeftOver
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.functions import is_on_vfio
@@ -41,19 +40,6 @@ class Card:
     def device(self) -> DeviceID:
         """Its first function; or what it is, where that is none."""
         return self.functions[0] if self.functions else self.claim.device
-
-
-def passed_on(
-    entries: tuple[Entry, ...],
-    environ: Mapping[str, str],
-    host: Host | None,
-    allocated: Mapping[Request, DeviceID] = MappingProxyType({}),
-    companions: Companions = "card",
-) -> tuple[tuple[Card, ...], tuple[LeftOver, ...]]:
-    """All that the guest gets for its gpus and hostDevices, and what stays behind of what the pod holds."""
-    claims, left_over = claim(entries, environ, host, allocated)
-    cards = whole_cards(claims, left_over, host, companions)
-    return cards, not_passed_on(left_over, cards)
 
 
 def whole_cards(

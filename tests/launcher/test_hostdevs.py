@@ -1,11 +1,11 @@
 import pytest
 
-from launcher.claims import Entry, claim
+from launcher.claims import Entry
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, entries
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, entries
 
 
 def cards_of(wanted: tuple[Entry, ...], environ: dict[str, str], host: Host | None) -> tuple[Card, ...]:

@@ -4,7 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from launcher.claims import Entry, EntryKind, claim
+from launcher import claims
+from launcher.claims import Claim, DeviceID, Entry, EntryKind, LeftOver, Request
 from launcher.cpus.placement import pinning
 from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
@@ -71,6 +72,23 @@ def domain_of(
     devices = guest_devices(vmi.spec, vmi.metadata, guest, cards, facts)
     wanted, _ = hole(guest, layout, facts)
     return serialised(domain_element(vmi, guest, layout, devices, facts, pinned=pinning(guest, facts), hole=wanted))
+
+
+def claim(
+    wanted: tuple[Entry, ...],
+    environ: Mapping[str, str],
+    host: Host | None,
+    allocated: Mapping[Request, DeviceID] | None = None,
+) -> tuple[tuple[Claim, ...], tuple[LeftOver, ...]]:
+    """A claim for each entry, and what is left over; the first error, where an entry can have none."""
+    claimed = claims.claim(wanted, environ, host, allocated or {})
+    for error in claimed.unmet.values():
+        raise error
+    return claimed.claims, claimed.left_over
+
+
+def cards_of(vmi: VirtualMachineInstance, environ: Mapping[str, str], host: Host | None) -> tuple[Card, ...]:
+    return whole_cards(*claim(vmi.spec.domain.devices.entries, environ, host), host)
 
 
 def laid_out(wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None = None) -> Layout:

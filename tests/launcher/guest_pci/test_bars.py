@@ -413,5 +413,5 @@ def test_what_speaks_against_the_bars_is_a_warning_beside_the_answer(gpu_launche
     assert result.returncode == 0
     (line,) = result.stderr.splitlines()
     assert line.startswith(
-        "gpu-launcher: warning: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU"
+        "gpu-launcher: warning: BARs: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU"
     )
