@@ -30,7 +30,7 @@ from typing import TypedDict
 
 from launcher.claims import Claim, DeviceID, LeftOver, Request
 from launcher.guest_pci.addresses import HostDev, Layout
-from launcher.guest_pci.places import Pair, PlacedCard, pairs, what
+from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
 from launcher.hostdevs import Card, function_of, mediated
 from pci.address import PCIAddress
 from pci.host import Host
@@ -76,7 +76,7 @@ class Explanation(TypedDict):
 def explanation(
     cards: tuple[Card, ...],
     layout: Layout,
-    placed: tuple[PlacedCard, ...],
+    placed: tuple[LocatedCard, ...],
     left_over: tuple[LeftOver, ...],
     host: Host | None,
 ) -> Explanation:

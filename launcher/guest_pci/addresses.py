@@ -83,7 +83,7 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The place of a card: slot 0 of bus `bus`, and the functions of the card there.
+    """Where a card sits: slot 0 of bus `bus`, and the functions of the card there.
 
     `claim` is what the card came for: its own, or that of a card that brought it along. `misplaced` says, in words that
     follow "gpu 'gpu1': ", why it is not where the topology would have it; None where it is.
