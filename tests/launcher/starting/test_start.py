@@ -114,7 +114,7 @@ def test_hugepages_of_a_node_that_are_too_few_are_found_where_nodes_are_passed_t
     )
     here = Here(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
     start = start_of(read_manifest(tmp_path / "vm.yaml"), Pod(environ={}, sysfs=sys), here)
-    said = [finding.says for finding in start.found if finding.subject == "hugepages of 2 MiB"]
+    said = [finding.says for finding in start.all_findings if finding.subject == "hugepages of 2 MiB"]
     assert said == ["are free for 0 MiB on NUMA node 1, and the guest has 512 MiB of it"]
 
 
