@@ -84,7 +84,7 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None], ahead: Ahead |
     it prevents it. Where libvirt does not answer, what it has made ends with this process.
     """
     ahead = ahead or Ahead()
-    let_lock(plan.locked)  # as the preflight did, in a process that has ended
+    let_lock(plan.locked)  # as the planner did (launcher.starting.here), in a process that has ended
     with ahead.root or _root(plan), served:
         try:
             with _files(plan) as ready:

@@ -76,7 +76,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before, os.stat(root 
 
 def test_a_guest_that_makes_qemu_write_for_ever_fills_neither_memory_nor_disk(tmp_path: Path) -> None:
     """80 MiB of lines took 125 MB of memory, and 80 MiB in the pod's volume."""
-    program = [sys.executable, "-c", _WRITES, tmp_path]
+    program = [sys.executable, "-c", _WRITES, str(tmp_path)]
     done = subprocess.run(program, cwd=ROOT, capture_output=True, text=True, check=True)
     grown, size = map(int, done.stdout.split())
     assert grown < 8 << 10, f"{grown} KiB more memory"
