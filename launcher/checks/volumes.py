@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from launcher import paths
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import Finding, error, warning
 from launcher.checks.opening import because, is_missing, opened
+from launcher.devices.disks import lacks_direct_io
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
@@ -33,6 +34,14 @@ def volumes(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
                     f"{path} cannot be {how}: {because(outcome)}",
                     "let its owner or its group be the pod's user (securityContext.fsGroup), or the disk be read-only",
                 )
+    for disk in spec.disks:
+        if lacks_direct_io(disk, facts):
+            yield warning(
+                f"the volume {disk.name!r}",
+                "is on a file system without direct I/O (O_DIRECT), so that its disk has cache: writethrough",
+                "expected a file system with it, so that the guest's disk is not in the node's memory as well, or "
+                "cache: writethrough in the manifest",
+            )
     boot = spec.domain.firmware.kernelBoot
     if boot is not None and boot.container is not None:
         for path in (boot.container.kernelPath, boot.container.initrdPath):

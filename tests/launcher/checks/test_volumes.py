@@ -51,3 +51,20 @@ def test_a_table_has_to_be_a_key_of_its_secret(tmp_path: Path) -> None:
     assert found.endswith("expected the key slic.bin in that secret")
     write(tmp_path, {f"{paths.mounted('secret', 'tables')}/slic.bin": ""})
     assert said(tmp_path, domain=TABLES, below=SECRET) == []
+
+
+def test_a_disk_that_the_node_has_to_cache_is_a_warning(tmp_path: Path) -> None:
+    """Of what the manifest asks for, and of the default; not of a cache that needs no direct I/O."""
+    disks = "disks: [{name: data, disk: {bus: virtio}, cache: CACHE}]\n      autoattachPodInterface: false\n"
+    for cache in ("null", "none", "directsync", "writethrough", "writeback"):
+        spec = vmi(tmp_path, devices=f"      {disks.replace('CACHE', cache)}", below=DATA).spec
+        found = list(volumes(spec, Facts(no_direct_io=frozenset({"data"})), tmp_path))
+        assert len(found) == (cache in ("null", "none", "directsync")), cache
+        assert list(volumes(spec, Facts(), tmp_path)) == []
+    assert "so that its disk has cache: writethrough" in str(
+        *volumes(
+            vmi(tmp_path, devices=f"      {disks.replace('CACHE', 'none')}", below=DATA).spec,
+            Facts(no_direct_io=frozenset({"data"})),
+            tmp_path,
+        )
+    )

@@ -417,6 +417,21 @@ def test_no_link_in_a_claim_has_qemu_open_a_file_of_the_launchers(pod: Pod) -> N
     assert (code, oct((pod.root / "etc" / "qemu.conf").stat().st_mode & 0o777)) == (1, "0o444")
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a ramfs")
+def test_a_disk_on_a_file_system_without_direct_io_is_written_through_and_said(pod: Pod) -> None:
+    """QEMU did not start: "file system may not support O_DIRECT"."""
+    pod.write(grace=0)
+    disks = "disks: [{name: scratch, disk: {bus: virtio}}], autoattachPodInterface: false"
+    text = pod.vm.read_text().replace("autoattachPodInterface: false", disks)
+    pod.vm.write_text(f"{text}  volumes: [{{name: scratch, emptyDisk: {{capacity: 1Mi}}}}]\n")
+    with pod.launched("mkdir -p /run/libvirt/empty-disks && mount -t ramfs none /run/libvirt/empty-disks") as launched:
+        launched.is_running()
+        assert b'"cache":{"direct":false,' in arguments_of(launched.qemu)
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(20) == (0, last_line(Ending.ON_REQUEST))
+    assert any("is on a file system without direct I/O (O_DIRECT)" in line for line in launched.program.log)
+
+
 #: Of a start, in their order: what can be seen of it from outside.
 MOMENTS: Mapping[str, Callable[[Launched], bool]] = {
     "it is Python": lambda launched: True,
