@@ -46,7 +46,7 @@ def check(
         dev = Path("/dev")
     here = Here(uri=connect, emulation=emulation, dev=dev, guest_runs=Path(paths.READY).exists())
     start = start_of(vmi, this_pod(sysfs), here)
-    findings = sorted_by_level([*start.found, *_of_versions(start, connect)])
+    findings = sorted_by_level([*start.all_findings, *_of_versions(start, connect)])
     print_text(as_json(findings) if json else page(findings))
     raise typer.Exit(_EXIT_CODES[worst(findings)])
 

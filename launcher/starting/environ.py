@@ -10,13 +10,13 @@ from launcher.errors import UserError
 
 def variables(settings: list[str], path: Path | None) -> Mapping[str, str]:
     """Variables from --env-file, then from --env, which win; UserError for what is not NAME=VALUE."""
-    found = _in_file(path) if path is not None else {}
+    values = _in_file(path) if path is not None else {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not (name and equals):
             raise UserError(f"--env {setting}: expected NAME=VALUE")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _in_file(path: Path) -> dict[str, str]:
@@ -27,7 +27,7 @@ def _in_file(path: Path) -> dict[str, str]:
         raise UserError(f"{path}: cannot read the variables: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise UserError(f"{path}: cannot read the variables: {error}") from error
-    found = {}
+    values = {}
     for number, line in enumerate(lines, start=1):
         setting = _unexported(line)
         if not setting.strip() or setting.startswith("#"):
@@ -35,8 +35,8 @@ def _in_file(path: Path) -> dict[str, str]:
         name, equals, value = setting.partition("=")
         if not (name and equals) or " " in name:
             raise UserError(f"{path}: line {number}: expected NAME=VALUE, found {line[:60]!r}")
-        found[name] = value
-    return found
+        values[name] = value
+    return values
 
 
 def _unexported(line: str) -> str:

@@ -43,17 +43,17 @@ class Here:
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
         """What the pod's volumes say, and whether there is KVM, which is found out by opening it."""
-        found = replace(
+        facts = replace(
             facts_of_volumes(spec, self.root, _sysfs_of(pod)),
             kvm=not self.emulation,
             address_bits=address_bits_in(pod) if has_qemu_here(self.uri) else None,
         )
         if self.dev is None or self.emulation or not is_embedded(self.uri):
-            return found, ()
+            return facts, ()
         device = self.dev / "kvm"
         outcome = opened(device)
         finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation)
-        return replace(found, kvm=outcome is None), () if finding is None else (finding,)
+        return replace(facts, kvm=outcome is None), () if finding is None else (finding,)
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
         return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None

@@ -81,26 +81,25 @@ class Start:
     @property
     def errors(self) -> tuple[ProgramError, ...]:
         """All that keeps it from starting."""
-        found = (
-            Refusal(finding.subject, finding.says, finding.fix)
-            for finding in self.findings
-            if finding.level is Level.ERROR
+        others = (finding for finding in self.findings if finding.level is Level.ERROR)
+        return (
+            *(each.error for each in self.refused),
+            *(Refusal(finding.subject, finding.says, finding.fix) for finding in others),
         )
-        return (*(each.error for each in self.refused), *found)
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
         return tuple(finding for finding in self.findings if finding.level is Level.WARNING)
 
     @property
-    def found(self) -> tuple[Finding, ...]:
-        """Errors and warnings alike, the worst first."""
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Errors of stages too, the worst first."""
         return sorted_by_level((*(each.finding for each in self.refused), *self.findings))
 
     def having(self, findings: Iterable[Finding], refused: Iterable[Refused] = ()) -> "Start":
         """Return it with what else was found."""
-        found = tuple(dict.fromkeys((*self.findings, *findings)))
-        return replace(self, findings=found, refused=(*self.refused, *refused))
+        each_once = tuple(dict.fromkeys((*self.findings, *findings)))
+        return replace(self, findings=each_once, refused=(*self.refused, *refused))
 
 
 class Surroundings(Protocol):
