@@ -170,21 +170,21 @@ class _Pool:
         cls, entry: Entry, resource: str, wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None
     ) -> "_Pool":
         """The pool of the entry's resource; `entry` is the first that draws on it."""
-        kinds = [kind for kind in Kind if variable(resource, kind) in environ]
-        if len(kinds) > 1:
-            names = " and ".join(variable(resource, kind) for kind in kinds)
+        found = [kind for kind in Kind if variable(resource, kind) in environ]
+        if len(found) > 1:
+            names = " and ".join(variable(resource, kind) for kind in found)
             raise UserError(
                 f"{entry} asks for {resource}, which has both {names}; "
                 "expected one device plugin to serve a resource, so that one of them is set"
             )
-        if not kinds:
+        if not found:
             name = variable(resource)
             raise UserError(
                 f"{entry} asks for {resource}, but {name} is not set; "
                 f"expected the pod to request {resource} and its device plugin to set the variable "
                 f"(offline: --env {name}=0000:41:00.0)"
             )
-        (kind,) = kinds
+        (kind,) = found
         name = variable(resource, kind)
         if kind is Kind.USB and entry.kind is EntryKind.GPU:
             raise UserError(
@@ -238,7 +238,7 @@ def _same_card(host: Host | None) -> Callable[[PCIAddress, PCIAddress], bool]:
 
 def _unasked(environ: Mapping[str, str], asked: set[str]) -> tuple[LeftOver, ...]:
     """Variables of the contract that no entry draws on at all, and that hold devices."""
-    left_over = []
+    found = []
     for name in sorted(environ.keys() - asked):
         kind = next((kind for kind in Kind if name.startswith(f"{kind}_")), None)
         if kind is None:
@@ -248,5 +248,5 @@ def _unasked(environ: Mapping[str, str], asked: set[str]) -> tuple[LeftOver, ...
         except InvalidValue:
             continue  # nobody asked for it, so it need not be ours
         if devices:
-            left_over.append(LeftOver(name, devices))
-    return tuple(left_over)
+            found.append(LeftOver(name, devices))
+    return tuple(found)

@@ -20,7 +20,7 @@ def read_allocated(
     UserError, naming entry, claim, request and path, for a file that is missing or does not name one device.
     """
     by_name = {claim.name: claim for claim in claims}
-    allocated: dict[Request, DeviceID] = {}
+    found: dict[Request, DeviceID] = {}
     for entry in entries:
         request = entry.wants
         if not isinstance(request, Request):
@@ -33,7 +33,7 @@ def read_allocated(
         path = _directory(directory, by_name[request.claim], request)
         try:
             path = _file(path)
-            allocated[request] = decode(_text(path), request.name)
+            found[request] = decode(_text(path), request.name)
         except InvalidMetadata as wrong:
             raise UserError(f"{entry} is {request}, but {path}: {wrong}") from wrong
         except OSError as error:
@@ -41,7 +41,7 @@ def read_allocated(
                 f"{entry} is {request}, but {path}: {error.strerror}; expected a DRA driver's file *{SUFFIX} there: "
                 "its driver has to publish device metadata (KEP-5304)"
             ) from error
-    return allocated
+    return found
 
 
 def _directory(directory: Path, claim: ResourceClaim, request: Request) -> Path:

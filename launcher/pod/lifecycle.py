@@ -26,9 +26,9 @@ def restart_policy(manifest: VirtualMachine | VirtualMachineInstance) -> str:
             f"one of them, like runStrategy: Always"
         )
     if strategy == "Halted" or running is False:
-        setting = "runStrategy: Halted" if running is None else "running: false"
+        said = "runStrategy: Halted" if running is None else "running: false"
         raise UserError(
-            f"spec: {setting} is a VM that is not to run, so it has no pod; write runStrategy: Always, RerunOnFailure, "
+            f"spec: {said} is a VM that is not to run, so it has no pod; write runStrategy: Always, RerunOnFailure, "
             "Once or Manual"
         )
     return "Always" if strategy is None else _RESTART[strategy]
