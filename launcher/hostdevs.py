@@ -28,8 +28,8 @@ class Card:
     """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or another
     card of the claimed one's unit.
 
-    `functions` is empty for a mediated and for a USB device. `missing` says, in words that follow "gpu 'gpu1': ", why
-    the card may not be whole: its companions were not looked for, not found, or not readable. None where it is whole.
+    `functions` is empty for a mediated and for a USB device. `missing` says, in words that go after the entry's name,
+    why the card may not be whole: its companions were not looked for, not found, or not readable. None if it is whole.
     """
 
     claim: Claim
@@ -106,8 +106,8 @@ def _card(claim: Claim, host: Host | None, companions: Literal["card", "none"], 
         return Card(claim=claim, functions=(), missing=None)
     if companions == "none":
         return Card(claim=claim, functions=(device,), missing=None)
-    found = card_of(host, device) if host is not None else ()
-    others = [function.address for function in found if function.address not in taken]
+    functions = card_of(host, device) if host is not None else ()
+    others = [function.address for function in functions if function.address not in taken]
     taken.update(others)
     return Card(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
 

@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from shutil import which
 
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import error
 from launcher.elements.firmware import ARCHITECTURES
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import MEDIA
+from program.finding import Finding
 
 
 def programs_of(vmi: VirtualMachineInstance) -> Mapping[str, tuple[str, str]]:
@@ -14,17 +15,17 @@ def programs_of(vmi: VirtualMachineInstance) -> Mapping[str, tuple[str, str]]:
     devices = vmi.spec.domain.devices
     architecture = ARCHITECTURES[vmi.spec.architecture]
     package = "qemu-system-x86" if architecture == "x86_64" else "qemu-system-arm"
-    found = {f"qemu-system-{architecture}": (f"a guest of architecture {vmi.spec.architecture}", package)}
+    called = {f"qemu-system-{architecture}": (f"a guest of architecture {vmi.spec.architecture}", package)}
     if any(volume.kind in ("ephemeral", "containerDisk", "emptyDisk") for volume in vmi.spec.volumes):
-        found["qemu-img"] = ("a volume that is written over an image, or empty", "qemu-utils")
+        called["qemu-img"] = ("a volume that is written over an image, or empty", "qemu-utils")
     if any(volume.kind in MEDIA for volume in vmi.spec.volumes):
-        found["bsdtar"] = ("a volume that becomes an ISO", "libarchive-tools")
+        called["bsdtar"] = ("a volume that becomes an ISO", "libarchive-tools")
     if devices.tpm is not None and devices.tpm.enabled:
-        found["swtpm"] = ("devices.tpm", "swtpm")
-        found["swtpm_setup"] = ("devices.tpm", "swtpm-tools")
+        called["swtpm"] = ("devices.tpm", "swtpm")
+        called["swtpm_setup"] = ("devices.tpm", "swtpm-tools")
     if devices.connected:
-        found["passt"] = ("the pod's network", "passt")
-    return found
+        called["passt"] = ("the pod's network", "passt")
+    return called
 
 
 def missing_programs(wanted: Iterable[str], path: str | None) -> frozenset[str]:

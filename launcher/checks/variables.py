@@ -2,24 +2,19 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.checks.finding import Finding, Level, said, warning
-from launcher.claims import Entry, LeftOver
-from launcher.errors import UserError
+from launcher.claims import LeftOver
+from program.errors import ProgramError
+from program.finding import Finding
+from program.problem import Severity
 
 
-def of_entries(unmet: Iterable[tuple[Entry, UserError]]) -> Iterator[Finding]:
-    """Entries that have no device, each with why."""
-    for entry, why in unmet:
-        yield said(Level.ERROR, why, entry)
+def of_entries(unmet: Iterable[ProgramError]) -> Iterator[Finding]:
+    """Yield the entries that have no device, each with why."""
+    for error in unmet:
+        yield from (Finding(Severity.ERROR, problem) for problem in error.problems)
 
 
 def of_left_over(left_over: Iterable[LeftOver]) -> Iterator[Finding]:
-    """Devices that the pod holds, so that no other pod can have them, and that nobody gets."""
+    """Yield the devices that the pod holds, so that no other pod can have them, and that nobody gets."""
     for left in left_over:
-        devices = ", ".join(map(str, left.devices))
-        yield warning(
-            left.variable,
-            f"has {devices} left over: no entry of gpus or hostDevices asks for what the pod holds",
-            "list an entry for each, or let the pod request fewer of its resource; an entry gets one device, also "
-            "where a plugin gives several for one request",
-        )
+        yield Finding(Severity.WARNING, left.problem)

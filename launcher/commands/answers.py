@@ -1,28 +1,24 @@
 """What the user gets on stderr: warnings."""
 
 import sys
+from collections.abc import Iterable
 
+from launcher.checks.seats import misplaced, of_bars
 from launcher.facts import Facts
 from launcher.guest_pci import hole
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.spec import VirtualMachineInstance
-from program.problem import one_line
+from program.finding import Finding
 
 
 def warn_of_bars(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> None:
-    for warning in hole.warnings(vmi, layout, facts):
-        warn(warning)
+    say(of_bars(hole.warnings(vmi, layout, facts)))
 
 
 def warn_of_misplaced(layout: Layout) -> None:
-    for seat in layout.seats:
-        if seat.misplaced is not None:
-            warn(f"{seat.claim.entry}: {seat.misplaced}")
+    say(misplaced(layout))
 
 
-def warn(text: str) -> None:
-    say("warning", text)
-
-
-def say(level: str, text: str) -> None:
-    print(f"gpu-launcher: {level}: {one_line(text)}", file=sys.stderr)
+def say(findings: Iterable[Finding]) -> None:
+    for finding in findings:
+        print(f"gpu-launcher: {finding.severity.word}: {finding.problem}", file=sys.stderr)

@@ -7,23 +7,23 @@ from typing import Annotated
 import typer
 
 from launcher import paths
-from launcher.checks.finding import Finding, Level, as_json, error, page, said, sorted_by_level, worst
+from launcher.checks.finding import as_json, error, page
 from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.commands.options import Emulation
 from launcher.commands.pods import SYS, Pod
 from launcher.commands.preflight import Place, Start, preflight
 from launcher.domain import domain_element
 from launcher.elements.firmware import ARCHITECTURES
-from launcher.errors import Refusal
 from launcher.guest_pci.addresses import usb
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import DEFAULT_URI, is_embedded
 from launcher.running.user import become_owner_of
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Version, newer_elements
+from program.errors import Refusal
+from program.finding import Finding, worst, worst_first
 from program.output import print_text
-
-_EXIT_CODES = {Level.OK: 0, Level.WARNING: 3, Level.ERROR: 4}
+from program.problem import Severity
 
 
 def check(
@@ -38,7 +38,7 @@ def check(
     emulation: Emulation = False,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Say what keeps a VM from starting here, or from doing well, and what mends it.
+    """Say what keeps a VM from starting here, or from doing well, and what to do about it.
 
     Nothing is started and nothing is written. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
@@ -49,10 +49,10 @@ def check(
         dev = Path("/dev")
     pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
     place = Place(uri=connect, emulation=emulation, dev=dev, guest_runs=Path(paths.READY).exists())
-    found, start = preflight(vmi, pod, place)
-    findings = sorted_by_level([*found, *_of_versions(vmi, start, connect)])
+    before, start = preflight(vmi, pod, place)
+    findings = worst_first([*before, *_of_versions(vmi, start, connect)])
     print_text(as_json(findings) if json else page(findings))
-    raise typer.Exit(_EXIT_CODES[worst(findings)])
+    raise typer.Exit(worst(findings).exit_code)
 
 
 def _of_versions(vmi: VirtualMachineInstance, start: Start | None, uri: str) -> list[Finding]:
@@ -60,7 +60,7 @@ def _of_versions(vmi: VirtualMachineInstance, start: Start | None, uri: str) -> 
     try:
         libvirt, qemu = _versions(vmi, uri)
     except Refusal as refusal:
-        return [said(Level.ERROR, refusal, "libvirt")]
+        return [Finding(Severity.ERROR, problem) for problem in refusal.problems]
     except ModuleNotFoundError as missing:
         return [
             error("libvirt", f"the Python package {missing.name} is not there", "pip install 'gpu-launcher[libvirt]'")

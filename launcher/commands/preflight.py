@@ -8,7 +8,6 @@ from typing import TypeVar
 
 from launcher.checks.cgroup import cpus, memory, read_limits
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
-from launcher.checks.finding import Finding, Level, said, sorted_by_level, warning, worst
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
 from launcher.checks.kvm import kvm
@@ -16,6 +15,7 @@ from launcher.checks.memlock import memlock, to_be_locked
 from launcher.checks.opening import opened
 from launcher.checks.ports import ports
 from launcher.checks.programs import missing_programs, programs, programs_of
+from launcher.checks.seats import misplaced, of_bars
 from launcher.checks.space import read_rooms, space
 from launcher.checks.variables import of_entries, of_left_over
 from launcher.checks.volumes import volumes
@@ -24,14 +24,12 @@ from launcher.commands.answers import say
 from launcher.commands.pods import Pod, address_bits_in, allocated_in, host_in, processors_in
 from launcher.cpus.host import cpuset_of_pod
 from launcher.cpus.placement import pinning
-from launcher.errors import LauncherError, Refusal
 from launcher.facts import Facts
 from launcher.guest_pci import hole
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card, not_passed_on, whole_cards
-from launcher.manifest.annotations import TOPOLOGY
 from launcher.manifest.hostdevices import Request
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pod.memory import overhead
@@ -41,6 +39,9 @@ from launcher.storage.made import Need
 from launcher.storage.needs import needs_of
 from launcher.storage.volumes import facts_of_volumes
 from pci.host import Host
+from program.errors import ProgramError, Refusal
+from program.finding import Finding, worst, worst_first
+from program.problem import Severity
 
 T = TypeVar("T")
 
@@ -77,14 +78,12 @@ def cleared(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
     """What is to be started. Refusal where something keeps it from that; warnings are said, and so are all errors where
     there are several."""
     findings, start = preflight(vmi, pod, place)
-    errors = [finding for finding in findings if finding.level is Level.ERROR]
-    for finding in findings:
-        if finding.level is Level.WARNING or len(errors) > 1:
-            say(finding.level.name.lower(), str(finding))
+    errors = [finding for finding in findings if finding.severity is Severity.ERROR]
+    say(finding for finding in findings if finding.severity is Severity.WARNING or len(errors) > 1)
     if len(errors) == 1:
-        raise Refusal(str(errors[0]))
+        raise Refusal(*errors[0].problem)
     if errors or start is None:
-        raise Refusal(f"{len(errors)} things keep the VM from starting; the lines above say each, with what mends it")
+        raise Refusal("the VM", f"{len(errors)} things keep it from starting", "the lines above say each, with its fix")
     return start
 
 
@@ -117,13 +116,13 @@ def preflight(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> tuple[tupl
     needs: tuple[Need, ...] = ()
     if has_qemu_here(place.uri):  # another machine's QEMU, and the test driver, see no disk of this one
         needs, refusals = needs_of(vmi, placed or facts, place.root)
-        findings += (said(Level.ERROR, refusal) for refusal in refusals)
+        findings += _errors(*refusals)
     if is_ours:
         findings += _surroundings(vmi, cards, host, layout, placed or facts, needs, pod, place)
     ready = None
-    if placed is not None and layout is not None and worst(findings) < Level.ERROR:
+    if placed is not None and layout is not None and worst(findings) < Severity.ERROR:
         ready = Start(cards, placed, layout, needs, to_be_locked(vmi, cards) if is_ours else 0)
-    return sorted_by_level(findings), ready
+    return worst_first(findings), ready
 
 
 def _cards(
@@ -132,10 +131,10 @@ def _cards(
     """What the guest gets; and whether that is all that the manifest asks for."""
     devices = vmi.spec.domain.devices
     asking = [entry for entry in entries(devices) if isinstance(entry.wants, Request)]
-    given = [_tried(partial(allocated_in, vmi, pod, (entry,)), findings, entry) for entry in asking]
+    given = [_tried(partial(allocated_in, vmi, pod, (entry,)), findings) for entry in asking]
     allocated = {request: device for each in given if each is not None for request, device in each.items()}
     claimed = claim_what_is_there(devices, pod.environ, host, allocated)
-    findings += of_entries(claimed.unmet.items())
+    findings += of_entries(claimed.unmet.values())
     cards = whole_cards(claimed.claims, claimed.left_over, host, vmi.metadata.annotations.companions)
     findings += of_left_over(not_passed_on(claimed.left_over, cards))
     return cards, not claimed.unmet and None not in given
@@ -166,15 +165,8 @@ def _on_processors(vmi: VirtualMachineInstance, facts: Facts, sys: Path, finding
 
 
 def _of_layout(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Iterator[Finding]:
-    for seat in layout.seats:
-        if seat.misplaced is not None:
-            yield warning(
-                seat.claim.entry,
-                seat.misplaced.replace("; ", ": "),
-                f"let the kubelet's topology manager give CPUs of the card's node, or leave {TOPOLOGY} out",
-            )
-    for text in hole.warnings(vmi, layout, facts):
-        yield said(Level.WARNING, text, "BARs")
+    yield from misplaced(layout)
+    yield from of_bars(hole.warnings(vmi, layout, facts))
 
 
 def _surroundings(
@@ -212,13 +204,17 @@ def _surroundings(
     yield from space(read_rooms(needs))
 
 
-def _tried(stage: Callable[[], T], findings: list[Finding], subject: object | None = None) -> T | None:
+def _tried(stage: Callable[[], T], findings: list[Finding]) -> T | None:
     """What the stage says; None where it refuses, and then that is a finding."""
     try:
         return stage()
-    except LauncherError as refused:
-        findings.append(said(Level.ERROR, refused, subject))
+    except ProgramError as error:
+        findings += _errors(error)
         return None
+
+
+def _errors(*errors: ProgramError) -> list[Finding]:
+    return [Finding(Severity.ERROR, problem) for error in errors for problem in error.problems]
 
 
 def _text(directory: Path | None, path: str) -> str:

@@ -1,8 +1,8 @@
 """gpu-launcher render."""
 
-from collections.abc import Mapping
-
-from launcher.commands.answers import warn, warn_of_bars, warn_of_misplaced
+from launcher.checks.devices import not_whole
+from launcher.checks.variables import of_left_over
+from launcher.commands.answers import say, warn_of_bars, warn_of_misplaced
 from launcher.commands.options import (
     DRA,
     VM,
@@ -20,14 +20,15 @@ from launcher.commands.options import (
 from launcher.commands.pods import address_bits_in, passed_on_in, pod_of, processors_in
 from launcher.cpus.host import cpuset_of_flag
 from launcher.domain import domain_element, serialised
-from launcher.errors import UserError
-from launcher.facts import BlockSizes, Facts, read_block_sizes
+from launcher.facts import Facts, read_block_sizes
 from launcher.guest_pci.addresses import usb
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.manifest.reading import read_manifest
 from launcher.versions import newer_elements, parse_version, refuse_newer
+from program.finding import Finding
 from program.output import print_text
+from program.problem import Severity
 
 
 def render(
@@ -48,12 +49,9 @@ def render(
     pod = pod_of(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
     cards, left_over, host = passed_on_in(vmi, pod)
-    for unasked in left_over:
-        warn(str(unasked))
-    for card in cards:
-        if card.missing is not None:
-            warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
-    sizes = _block_sizes(block_size or [])
+    say(of_left_over(left_over))
+    say(not_whole(cards))
+    sizes = dict(map(read_block_sizes, block_size or []))
     refuse_other_volumes(vmi, {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
     facts = Facts(
         kvm=not emulation,
@@ -73,13 +71,5 @@ def render(
     if version is not None:
         refuse_newer(newer, version)
     else:
-        for element in newer:
-            warn(str(element))
+        say(Finding(Severity.WARNING, element.problem(None)) for element in newer)
     print_text(serialised(tree))
-
-
-def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:
-    try:
-        return dict(map(read_block_sizes, settings))
-    except ValueError as error:
-        raise UserError(f"--block-size {error}") from error

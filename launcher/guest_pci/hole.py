@@ -4,7 +4,9 @@ from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import DEFAULT_BITS, GIB, MOST_OF_OVMF, Hole, above_4_gib, needed, seats_with_io
 from launcher.manifest.spec import VirtualMachineInstance
+from program.problem import Problem
 
+_FEWER = "expected fewer such cards"
 #: VIRT_HIGH_PCIE_MMIO in QEMU's hw/arm/virt.c: the window of an arm64 machine, which nothing here sizes.
 _ARM64_WINDOW = 512 * GIB
 #: Seen with one card a seat and nothing else with I/O ports behind a bridge (docs/guest-pci.md). With one more, OVMF
@@ -20,42 +22,47 @@ def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | No
     return found
 
 
-def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
+def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Problem, ...]:
     """Why the guest may not get all BARs; empty where nothing speaks against it."""
     return (*_of_io(vmi, layout, facts), *_of_memory(vmi, layout, facts))
 
 
-def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
+def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Problem, ...]:
     firmware, most = _MOST_WITH_IO["efi" if vmi.spec.efi is not None else "bios"]
     cards = seats_with_io(layout, facts.bars)
     if cards <= most:
         return ()
-    return (f"{cards} cards have I/O ports, and {firmware} has room for those of {most}; expected fewer such cards",)
+    return (_bars(f"{cards} cards have I/O ports, and {firmware} has room for those of {most}", _FEWER),)
 
 
-def _of_memory(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
+def _of_memory(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Problem, ...]:
     found = _needed(vmi, layout, facts)
     if found is None:
         return ()
-    wants = f"the cards' BARs need {found.window // GIB} GiB of the guest's addresses"
+    wants = f"need {found.window // GIB} GiB of the guest's addresses"
     if vmi.spec.architecture != "amd64":
         if found.window <= _ARM64_WINDOW:
             return ()
-        return (f"{wants}, and an arm64 machine has {_ARM64_WINDOW // GIB}; expected fewer such cards",)
-    said = []
+        return (_bars(f"{wants}, and an arm64 machine has {_ARM64_WINDOW // GIB}", _FEWER),)
+    problems = []
     if _beyond_emulation(found, facts):
-        said.append(f"{wants}, more than QEMU's own CPU can have with its {DEFAULT_BITS} address bits; expected KVM")
+        wrong = f"{wants}, more than QEMU's own CPU can have with its {DEFAULT_BITS} address bits"
+        problems.append(_bars(wrong, "expected KVM"))
     elif facts.kvm and facts.address_bits is not None and facts.address_bits < found.address_bits:
-        said.append(
-            f"{wants}, which takes {found.address_bits} address bits, and this node's CPUs have {facts.address_bits}; "
-            "expected fewer such cards, or a node whose `address sizes` in /proc/cpuinfo are larger"
-        )
+        bits = f"{found.address_bits} address bits, and this node's CPUs have {facts.address_bits}"
+        fix = f"{_FEWER}, or a node whose `address sizes` in /proc/cpuinfo are larger"
+        problems.append(_bars(f"{wants}, which takes {bits}", fix))
     if vmi.spec.efi is None:
         if above_4_gib(vmi.spec.domain.guest_memory):
-            said.append(f"{wants}; SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of each other; expected EFI")
+            wrong = f"{wants}, and SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of each other"
+            problems.append(_bars(wrong, "expected EFI"))
     elif found.window > MOST_OF_OVMF:
-        said.append(f"{wants}, and EFI has {MOST_OF_OVMF // GIB} at most; expected fewer such cards")
-    return tuple(said)
+        problems.append(_bars(f"{wants}, and EFI has {MOST_OF_OVMF // GIB} at most", _FEWER))
+    return tuple(problems)
+
+
+def _bars(wrong: str, fix: str) -> Problem:
+    return Problem("the cards' BARs", wrong, fix)
 
 
 def _needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:

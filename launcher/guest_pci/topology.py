@@ -5,13 +5,13 @@ that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-po
 """
 
 from launcher.cpus.placement import cells_of_nodes, pinning
-from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout, Place, layout, with_seats
 from launcher.hostdevs import Card, function_of
 from launcher.manifest.annotations import TOPOLOGY, TOPOLOGY_POLICY
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Function, Host
+from program.errors import UserError
 
 
 def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | None, facts: Facts) -> Layout:
@@ -26,8 +26,9 @@ def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | 
         return layout(cards, said.seats)
     if host is None:
         raise UserError(
-            f"metadata.annotations: {TOPOLOGY}: where the node has its cards is not known here; "
-            "expected --sysfs, with bus/pci/devices and devices/system/node"
+            "metadata.annotations",
+            f"{TOPOLOGY}: where the node has its cards is not known here",
+            "expected --sysfs, with bus/pci/devices and devices/system/node",
         )
     functions = {card: function_of(card.device, host) for card in seated}
     nodes = {
@@ -45,14 +46,15 @@ def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | 
         why = None if cell is not None else _why(card, function, node, tuple(cell_of))
         if why is not None and said.is_strict:
             raise UserError(
-                f"{card.claim.entry}: {why}, and {TOPOLOGY_POLICY} is 'strict'; expected a card of a node that the "
-                "guest has a cell of, or 'prefer'"
+                card.claim.entry,
+                f"{why}, and {TOPOLOGY_POLICY} is 'strict'",
+                "expected a card of a node that the guest has a cell of, or 'prefer'",
             )
         places[card] = Place(
             cell=cell,
             root=function.root if mirrored and function is not None else None,
             bridges=function.bridges if mirrored and function is not None else (),
-            misplaced=why and f"{why}; it is {'behind its switches, and' if mirrored else 'on bus 0,'} in no NUMA cell",
+            misplaced=why and f"{why}: it is {'behind its switches, and' if mirrored else 'on bus 0,'} in no NUMA cell",
         )
     return layout(cards, said.seats, places, cells)
 

@@ -86,14 +86,15 @@ def test_unset_empty_exhausted_and_left_over_are_four_messages() -> None:
     empty = problem_of(one, {RTX_3090_VARIABLE: ","})
     exhausted = problem_of(TWO_GPUS, {RTX_3090_VARIABLE: "0000:86:00.0"})
     for problem, entry in ((unset, "gpu 'gpu1'"), (empty, "gpu 'gpu1'"), (exhausted, "gpu 'gpu2'")):
-        assert problem.startswith(f"{entry} asks for {RTX_3090}, but {RTX_3090_VARIABLE} ")
+        assert problem.startswith(f"{entry}: asks for {RTX_3090}, but {RTX_3090_VARIABLE} ")
         assert "\n" not in problem
     assert "is not set; expected the pod to request" in unset
     assert "is empty; expected at least one address" in empty
     assert "is exhausted: 2 entries draw on its 1 (0000:86:00.0); expected the pod to request 2" in exhausted
     _, (left_over,) = claim(one, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None)
-    assert str(left_over) == (
-        f"{RTX_3090_VARIABLE} has 0000:af:00.0 left over: no entry of gpus or hostDevices asks for what the pod holds"
+    assert str(left_over.problem) == (
+        f"{RTX_3090_VARIABLE}: has 0000:af:00.0 left over: no entry of gpus or hostDevices asks for what the pod "
+        "holds; list an entry for each, or let the pod request fewer of its resource"
     )
 
 
@@ -111,7 +112,7 @@ def test_a_variable_that_no_entry_asks_for_is_left_over_as_a_whole() -> None:
 
 def test_what_is_no_address_is_named_with_entry_and_variable() -> None:
     assert problem_of(devices(gpus=[("gpu1", RTX_3090)]), {RTX_3090_VARIABLE: "0000:41:00x0"}) == (
-        f"gpu 'gpu1' asks for {RTX_3090}, but "
+        f"gpu 'gpu1': asks for {RTX_3090}, but "
         f"{RTX_3090_VARIABLE}: '0000:41:00x0' is not a PCI address like 0000:41:00.0; "
         f"the log of the plugin that serves {RTX_3090} may say why"
     )
@@ -144,8 +145,8 @@ def test_a_usb_entry_is_one_device_and_the_others_of_its_resource_stay_behind() 
     wanted = devices(host_devices=[("stick", "example.com/usb")])
     (claimed,), (left_over,) = claim(wanted, {"USB_RESOURCE_EXAMPLE_COM_USB": "001:003,1:4,"}, None)
     assert (claimed.device, claimed.alias) == (USBAddress(1, 3), "ua-usb-host-stick")
-    assert str(left_over) == (
-        "USB_RESOURCE_EXAMPLE_COM_USB has 1:4 left over: no entry of gpus or hostDevices asks for what the pod holds; "
+    assert str(left_over.problem) == (
+        "USB_RESOURCE_EXAMPLE_COM_USB: has 1:4 left over: no entry of gpus or hostDevices asks for what the pod holds; "
         "an entry gets one USB device, so give each a resource of its own"
     )
 
@@ -184,6 +185,6 @@ def test_a_device_that_dra_gave_for_two_requests_is_refused() -> None:
             {Request("gpus", "gpu"): address, Request("gpus", "nic"): address},
         )
     assert str(error.value) == (
-        "hostdevice 'nic' is request 'nic' of claim 'gpus', which was given 0000:41:00.0, and so was request 'gpu' of "
+        "hostdevice 'nic': is request 'nic' of claim 'gpus', which was given 0000:41:00.0, and so was request 'gpu' of "
         "claim 'gpus', gpu 'gpu1'; expected each device once: the DRA driver's log says why"
     )

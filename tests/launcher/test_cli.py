@@ -37,7 +37,7 @@ def test_without_env_the_pods_environment_counts(gpu_launcher: Command, machine:
 
 def test_without_env_and_sysfs_this_machines_sys_counts(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", ONE_GPU, env={RTX_2060_VARIABLE: "00ff:ff:1f.0"})
-    assert "00ff:ff:1f.0 is not in sysfs; it goes without companions" in result.stderr
+    assert "00ff:ff:1f.0 is not in sysfs, and so it goes without companions" in result.stderr
     assert result.returncode == 0
 
 
@@ -45,7 +45,8 @@ def test_what_an_old_libvirt_does_not_know_is_printed_and_named(gpu_launcher: Co
     result = gpu_launcher("render", FIXTURES / "vms" / "acpi-msdm.yaml")
     assert (result.stdout, result.returncode) == (golden("acpi-msdm"), 0)
     assert result.stderr == (
-        "gpu-launcher: warning: <table type='msdm'> of firmware.acpi.msdmNameRef needs libvirt 11.2.0\n"
+        "gpu-launcher: warning: firmware.acpi.msdmNameRef: <table type='msdm'> needs libvirt 11.2.0; "
+        "take a newer libvirt, as gpu-launcher's image has it, or leave out what asks for it\n"
     )
 
 
@@ -53,7 +54,7 @@ def test_with_libvirts_version_what_it_does_not_know_is_refused(gpu_launcher: Co
     vm = FIXTURES / "vms" / "acpi-msdm.yaml"
     old, new = (gpu_launcher("render", vm, "--libvirt", version) for version in ("9.0.0", "11.2"))
     assert old.stderr.startswith(
-        "gpu-launcher: <table type='msdm'> of firmware.acpi.msdmNameRef needs libvirt 11.2.0, "
+        "gpu-launcher: firmware.acpi.msdmNameRef: <table type='msdm'> needs libvirt 11.2.0, and this is 9.0.0; "
     )
     assert (old.stderr.count("\n"), old.stdout, old.returncode) == (1, "", 1)
     assert (new.stdout, new.stderr, new.returncode) == (golden("acpi-msdm"), "", 0)
@@ -69,8 +70,9 @@ def test_without_sysfs_function_0_goes_alone_and_stderr_says_so(gpu_launcher: Co
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:01:00.0")
     assert (result.stdout, result.returncode) == (golden("rtx-2060-without-sysfs"), 0)
     assert result.stderr == (
-        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 was not looked up: there is no --sysfs; "
-        "it goes without companions that sysfs does not show\n"
+        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 was not looked up: there is no --sysfs, and so it goes "
+        "without companions; expected the sysfs of the pod's node: name a copy of it with --sysfs, as gpu-plugin "
+        "record makes it\n"
     )
 
 
@@ -78,7 +80,7 @@ def test_an_address_that_is_not_in_sysfs_goes_alone_and_stderr_says_so(gpu_launc
     sys = machine("two-rtx-3090")
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0", "--sysfs", sys)
     assert result.stdout.count("<hostdev") == 1
-    assert "0000:86:00.0 is not in sysfs; it goes without companions" in result.stderr
+    assert "0000:86:00.0 is not in sysfs, and so it goes without companions" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -110,7 +112,7 @@ def test_env_wins_over_the_env_file(gpu_launcher: Command, tmp_path: Path) -> No
 def test_what_is_left_over_is_a_warning(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0,0000:af:00.0")
     assert result.returncode == 0
-    assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE} has 0000:af:00.0 left over")
+    assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE}: has 0000:af:00.0 left over")
 
 
 @pytest.mark.parametrize("command", ["render", "explain"])
@@ -120,8 +122,9 @@ def test_a_card_of_an_unknown_node_is_a_warning(command: str, gpu_launcher: Comm
     result = gpu_launcher(command, vm, cards, "--sysfs", machine("lab-modern"))
     assert result.returncode == 0
     assert result.stderr == (
-        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 is on a NUMA node that the host's firmware does not tell; "
-        "it is on bus 0, in no NUMA cell\n"
+        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 is on a NUMA node that the host's firmware does not tell: "
+        "it is on bus 0, in no NUMA cell; let the kubelet's topology manager give CPUs of the card's node, or leave "
+        "gpu-launcher.dev/topology out\n"
     )
 
 
@@ -152,13 +155,13 @@ def test_line_breaks_from_outside_break_no_line(gpu_launcher: Command) -> None:
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--env=X=1"], "gpu 'gpu1' asks for nvidia.com/TU106_GEFORCE_RTX_2060_REV__A, but PCI_RESOURCE_"),
-        ([VALUE], f"gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty"),
-        ([VALUE + "0000:41:00x0"], f"gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE}: '0000:41:00x0' is not"),
+        (["--env=X=1"], "gpu 'gpu1': asks for nvidia.com/TU106_GEFORCE_RTX_2060_REV__A, but PCI_RESOURCE_"),
+        ([VALUE], f"gpu 'gpu1': asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty"),
+        ([VALUE + "0000:41:00x0"], f"gpu 'gpu1': asks for {RTX_2060}, but {RTX_2060_VARIABLE}: '0000:41:00x0' is not"),
         (["--env=X"], "--env X: expected NAME=VALUE"),
         (["--env-file=/nowhere"], "/nowhere: cannot read the variables"),
         ([VALUE + "0000:01:00.0", "--sysfs=/nowhere"], "/nowhere: expected a sysfs tree"),
-        ([VALUE + "0000:01:00.0", "--libvirt=new"], "--libvirt new: expected a version like 11.3.0"),
+        ([VALUE + "0000:01:00.0", "--libvirt=new"], "--libvirt new: is no version; expected one like 11.3.0"),
         (["--frobnicate"], "No such option: --frobnicate. Try: gpu-launcher --help"),
     ],
 )
@@ -173,7 +176,7 @@ def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[
     [
         ("a: [", "is not YAML: line 2, column 1: "),
         (None, "cannot read the manifest: No such file or directory"),
-        ("apiVersion: kubevirt.io/v1\nkind: Pod\n", "kind: expected VirtualMachine or VirtualMachineInstance"),
+        ("apiVersion: kubevirt.io/v1\nkind: Pod\n", "kind: found 'Pod'; expected a VirtualMachine or"),
     ],
 )
 def test_a_bad_manifest_is_one_line_and_2(
@@ -191,7 +194,7 @@ def test_an_exhausted_variable_is_one_line_and_2(gpu_launcher: Command, tmp_path
     vm = write_vmi(tmp_path / "vm.yaml", gpus=[("gpu1", RTX_2060), ("gpu2", RTX_2060)])
     result = gpu_launcher("render", vm, VALUE + "0000:01:00.0")
     assert result.stderr.startswith(
-        f"gpu-launcher: gpu 'gpu2' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is exhausted"
+        f"gpu-launcher: gpu 'gpu2': asks for {RTX_2060}, but {RTX_2060_VARIABLE} is exhausted"
     )
     assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)
 
@@ -222,7 +225,9 @@ def test_what_volumes_hold_comes_in_by_flags(gpu_launcher: Command) -> None:
 
 def test_a_block_size_that_is_none_is_one_line(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", FIXTURES / "vms" / "no-devices.yaml", "--block-size", "data=big")
-    assert result.stderr.startswith("gpu-launcher: --block-size data=big: expected NAME=LOGICAL/PHYSICAL/DISCARD")
+    assert result.stderr.startswith(
+        "gpu-launcher: --block-size data=big: is no volume's block sizes; expected NAME=LOGICAL/PHYSICAL/DISCARD"
+    )
     assert (result.stdout, result.returncode) == ("", 2)
 
 
@@ -263,7 +268,7 @@ def test_explain_is_json_for_programs(gpu_launcher: Command) -> None:
 
 def test_explain_says_what_render_would_refuse(gpu_launcher: Command) -> None:
     result = gpu_launcher("explain", ONE_GPU, VALUE)
-    assert result.stderr.startswith(f"gpu-launcher: gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty")
+    assert result.stderr.startswith(f"gpu-launcher: gpu 'gpu1': asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty")
     assert (result.stdout, result.returncode) == ("", 2)
 
 

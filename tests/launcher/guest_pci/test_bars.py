@@ -141,8 +141,8 @@ def test_more_cards_with_io_ports_than_firmware_has_room_for_are_a_warning(
     cards = Facts(bars={PCIAddress(0, bus, 0, 0): ports for bus in range(1, 33)})
     for vmi, firmware, most in ((efi, "OVMF", 9), (bios, "SeaBIOS", 14)):
         assert warnings(vmi, seats(most), cards) == ()
-        (said,) = warnings(vmi, seats(most + 1), cards)
-        assert said.startswith(f"{most + 1} cards have I/O ports, and {firmware} has room for those of {most}")
+        (problem,) = warnings(vmi, seats(most + 1), cards)
+        assert problem.wrong.startswith(f"{most + 1} cards have I/O ports, and {firmware} has room for those of {most}")
 
 
 @pytest.mark.parametrize(
@@ -169,17 +169,17 @@ def test_under_emulation_a_hole_that_does_not_fit_is_left_out_and_said(efi: Virt
     """QEMU would not start with it: phys-bits too low."""
     world = facts(*(A100,) * 8, kvm=False)
     assert hole(efi, seats(8), world) is None
-    (said,) = warnings(efi, seats(8), world)
-    assert said == (
-        "the cards' BARs need 1025 GiB of the guest's addresses, more than QEMU's own CPU can have with its 40 address "
-        "bits; expected KVM"
+    (problem,) = warnings(efi, seats(8), world)
+    assert str(problem) == (
+        "the cards' BARs: need 1025 GiB of the guest's addresses, more than QEMU's own CPU can have with its 40 "
+        "address bits; expected KVM"
     )
 
 
 def test_a_host_with_too_few_address_bits_is_named_with_both_figures(efi: VirtualMachineInstance) -> None:
-    (said,) = warnings(efi, seats(8), facts(*(H100,) * 8, bits=39))
-    assert said == (
-        "the cards' BARs need 2049 GiB of the guest's addresses, which takes 43 address bits, and this node's CPUs "
+    (problem,) = warnings(efi, seats(8), facts(*(H100,) * 8, bits=39))
+    assert str(problem) == (
+        "the cards' BARs: need 2049 GiB of the guest's addresses, which takes 43 address bits, and this node's CPUs "
         "have 39; expected fewer such cards, or a node whose `address sizes` in /proc/cpuinfo are larger"
     )
     assert warnings(efi, seats(8), facts(*(H100,) * 8, bits=46)) == ()
@@ -190,10 +190,10 @@ def test_bios_and_memory_above_4_gib_are_warned_of(tmp_path: Path, bios: Virtual
     path = write_vmi(tmp_path / "vm.yaml")
     path.write_text(path.read_text().replace("guest: 1Gi", "guest: 8Gi"))
     assert warnings(bios, seats(1), facts(A100)) == ()
-    (said,) = warnings(read_manifest(path), seats(1), facts(A100))
-    assert said == (
-        "the cards' BARs need 129 GiB of the guest's addresses; SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of "
-        "each other; expected EFI"
+    (problem,) = warnings(read_manifest(path), seats(1), facts(A100))
+    assert str(problem) == (
+        "the cards' BARs: need 129 GiB of the guest's addresses, and SeaBIOS 1.16.3 (Debian 13) puts such BARs on top "
+        "of each other; expected EFI"
     )
 
 
@@ -203,9 +203,9 @@ def test_an_arm64_guest_gets_no_hole_and_a_warning_beyond_its_window(tmp_path: P
     vmi = read_manifest(path)
     assert hole(vmi, seats(8), facts(*(A100,) * 8)) is None
     assert warnings(vmi, seats(1), facts(A100)) == ()
-    (said,) = warnings(vmi, seats(8), facts(*(A100,) * 8))
-    assert said == (
-        "the cards' BARs need 1025 GiB of the guest's addresses, and an arm64 machine has 512; "
+    (problem,) = warnings(vmi, seats(8), facts(*(A100,) * 8))
+    assert str(problem) == (
+        "the cards' BARs: need 1025 GiB of the guest's addresses, and an arm64 machine has 512; "
         "expected fewer such cards"
     )
 
@@ -425,5 +425,5 @@ def test_what_speaks_against_the_bars_is_a_warning_beside_the_answer(gpu_launche
     assert result.returncode == 0
     (line,) = result.stderr.splitlines()
     assert line.startswith(
-        "gpu-launcher: warning: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU"
+        "gpu-launcher: warning: the cards' BARs: need 513 GiB of the guest's addresses, more than QEMU"
     )
