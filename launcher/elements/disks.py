@@ -8,11 +8,11 @@ from lxml.etree import _Element as Element
 from launcher.elements import iothreads
 from launcher.elements.sources import Source, source
 from launcher.elements.virtio import is_encrypted, virtio_model
-from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.iothreads import assigned
 from launcher.manifest.disks import Bus, CDROMTarget, Disk
 from launcher.manifest.spec import Domain, VirtualMachineInstance
+from program.errors import UserError
 
 # SCSI and USB disks count together with SATA's, as in Linux.
 _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
@@ -55,8 +55,9 @@ def _disk(disk: Disk, source: Source | None, driver: Element, bus: Bus, number: 
     target = disk.target
     if target.device == "lun" and source is not None and not source.block:
         raise UserError(
-            f"spec.domain.devices.disks: {disk.name!r} is a lun over a claim with a file system, "
-            f"which takes no SCSI commands; expected volumeMode: Block (for render: --block-volume {disk.name})"
+            "spec.domain.devices.disks",
+            f"{disk.name!r} is a lun over a claim with a file system, which takes no SCSI commands",
+            f"expected volumeMode: Block (for render: --block-volume {disk.name})",
         )
     # Without a source, a drive without a medium: KubeVirt calls that a block device.
     element = E.disk(driver, type=source.type if source else "block", device=target.device)
@@ -122,8 +123,9 @@ def _block_size(disk: Disk, facts: Facts) -> list[Element]:
         return []  # a lun has the block size of its device anyway
     if disk.name not in facts.block_sizes:
         raise UserError(
-            f"spec.domain.devices.disks: {disk.name!r} is to match its volume's block size, which is not known here "
-            f"(for render: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes)"
+            "spec.domain.devices.disks",
+            f"{disk.name!r} is to match its volume's block size, which is not known here",
+            f"leave blockSize out, or for render name it: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes",
         )
     sizes = facts.block_sizes[disk.name]
     return [_blockio(sizes.logical, sizes.physical, sizes.discard)]

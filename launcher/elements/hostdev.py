@@ -8,11 +8,11 @@ from lxml.etree import _Element as Element
 
 from launcher.claims import Claim, EntryKind
 from launcher.elements.address import guest_address, pci_address
-from launcher.errors import UserError
 from launcher.guest_pci.addresses import HostDev, Seat
 from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU, Display
 from pci.resource import USBAddress
+from program.errors import UserError
 
 _Attributes = Mapping[str, str]
 
@@ -71,8 +71,9 @@ def _displays(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, _Attrib
             continue
         if not devices.autoattachGraphicsDevice:
             raise UserError(
-                f"{claim.entry}: virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false; "
-                "expected display.enabled: false, or graphics"
+                claim.entry,
+                "virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false",
+                "expected display.enabled: false, or graphics",
             )
         displays[claim.alias] = {"display": "on"}
         if display.ramFB.enabled:
@@ -80,8 +81,9 @@ def _displays(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, _Attrib
             ramfb.append(str(claim.entry))
     if not by_default and len(ramfb) > 1:
         raise UserError(
-            f"{' and '.join(ramfb)} would each be the ramfb, and a guest has one; "
-            "expected virtualGPUOptions.display.ramFB.enabled: false on all others"
+            " and ".join(ramfb),
+            "would each be the ramfb, and a guest has one",
+            "expected virtualGPUOptions.display.ramFB.enabled: false on all others",
         )
     return displays
 

@@ -6,8 +6,8 @@ beside it take is ours: KubeVirt's have 190 MiB, for a monitor, a launcher, virt
 
 from typing import NamedTuple
 
-from launcher.errors import UserError
 from launcher.manifest.spec import VirtualMachineInstance
+from program.errors import UserError
 
 _MEBIBYTE = 1 << 20
 _GIBIBYTE = 1 << 30
@@ -60,18 +60,23 @@ def memory(vmi: VirtualMachineInstance) -> Memory:
     pinned = is_dedicated(vmi)
     if is_locked(vmi) and requested < guest:
         raise UserError(
-            f"spec.domain.resources.requests.memory: {requested} bytes are less than the guest's memory, which is "
-            f"{guest}, and {'VFIO' if has_vfio(vmi) else 'SEV'} pins all of that; leave it out"
+            "spec.domain.resources.requests.memory",
+            f"{requested} bytes are less than the guest's memory, which is {guest}, and "
+            f"{'VFIO' if has_vfio(vmi) else 'SEV'} pins all of that",
+            "leave it out",
         )
     if pinned and limit is not None and limit != requested:
         raise UserError(
-            f"spec.domain.resources.limits.memory: {limit} bytes, and {requested} are requested; with "
-            "dedicatedCpuPlacement expected the same: the kubelet gives CPUs to pods whose limits are their requests"
+            "spec.domain.resources.limits.memory",
+            f"{limit} bytes, and {requested} are requested",
+            "with dedicatedCpuPlacement expected the same: the kubelet gives CPUs to pods whose limits are their "
+            "requests",
         )
     if pinned and resources.overcommitGuestOverhead:
         raise UserError(
-            "spec.domain.resources.overcommitGuestOverhead: with dedicatedCpuPlacement the pod's limits are its "
-            "requests; leave it out"
+            "spec.domain.resources.overcommitGuestOverhead",
+            "with dedicatedCpuPlacement the pod's limits are its requests",
+            "leave it out",
         )
     beside = overhead(vmi)
     own = _own(requested, guest, in_pages=pages is not None, locked=is_locked(vmi))

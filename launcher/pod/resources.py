@@ -8,11 +8,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.cpus.placement import wanted
-from launcher.errors import UserError
 from launcher.manifest.spec import Spec, VirtualMachineInstance
 from launcher.pod.memory import Memory, is_dedicated
 from launcher.quantity import parse_amount, written
 from pci.resource import NodeDevice
+from program.errors import UserError
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
 _MILLICPU = 100
@@ -53,8 +53,9 @@ def _cpu(vmi: VirtualMachineInstance) -> tuple[dict[str, str], dict[str, str]]:
         for where, amount in (("requests", request), ("limits", limit)):
             if amount is not None and amount.exact != vcpus:
                 raise UserError(
-                    f"spec.domain.resources.{where}.cpu: {amount.text}, and the guest has {vcpus} vCPUs; with "
-                    "dedicatedCpuPlacement expected as many, or leave it out"
+                    f"spec.domain.resources.{where}.cpu",
+                    f"{amount.text}, and the guest has {vcpus} vCPUs",
+                    "with dedicatedCpuPlacement expected as many, or leave it out",
                 )
         cpus = {"cpu": str(wanted(vmi).cpus)}
         return cpus, dict(cpus)
@@ -75,8 +76,9 @@ def _devices(vmi: VirtualMachineInstance, node_devices: str) -> dict[str, int]:
                 continue
             if not _EXTENDED.fullmatch(entry.deviceName):
                 raise UserError(
-                    f"spec.domain.devices.{kind}[{index}].deviceName: {entry.deviceName!r} is no resource of a device "
-                    "plugin's; expected a domain and a name, like nvidia.com/GH100_H100_PCIE"
+                    f"spec.domain.devices.{kind}[{index}].deviceName",
+                    f"{entry.deviceName!r} is no resource of a device plugin's",
+                    "expected a domain and a name, like nvidia.com/GH100_H100_PCIE",
                 )
             found[entry.deviceName] = found.get(entry.deviceName, 0) + 1
     for node_device in _of_node(vmi):
@@ -105,8 +107,9 @@ def _add_others(vmi: VirtualMachineInstance, requests: dict[str, str], limits: d
                 continue
             if name in ours and amount.exact != parse_amount(ours[name]).exact:
                 raise UserError(
-                    f"spec.domain.resources.{where}.{name}: {amount.text}, and the guest's devices and memory are "
-                    f"{ours[name]}; leave it out"
+                    f"spec.domain.resources.{where}.{name}",
+                    f"{amount.text}, and the guest's devices and memory are {ours[name]}",
+                    "leave it out",
                 )
             ours.setdefault(name, amount.text)
     storage = "ephemeral-storage"
@@ -117,7 +120,9 @@ def _add_others(vmi: VirtualMachineInstance, requests: dict[str, str], limits: d
         most = said.limits.get(name)
         if most is not None and amount.exact > most.exact:
             raise UserError(
-                f"spec.domain.resources.requests.{name}: {amount.text} is more than the limit, which is {most.text}"
+                f"spec.domain.resources.requests.{name}",
+                f"{amount.text} is more than the limit",
+                f"expected at most {most.text}, or a higher limit",
             )
 
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from launcher.errors import UserError
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pod.plain import plain
+from program.errors import UserError
 
 _SPEC = (
     "affinity",
@@ -34,8 +34,9 @@ def passed_on(vmi: VirtualMachineInstance) -> Object:
     selector = {_ARCHITECTURE: spec.architecture, **(said["nodeSelector"] or {})}
     if selector[_ARCHITECTURE] != spec.architecture:
         raise UserError(
-            f"spec.nodeSelector.{_ARCHITECTURE}: {selector[_ARCHITECTURE]!r}, and spec.architecture is "
-            f"{spec.architecture!r}; leave out one of them"
+            f"spec.nodeSelector.{_ARCHITECTURE}",
+            f"{selector[_ARCHITECTURE]!r}, and spec.architecture is {spec.architecture!r}",
+            "leave out one of them",
         )
     found = {**said, "hostname": vmi.hostname, "nodeSelector": selector}
     return {name: value for name, value in found.items() if value}
@@ -55,6 +56,6 @@ def annotations(vmi: VirtualMachineInstance) -> dict[str, str]:
         if value is None or name == _KUBECTLS:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise UserError(f"metadata.annotations: {name!r} is {value!r}; expected text, write it in quotes")
+            raise UserError("metadata.annotations", f"{name!r} is {value!r}", "expected text, write it in quotes")
         found[name] = value
     return found

@@ -9,11 +9,11 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from launcher import paths
-from launcher.errors import UserError
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.pod.plain import plain
 from launcher.quantity import written
+from program.errors import UserError
 
 #: Volumes of ours begin with it, so that they are told from the VM's, which keep their names.
 _OURS = "gpu-launcher-"
@@ -63,14 +63,16 @@ def mounts(vmi: VirtualMachineInstance, block: frozenset[str]) -> tuple[Mount, .
     for volume in vmi.spec.volumes:
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
-                f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one with a claim"
+                f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
             )
     found = (*_ours(vmi), *_of_manifest(vmi, block))
     sources: dict[str, Mapping[str, Any]] = {}
     for mount in found:
         if sources.setdefault(mount.name, mount.source) is not mount.source:
             raise UserError(
-                f"spec.volumes: {mount.name!r} is what a volume of the pod's is called already; rename it, and its disk"
+                "spec.volumes",
+                f"{mount.name!r} is what a volume of the pod's is called already",
+                "rename it, and its disk",
             )
     return found
 
@@ -207,8 +209,9 @@ def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
         return Mount(name, {"persistentVolumeClaim": source}, at, read_only=read_only)
     if name in _IN_DEV:
         raise UserError(
-            f"spec.volumes[{index}].name: {name!r} would be {paths.block_device(name)}, which is there already; rename "
-            "it, and its disk"
+            f"spec.volumes[{index}].name",
+            f"{name!r} would be {paths.block_device(name)}, which is there already",
+            "rename it, and its disk",
         )
     return Mount(name, {"persistentVolumeClaim": source}, paths.block_device(name), is_block=True)
 
@@ -221,8 +224,9 @@ def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
         return Mount(name, {"hostPath": {"path": str(file.parent), "type": "DirectoryOrCreate"}}, str(at.parent))
     if ":" in file.name:
         raise UserError(
-            f"spec.volumes[{index}].hostDisk.path: {disk.path!r} has a colon in its name, and Kubernetes mounts no "
-            "such path; rename the file"
+            f"spec.volumes[{index}].hostDisk.path",
+            f"{disk.path!r} has a colon in its name, and Kubernetes mounts no such path",
+            "rename the file",
         )
     return Mount(name, {"hostPath": {"path": disk.path, "type": "File"}}, str(at))
 

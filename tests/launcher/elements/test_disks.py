@@ -89,7 +89,7 @@ def test_base64_may_have_lines(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["I2Nsb3VkLWNvbmZpZw", "I2Nsb3VkLWNvbmZpZw==I2", "I2 Nsb3Vk", "Straße=="])
 def test_what_is_not_base64_is_refused(path: Path, text: str) -> None:
-    with pytest.raises(UserError, match="cloudInitNoCloud.networkDataBase64: is not base64: "):
+    with pytest.raises(UserError, match=r"cloudInitNoCloud\.networkDataBase64: is not base64: "):
         read(path, disks="", volumes=f'{{name: a, cloudInitNoCloud: {{networkDataBase64: "{text}"}}}}')
 
 
