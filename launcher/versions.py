@@ -87,9 +87,14 @@ def newer_elements(domain: Tree, table: Iterable[Newer] = NEWER) -> tuple[Newer,
     return tuple(newer for newer in table if domain.find(newer.path) is not None)
 
 
+def too_new(elements: Iterable[Newer], version: Version) -> tuple[Problem, ...]:
+    """Return those of a program's elements that this version of it does not know."""
+    return tuple(newer.problem(version) for newer in elements if newer.since > version)
+
+
 def refuse_newer(elements: Iterable[Newer], libvirt: Version) -> None:
     """Refusal if this libvirt does not know one of them; it names each."""
-    problems = [newer.problem(libvirt) for newer in elements if newer.since > libvirt]
+    problems = too_new(elements, libvirt)
     if problems:
         raise Refusal(*problems[0], *problems[1:])
 

@@ -37,6 +37,9 @@ BREACHES = {
     "sysfs-storeys": ("pci/sysfs/attribute.py", "import pci.sysfs.functions"),
     "program-storeys": ("program/problem.py", "import program.errors"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
+    "starting-storeys": ("launcher/starting/pod.py", "import launcher.starting.start"),
+    "starting": ("launcher/running/run.py", "import launcher.starting.pod"),
+    "start": ("launcher/starting/start.py", "import launcher.storage.needs"),
     "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
@@ -146,6 +149,15 @@ def test_the_glossary_names_what_is_in_the_code() -> None:
         assert is_module or re.search(
             rf"^(class|def) {attribute}\b", (ROOT / f"{parent}.py").read_text(), re.MULTILINE
         ), name
+
+
+def test_each_decision_has_its_number_and_a_status() -> None:
+    pages = sorted((ROOT / "docs/decisions").iterdir())
+    for number, page in enumerate(pages, start=1):
+        assert page.name.startswith(f"{number:04}-")
+        title, _, status = page.read_text().split("\n")[:3]
+        assert title.startswith(f"# {number}. ")
+        assert re.match(r"Status: (in force|superseded by \[)", status), page.name
 
 
 def test_rendering_imports_neither_libvirt_nor_grpc() -> None:

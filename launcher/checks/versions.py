@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from launcher.checks.finding import error
 from launcher.elements.firmware import machine
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.versions import Newer, Version, shown
+from launcher.versions import Newer, Version, shown, too_new
 from program.finding import Finding
 from program.problem import Severity
 
@@ -19,8 +19,8 @@ def versions(elements: Iterable[Newer], libvirt: Version | None, qemu: Version |
     there = {"libvirt": libvirt, "QEMU": qemu}
     for newer in elements:
         version = there[newer.program]
-        if version is not None and newer.since > version:
-            yield Finding(Severity.ERROR, newer.problem(version))
+        if version is not None:
+            yield from (Finding(Severity.ERROR, problem) for problem in too_new([newer], version))
 
 
 def machine_type(vmi: VirtualMachineInstance, qemu: Version | None) -> Finding | None:

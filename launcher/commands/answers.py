@@ -1,24 +1,28 @@
-"""What the user gets on stderr: warnings."""
+"""What the user gets on stderr: warnings, and all errors where there are several."""
 
 import sys
-from collections.abc import Iterable
 
-from launcher.checks.seats import misplaced, of_bars
-from launcher.facts import Facts
-from launcher.guest_pci import hole
-from launcher.guest_pci.addresses import Layout
-from launcher.manifest.spec import VirtualMachineInstance
-from program.finding import Finding
+from launcher.starting.start import Start
+from program.errors import Refusal, UserError
 
 
-def warn_of_bars(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> None:
-    say(of_bars(hole.warnings(vmi, layout, facts)))
+def clear(start: Start) -> None:
+    """Say the warnings, and raise what keeps the VM from starting.
+
+    Where that are several errors, each is said, and what is raised ends the program as the first one would alone.
+    """
+    errors = start.errors
+    if len(errors) > 1:
+        for error in errors:
+            _say("error", error)
+    for warning in start.warnings:
+        _say("warning", warning)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        kind = UserError if isinstance(errors[0], UserError) else Refusal
+        raise kind("the VM", f"{len(errors)} things keep it from starting", "the lines above say each, with its fix")
 
 
-def warn_of_misplaced(layout: Layout) -> None:
-    say(misplaced(layout))
-
-
-def say(findings: Iterable[Finding]) -> None:
-    for finding in findings:
-        print(f"gpu-launcher: {finding.severity.word}: {finding.problem}", file=sys.stderr)
+def _say(level: str, text: object) -> None:
+    print(f"gpu-launcher: {level}: {text}", file=sys.stderr)

@@ -14,17 +14,17 @@ _ARM64_WINDOW = 512 * GIB
 _MOST_WITH_IO = {"efi": ("OVMF", 9), "bios": ("SeaBIOS", 14)}
 
 
-def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    """The hole that the domain asks for: None where none is needed, and where none that is needed can be had."""
-    found = _needed(vmi, layout, facts)
+def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Hole | None, tuple[Problem, ...]]:
+    """Return the hole that the domain asks for, and why the guest may not get all BARs.
+
+    None where none is needed, and where none that is needed can be had; empty where nothing speaks against it.
+    """
+    memory, is_efi = vmi.spec.domain.guest_memory, vmi.spec.efi is not None
+    found = needed(layout, facts.bars, memory=memory, is_efi=is_efi)
+    warnings = (*_of_io(vmi, layout, facts), *_of_memory(vmi, found, facts))
     if found is None or vmi.spec.architecture != "amd64" or _beyond_emulation(found, facts):
-        return None
-    return found
-
-
-def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Problem, ...]:
-    """Why the guest may not get all BARs; empty where nothing speaks against it."""
-    return (*_of_io(vmi, layout, facts), *_of_memory(vmi, layout, facts))
+        return None, warnings
+    return found, warnings
 
 
 def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Problem, ...]:
@@ -35,8 +35,7 @@ def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[P
     return (_bars(f"{cards} cards have I/O ports, and {firmware} has room for those of {most}", _FEWER),)
 
 
-def _of_memory(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Problem, ...]:
-    found = _needed(vmi, layout, facts)
+def _of_memory(vmi: VirtualMachineInstance, found: Hole | None, facts: Facts) -> tuple[Problem, ...]:
     if found is None:
         return ()
     wants = f"need {found.window // GIB} GiB of the guest's addresses"
@@ -63,11 +62,6 @@ def _of_memory(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tup
 
 def _bars(wrong: str, fix: str) -> Problem:
     return Problem("the cards' BARs", wrong, fix)
-
-
-def _needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    memory, is_efi = vmi.spec.domain.guest_memory, vmi.spec.efi is not None
-    return needed(layout, facts.bars, memory=memory, is_efi=is_efi)
 
 
 def _beyond_emulation(hole: Hole, facts: Facts) -> bool:

@@ -1,0 +1,37 @@
+"""A place that the user describes, where nothing is started: `render` and `explain`."""
+
+from dataclasses import dataclass, replace
+
+from launcher.checks.devices import not_whole
+from launcher.facts import Facts
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.starting.pod import Pod, address_bits_in
+from launcher.starting.start import Start
+from launcher.versions import Version, too_new
+from program.finding import Finding
+from program.problem import Severity
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elsewhere:
+    """What the user says of the place; `libvirt` is the version that the domain is for, None for whichever."""
+
+    given: Facts
+    libvirt: Version | None = None
+
+    def facts(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
+        return replace(self.given, address_bits=address_bits_in(pod)), ()
+
+    def cpus(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[int, ...] | None:
+        return self.given.cpus
+
+    def judged(self, start: Start) -> Start:
+        """What the reader of a printed domain has to know of it."""
+        if start.xml is None:
+            return start
+        newer = tuple(newer for newer in start.newer if newer.program == "libvirt")
+        if self.libvirt is None:
+            severity, problems = Severity.WARNING, tuple(element.problem(None) for element in newer)
+        else:
+            severity, problems = Severity.ERROR, too_new(newer, self.libvirt)
+        return start.having((*not_whole(start.cards), *(Finding(severity, problem) for problem in problems)))
