@@ -18,7 +18,8 @@ from launcher.running.vm import Identity
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
-from program.errors import Refusal, UserError
+from program import errors
+from program.errors import UserError
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
 
@@ -59,10 +60,8 @@ def run(
     start = start_of(read_manifest(vm), this_pod(sysfs), Here(uri=connect, emulation=emulation))
     try:
         clear(start)
-    except UserError as error:
-        raise Refusal(
-            *error.problem, *error.problems[1:]
-        ) from error  # whoever wrote the variables, it is not who calls this
+    except errors.UserError as error:
+        raise errors.Refusal(*error.problem) from error  # whoever wrote the variables, it is not who calls this
     return _plan(start, connect, control)
 
 

@@ -13,13 +13,13 @@ _EXPECTED_FILE = f"{_EXPECTED} on each line of a file of text"
 
 def variables(settings: list[str], path: Path | None) -> Mapping[str, str]:
     """Variables from --env-file, then from --env, which win; UserError for what is not NAME=VALUE."""
-    environ = _in_file(path) if path is not None else {}
+    values = _in_file(path) if path is not None else {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not (name and equals):
             raise UserError(f"--env {setting}", "has no name and value", _EXPECTED)
-        environ[name] = value
-    return environ
+        values[name] = value
+    return values
 
 
 def _in_file(path: Path) -> dict[str, str]:
@@ -30,7 +30,7 @@ def _in_file(path: Path) -> dict[str, str]:
         raise UserError(path, f"cannot read the variables: {error.strerror}", _EXPECTED_FILE) from error
     except UnicodeDecodeError as error:
         raise UserError(path, f"cannot read the variables: {error}", _EXPECTED_FILE) from error
-    environ = {}
+    values = {}
     for number, line in enumerate(lines, start=1):
         setting = _unexported(line)
         if not setting.strip() or setting.startswith("#"):
@@ -38,8 +38,8 @@ def _in_file(path: Path) -> dict[str, str]:
         name, equals, value = setting.partition("=")
         if not (name and equals) or " " in name:
             raise UserError(f"{path}: line {number}", f"found {line[:60]!r}", _EXPECTED)
-        environ[name] = value
-    return environ
+        values[name] = value
+    return values
 
 
 def _unexported(line: str) -> str:

@@ -111,7 +111,7 @@ def test_run_starts_what_has_warnings_alone(gpu_launcher: Command, machine: Mach
 
 
 def findings(vm: Path, sys: Path, environ: dict[str, str], place: Here) -> tuple[Finding, ...]:
-    return start_of(read_manifest(vm), Pod(environ={"PATH": "/nowhere", **environ}, sysfs=sys), place).found
+    return start_of(read_manifest(vm), Pod(environ={"PATH": "/nowhere", **environ}, sysfs=sys), place).all_findings
 
 
 def test_a_container_with_nothing_in_it_lacks_everything_that_the_vm_has(
@@ -171,7 +171,7 @@ def test_a_start_that_is_cleared_is_what_the_domain_is_made_of(machine: Machine,
     dev = make_nodes(machine("rtx-2060"), tmp_path / "dev")
     pod = Pod(environ={RTX_2060_VARIABLE: "0000:01:00.0"}, sysfs=machine("rtx-2060"))
     start = start_of(read_manifest(ONE_GPU), pod, Here(uri="test:///default", dev=dev))
-    assert start.found == ()
+    assert start.all_findings == ()
     assert start.layout is not None
     assert (len(start.cards), len(start.layout.seats), start.facts.kvm) == (1, 1, True)
 
