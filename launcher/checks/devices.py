@@ -101,7 +101,7 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
         return error(
             entry,
             card.missing,
-            f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's; "
+            f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's, "
             f"{_OR_ANEW}",
         )
     functions = tuple(host.functions[address] for address in card.functions)
