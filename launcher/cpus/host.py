@@ -45,11 +45,11 @@ def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
 def address_bits(cpuinfo: Path) -> int | None:
     """How many bits the physical addresses of the node's CPUs have, by /proc/cpuinfo; None where that does not say."""
     try:
-        said = cpuinfo.read_text(errors="replace")
+        content = cpuinfo.read_text(errors="replace")
     except OSError:
         return None
-    found = re.search(r"^address sizes\s*: ([0-9]{1,3}) bits physical", said, re.MULTILINE)
-    return int(found[1]) if found else None
+    bits = re.search(r"^address sizes\s*: ([0-9]{1,3}) bits physical", content, re.MULTILINE)
+    return int(bits[1]) if bits else None
 
 
 def processors_of(sys: Path) -> Processors:

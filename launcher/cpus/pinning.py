@@ -78,7 +78,7 @@ def cells(
     What cannot be divided goes to the first cells, a page each. `page` is a hugepage's size, None where there are none.
     UserError where there are fewer hugepages than cells.
     """
-    serving = [(node, found) for node in nodes if (found := _served_by(node, pinning))]
+    serving = [(node, vcpus) for node in nodes if (vcpus := _served_by(node, pinning))]
     return _divided(serving, memory, page, bound)
 
 
@@ -252,5 +252,5 @@ def _served_by(node: NUMANode, pinning: Pinning) -> tuple[int, ...]:
 def _distances(node: NUMANode, ids: list[int]) -> tuple[int, ...]:
     """To these nodes. A cell alone has none, and so has a table that libvirt would refuse (10 to 255)."""
     known = dict(node.distances)
-    found = tuple(known.get(other, 0) for other in ids)
-    return found if len(ids) > 1 and all(10 <= distance <= 255 for distance in found) else ()
+    distances = tuple(known.get(other, 0) for other in ids)
+    return distances if len(ids) > 1 and all(10 <= distance <= 255 for distance in distances) else ()

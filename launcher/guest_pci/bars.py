@@ -59,10 +59,10 @@ def read_bars(sys: Path | None, cards: tuple[Card, ...]) -> Mapping[PCIAddress, 
     if sys is None:
         return {}
     try:
-        found = {address: read_bars_of(sys, address) for card in cards for address in card.functions}
+        bars_of = {address: read_bars_of(sys, address) for card in cards for address in card.functions}
     except Unreadable as error:
         raise Refusal(sys, str(error), "for a bug report: gpu-plugin record DIR") from error
-    return {address: bars for address, bars in found.items() if bars is not None}
+    return {address: bars for address, bars in bars_of.items() if bars is not None}
 
 
 def needed(layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]], *, memory: int, is_efi: bool) -> Hole | None:

@@ -21,9 +21,9 @@ def plain(value: Any, path: str, depth: int = 0) -> Any:
             for key in value:
                 if not isinstance(key, str):
                     raise UserError(path, f"has the key {key!r}, which is no text", "write it in quotes")
-            return {key: plain(found, f"{path}.{key}", depth + 1) for key, found in value.items()}
+            return {key: plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
         case list() | tuple():
-            return [plain(found, f"{path}[{index}]", depth + 1) for index, found in enumerate(value)]
+            return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
         case float() if not math.isfinite(value):
             raise UserError(path, f"{value!r} is no number that JSON has", "write it in quotes")
         case None | str() | bool() | int() | float():

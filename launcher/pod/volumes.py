@@ -235,10 +235,10 @@ def _image(reference: str, pull_policy: str | None) -> Object:
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
 
 
-def _cloud_init(name: str, said: CloudInit) -> Iterator[Mount]:
+def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
     """The secrets that have user data or network data, in one directory."""
     # Of a key that both have, the later one counts: user data is in the secret of that name.
-    references = [said.networkDataSecretRef, said.secretRef]
+    references = [cloud_init.networkDataSecretRef, cloud_init.secretRef]
     secrets = list(dict.fromkeys(reference.name for reference in references if reference is not None))
     if not secrets:
         return
@@ -253,8 +253,8 @@ def _files(volume: Volume, index: int) -> Mount:
     """The files that an ISO is made from."""
     name, optional = volume.name, {"optional": True}
     if volume.configMap is not None:
-        said = volume.configMap
-        source: Object = {"configMap": {"name": said.name, **(optional if said.optional else {})}}
+        config_map = volume.configMap
+        source: Object = {"configMap": {"name": config_map.name, **(optional if config_map.optional else {})}}
         return Mount(name, source, paths.mounted("config-map", name), read_only=True)
     if volume.secret is not None:
         secret = volume.secret
