@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from launcher import paths
-from launcher.checks.finding import Finding, error, warning
+from launcher.checks.finding import error, warning
 from launcher.checks.opening import because, is_missing, opened
 from launcher.devices.disks import lacks_direct_io
 from launcher.facts import Facts
@@ -14,6 +14,7 @@ from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
 from launcher.storage.brought import regular_file
 from program.errors import Refusal
+from program.finding import Finding
 
 
 def volumes(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:

@@ -70,7 +70,7 @@ def _secret(volume: str, name: str, keys: tuple[str, ...], mounted: Mapping[str,
     raise Refusal(
         f"the volume {volume!r}",
         f"the secret {name!r} has no key {keys[0]!r}",
-        f"expected it, or {keys[1]!r}, with data for cloud-init; mounted is {there}",
+        f"expected it, or {keys[1]!r}, with data for cloud-init, and not only {there}",
     )
 
 

@@ -49,7 +49,7 @@ def host_disk(volume: Volume, root: Path) -> tuple[Brought | RawDisk, ...]:
     if said.capacity > free:
         raise Refusal(
             whose,
-            f"{missing}; it is to have {said.capacity} bytes, and {free} are free there",
+            f"{missing}, and is to have {said.capacity} bytes, and {free} are free there",
             "make room, or write a smaller capacity",
         )
     return RawDisk(file, said.capacity), Brought(file, file.parent, whose)

@@ -85,5 +85,5 @@ def test_block_sizes_are_three_numbers_or_one() -> None:
 
 @pytest.mark.parametrize("setting", ["", "a", "a=", "=512", "a=512/4096", "a=512/4096/0/1", "a=-512", "a=1k", "a=²"])
 def test_other_block_sizes_are_refused(setting: str) -> None:
-    with pytest.raises(ValueError, match="expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes"):
+    with pytest.raises(UserError, match="expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes"):
         read_block_sizes(setting)

@@ -165,7 +165,7 @@ def test_a_secret_without_the_key_is_named_with_the_keys_that_it_has(root: Path,
     mount(root, paths.mounted("secret", "seed"), {"user-data": b"", "password": b""})
     assert refusal(vmi, root) == (
         "the volume 'seed': the secret 'login' has no key 'userdata'; expected it, or 'userData', "
-        "with data for cloud-init; mounted is 'password', 'user-data'"
+        "with data for cloud-init, and not only 'password', 'user-data'"
     )
 
 
@@ -378,7 +378,7 @@ def test_a_file_of_the_nodes_that_is_not_there_is_made_only_as_the_manifest_says
     assert words("type: DiskOrCreate, capacity: 1Mi") == unmounted
     below(root, file).parent.mkdir(parents=True)
     assert words("type: DiskOrCreate, capacity: 4E").startswith(
-        f"{said}; it is to have 4000000000000000000 bytes, and "
+        f"{said}, and is to have 4000000000000000000 bytes, and "
     )
 
 
