@@ -118,5 +118,13 @@ def test_what_libvirt_was_writing_when_it_was_killed_goes(tmp_path: Path) -> Non
     for half in (tmp_path / "etc" / "qemu" / "vm.xml.new", tmp_path / "run" / "qemu" / "vm.xml.new"):
         half.parent.mkdir(parents=True)
         half.touch()
+    long = "default_a-name-that-is-long"
+    (tmp_path / "run" / "qemu" / f"{long}.xml").touch()
+    places = [tmp_path / "lib" / "qemu", tmp_path / "lib" / "qemu" / "channel" / "target"]
+    for place in places:
+        for name in ("domain-1-default_vm", f"domain-2-{long[:20]}"):
+            (place / name).mkdir(parents=True)
+            (place / name / "monitor.sock").touch()
     with prepared(tmp_path):
         assert list(tmp_path.rglob("*.new")) == []
+        assert [path.name for place in places for path in place.glob("domain-*")] == [f"domain-2-{long[:20]}"] * 2
