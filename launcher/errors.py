@@ -11,9 +11,15 @@ __all__ = ["LauncherError", "Refusal", "UserError"]
 
 class UserError(errors.UserError):
     def __init__(self, line: str) -> None:
-        super().__init__("", line, "")
+        super().__init__(*_parts(line))
 
 
 class Refusal(errors.Refusal):
     def __init__(self, line: str) -> None:
-        super().__init__("", line, "")
+        super().__init__(*_parts(line))
+
+
+def _parts(line: str) -> tuple[str, str, str]:
+    wrong, _, fix = line.partition("; ")
+    subject, colon, rest = wrong.partition(": ")
+    return (subject, rest, fix) if colon else ("", wrong, fix)

@@ -8,6 +8,8 @@ import re
 from decimal import ROUND_CEILING, Decimal
 from typing import NamedTuple
 
+from program.errors import Nonsense
+
 _QUANTITY = re.compile(
     r"(?P<number>[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+))"
     r"(?P<suffix>[numkMGTPE]|[KMGTPE]i|[eE][+-]?[0-9]{1,2})?",
@@ -37,15 +39,15 @@ class Amount(NamedTuple):
 
 
 def parse_amount(text: str | float) -> Amount:
-    """The quantity; ValueError where it is none, negative, or more than Kubernetes can hold."""
+    """Return the quantity; Nonsense if it is none, negative, or more than Kubernetes can hold."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
-        raise ValueError(f"{text!r} is not a quantity; expected a number with a suffix, like 8Gi or 500m")
+        raise Nonsense(f"{text!r} is not a quantity", "expected a number with a suffix, like 8Gi or 500m")
     suffix = match["suffix"]
     factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Decimal(f"1{suffix}")
     amount = Amount(str(text), Decimal(match["number"]) * factor)
     if not 0 <= amount.exact <= _MOST:
-        raise ValueError(f"{text!r} is out of range; expected 0 to {_MOST}")
+        raise Nonsense(f"{text!r} is out of range", f"expected 0 to {_MOST}")
     return amount
 
 

@@ -28,3 +28,18 @@ class UserError(ProgramError):
 
 class Refusal(ProgramError):
     exit_code = 1
+
+
+class Nonsense(ValueError):
+    """A value is `wrong`, and the `fix`. Who reads the file that it is in knows its place, and makes a UserError of it.
+
+    `wrong` goes after the path of a field, or after "it".
+    """
+
+    def __init__(self, wrong: str, fix: str) -> None:
+        super().__init__(wrong, fix)
+        self.wrong = wrong
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.wrong}; {self.fix}"

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 from pydantic import PlainValidator, WithJsonSchema
 
 from launcher.manifest.scalars import shown
+from program.errors import Nonsense
 
 OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
@@ -40,14 +41,15 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
 
 _NAMES = (*_KNOWN, SEATS_OF)
 
-_REFUSED: Mapping[str, str] = {
-    "hooks.kubevirt.io/hookSidecars": "hook sidecars are not asked; leave it out, and see the XML with render",
-    "kubevirt.io/ignitiondata": "Ignition's data is not passed on; use cloud-init, or a disk with the data",
+#: Why, and the fix.
+_REFUSED: Mapping[str, tuple[str, str]] = {
+    "hooks.kubevirt.io/hookSidecars": ("hook sidecars are not asked", "leave it out, and see the XML with render"),
+    "kubevirt.io/ignitiondata": ("Ignition's data is not passed on", "use cloud-init, or a disk with the data"),
 }
-_REFUSED_IF_TRUE: Mapping[str, str] = {
-    "kubevirt.io/placePCIDevicesOnRootComplex": "every card has a root port of its own; leave it out",
-    "kubevirt.io/disablePCIHole64": "cards with large BARs need the 64-bit hole; leave it out",
-    "sidecar.istio.io/inject": "passt and Istio's proxy would take the same ports; leave it out",
+_REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
+    "kubevirt.io/placePCIDevicesOnRootComplex": ("every card has a root port of its own", "leave it out"),
+    "kubevirt.io/disablePCIHole64": ("cards with large BARs need the 64-bit hole", "leave it out"),
+    "sidecar.istio.io/inject": ("passt and Istio's proxy would take the same ports", "leave it out"),
 }
 
 
@@ -76,31 +78,32 @@ class Annotations:
 
 def _read(value: Any) -> Annotations:
     if not isinstance(value, dict):
-        raise ValueError(f"expected a mapping, found {shown(value)}")  # noqa: TRY004 (pydantic's way)
+        raise Nonsense(f"found {shown(value)}", "expected a mapping")
     values: dict[str, Any] = {}
     seats: Mapping[str, int] = {}
     for name, text in value.items():
         if text is None or text == "":
             continue
         if why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name)):
-            raise ValueError(f"{name} is not converted: {why}")
+            raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
         if name in _KNOWN:
             if text not in _KNOWN[name]:
-                raise ValueError(f"{name}: {shown(text)}; expected {' or '.join(map(repr, _KNOWN[name]))}")
+                raise Nonsense(f"{name}: {shown(text)}", f"expected {' or '.join(map(repr, _KNOWN[name]))}")
             values[name] = text
         elif name == SEATS_OF:
             seats = _read_seats(text)
         elif isinstance(name, str) and name.startswith(OURS):
             near = difflib.get_close_matches(name, _NAMES, n=1)
-            hint = (
-                f"did you mean {near[0]}?" if near else f"known: {', '.join(n for n in _NAMES if n.startswith(OURS))}"
+            ours = ", ".join(name for name in _NAMES if name.startswith(OURS))
+            raise Nonsense(
+                f"{shown(name)} is not an annotation that gpu-launcher knows",
+                f"did you mean {near[0]}?" if near else f"known: {ours}",
             )
-            raise ValueError(f"{shown(name)} is not an annotation that gpu-launcher knows; {hint}")
     topology = values.get(TOPOLOGY, "none")
     if topology == "mirror" and seats:
-        raise ValueError(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is; leave out one")
+        raise Nonsense(f"{SEATS_OF}: with {TOPOLOGY} 'mirror' the host's tree says where a card is", "leave out one")
     if topology == "none" and TOPOLOGY_POLICY in values:
-        raise ValueError(f"{TOPOLOGY_POLICY} is of no use without {TOPOLOGY}; add 'numa' or 'mirror', or leave it out")
+        raise Nonsense(f"{TOPOLOGY_POLICY} is of no use without {TOPOLOGY}", "add 'numa' or 'mirror', or leave it out")
     return Annotations(
         companions=values.get(_COMPANIONS, "card"),
         topology=topology,
@@ -118,7 +121,7 @@ def _read_of_vm(value: Any) -> Annotations:
     """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
     names = [name for name in value if str(name).startswith(OURS)] if isinstance(value, dict) else []
     if names:
-        raise ValueError(f"{shown(names[0])} is for the instance; write it into spec.template.metadata.annotations")
+        raise Nonsense(f"{shown(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
     return Annotations()
 
 
@@ -127,24 +130,24 @@ AnnotationsOfVM = Annotated[Annotations, PlainValidator(_read_of_vm, json_schema
 
 
 def _read_seats(text: Any) -> Mapping[str, int]:
-    """Return seats by name; ValueError for any other JSON, and for two names on one seat."""
+    """Return seats by name; Nonsense for any other JSON, and for two names on one seat."""
     try:
         pairs = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
     except (ValueError, RecursionError):
         pairs = None
     if not isinstance(pairs, _Pairs):
-        raise ValueError(  # noqa: TRY004 (pydantic's way)
-            f"{SEATS_OF}: {shown(text)}; expected a JSON object with names and seats, like '{{\"gpu2\": 3}}'"
+        raise Nonsense(
+            f"{SEATS_OF}: {shown(text)}", "expected a JSON object with names and seats, like '{\"gpu2\": 3}'"
         )
     names: dict[int, str] = {}
     for name, seat in pairs:
         if type(seat) is not int or not 0 <= seat < SEATS:  # JSON's true is none of Python's numbers here
-            raise ValueError(f"{SEATS_OF}: {name!r} has {shown(seat)}; expected a seat from 0 to {SEATS - 1}")
+            raise Nonsense(f"{SEATS_OF}: {name!r} has {shown(seat)}", f"expected a seat from 0 to {SEATS - 1}")
         if name in names.values():
-            raise ValueError(f"{SEATS_OF}: {name!r} is there twice; leave one of them out")
+            raise Nonsense(f"{SEATS_OF}: {name!r} is there twice", "leave one of them out")
         if seat in names:
-            raise ValueError(
-                f"{SEATS_OF}: {names[seat]!r} and {name!r} both have seat {seat}; expected a seat for each"
+            raise Nonsense(
+                f"{SEATS_OF}: {names[seat]!r} and {name!r} both have seat {seat}", "expected a seat for each"
             )
         names[seat] = name
     return {name: seat for seat, name in names.items()}

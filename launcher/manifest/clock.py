@@ -6,12 +6,13 @@ from pydantic import Field, model_validator
 
 from launcher.manifest.objects import Object
 from launcher.manifest.scalars import Matching, Text
+from program.errors import Nonsense
 
 # A path below /usr/share/zoneinfo, and never out of it.
 TimeZone = Annotated[
     Text,
     Matching(
-        "[A-Za-z0-9][A-Za-z0-9_+-]*(/[A-Za-z0-9][A-Za-z0-9_+-]*)*", "is no time zone; expected one like Europe/Berlin"
+        "[A-Za-z0-9][A-Za-z0-9_+-]*(/[A-Za-z0-9][A-Za-z0-9_+-]*)*", "is no time zone", "expected one like Europe/Berlin"
     ),
 ]
 
@@ -55,5 +56,5 @@ class Clock(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.utc is not None and self.timezone is not None:
-            raise ValueError("has both utc and timezone; expected one of them")
+            raise Nonsense("has both utc and timezone", "expected one of them")
         return self

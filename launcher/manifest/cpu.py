@@ -7,10 +7,15 @@ from pydantic import model_validator
 
 from launcher.manifest.objects import Ignored, Items, Object
 from launcher.manifest.scalars import Count, Matching, Text
+from program.errors import Nonsense
 
 CPUName = Annotated[
     Text,
-    Matching("[A-Za-z0-9_.-]+", "is not the name of a CPU model or feature, like Skylake-Server or sse4.2"),
+    Matching(
+        "[A-Za-z0-9_.-]+",
+        "is not the name of a CPU model or feature",
+        "expected one like Skylake-Server or sse4.2",
+    ),
 ]
 
 
@@ -35,14 +40,15 @@ class Realtime(Object):
             Text,
             Matching(
                 r" *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *(, *(\^?[0-9]{1,4}|[0-9]{1,4}-[0-9]{1,4}) *)*|",
-                "is no mask of vCPUs; expected one like 0-3,^1",
+                "is no mask of vCPUs",
+                "expected one like 0-3,^1",
             ),
         ]
         | None
     ) = None
 
     def vcpus(self, count: int) -> tuple[int, ...]:
-        """Return the masked ones of `count` vCPUs, ascending; ValueError if the mask has others, or leaves none.
+        """Return the masked ones of `count` vCPUs, ascending; Nonsense if the mask has others, or leaves none.
 
         As KubeVirt's handler reads it (pkg/virt-handler/realtime.go): what is excluded stays so wherever it stands.
         """
@@ -52,10 +58,12 @@ class Realtime(Object):
         for part in self.mask.replace(" ", "").split(","):
             first, last = (int(end) for end in (re.findall("[0-9]+", part) * 2)[:2])
             if not first <= last < count:
-                raise ValueError(f"{self.mask!r}: {part} is not of the guest's vCPUs, which are 0 to {count - 1}")
+                raise Nonsense(
+                    f"{self.mask!r}: {part} is not of the guest's vCPUs", f"expected some of 0 to {count - 1}"
+                )
             (excluded if part.startswith("^") else included).update(range(first, last + 1))
         if not included - excluded:
-            raise ValueError(f"{self.mask!r} leaves no vCPU; expected one like 0-3,^1, or no mask for all")
+            raise Nonsense(f"{self.mask!r} leaves no vCPU", "expected one like 0-3,^1, or no mask for all")
         return tuple(sorted(included - excluded))
 
 
@@ -84,15 +92,15 @@ class CPU(Object):
         seen: set[str] = set()
         for feature in self.features:
             if feature.name in seen:
-                raise ValueError(f"the feature {feature.name!r} is there twice; leave one of them out")
+                raise Nonsense(f"the feature {feature.name!r} is there twice", "leave one of them out")
             seen.add(feature.name)
         pinned = "dedicatedCpuPlacement: true"
         if self.isolateEmulatorThread and not self.dedicatedCpuPlacement:
-            raise ValueError(f"isolateEmulatorThread needs CPUs of the pod's own; write {pinned}, or leave it out")
+            raise Nonsense("isolateEmulatorThread needs CPUs of the pod's own", f"write {pinned}, or leave it out")
         if self.passes_numa_through and not self.dedicatedCpuPlacement:
-            raise ValueError(f"numa.guestMappingPassthrough needs CPUs of the pod's own; write {pinned}")
+            raise Nonsense("numa.guestMappingPassthrough needs CPUs of the pod's own", f"write {pinned}")
         if self.realtime is not None and not self.passes_numa_through:
-            raise ValueError(f"realtime needs {pinned} and numa.guestMappingPassthrough; write both, or leave it out")
+            raise Nonsense(f"realtime needs {pinned} and numa.guestMappingPassthrough", "write both, or leave it out")
         if self.dedicatedCpuPlacement and self.threads > 2:
-            raise ValueError(f"has {self.threads} threads and dedicatedCpuPlacement; expected 1 or 2, as cores have")
+            raise Nonsense(f"has {self.threads} threads and dedicatedCpuPlacement", "expected 1 or 2, as cores have")
         return self

@@ -7,8 +7,9 @@ from pydantic import model_validator
 from launcher.manifest.disks import Disk
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
-from launcher.manifest.objects import Ignored, Items, Object, Refused
+from launcher.manifest.objects import Below, Ignored, Items, Object, Refused
 from launcher.manifest.scalars import AliasName, first_twice
+from program.errors import Nonsense
 
 
 class Input(Object):
@@ -24,7 +25,7 @@ class I6300ESBWatchdog(Object):
 class Watchdog(Object):
     name: AliasName
     i6300esb: I6300ESBWatchdog = I6300ESBWatchdog()
-    diag288: Annotated[None, Refused("it is a device of s390x; write `i6300esb: {}` instead")] = None
+    diag288: Annotated[None, Refused("it is a device of s390x", "write `i6300esb: {}` instead")] = None
 
 
 class Rng(Object):
@@ -73,16 +74,16 @@ class Devices(Object):
     autoattachVSOCK: bool = False
     logSerialConsole: bool = False
     blockMultiQueue: bool = False
-    networkInterfaceMultiqueue: Annotated[None, Refused("passt has one pair of queues; leave it out")] = None
+    networkInterfaceMultiqueue: Annotated[None, Refused("passt has one pair of queues", "leave it out")] = None
     useVirtioTransitional: bool = False
     disableHotplug: Annotated[Any, Ignored("there is no hotplug, said or not")] = None
     clientPassthrough: Annotated[
-        None, Refused("USB redirection is served by KubeVirt's API, which is not there; leave it out")
+        None, Refused("USB redirection is served by KubeVirt's API, which is not there", "leave it out")
     ] = None
     downwardMetrics: Annotated[
-        None, Refused("the host's metrics come from KubeVirt's handler, which is not there; leave it out")
+        None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
-    filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher; use a disk instead")] = None
+    filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher", "use a disk instead")] = None
 
     @property
     def connected(self) -> tuple[Interface, ...]:
@@ -100,27 +101,33 @@ class Devices(Object):
 
 
 def check_architecture(devices: Devices, architecture: str) -> None:
-    """Raise ValueError for a device that QEMU's machine of this architecture does not have."""
+    """Raise Nonsense for a device that QEMU's machine of this architecture does not have."""
     if model := first_twice(panic.of(architecture) for panic in devices.panicDevices):
-        raise ValueError(f"domain.devices.panicDevices has the model {model} twice; leave one of them out")
+        raise Below("domain.devices.panicDevices", f"has the model {model} twice", "leave one of them out")
     if architecture == "amd64":
         return
     for name, device in (("watchdog", devices.watchdog), ("sound", devices.sound)):
         if device is not None:
-            raise ValueError(
-                f"domain.devices.{name} is a device of amd64, and this VM's architecture is {architecture}"
+            raise Below(
+                f"domain.devices.{name}",
+                f"is a device of amd64, and this VM's architecture is {architecture}",
+                "leave it out",
             )
     if devices.video is not None and devices.video.type not in ("virtio", "ramfb"):
-        raise ValueError(f"domain.devices.video.type is {devices.video.type!r}; {architecture} has virtio and ramfb")
+        raise Below(
+            "domain.devices.video.type", repr(devices.video.type), f"expected virtio or ramfb, which {architecture} has"
+        )
     for panic in devices.panicDevices:
         if panic.of(architecture) != "pvpanic":
-            raise ValueError(f"domain.devices.panicDevices has {panic.model!r}; {architecture} has pvpanic")
+            raise Below(
+                "domain.devices.panicDevices", f"has {panic.model!r}", f"expected pvpanic, which {architecture} has"
+            )
 
 
 def _check_names(devices: Devices) -> None:
     """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
     if name := first_twice(interface.name for interface in devices.interfaces):
-        raise ValueError(f"two interfaces are called {name!r}; rename one of them, and its network")
+        raise Nonsense(f"two interfaces are called {name!r}", "rename one of them, and its network")
     single = [device for device in (devices.watchdog, devices.sound) if device is not None]
     named = [device.name for device in (*devices.disks, *devices.interfaces, *devices.inputs, *single)]
     prefixed = [
@@ -129,15 +136,15 @@ def _check_names(devices: Devices) -> None:
         *(f"usb-host-{device.name}" for device in devices.hostDevices),
     ]
     if name := first_twice([*named, *prefixed]):
-        raise ValueError(f"two devices would have the alias {name!r} in the domain; rename one of them")
+        raise Nonsense(f"two devices would have the alias {name!r} in the domain", "rename one of them")
 
 
 def _check_orders(devices: Devices) -> None:
     bootable: tuple[Disk | Interface, ...] = (*devices.disks, *devices.interfaces)
     if order := first_twice(device.bootOrder for device in bootable if device.bootOrder is not None):
-        raise ValueError(f"two of disks and interfaces have bootOrder {order}; expected each once")
+        raise Nonsense(f"two of disks and interfaces have bootOrder {order}", "expected each once")
 
 
 def _check_attached(devices: Devices) -> None:
     if devices.video is not None and not devices.autoattachGraphicsDevice:
-        raise ValueError("has video, and autoattachGraphicsDevice is false; leave one of them out")
+        raise Nonsense("has video, and autoattachGraphicsDevice is false", "leave one of them out")

@@ -5,14 +5,15 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from launcher.manifest.objects import Ignored, Object, Refused
+from launcher.manifest.objects import Below, Ignored, Object, Refused
 from launcher.manifest.scalars import DNSLabel, Matching, Text
 from launcher.manifest.volumes import Volume
+from program.errors import Nonsense
 
 Bus = Literal["virtio", "sata", "scsi", "usb"]
 BootOrder = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Serial = Annotated[
-    Text, Matching("[A-Za-z0-9_.+-]{0,256}", "is no serial; expected at most 256 letters, digits and _ . + -")
+    Text, Matching("[A-Za-z0-9_.+-]{0,256}", "is no serial", "expected at most 256 letters, digits and _ . + -")
 ]
 
 #: As KubeVirt's webhook has it (pkg/defaults): what guests boot from without drivers of their own, by architecture.
@@ -23,7 +24,7 @@ _LONGEST_SCSI_SERIAL = 36
 
 def _power_of_two(value: int) -> int:
     if value & (value - 1):
-        raise ValueError(f"{value}; expected a power of two from 512 to 2097152")
+        raise Nonsense(str(value), "expected a power of two from 512 to 2097152")
     return value
 
 
@@ -33,7 +34,7 @@ BlockSizeBytes = Annotated[int, Field(ge=512, le=2 << 20), AfterValidator(_power
 class DiskTarget(Object):
     bus: Bus | None = None
     readonly: bool = False
-    pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's; leave it out")] = None
+    pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's", "leave it out")] = None
 
     device: ClassVar = "disk"
 
@@ -41,9 +42,9 @@ class DiskTarget(Object):
 class LUNTarget(Object):
     bus: Bus | None = None
     readonly: bool = False
-    reservation: Annotated[None, Refused("persistent reservations need a qemu-pr-helper on the node; leave it out")] = (
-        None
-    )
+    reservation: Annotated[
+        None, Refused("persistent reservations need a qemu-pr-helper on the node", "leave it out")
+    ] = None
 
     device: ClassVar = "lun"
 
@@ -66,10 +67,10 @@ class CustomBlockSize(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.logical > self.physical:
-            raise ValueError(f"logical: {self.logical}; expected at most physical, which is {self.physical}")
+            raise Below("logical", str(self.logical), f"expected at most physical, which is {self.physical}")
         if self.discardGranularity and self.discardGranularity % self.logical:
-            raise ValueError(
-                f"discardGranularity: {self.discardGranularity}; expected a multiple of logical, {self.logical}"
+            raise Below(
+                "discardGranularity", str(self.discardGranularity), f"expected a multiple of logical, {self.logical}"
             )
         return self
 
@@ -85,7 +86,7 @@ class BlockSize(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.custom is not None and self.matches_volume:
-            raise ValueError("has both custom and matchVolume; expected one of them")
+            raise Nonsense("has both custom and matchVolume", "expected one of them")
         return self
 
     @property
@@ -107,26 +108,27 @@ class Disk(Object):
     blockSize: BlockSize = BlockSize()
     shareable: bool = False
     tag: Annotated[Any, Ignored("tags are for the config drive's device metadata, which is not written")] = None
-    changedBlockTracking: Annotated[None, Refused("backups are not made by gpu-launcher; leave it out")] = None
+    changedBlockTracking: Annotated[None, Refused("backups are not made by gpu-launcher", "leave it out")] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         kinds = [kind for kind in ("disk", "lun", "cdrom") if getattr(self, kind) is not None]
         if len(kinds) > 1:
-            raise ValueError(f"the disk {self.name!r} has both {kinds[0]} and {kinds[1]}; expected one of them")
+            raise Nonsense(f"the disk {self.name!r} has both {kinds[0]} and {kinds[1]}", "expected one of them")
         if self.shareable and self.cache not in (None, "none"):
-            raise ValueError(
-                f"the disk {self.name!r} is shareable, so the node may not cache it; write cache: none, or leave it out"
+            raise Nonsense(
+                f"the disk {self.name!r} is shareable, so the node may not cache it",
+                "write cache: none, or leave it out",
             )
         if self.io == "native" and self.cache in ("writethrough", "writeback"):
-            raise ValueError(
-                f"the disk {self.name!r} has io: native, which goes past the node's cache; write cache: none"
+            raise Nonsense(
+                f"the disk {self.name!r} has io: native, which goes past the node's cache", "write cache: none"
             )
         if self.lun is not None and self.serial:
-            raise ValueError(f"the disk {self.name!r} is a lun, which has the serial of its device; leave serial out")
+            raise Nonsense(f"the disk {self.name!r} is a lun, which has the serial of its device", "leave serial out")
         if self.lun is not None and self.blockSize.custom is not None:
-            raise ValueError(
-                f"the disk {self.name!r} is a lun, which has the block size of its device; leave blockSize out"
+            raise Nonsense(
+                f"the disk {self.name!r} is a lun, which has the block size of its device", "leave blockSize out"
             )
         return self
 
@@ -145,7 +147,7 @@ def with_default_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...]) -> 
 
 
 def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architecture: str) -> None:
-    """Raise ValueError for a disk that its bus or its volume cannot be."""
+    """Raise Nonsense for a disk that its bus or its volume cannot be."""
     by_name = {volume.name: volume for volume in volumes}
     for disk in disks:
         subject = f"the disk {disk.name!r}"
@@ -154,38 +156,39 @@ def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architectu
         if volume is not None:
             _check_volume(disk, volume, subject)
         elif disk.cdrom is None:
-            raise ValueError(f"{subject} has no volume; expected one of that name in volumes")
+            raise Nonsense(f"{subject} has no volume", "expected one of that name in volumes")
 
 
 def _check_bus(disk: Disk, bus: Bus, subject: str, architecture: str) -> None:
     on = f"on {bus}" if disk.target.bus else f"on {bus}, the default"
     device = disk.target.device
     if device == "lun" and bus != "scsi":
-        raise ValueError(f"{subject} is a lun {on}, which carries no SCSI commands; write lun: {{bus: scsi}}")
+        raise Nonsense(f"{subject} is a lun {on}, which carries no SCSI commands", "write lun: {bus: scsi}")
     if device == "cdrom" and bus == "virtio":
-        raise ValueError(f"{subject} is a cdrom {on}, which has none; write cdrom: {{bus: scsi}}")
+        raise Nonsense(f"{subject} is a cdrom {on}, which has none", "write cdrom: {bus: scsi}")
     if architecture == "arm64" and bus in ("sata", "usb"):
-        raise ValueError(f"{subject} is {on}; expected virtio or scsi, which arm64 has")
+        raise Nonsense(f"{subject} is {on}", "expected virtio or scsi, which arm64 has")
     if device == "disk" and bus == "sata" and disk.target.readonly:
-        raise ValueError(f"{subject} is read-only {on}, which has no such disks; write bus: virtio, or make it a cdrom")
+        raise Nonsense(f"{subject} is read-only {on}, which has no such disks", "write bus: virtio, or make it a cdrom")
     if disk.dedicatedIOThread and bus != "virtio":
-        raise ValueError(f"{subject} has an I/O thread and is {on}; expected bus: virtio")
+        raise Nonsense(f"{subject} has an I/O thread and is {on}", "expected bus: virtio")
     custom = disk.blockSize.custom
     if custom is not None and bus == "sata" and custom.logical != 512:
-        raise ValueError(f"{subject} has logical blocks of {custom.logical} bytes {on}; expected 512, or another bus")
+        raise Nonsense(f"{subject} has logical blocks of {custom.logical} bytes {on}", "expected 512, or another bus")
     if bus in ("scsi", "usb") and len(disk.serial) > _LONGEST_SCSI_SERIAL:
-        raise ValueError(
-            f"{subject} has a serial of {len(disk.serial)} characters {on}; expected at most {_LONGEST_SCSI_SERIAL}"
+        raise Nonsense(
+            f"{subject} has a serial of {len(disk.serial)} characters {on}", f"expected at most {_LONGEST_SCSI_SERIAL}"
         )
 
 
 def _check_volume(disk: Disk, volume: Volume, subject: str) -> None:
     if disk.lun is not None and volume.kind not in ("persistentVolumeClaim", "dataVolume"):
-        raise ValueError(f"{subject} is a lun over {volume.kind}; expected persistentVolumeClaim or dataVolume")
+        raise Nonsense(f"{subject} is a lun over {volume.kind}", "expected persistentVolumeClaim or dataVolume")
     if disk.shareable and volume.kind in ("containerDisk", "emptyDisk", "ephemeral"):
-        raise ValueError(f"{subject} is shareable over {volume.kind}, which is of this VM alone; leave shareable out")
+        raise Nonsense(f"{subject} is shareable over {volume.kind}, which is of this VM alone", "leave shareable out")
     claim = volume.persistentVolumeClaim
     if claim is not None and claim.readOnly and not disk.target.readonly and disk.cdrom is None:
-        raise ValueError(
-            f"{subject} writes, but its claim is readOnly; write readonly: true in disk as well, or leave readOnly out"
+        raise Nonsense(
+            f"{subject} writes, but its claim is readOnly",
+            "write readonly: true in disk as well, or leave readOnly out",
         )

@@ -6,6 +6,7 @@ from pydantic import Field, model_validator
 
 from launcher.manifest.objects import Object
 from launcher.manifest.scalars import Matching, Text
+from program.errors import Nonsense
 
 
 class FeatureState(Object):
@@ -32,16 +33,16 @@ class SynICTimer(FeatureState):
 
 class VendorID(FeatureState):
     vendorid: (
-        Annotated[Text, Matching("[^,]{1,12}", "is no vendor ID; expected 1 to 12 ASCII characters without a comma")]
+        Annotated[Text, Matching("[^,]{1,12}", "is no vendor ID", "expected 1 to 12 ASCII characters without a comma")]
         | None
     ) = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.enabled and self.vendorid is None:
-            raise ValueError("is enabled and has no vendorid; expected the text that the guest sees")
+            raise Nonsense("is enabled and has no vendorid", "expected the text that the guest sees")
         if self.vendorid is not None and not self.vendorid.isascii():
-            raise ValueError(f"vendorid {self.vendorid!r} is not ASCII; expected 1 to 12 characters of one byte")
+            raise Nonsense(f"vendorid {self.vendorid!r} is not ASCII", "expected 1 to 12 characters of one byte")
         return self
 
 
@@ -81,11 +82,11 @@ class Hyperv(Object):
     def _check(self) -> Self:
         on = self.on()
         if self._flushes_directly() and self.vapic is not None and not self.vapic.enabled:
-            raise ValueError("tlbflush.direct needs vapic, which is disabled; leave one of the two out")
+            raise Nonsense("tlbflush.direct needs vapic, which is disabled", "leave one of the two out")
         for name, needed in _NEEDS:
             state = getattr(self, needed)
             if name in on and state is not None and not state.enabled:
-                raise ValueError(f"{name} needs {needed}, which is disabled; leave one of the two out")
+                raise Nonsense(f"{name} needs {needed}, which is disabled", "leave one of the two out")
         return self
 
     def on(self) -> frozenset[str]:
@@ -120,7 +121,7 @@ class Features(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.hyperv is not None and is_on(self.hypervPassthrough):
-            raise ValueError("has both hyperv and hypervPassthrough; expected one of them")
+            raise Nonsense("has both hyperv and hypervPassthrough", "expected one of them")
         return self
 
 

@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from launcher.manifest.objects import Object
 from launcher.manifest.scalars import AliasName, Matching, PathInImage, Text, UUIDText
+from program.errors import Nonsense
 
 
 class Machine(Object):
@@ -14,7 +15,8 @@ class Machine(Object):
             Text,
             Matching(
                 "|q35|pc-q35-[A-Za-z0-9.-]+|virt|virt-[A-Za-z0-9.-]+",
-                "is no machine with PCI Express; expected q35 or a pc-q35 version, or for arm64 virt or a virt version",
+                "is no machine with PCI Express",
+                "expected q35 or a pc-q35 version, or for arm64 virt or a virt version",
             ),
         ]
         | None
@@ -41,7 +43,7 @@ class Bootloader(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.bios is not None and self.efi is not None:
-            raise ValueError("has both bios and efi; expected one of them")
+            raise Nonsense("has both bios and efi", "expected one of them")
         return self
 
 
@@ -57,9 +59,9 @@ class KernelBootContainer(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not self.image:
-            raise ValueError("has no image; expected the image that has the kernel in it")
+            raise Nonsense("has no image", "expected the image that has the kernel in it")
         if self.kernelPath is None:
-            raise ValueError("has no kernelPath; expected the kernel's path in the image: an initrd needs one")
+            raise Nonsense("has no kernelPath", "expected the kernel's path in the image: an initrd needs one")
         return self
 
 
@@ -70,7 +72,7 @@ class KernelBoot(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.kernelArgs and self.container is None:
-            raise ValueError("has kernelArgs and no container; expected the image with the kernel that they are for")
+            raise Nonsense("has kernelArgs and no container", "expected the image with the kernel that they are for")
         return self
 
 
@@ -83,7 +85,7 @@ class ACPITables(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.slicNameRef is None and self.msdmNameRef is None:
-            raise ValueError("has neither slicNameRef nor msdmNameRef; expected the name of a secret volume")
+            raise Nonsense("has neither slicNameRef nor msdmNameRef", "expected the name of a secret volume")
         return self
 
 
@@ -93,7 +95,9 @@ class Firmware(Object):
         Annotated[
             Text,
             # KubeVirt's webhook (validateFirmwareSerial); an empty one is none.
-            Matching("[A-Za-z0-9_.+-]{0,256}", "is no serial number; expected at most 256 letters, digits and _ . + -"),
+            Matching(
+                "[A-Za-z0-9_.+-]{0,256}", "is no serial number", "expected at most 256 letters, digits and _ . + -"
+            ),
         ]
         | None
     ) = None

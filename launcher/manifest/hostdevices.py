@@ -6,18 +6,20 @@ from pydantic import model_validator
 
 from launcher.manifest.objects import Ignored, Object
 from launcher.manifest.scalars import AliasName, DNSName, Matching, Text
+from program.errors import Nonsense
 
 Resource = Annotated[
     Text,
     Matching(
         "[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?(/[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?)?",
-        "is no resource name; expected one like nvidia.com/GH100_H100_PCIE",
+        "is no resource name",
+        "expected one like nvidia.com/GH100_H100_PCIE",
     ),
 ]
 # Part of a path below DRA's directory, so nothing that leads out of it.
 DNSLabel = Annotated[
     Text,
-    Matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "is no DNS label; expected lower-case letters, digits and -"),
+    Matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "is no DNS label", "expected lower-case letters, digits and -"),
 ]
 
 
@@ -64,13 +66,13 @@ class HostDevice(Object):
         if self.deviceName is not None:
             other = "claimName" if self.claimName is not None else "requestName"
             if self.claimName is not None or self.requestName is not None:
-                raise ValueError(f"has both deviceName and {other}; expected {either}")
+                raise Nonsense(f"has both deviceName and {other}", f"expected {either}")
         elif self.claimName is None and self.requestName is None:
-            raise ValueError(f"names no device; expected {either}")
+            raise Nonsense("names no device", f"expected {either}")
         elif self.claimName is None:
-            raise ValueError("has requestName without claimName; expected the claim, as spec.resourceClaims calls it")
+            raise Nonsense("has requestName without claimName", "expected the claim, as spec.resourceClaims calls it")
         elif self.requestName is None:
-            raise ValueError(f"has claimName without requestName; expected the request of {self.claimName} that it is")
+            raise Nonsense("has claimName without requestName", f"expected the request of {self.claimName} that it is")
         return self
 
     @property
@@ -97,38 +99,40 @@ class ResourceClaim(Object):
     def _check(self) -> Self:
         named = (self.resourceClaimName is not None) + (self.resourceClaimTemplateName is not None)
         if named != 1:
-            raise ValueError(
-                f"has {'both' if named else 'neither'} resourceClaimName "
-                f"{'and' if named else 'nor'} resourceClaimTemplateName; expected one of them"
+            raise Nonsense(
+                f"has {('both' if named else 'neither')} resourceClaimName {('and' if named else 'nor')} "
+                "resourceClaimTemplateName",
+                "expected one of them",
             )
         return self
 
 
 def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
-    """Raise ValueError for two entries of one name, or of one request: a request of DRA's is one device."""
+    """Raise Nonsense for two entries of one name, or of one request: a request of DRA's is one device."""
     names: set[str] = set()
     requests: dict[Request, str] = {}
     for entry in entries:
         if entry.name in names:
-            raise ValueError(f"two entries of gpus and hostDevices are called {entry.name!r}; rename one of them")
+            raise Nonsense(f"two entries of gpus and hostDevices are called {entry.name!r}", "rename one of them")
         names.add(entry.name)
         wants = entry.wants
         if isinstance(wants, Request) and (first := requests.setdefault(wants, entry.name)) != entry.name:
-            raise ValueError(
-                f"{first!r} and {entry.name!r} are both {wants}, which is one device; expected a request for each"
+            raise Nonsense(
+                f"{first!r} and {entry.name!r} are both {wants}, which is one device", "expected a request for each"
             )
 
 
 def refuse_unknown_claims(entries: tuple[HostDevice, ...], claims: tuple[ResourceClaim, ...]) -> None:
-    """Raise ValueError for two claims of one name, and for an entry of a claim that the pod doesn't have."""
+    """Raise Nonsense for two claims of one name, and for an entry of a claim that the pod doesn't have."""
     known: set[str] = set()
     for claim in claims:
         if claim.name in known:
-            raise ValueError(f"two resourceClaims are called {claim.name!r}; rename one of them")
+            raise Nonsense(f"two resourceClaims are called {claim.name!r}", "rename one of them")
         known.add(claim.name)
     for entry in entries:
         if entry.claimName is not None and entry.claimName not in known:
-            raise ValueError(
+            raise Nonsense(
                 f"{entry.name!r} of gpus and hostDevices is of claim {entry.claimName!r}, which is not in "
-                f"resourceClaims; expected {' or '.join(map(repr, sorted(known))) or 'it there'}"
+                "resourceClaims",
+                f"expected {' or '.join(map(repr, sorted(known))) or 'it there'}",
             )

@@ -7,24 +7,26 @@ from pydantic import Field, PlainValidator, WithJsonSchema, model_validator
 from launcher.manifest.disks import BootOrder
 from launcher.manifest.objects import Ignored, Items, Object, Refused
 from launcher.manifest.scalars import AliasName, Text, first_twice
+from program.errors import Nonsense
 
 _HANDLER = (
-    "it needs a tap that KubeVirt's handler makes with privileges in the pod's network; write `passt: {}` instead"
+    "it needs a tap that KubeVirt's handler makes with privileges in the pod's network",
+    "write `passt: {}` instead",
 )
-_PLUGINS = "network binding plugins are KubeVirt's; write `passt: {}` instead"
-_SECONDARY = "secondary networks need KubeVirt's handler; use the pod's network, `pod: {}`"
-_PODS = "passt gives the guest the pod's own addresses; leave it out"
+_PLUGINS = ("network binding plugins are KubeVirt's", "write `passt: {}` instead")
+_SECONDARY = ("secondary networks need KubeVirt's handler", "use the pod's network, `pod: {}`")
+_PODS = ("passt gives the guest the pod's own addresses", "leave it out")
 
 
 def _mac(value: Any) -> str:
     # KubeVirt takes hyphens too; libvirt takes colons alone, and no group address. QEMU takes zeros for no address.
     octets = value.replace("-", ":").lower().split(":") if isinstance(value, str) else []
     if len(octets) != 6 or not all(len(octet) == 2 and set(octet) <= set("0123456789abcdef") for octet in octets):
-        raise ValueError(f"{value!r} is no MAC address; expected one like 02:00:00:00:00:01")
+        raise Nonsense(f"{value!r} is no MAC address", "expected one like 02:00:00:00:00:01")
     if int(octets[0], 16) & 1:
-        raise ValueError(f"{value!r} is the address of a group; expected an even first octet, as in 02:00:00:00:00:01")
+        raise Nonsense(f"{value!r} is the address of a group", "expected an even first octet, as in 02:00:00:00:00:01")
     if octets == ["00"] * 6:
-        raise ValueError(f"{value!r} is no card's; expected an address like 02:00:00:00:00:01")
+        raise Nonsense(f"{value!r} is no card's", "expected an address like 02:00:00:00:00:01")
     return ":".join(octets)
 
 
@@ -61,30 +63,31 @@ class Interface(Object):
     ports: Items[Port] = ()
     passt: Passt | None = None
     passtBinding: Passt | None = None
-    masquerade: Annotated[None, Refused(_HANDLER)] = None
-    bridge: Annotated[None, Refused(_HANDLER)] = None
-    slirp: Annotated[None, Refused("KubeVirt removed it as well; write `passt: {}` instead")] = None
-    macvtap: Annotated[None, Refused(_PLUGINS)] = None
+    masquerade: Annotated[None, Refused(*_HANDLER)] = None
+    bridge: Annotated[None, Refused(*_HANDLER)] = None
+    slirp: Annotated[None, Refused("KubeVirt removed it as well", "write `passt: {}` instead")] = None
+    macvtap: Annotated[None, Refused(*_PLUGINS)] = None
     sriov: Annotated[
-        None, Refused("its address comes from Multus by way of KubeVirt; request the virtual function as a hostDevice")
+        None,
+        Refused("its address comes from Multus by way of KubeVirt", "request the virtual function as a hostDevice"),
     ] = None
-    binding: Annotated[None, Refused(_PLUGINS)] = None
-    pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's; leave it out")] = None
-    dhcpOptions: Annotated[None, Refused("passt's DHCP server tells what the pod has; leave it out")] = None
+    binding: Annotated[None, Refused(*_PLUGINS)] = None
+    pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's", "leave it out")] = None
+    dhcpOptions: Annotated[None, Refused("passt's DHCP server tells what the pod has", "leave it out")] = None
     tag: Annotated[Any, Ignored("tags are for the config drive's device metadata, which is not written")] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.passt is None and self.passtBinding is None:
-            raise ValueError("says nothing of how it is connected; write `passt: {}`")
+            raise Nonsense("says nothing of how it is connected", "write `passt: {}`")
         if self.passt is not None and self.passtBinding is not None:
-            raise ValueError("has both passt and passtBinding, which are the same; leave one of them out")
+            raise Nonsense("has both passt and passtBinding, which are the same", "leave one of them out")
         forwarded = [(port.protocol, port.port) for port in self.ports]
         names = [port.name for port in self.ports if port.name is not None]
         if twice := first_twice(forwarded):
-            raise ValueError(f"ports has {twice[0]} {twice[1]} twice; leave one of them out")
+            raise Nonsense(f"ports has {twice[0]} {twice[1]} twice", "leave one of them out")
         if name := first_twice(names):
-            raise ValueError(f"two ports are called {name!r}; rename one of them")
+            raise Nonsense(f"two ports are called {name!r}", "rename one of them")
         return self
 
 
@@ -93,38 +96,38 @@ DEFAULT = Interface(name="default", passt=Passt())
 
 
 class PodNetwork(Object):
-    vmNetworkCIDR: Annotated[None, Refused(_PODS)] = None
-    vmIPv6NetworkCIDR: Annotated[None, Refused(_PODS)] = None
+    vmNetworkCIDR: Annotated[None, Refused(*_PODS)] = None
+    vmIPv6NetworkCIDR: Annotated[None, Refused(*_PODS)] = None
 
 
 class Network(Object):
     name: AliasName
     pod: PodNetwork | None = None
-    multus: Annotated[None, Refused(_SECONDARY)] = None
-    resourceClaim: Annotated[None, Refused(_SECONDARY)] = None
+    multus: Annotated[None, Refused(*_SECONDARY)] = None
+    resourceClaim: Annotated[None, Refused(*_SECONDARY)] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.pod is None:
-            raise ValueError("says nothing of what it is; write `pod: {}`")
+            raise Nonsense("says nothing of what it is", "write `pod: {}`")
         return self
 
 
 def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, ...]) -> None:
-    """Raise ValueError unless each interface has the network of its name, each network its interface, and there is at
+    """Raise Nonsense unless each interface has the network of its name, each network its interface, and there is at
     most one."""
     names = [interface.name for interface in interfaces]
     for name in names:
         if name not in {network.name for network in networks}:
-            raise ValueError(
-                f"the interface {name!r} has no network; expected `{{name: {name}, pod: {{}}}}` in networks"
+            raise Nonsense(
+                f"the interface {name!r} has no network", f"expected `{{name: {name}, pod: {{}}}}` in networks"
             )
     for network in networks:
         if network.name not in names:
-            raise ValueError(
-                f"the network {network.name!r} has no interface; "
-                f"expected `{{name: {network.name}, passt: {{}}}}` in domain.devices.interfaces"
+            raise Nonsense(
+                f"the network {network.name!r} has no interface",
+                f"expected `{{name: {network.name}, passt: {{}}}}` in domain.devices.interfaces",
             )
     if len(networks) > 1:
         both = " and ".join(repr(network.name) for network in networks)
-        raise ValueError(f"the networks {both} are all the pod's, which is one; leave all but one of them out")
+        raise Nonsense(f"the networks {both} are all the pod's, which is one", "leave all but one of them out")

@@ -7,6 +7,7 @@ from pydantic import AfterValidator
 
 from launcher.manifest.objects import Ignored, Object
 from launcher.manifest.scalars import ExactQuantity, Quantity, Text
+from program.errors import Nonsense
 
 _LEAST = 10**6  # what KubeVirt asks of a request for memory
 _MOST = 1 << 52  # 4 PiB, which is all that x86-64 and arm64 can address (52 bits)
@@ -14,15 +15,15 @@ _SMALLEST_HUGEPAGE = 1 << 16
 
 
 def check_memory_size(size: int) -> int:
-    """Return the bytes; ValueError if no guest can have so many."""
+    """Return the bytes; Nonsense if no guest can have so many."""
     if not _LEAST <= size <= _MOST:
-        raise ValueError(f"{size} bytes; expected {_LEAST} to {_MOST}")
+        raise Nonsense(f"{size} bytes", f"expected {_LEAST} to {_MOST}")
     return size
 
 
 def _check_hugepage_size(size: int) -> int:
     if size < _SMALLEST_HUGEPAGE or size & (size - 1):
-        raise ValueError(f"{size} bytes are the size of no hugepage; expected one of the node's, like 2Mi or 1Gi")
+        raise Nonsense(f"{size} bytes are the size of no hugepage", "expected one of the node's, like 2Mi or 1Gi")
     return size
 
 

@@ -19,6 +19,8 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
+from program.errors import Nonsense
+
 T = TypeVar("T")
 
 #: A list of the manifest's, as a tuple. Strictly, pydantic would make a tuple of nothing but a tuple.
@@ -62,27 +64,40 @@ class Unconverted:
     def __init__(self, why: str) -> None:
         self.why = why
 
+    @property
+    def reason(self) -> str:
+        """Why, and the fix where there is one, in a sentence for the schema and the docs."""
+        return self.why
+
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {**handler(core_schema), "description": f"{self.word}: {self.why}"}
+        return {**handler(core_schema), "description": f"{self.word}: {self.reason}"}
 
 
 class Refused(Unconverted):
-    """Annotated[None, Refused(why)]: a field that is not converted: why, and what to do instead.
+    """Annotated[None, Refused(why, fix)]: a field that is not converted: why, and what to do instead.
 
     Null, false, an empty text and an empty list say nothing and may stand there. An empty mapping says something.
     """
 
     word = "refused"
 
+    def __init__(self, why: str, fix: str) -> None:
+        super().__init__(why)
+        self.fix = fix
+
+    @property
+    def reason(self) -> str:
+        return f"{self.why}; {self.fix}"
+
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return PlainValidator(self._refuse).__get_pydantic_core_schema__(source, handler)
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return {"enum": [False, "", []], "description": f"{self.word}: {self.why}"}
+        return {"enum": [False, "", []], "description": f"{self.word}: {self.reason}"}
 
     def _refuse(self, value: Any) -> None:
         if value is not False and value not in ("", []):
-            raise ValueError(f"is not converted: {self.why}")
+            raise Nonsense(f"is not converted: {self.why}", self.fix)
 
 
 class Ignored(Unconverted):
@@ -97,12 +112,12 @@ class PassedOn(Unconverted):
     word = "passed on"
 
 
-class Below(ValueError):
-    """An error in a field further below the object that is checked, by its path from there:
-    Below("efi.secureBoot", "is ...")."""
+class Below(Nonsense):
+    """Nonsense in a field further below the object that is checked, by its path from there:
+    Below("efi.secureBoot", "is ...", "write ...")."""
 
-    def __init__(self, path: str, problem: str) -> None:
-        super().__init__(problem)
+    def __init__(self, path: str, wrong: str, fix: str) -> None:
+        super().__init__(wrong, fix)
         self.path = path
 
 

@@ -20,16 +20,18 @@ def check_firmware(firmware: Firmware, features: Features, devices: Devices) -> 
     """Refuse firmware without what it needs: ACPI for EFI, SMM for secure boot, a serial console for BIOS's output."""
     bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
     if efi is not None and not features.acpi.enabled:
-        raise Below("features.acpi", "is disabled, and EFI needs it; leave it out, or boot with bios")
+        raise Below("features.acpi", "is disabled, and EFI needs it", "leave it out, or boot with bios")
     if efi is not None and efi.secureBoot and features.smm is not None and not features.smm.enabled:
         raise Below(
             "features.smm",
-            "is disabled, and secure boot needs it; leave it out, or write firmware.bootloader.efi.secureBoot: false",
+            "is disabled, and secure boot needs it",
+            "leave it out, or write firmware.bootloader.efi.secureBoot: false",
         )
     if bios is not None and bios.useSerial and not devices.autoattachSerialConsole:
         raise Below(
             "firmware.bootloader.bios.useSerial",
-            "needs the serial console; leave out devices.autoattachSerialConsole",
+            "needs the serial console",
+            "leave out devices.autoattachSerialConsole",
         )
 
 
@@ -37,7 +39,7 @@ def check_hyperv(features: Features, clock: Clock | None) -> None:
     """Refuse synthetic timers without Hyper-V's clock: QEMU starts no such guest (target/i386/kvm/kvm.c)."""
     timer = clock.timer.hyperv if clock is not None and clock.timer is not None else None
     if features.hyperv is not None and is_on(features.hyperv.synictimer) and not (timer is not None and timer.present):
-        raise Below("features.hyperv.synictimer", "needs Hyper-V's clock; add clock.timer.hyperv: {}")
+        raise Below("features.hyperv.synictimer", "needs Hyper-V's clock", "add clock.timer.hyperv: {}")
 
 
 def check_security(security: LaunchSecurity, firmware: Firmware, features: Features, devices: Devices) -> None:
@@ -46,16 +48,16 @@ def check_security(security: LaunchSecurity, firmware: Firmware, features: Featu
     path = f"launchSecurity.{name}"
     efi = firmware.bootloader.efi
     if efi is None:
-        raise Below(path, "needs EFI; add firmware.bootloader.efi: {secureBoot: false}")
+        raise Below(path, "needs EFI", "add firmware.bootloader.efi: {secureBoot: false}")
     if efi.secureBoot:
-        raise Below(path, "has no secure boot; write firmware.bootloader.efi.secureBoot: false")
+        raise Below(path, "has no secure boot", "write firmware.bootloader.efi.secureBoot: false")
     if efi.persistent and name != "sev":
-        raise Below(path, "keeps no EFI variables; leave out firmware.bootloader.efi.persistent")
+        raise Below(path, "keeps no EFI variables", "leave out firmware.bootloader.efi.persistent")
     if name == "tdx" and is_on(features.smm):
-        raise Below(path, "has no SMM; leave out features.smm")
+        raise Below(path, "has no SMM", "leave out features.smm")
     for interface in devices.interfaces:
         if interface.bootOrder is not None:
-            raise Below(path, f"boots from no network; leave out bootOrder of interface {interface.name!r}")
+            raise Below(path, "boots from no network", f"leave out bootOrder of interface {interface.name!r}")
 
 
 def check_machine(machine: Machine, architecture: str) -> None:
@@ -64,7 +66,8 @@ def check_machine(machine: Machine, architecture: str) -> None:
     if machine.type and machine.type.startswith("virt") != (architecture == "arm64"):
         raise Below(
             "domain.machine.type",
-            f"{machine.type!r} is no machine of {architecture}; expected {expected}, or another architecture",
+            f"{machine.type!r} is no machine of {architecture}",
+            f"expected {expected}, or another architecture",
         )
 
 
@@ -72,18 +75,18 @@ def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, sec
     """Refuse what only amd64 has (KubeVirt's ValidateVirtualMachineInstanceArm64Setting, and libvirt)."""
     bios, efi = firmware.bootloader.bios, firmware.bootloader.efi
     if bios is not None:
-        raise Below("domain.firmware.bootloader.bios", "arm64 has no BIOS; leave it out, which is EFI")
+        raise Below("domain.firmware.bootloader.bios", "arm64 has no BIOS", "leave it out, which is EFI")
     if efi is not None and efi.secureBoot:
-        raise Below("domain.firmware.bootloader.efi", "has no secure boot on arm64; write secureBoot: false")
+        raise Below("domain.firmware.bootloader.efi", "has no secure boot on arm64", "write secureBoot: false")
     if not features.acpi.enabled:
-        raise Below("domain.features.acpi", "is disabled, and EFI needs it; leave it out")
+        raise Below("domain.features.acpi", "is disabled, and EFI needs it", "leave it out")
     for name in _OF_AMD64:
         if getattr(features, name) is not None:
-            raise Below(f"domain.features.{name}", "is a feature of amd64; leave it out on arm64")
+            raise Below(f"domain.features.{name}", "is a feature of amd64", "leave it out on arm64")
     if clock is not None and clock.timer is not None:
-        raise Below("domain.clock.timer", "these timers are amd64's; leave it out on arm64")
+        raise Below("domain.clock.timer", "these timers are amd64's", "leave it out on arm64")
     if security is not None:
-        raise Below("domain.launchSecurity", "SEV, SNP and TDX are amd64's; leave it out on arm64")
+        raise Below("domain.launchSecurity", "SEV, SNP and TDX are amd64's", "leave it out on arm64")
 
 
 def check_seats(annotations: Annotations, devices: Devices) -> None:
@@ -94,7 +97,8 @@ def check_seats(annotations: Annotations, devices: Devices) -> None:
             known = ", ".join(map(repr, names)) or "none"
             raise Below(
                 "metadata.annotations",
-                f"{SEATS_OF}: {name!r} is no entry of gpus or hostDevices; expected a name of theirs, here {known}",
+                f"{SEATS_OF}: {name!r} is no entry of gpus or hostDevices",
+                f"expected a name of theirs, here {known}",
             )
 
 
@@ -106,4 +110,4 @@ def check_acpi_tables(firmware: Firmware, volumes: tuple[Volume, ...]) -> None:
     for field in ("slicNameRef", "msdmNameRef"):
         name = getattr(firmware.acpi, field)
         if name is not None and name not in secrets:
-            raise Below(f"domain.firmware.acpi.{field}", f"{name!r} is no secret volume; add one to spec.volumes")
+            raise Below(f"domain.firmware.acpi.{field}", f"{name!r} is no secret volume", "add one to spec.volumes")

@@ -11,6 +11,7 @@ from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 
 from launcher.quantity import Amount, parse_amount
+from program.errors import Nonsense
 
 T = TypeVar("T")
 
@@ -22,7 +23,7 @@ _UNSPEAKABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]
 
 def _speakable(value: str) -> str:
     if unspeakable := _UNSPEAKABLE.search(value):
-        raise ValueError(f"has the character {unspeakable[0]!r}, which XML cannot hold; expected text")
+        raise Nonsense(f"has the character {unspeakable[0]!r}, which XML cannot hold", "expected text")
     return value
 
 
@@ -32,12 +33,14 @@ def _compiled(pattern: str) -> re.Pattern[str]:
 
 
 class Matching(NamedTuple):
-    """Annotated[Text, Matching(pattern, expected)]: the whole text matches; `expected` ends the error:
-    "'x' is ...; expected ...". Pydantic's own pattern would show the pattern instead.
+    """Annotated[Text, Matching(pattern, wrong, fix)]: the whole text matches; `wrong` goes after a text that does not.
+
+    Pydantic's own pattern would show the pattern instead.
     """
 
     pattern: str
-    expected: str
+    wrong: str
+    fix: str
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return AfterValidator(self._check).__get_pydantic_core_schema__(source, handler)
@@ -47,13 +50,13 @@ class Matching(NamedTuple):
 
     def _check(self, value: str) -> str:
         if not _compiled(self.pattern).fullmatch(value):
-            raise ValueError(f"{shown(value)} {self.expected}")
+            raise Nonsense(f"{shown(value)} {self.wrong}", self.fix)
         return value
 
 
 def _amount(value: Any) -> Amount:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise ValueError(f"expected a quantity like 8Gi, found {shown(value)}")  # noqa: TRY004 (pydantic's way)
+        raise Nonsense(f"found {shown(value)}", "expected a quantity like 8Gi")
     return parse_amount(value)
 
 
@@ -61,12 +64,14 @@ def _uuid(value: Any) -> UUID:
     try:
         return UUID(value)
     except (ValueError, AttributeError, TypeError):
-        raise ValueError(f"{shown(value)} is not a UUID") from None
+        raise Nonsense(
+            f"{shown(value)} is not a UUID", "expected one like 6f4f1d70-2f4c-5d51-9b5e-3e7d54c1a2b0"
+        ) from None
 
 
 def _path_in_image(value: str) -> str:
     if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", value) or ".." in value.split("/"):
-        raise ValueError(f"{value!r}; expected an absolute path of a file in the image, like /boot/vmlinuz")
+        raise Nonsense(f"{value!r}", "expected an absolute path of a file in the image, like /boot/vmlinuz")
     return value
 
 
@@ -77,7 +82,7 @@ _SHORT.maxstring = _SHORT.maxother = 60
 
 def _path_on_node(value: str) -> str:
     if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", value) or {".", ".."} & set(value.split("/")):
-        raise ValueError(f"{value!r}; expected an absolute path of a file on the node, like /data/disk.img")
+        raise Nonsense(f"{value!r}", "expected an absolute path of a file on the node, like /data/disk.img")
     return value
 
 
@@ -111,19 +116,21 @@ DNSName = Annotated[
     Text,
     Matching(
         "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?",
-        "is no Kubernetes name; expected lower-case letters, digits, - and .",
+        "is no Kubernetes name",
+        "expected lower-case letters, digits, - and .",
     ),
 ]
 DNSLabel = Annotated[
     Text,
     Matching(
         "[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?",
-        "is no DNS label; expected at most 63 lower-case letters, digits and -, the first and last not -",
+        "is no DNS label",
+        "expected at most 63 lower-case letters, digits and -, the first and last not -",
     ),
 ]
 # libvirt drops an alias with any other character in it, and doesn't say so.
 AliasName = Annotated[
-    Text, Matching("[A-Za-z0-9_-]+", "cannot be part of a libvirt alias; expected letters, digits, - and _")
+    Text, Matching("[A-Za-z0-9_-]+", "cannot be part of a libvirt alias", "expected letters, digits, - and _")
 ]
 PathInImage = Annotated[Text, AfterValidator(_path_in_image), Field(json_schema_extra={"pattern": "^/"})]
 PathOnNode = Annotated[Text, AfterValidator(_path_on_node), Field(json_schema_extra={"pattern": "^/"})]

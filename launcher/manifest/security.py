@@ -6,12 +6,14 @@ from pydantic import model_validator
 
 from launcher.manifest.objects import Object, Refused
 from launcher.manifest.scalars import Matching, Text
+from program.errors import Nonsense
 
 Base64 = Annotated[
     Text,
     Matching(
         "(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{4}|[A-Za-z0-9+/]{3}=|[A-Za-z0-9+/]{2}==)",
-        "is not base64; expected what sevctl or sev-tool has written",
+        "is not base64",
+        "expected what sevctl or sev-tool has written",
     ),
 ]
 
@@ -27,7 +29,7 @@ class SEV(Object):
 
     policy: SEVPolicy = SEVPolicy()
     attestation: Annotated[
-        None, Refused("the guest would wait, paused, for KubeVirt's API, which is not there; attest from inside it")
+        None, Refused("the guest would wait, paused, for KubeVirt's API, which is not there", "attest from inside it")
     ] = None
     session: Base64 | None = None
     dhCert: Base64 | None = None
@@ -50,7 +52,7 @@ class LaunchSecurity(Object):
     def _check(self) -> Self:
         technologies = [name for name in ("sev", "snp", "tdx") if getattr(self, name) is not None]
         if len(technologies) != 1:
-            raise ValueError(
-                f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}; expected one of the three"
+            raise Nonsense(
+                f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}", "expected one of the three"
             )
         return self

@@ -2,6 +2,8 @@
 
 from launcher.manifest.cpu import CPU
 from launcher.manifest.memory import Memory, Resources, check_memory_size
+from launcher.manifest.objects import Below
+from program.errors import Nonsense
 
 #: Libvirt's qemu_validate.c refuses more without an IOMMU with extended interrupts; QEMU's virt machine has 512.
 _MOST_VCPUS = {"amd64": 255, "arm64": 512}
@@ -31,45 +33,47 @@ def guest_memory(memory: Memory, resources: Resources) -> int | None:
 
 
 def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
-    """Raise ValueError for a guest whose parts do not fit each other."""
+    """Raise Nonsense for a guest whose parts do not fit each other."""
     if cpu.passes_numa_through and memory.hugepages is None:
-        raise ValueError(
-            "cpu.numa.guestMappingPassthrough needs memory of each NUMA node; write memory.hugepages as well, "
-            "with a page size of the node's"
+        raise Below(
+            "cpu.numa.guestMappingPassthrough",
+            "needs memory of each NUMA node",
+            "write memory.hugepages as well, with a page size of the node's",
         )
     if (size := guest_memory(memory, resources)) is not None:
         _check_memory(size, memory, resources.limit("memory"))
     if cpu.realtime is not None:
         try:
             cpu.realtime.vcpus(vcpus(cpu, resources))
-        except ValueError as error:
-            raise ValueError(f"cpu.realtime.mask: {error}") from None
+        except Nonsense as error:
+            raise Below("cpu.realtime.mask", error.wrong, error.fix) from None
 
 
 def _check_memory(size: int, memory: Memory, limit: int | None) -> None:
     if memory.guest is None:
         try:
             check_memory_size(size)
-        except ValueError as error:
-            raise ValueError(f"the guest's memory, as resources say it, is {error}") from None
+        except Nonsense as error:
+            raise Nonsense(f"the guest's memory, as resources say it, is {error.wrong}", error.fix) from None
     if limit and size > limit:
-        raise ValueError(
-            f"the guest's memory of {size} bytes is more than resources.limits.memory, which is {limit}: "
-            "the kernel would kill it; expected a limit above it"
+        raise Nonsense(
+            f"the guest's memory of {size} bytes is more than resources.limits.memory, which is {limit}: the kernel "
+            "would kill it",
+            "expected a limit above it",
         )
     if memory.hugepages is not None and size % memory.hugepages.pageSize:
-        raise ValueError(
-            f"the guest's memory of {size} bytes is no multiple of memory.hugepages.pageSize, which is "
-            f"{memory.hugepages.pageSize}"
+        raise Nonsense(
+            f"the guest's memory of {size} bytes is no multiple of memory.hugepages.pageSize",
+            f"expected a multiple of {memory.hugepages.pageSize}",
         )
 
 
 def check_vcpus(cpu: CPU, resources: Resources, architecture: str) -> None:
-    """Raise ValueError for more vCPUs, or others, than the architecture's machines have."""
+    """Raise Nonsense for more vCPUs, or others, than the architecture's machines have."""
     most = _MOST_VCPUS[architecture]
     if (count := vcpus(cpu, resources)) > most:
-        raise ValueError(f"domain.cpu: {count} vCPUs; expected at most {most} on {architecture}")
+        raise Below("domain.cpu", f"has {count} vCPUs", f"expected at most {most} on {architecture}")
     if architecture == "arm64" and cpu.model not in (None, "host-passthrough"):
-        raise ValueError(f"domain.cpu.model: {cpu.model!r}; expected host-passthrough on arm64, or leave it out")
+        raise Below("domain.cpu.model", repr(cpu.model), "expected host-passthrough on arm64, or leave it out")
     if architecture == "arm64" and cpu.threads > 1:
-        raise ValueError(f"domain.cpu.threads: {cpu.threads}; expected 1 on arm64, whose cores have one")
+        raise Below("domain.cpu.threads", str(cpu.threads), "expected 1 on arm64, whose cores have one")

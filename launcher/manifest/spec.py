@@ -5,7 +5,6 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from launcher.errors import UserError
 from launcher.manifest import relations, sizes
 from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
@@ -21,10 +20,13 @@ from launcher.manifest.objects import Ignored, Items, Object, OpenObject, Passed
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume, check_volumes
+from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
 _RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest")
-_PROBES = Refused("probes are asked by KubeVirt's handler; the pod's own readiness says whether the guest runs")
+_PROBES = Refused(
+    "probes are asked by KubeVirt's handler", "leave it out: the pod's own readiness says whether the guest runs"
+)
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
@@ -41,8 +43,8 @@ class Named(OpenObject):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.namespace) + len(self.name) > _LONGEST_NAME:
-            raise ValueError(
-                f"namespace and name have more than {_LONGEST_NAME} characters together; shorten one of them"
+            raise Nonsense(
+                f"namespace and name have more than {_LONGEST_NAME} characters together", "shorten one of them"
             )
         return self
 
@@ -94,9 +96,9 @@ class Domain(Object):
         sizes.check_sizes(self.cpu, self.memory, self.resources)
         pool = self.ioThreads is not None and self.ioThreads.supplementalPoolThreadCount is not None
         if pool != (self.ioThreadsPolicy == "supplementalPool"):
-            raise ValueError(
-                "ioThreadsPolicy: supplementalPool and ioThreads.supplementalPoolThreadCount need each other; "
-                "expected both or neither"
+            raise Nonsense(
+                "ioThreadsPolicy: supplementalPool and ioThreads.supplementalPoolThreadCount need each other",
+                "expected both or neither",
             )
         return self
 
@@ -115,8 +117,9 @@ class Domain(Object):
         memory = sizes.guest_memory(self.memory, self.resources)
         if not memory:
             raise UserError(
-                "the manifest gives the guest no memory; expected domain.memory.guest or "
-                "domain.resources.requests.memory"
+                "the manifest",
+                "gives the guest no memory",
+                "expected domain.memory.guest or domain.resources.requests.memory",
             )
         return memory
 
@@ -130,9 +133,9 @@ class Spec(Object):
     volumes: Items[Volume] = ()
     resourceClaims: Items[ResourceClaim] = ()
     accessCredentials: Annotated[
-        None, Refused("keys and passwords are propagated by KubeVirt's handler; put them into cloud-init")
+        None, Refused("keys and passwords are propagated by KubeVirt's handler", "put them into cloud-init")
     ] = None
-    utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations; use volumes")] = None
+    utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations", "use volumes")] = None
     hostname: DNSLabel | None = None
     subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
     livenessProbe: Annotated[None, _PROBES] = None
@@ -221,10 +224,10 @@ class VirtualMachineSpec(Object):
     running: bool | None = None
     dataVolumeTemplates: Annotated[Any, Ignored("the claims that they make are there before the pod")] = None
     instancetype: Annotated[
-        None, Refused("instance types are in the cluster; bring the VM with it expanded (virtctl expand)")
+        None, Refused("instance types are in the cluster", "bring the VM with it expanded (virtctl expand)")
     ] = None
     preference: Annotated[
-        None, Refused("preferences are in the cluster; bring the VM with it expanded (virtctl expand)")
+        None, Refused("preferences are in the cluster", "bring the VM with it expanded (virtctl expand)")
     ] = None
     updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
 

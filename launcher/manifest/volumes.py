@@ -6,15 +6,16 @@ from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
-from launcher.manifest.objects import Ignored, Items, Object, PassedOn, Refused
+from launcher.manifest.objects import Below, Ignored, Items, Object, PassedOn, Refused
 from launcher.manifest.scalars import DNSLabel, DNSName, Matching, PathInImage, PathOnNode, Quantity, Text, first_twice
+from program.errors import Nonsense
 
-_HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start; leave it out")
+_HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start", "leave it out")
 _MEBIBYTE = 1 << 20
 
-Image = Annotated[Text, Matching(r"\S+", "is no image; expected one like registry.example.com/disks/debian:13")]
+Image = Annotated[Text, Matching(r"\S+", "is no image", "expected one like registry.example.com/disks/debian:13")]
 VolumeLabel = Annotated[
-    Text, Matching("[ -~]{0,32}", "is no label of an ISO 9660 volume; expected at most 32 ASCII characters")
+    Text, Matching("[ -~]{0,32}", "is no label of an ISO 9660 volume", "expected at most 32 ASCII characters")
 ]
 
 Kind = Literal[
@@ -57,9 +58,9 @@ class HostDisk(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.type == "Disk" and self.capacity:
-            raise ValueError("has a capacity, but type Disk is for a file that is there; write type: DiskOrCreate")
+            raise Nonsense("has a capacity, but type Disk is for a file that is there", "write type: DiskOrCreate")
         if self.capacity is not None and self.capacity < _MEBIBYTE and self.type == "DiskOrCreate":
-            raise ValueError(f"capacity: {self.capacity} bytes; expected at least 1Mi")
+            raise Below("capacity", f"{self.capacity} bytes", "expected at least 1Mi")
         return self
 
 
@@ -102,7 +103,7 @@ class EmptyDisk(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.capacity < _MEBIBYTE:
-            raise ValueError(f"capacity: {self.capacity} bytes; expected at least 1Mi")
+            raise Below("capacity", f"{self.capacity} bytes", "expected at least 1Mi")
         return self
 
 
@@ -120,16 +121,18 @@ class CloudInit(Object):
         networks = self._filled("networkData", "networkDataBase64", "networkDataSecretRef")
         for forms in (users, networks):
             if len(forms) > 1:
-                raise ValueError(f"has both {forms[0]} and {forms[1]}; expected one of them")
+                raise Nonsense(f"has both {forms[0]} and {forms[1]}", "expected one of them")
         if not (users or networks):
-            raise ValueError("has neither user data nor network data; expected userData, userDataBase64 or secretRef")
+            raise Nonsense("has neither user data nor network data", "expected userData, userDataBase64 or secretRef")
         for name in ("userDataBase64", "networkDataBase64"):
             try:
                 # As Go reads it: padded, and lines may be broken.
                 text = (getattr(self, name) or "").replace("\r", "").replace("\n", "")
                 binascii.a2b_base64(text.encode(), strict_mode=True)
             except ValueError as error:
-                raise ValueError(f"{name}: is not base64: {str(error).lower()}") from None
+                raise Below(
+                    name, f"is not base64: {str(error).lower()}", "expected what base64 prints of the data"
+                ) from None
         return self
 
     def _filled(self, *names: str) -> list[str]:
@@ -145,7 +148,10 @@ class Sysprep(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if (self.secret is None) == (self.configMap is None):
-            raise ValueError("expected one of secret and configMap, with autounattend.xml or unattend.xml in it")
+            raise Nonsense(
+                "has neither secret nor configMap" if self.secret is None else "has both secret and configMap",
+                "expected one of them, with autounattend.xml or unattend.xml in it",
+            )
         return self
 
 
@@ -188,19 +194,19 @@ class Volume(Object):
     downwardAPI: DownwardAPIVolume | None = None
     sysprep: Sysprep | None = None
     downwardMetrics: Annotated[
-        None, Refused("the host's metrics come from KubeVirt's handler, which is not there; leave it out")
+        None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
     memoryDump: Annotated[
-        None, Refused("memory dumps are made by KubeVirt's handler, which is not there; leave it out")
+        None, Refused("memory dumps are made by KubeVirt's handler, which is not there", "leave it out")
     ] = None
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         sources = [kind for kind in KINDS if getattr(self, kind) is not None]
         if not sources:
-            raise ValueError(f"the volume {self.name!r} has no source; expected one of {', '.join(KINDS)}")
+            raise Nonsense(f"the volume {self.name!r} has no source", f"expected one of {', '.join(KINDS)}")
         if len(sources) > 1:
-            raise ValueError(f"the volume {self.name!r} has both {sources[0]} and {sources[1]}; expected one source")
+            raise Nonsense(f"the volume {self.name!r} has both {sources[0]} and {sources[1]}", "expected one source")
         return self
 
     @property
@@ -210,13 +216,13 @@ class Volume(Object):
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
-    """Raise ValueError for volumes that are one by one right and together wrong."""
+    """Raise Nonsense for volumes that are one by one right and together wrong."""
     if name := first_twice(volume.name for volume in volumes):
-        raise ValueError(f"two volumes are called {name!r}; rename one of them, and its disk")
+        raise Nonsense(f"two volumes are called {name!r}", "rename one of them, and its disk")
     for kinds, what in _ONCE.items():
         names = [volume.name for volume in volumes if volume.kind in kinds]
         if len(names) > 1:
-            raise ValueError(f"the volumes {names[0]!r} and {names[1]!r} are both {what}; expected one at most")
+            raise Nonsense(f"the volumes {names[0]!r} and {names[1]!r} are both {what}", "expected one at most")
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.

@@ -3,12 +3,12 @@ from uuid import UUID
 import pytest
 
 from launcher.claims import Device, claim
-from launcher.errors import UserError
 from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU, HostDevice, Request
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from pci.sysfs.functions import read_host
+from program.errors import UserError
 from tests.conftest import Machine
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, devices
 

@@ -15,12 +15,12 @@ from jinja2 import nodes
 from lxml import etree
 
 from launcher.domain import domain_xml
-from launcher.errors import Refusal, UserError
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.reading import read_manifest
 from launcher.running import guest
 from launcher.versions import NEWER, Version, newer_elements, shown
+from program.errors import Refusal, UserError
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
 from tests.launcher.guests import a_vm
 from tests.launcher.vms import DEBIAN_12, laid_out, vmi_text, write_vmi

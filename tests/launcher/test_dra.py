@@ -8,9 +8,9 @@ import pytest
 
 from launcher.claims import Device, Entry, EntryKind
 from launcher.dra import read_allocated
-from launcher.errors import UserError
 from launcher.manifest.hostdevices import Request, ResourceClaim
 from pci.address import PCIAddress
+from program.errors import UserError
 
 BY_NAME = ResourceClaim(name="gpus", resourceClaimName="team-gpus")
 BY_TEMPLATE = ResourceClaim(name="gpus", resourceClaimTemplateName="gpu-template")

@@ -51,7 +51,7 @@ def regenerated(request: pytest.FixtureRequest) -> None:
     rows = []
     for path, field in MODEL.items():
         mark = fate(field)
-        word, what = (mark.word, mark.why) if mark is not None else ("converted", known.get(path, ("", ""))[1])
+        word, what = (mark.word, mark.reason) if mark is not None else ("converted", known.get(path, ("", ""))[1])
         rows.append(f"| `{path}` | {word} | {what} |\n")
     head = TABLE.read_text().partition("| `spec.")[0]
     TABLE.write_text(head + "".join(rows))
@@ -70,7 +70,7 @@ def test_the_table_says_what_the_model_does(path: str) -> None:
         assert word == "converted"
         assert object_in(field.annotation) or what.strip(), "say in the last column what it becomes"
     else:
-        assert (word, what) == (mark.word, mark.why)
+        assert (word, what) == (mark.word, mark.reason)
 
 
 @pytest.mark.parametrize("path", MODEL)

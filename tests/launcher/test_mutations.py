@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from lxml import etree
 
-from launcher.errors import LauncherError
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from program.document import read_document
+from program.errors import ProgramError
 from program.problem import one_line
 from tests.launcher.cases import Case, cases
 from tests.launcher.pod.made import text_of
@@ -156,7 +156,7 @@ def text_or_line(make: Callable[[], str]) -> str | None:
     """What is made, or None where it is refused in one line."""
     try:
         return make()
-    except LauncherError as error:
+    except ProgramError as error:
         line = one_line(error)
         assert line
         assert len(line) < 2000, "an error is a line for people"

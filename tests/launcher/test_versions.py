@@ -1,8 +1,8 @@
 import pytest
 from lxml.builder import E
 
-from launcher.errors import Refusal, UserError
 from launcher.versions import NEWER, Newer, newer_elements, numbered, parse_version, refuse_newer, shown
+from program.errors import Refusal, UserError
 
 #: A domain with every element of the table.
 EVERYTHING = E.domain(

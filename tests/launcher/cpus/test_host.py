@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from launcher.cpus.host import cpuset_of_flag, cpuset_of_pod, processors_of
-from launcher.errors import Refusal, UserError
+from program.errors import Refusal, UserError
 
 V2 = "fs/cgroup/cpuset.cpus.effective"
 V1 = "fs/cgroup/cpuset/cpuset.cpus"

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.cpus.pinning import Pinning, Wanted, cells, cells_for, pin
-from launcher.errors import UserError
 from pci.processors import NUMANode, Processors
+from program.errors import UserError
 
 PAGE = 2 << 20
 

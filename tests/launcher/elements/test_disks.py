@@ -8,10 +8,10 @@ from lxml.etree import _Element as Element
 
 from launcher.elements.controllers import scsi
 from launcher.elements.disks import device_name, disks
-from launcher.errors import UserError
 from launcher.facts import BlockSizes, Facts, read_block_sizes
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from program.errors import UserError
 from tests.launcher.vms import vmi_text
 
 

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.elements.hostdev import hostdevs
-from launcher.errors import UserError
 from launcher.guest_pci.addresses import layout
 from launcher.hostdevs import Card
 from launcher.manifest.devices import Devices, Video
 from launcher.manifest.hostdevices import GPU, Display, RamFB, VirtualGPUOptions
 from pci.address import PCIAddress
+from program.errors import UserError
 
 displays = st.builds(
     Display,

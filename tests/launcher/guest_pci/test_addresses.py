@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.cpus.pinning import Cell
-from launcher.errors import UserError
 from launcher.guest_pci.addresses import SCREEN, SEATS, HostDev, Layout, Place, layout, usb
 from launcher.hostdevs import Card
 from pci.address import PCIAddress
 from pci.resource import USBAddress
+from program.errors import UserError
 
 
 def card(number: int, functions: list[int], claimed: int | None = None) -> Card:

@@ -18,7 +18,6 @@ from launcher.claims import Claim
 from launcher.cpus.host import address_bits
 from launcher.domain import domain_element, domain_xml, socket_directory
 from launcher.elements.address import guest_address
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Bridge, HostDev, Layout, Seat
 from launcher.guest_pci.bars import Hole, read_bars
@@ -30,6 +29,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running import guest
 from pci.address import PCIAddress
 from pci.host import BAR
+from program.errors import Refusal
 from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher import paths
-from launcher.errors import UserError
+from program.errors import UserError
 from tests.launcher.cases import VMS
 from tests.launcher.pod.made import container_of, pod_of, text_of, written_vm
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import UserError
 from launcher.manifest.reading import read_manifest
 from launcher.pod.memory import Memory, memory, overhead
 from launcher.quantity import written
+from program.errors import UserError
 from tests.launcher.cases import cases
 from tests.launcher.pod.made import written_vm
 from tests.launcher.vms import RTX_2060

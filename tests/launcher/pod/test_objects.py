@@ -15,9 +15,9 @@ from jsonschema import Draft7Validator
 from lxml import etree
 
 from launcher import paths
-from launcher.errors import UserError
 from launcher.pod.objects import MEMORY
 from launcher.quantity import parse_amount
+from program.errors import UserError
 from tests.launcher.cases import VMS, Case, case, cases
 from tests.launcher.pod.made import objects_of, pod_of, text_of, written_vm
 from tests.openapi import CUT, KINDS

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from launcher.errors import UserError
+from program.errors import UserError
 from tests.launcher.cases import VMS
 from tests.launcher.pod.made import container_of, text_of, written_vm
 from tests.launcher.vms import RTX_2060, RTX_3090

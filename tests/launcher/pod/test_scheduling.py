@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import UserError
+from program.errors import UserError
 from tests.launcher.pod.made import pod_of, text_of, written_vm
 
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from launcher import paths
-from launcher.errors import UserError
+from program.errors import UserError
 from tests.launcher.cases import VMS
 from tests.launcher.pod.made import container_of, objects_of, pod_of, text_of, written_vm
 
