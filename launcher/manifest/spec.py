@@ -14,9 +14,10 @@ from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
 from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
-from launcher.manifest.interfaces import Network, check_networks
+from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused
+from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume, check_volumes
@@ -24,9 +25,6 @@ from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
 _RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest")
-_PROBES = Refused(
-    "probes are asked by KubeVirt's handler", "leave it out: the pod's own readiness says whether the guest runs"
-)
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
@@ -138,8 +136,8 @@ class Spec(Object):
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations", "use volumes")] = None
     hostname: DNSLabel | None = None
     subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
-    livenessProbe: Annotated[None, _PROBES] = None
-    readinessProbe: Annotated[None, _PROBES] = None
+    livenessProbe: LivenessProbe | None = None
+    readinessProbe: Probe | None = None
     evictionStrategy: Annotated[Any, Ignored("there is no live migration: an evicted pod shuts its guest down")] = None
     affinity: Annotated[Mapping[Text, Any] | None, _SCHEDULING] = None
     dnsConfig: Annotated[Mapping[Text, Any] | None, _RESOLVER] = None
@@ -164,7 +162,15 @@ class Spec(Object):
         if self.architecture == "arm64":
             relations.check_arm64(domain.firmware, domain.features, domain.clock, domain.launchSecurity)
         relations.check_acpi_tables(domain.firmware, self.volumes)
+        for name in ("livenessProbe", "readinessProbe"):
+            check_ports(getattr(self, name), name, self.on_pods_network)
         return self
+
+    @property
+    def on_pods_network(self) -> tuple[Interface, ...]:
+        """The guest's interfaces that have the pod's own network, by which the pod's address is the guest's."""
+        others = {network.name for network in self.networks if network.pod is None}
+        return tuple(interface for interface in self.domain.devices.connected if interface.name not in others)
 
     @property
     def disks(self) -> tuple[Disk, ...]:

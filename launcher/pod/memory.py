@@ -24,6 +24,7 @@ _ARM64 = 128 * _MEBIBYTE
 _VFIO = _GIBIBYTE
 _ENCRYPTED = 256 * _MEBIBYTE
 _TPM = 53 * _MEBIBYTE
+_PROBE = 40 * _MEBIBYTE  # of the container: `gpu-launcher ctl` has 41 MB, a part of them the launcher's own pages
 _LIMITED = 100 * _MEBIBYTE
 
 
@@ -105,6 +106,7 @@ def overhead(vmi: VirtualMachineInstance) -> tuple[Part, ...]:
         Part(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
         Part(_PASST * len(devices.connected), "passt, the guest's network"),
         Part(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
+        *(Part(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(vmi)),
         Part(_ARM64 if vmi.spec.architecture == "arm64" else 0, "arm64's firmware"),
         Part(
             _VFIO if has_vfio(vmi) else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
@@ -114,6 +116,12 @@ def overhead(vmi: VirtualMachineInstance) -> tuple[Part, ...]:
         Part((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
     ]
     return tuple(part for part in parts if part.size)
+
+
+def _of_agent(vmi: VirtualMachineInstance) -> list[str]:
+    """The probes that take a process in the container, for as long as each question does."""
+    said = {"livenessProbe": vmi.spec.livenessProbe, "readinessProbe": vmi.spec.readinessProbe}
+    return [name for name, probe in said.items() if probe is not None and probe.knocks is None]
 
 
 def has_vfio(vmi: VirtualMachineInstance) -> bool:

@@ -6,8 +6,9 @@ from launcher import paths
 from launcher.errors import UserError
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
+from launcher.pod.lifecycle import grace, restart_policy
 from launcher.pod.memory import Memory, memory
+from launcher.pod.probes import probes
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
@@ -98,7 +99,7 @@ def _pod(given: Given, vmi: VirtualMachineInstance, *, image: str, block: frozen
             {"name": name, "value": paths.LIBVIRT_ROOT}
             for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
         ],
-        "readinessProbe": readiness_probe(),
+        **probes(vmi),
         "resources": container_resources(vmi, needed, node_devices),
         "securityContext": container_security(vmi, block),
         "terminationMessagePolicy": "FallbackToLogsOnError",

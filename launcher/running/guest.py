@@ -18,6 +18,8 @@ from launcher.running.events import Changed, Ending, NotStarted, Started
 from launcher.running.vm import VM
 from launcher.versions import Version, newer_elements, numbered, refuse_newer
 from pci.address import PCIAddress
+from program import errors
+from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 
@@ -175,6 +177,22 @@ def runs(domain: Any) -> bool:
         return bool(domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING)
     except libvirt.libvirtError:
         return False
+
+
+def ask_agent(domain: Any, command: str, seconds: int) -> str:
+    """What the guest's agent answers to that, in its protocol (launcher.running.agent).
+
+    Libvirt first makes sure that the agent listens, so it takes twice those seconds at most. Refusal where there is no
+    agent, where it does not answer, or where it refuses.
+    """
+    try:
+        return str(libvirt_qemu.qemuAgentCommand(domain, command, seconds, 0))
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
+            fix = "install qemu-guest-agent in the guest and start it, or wait until it has started"
+        else:
+            fix = "its log in the guest may say more"
+        raise errors.Refusal("the guest's agent", one_line(error), fix) from error
 
 
 def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:

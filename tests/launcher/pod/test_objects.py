@@ -38,6 +38,8 @@ GOLDEN = (
     "kernel-boot",
     "made-isos",
     "no-devices",
+    "probes",
+    "probes-of-the-agent",
     "realtime",
     "rng-and-vsock",
     "scheduling",
