@@ -88,6 +88,12 @@ def mounted(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], vol
     return f"{PRIVATE}/{kind}/{volume}"
 
 
+def credentials(secret: str) -> str:
+    """The directory where a secret of accessCredentials is mounted. KubeVirt's is among those of volumes, by a name
+    that a volume may have as well."""
+    return f"{PRIVATE}/access-credentials/{secret}"
+
+
 def image_volume(volume: str) -> str:
     """Where the image of a containerDisk is mounted, whole. KubeVirt's is not of a volume but of an index."""
     return f"/var/run/kubevirt/image-volumes/{volume}"

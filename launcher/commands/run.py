@@ -18,6 +18,7 @@ from launcher.running.embedded import DEFAULT_URI, root_of
 from launcher.running.plan import Plan
 from launcher.running.user import LIMITS
 from launcher.running.vm import Identity
+from launcher.storage.needs import credentials_of
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
 
@@ -72,6 +73,7 @@ def run(
         grace=vmi.spec.terminationGracePeriodSeconds,
         paused=vmi.spec.startStrategy == "Paused",
         control=control,
+        credentials=credentials_of(vmi),
     )
 
 

@@ -9,6 +9,7 @@ from launcher.manifest import relations, sizes
 from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
+from launcher.manifest.credentials import AccessCredential, check_credentials
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
@@ -130,9 +131,7 @@ class Spec(Object):
     networks: Items[Network] = ()
     volumes: Items[Volume] = ()
     resourceClaims: Items[ResourceClaim] = ()
-    accessCredentials: Annotated[
-        None, Refused("keys and passwords are propagated by KubeVirt's handler", "put them into cloud-init")
-    ] = None
+    accessCredentials: Items[AccessCredential] = ()
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations", "use volumes")] = None
     hostname: DNSLabel | None = None
     subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
@@ -153,6 +152,7 @@ class Spec(Object):
         devices = self.domain.devices
         sizes.check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
         check_volumes(self.volumes)
+        check_credentials(self.accessCredentials, self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
         check_networks(devices.interfaces, self.networks)
         check_architecture(devices, self.architecture)

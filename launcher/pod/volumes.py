@@ -142,6 +142,9 @@ def _ours(vmi: VirtualMachineInstance) -> Iterator[Mount]:
     yield _empty("tmp", "/tmp")  # noqa: S108 (the container's own)
     if kinds & {"containerDisk", "ephemeral", "cloudInitNoCloud", "cloudInitConfigDrive"}:
         yield _empty("ephemeral-disks", paths.EPHEMERAL)
+    for number, secret in enumerate(dict.fromkeys(credential.secret for credential in spec.accessCredentials)):
+        source = {"secret": {"secretName": secret}}
+        yield Mount(f"{_OURS}credentials-{number}", source, paths.credentials(secret), read_only=True)
     if "emptyDisk" in kinds:
         yield _empty("empty-disks", paths.EMPTY_DISKS)
     if "containerDisk" in kinds:

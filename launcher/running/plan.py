@@ -15,6 +15,7 @@ from typing import Any
 
 from launcher.errors import Refusal
 from launcher.running.vm import Identity
+from launcher.storage.credentials import ByAgent
 from launcher.storage.made import Need
 
 
@@ -27,6 +28,7 @@ class Plan:
     `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
     the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
     `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
+    `credentials` are for the guest's agent.
     """
 
     identity: Identity
@@ -41,6 +43,7 @@ class Plan:
     grace: float
     paused: bool = False
     control: Path | None = None
+    credentials: tuple[ByAgent, ...] = ()
 
 
 class Planner:

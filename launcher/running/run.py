@@ -9,7 +9,7 @@ from queue import Empty
 from typing import Any
 
 from launcher.errors import LauncherError
-from launcher.running import guest
+from launcher.running import credentials, guest
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Ending, NotStarted, Started
 from launcher.running.limits import let_lock
@@ -43,7 +43,7 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None]) -> Ending:
                 _log.info("%s is defined on %s", plan.domain, plan.uri)
                 if not vm.events.empty():
                     return Ending.NOT_STARTED
-                with vm.having(domain):
+                with vm.having(domain), credentials.kept(domain, plan.credentials):
                     try:
                         return _start(domain, plan, vm) or _stay(domain, plan, vm, ready)
                     finally:

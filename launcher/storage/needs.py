@@ -16,6 +16,7 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
 from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
+from launcher.storage.credentials import ByAgent, keys_in
 from launcher.storage.iso import ISO
 from launcher.storage.made import Directory, EmptyDisk, Link, Medium, Need, Overlay
 from launcher.storage.mounted import mounted_files
@@ -74,10 +75,10 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "hostDisk":
             return host_disk(volume, root)
         case "cloudInitNoCloud":
-            seed = no_cloud(vmi, volume, partial(_mounted, "secret", name, root))
+            seed = no_cloud(vmi, volume, partial(_mounted, "secret", name, root), _keys(vmi, "noCloud", root))
             return (Medium(place(paths.cloud_init_iso("noCloud", namespace, vm)), seed),)
         case "cloudInitConfigDrive":
-            drive = config_drive(vmi, volume, partial(_mounted, "secret", name, root))
+            drive = config_drive(vmi, volume, partial(_mounted, "secret", name, root), _keys(vmi, "configDrive", root))
             return (Medium(place(paths.cloud_init_iso("configdrive", namespace, vm)), drive),)
         case "serviceAccount":
             token = mounted_files(name, place(paths.SERVICE_ACCOUNT))
@@ -95,6 +96,29 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "downwardAPI":
             assert volume.downwardAPI is not None, "it is the volume's kind"
             return (_labelled("downwardapi", name, volume.downwardAPI.volumeLabel, root),)
+
+
+def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[ByAgent, ...]:
+    """The credentials that are the guest agent's to apply; they are read when it has started."""
+    found = []
+    for credential in vmi.spec.accessCredentials:
+        users: tuple[str, ...] = ()
+        if (key := credential.sshPublicKey) is not None:
+            if key.propagationMethod.qemuGuestAgent is None:
+                continue
+            users = key.propagationMethod.qemuGuestAgent.users
+        found.append(ByAgent(credential.secret, paths.below(root, paths.credentials(credential.secret)), users))
+    return tuple(found)
+
+
+def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"], root: Path) -> tuple[str, ...]:
+    """The ssh keys that cloud-init gets by this method."""
+    found: list[str] = []
+    for credential in vmi.spec.accessCredentials:
+        key = credential.sshPublicKey
+        if key is not None and getattr(key.propagationMethod, method) is not None:
+            found += keys_in(mounted_files(credential.secret, paths.below(root, paths.credentials(credential.secret))))
+    return tuple(found)
 
 
 def _mounted(kind: Mounted, name: str, root: Path) -> Mapping[str, bytes]:

@@ -25,6 +25,7 @@ from tests.processes import FIXTURES
 
 PODS = FIXTURES / "pods"
 GOLDEN = (
+    "access-credentials",
     "arm64-gpu",
     "claims-as-block-devices",
     "claims-with-file-systems",

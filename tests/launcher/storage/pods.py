@@ -85,7 +85,9 @@ def described(image: Path) -> dict[str, Any]:
 
 
 def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> None:
-    """All that the kubelet would mount for the VM's volumes."""
+    """All that the kubelet would mount for the VM's volumes and credentials."""
+    for secret in {credential.secret for credential in vmi.spec.accessCredentials}:
+        mount(root, paths.credentials(secret), {"key": b"ssh-ed25519 AAAA\n"})
     for volume in vmi.spec.volumes:
         name = volume.name
         match volume.kind:
