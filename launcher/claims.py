@@ -74,14 +74,6 @@ class LeftOver:
     variable: str
     devices: tuple[Device, ...]
 
-    def __str__(self) -> str:
-        names = ", ".join(map(str, self.devices))
-        text = f"{self.variable} has {names} left over: no entry of gpus or hostDevices asks for what the pod holds"
-        if isinstance(self.devices[0], USBAddress):
-            # KubeVirt's plugin gives all devices of a resource with several selectors for one request.
-            text += "; an entry gets one USB device, so give each a resource of its own"
-        return text
-
 
 _NOTHING: Mapping[Request, Device] = MappingProxyType({})
 
@@ -98,23 +90,13 @@ class Claimed:
 
 def claim(
     devices: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] = _NOTHING
-) -> tuple[tuple[Claim, ...], tuple[LeftOver, ...]]:
-    """A claim for each entry, in the order of the manifest, gpus first; and what is left of the variables.
+) -> Claimed:
+    """A claim for each entry that can have one; what is left of the variables; and why the other entries have none.
 
     `host`, where known, says which functions make a card (for the older dialect). `allocated` is what DRA gave for each
-    request in the manifest. UserError, naming entry, resource and variable, where a variable is unset, empty,
-    exhausted or holds what is no device, and where two entries would have one device.
+    request in the manifest; one that it lacks is left out. An error names entry, resource and variable: one that is
+    unset, empty, exhausted or holds what is no device, or two entries that would have one device.
     """
-    claimed = claim_what_is_there(devices, environ, host, allocated)
-    for error in claimed.unmet.values():
-        raise error
-    return claimed.claims, claimed.left_over
-
-
-def claim_what_is_there(
-    devices: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] = _NOTHING
-) -> Claimed:
-    """The same, with a claim for each entry that can have one. A request that `allocated` lacks is left out."""
     wanted = entries(devices)
     claims: dict[Entry, Claim] = {}
     unmet: dict[Entry, UserError] = {}

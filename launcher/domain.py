@@ -14,7 +14,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.claims import Claim
-from launcher.cpus.placement import guest_cells, pinning
+from launcher.cpus.pinning import Pinning
 from launcher.elements import (
     clock,
     commandline,
@@ -37,23 +37,27 @@ from launcher.elements import (
 )
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.hole import hole as hole_of
+from launcher.guest_pci.bars import Hole
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
-def domain_xml(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> str:
-    """The whole domain, as text that ends with a newline."""
-    return serialised(domain_element(vmi, layout, facts, usb))
-
-
 def serialised(root: Element) -> str:
+    """The domain as text, which ends with a newline."""
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
-def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> Element:
+def domain_element(
+    vmi: VirtualMachineInstance,
+    layout: Layout,
+    facts: Facts,
+    *,
+    pinned: Pinning | None = None,
+    hole: Hole | None = None,
+    usb: tuple[Claim, ...] = (),
+) -> Element:
     """The whole domain, as its root element. `usb` are the claims that have no seat."""
     domain = vmi.spec.domain
     uuid = domain_uuid(vmi)
@@ -67,9 +71,6 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
         arch=firmware.ARCHITECTURES[vmi.spec.architecture],
         machine=firmware.machine(vmi.spec),
     )
-    pinned = pinning(vmi, facts)
-    cells = layout.cells or guest_cells(vmi, pinned, facts)
-    hole = hole_of(vmi, layout, facts)
     root = etree.fromstring(chassis, _PARSER)
     os = root.find("os")
     assert os is not None, "the template has <os>"
@@ -77,12 +78,12 @@ def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, us
     root.extend(
         [
             *metadata.metadata(vmi.metadata),
-            *memory.memory(vmi, cells),
+            *memory.memory(vmi, layout.cells),
             *iothreads.iothreads(vmi),
-            *placement.placement(vmi, pinned, cells),
+            *placement.placement(vmi, pinned, layout.cells),
             firmware.sysinfo(domain, uuid),
             *features.features(vmi),
-            cpu.cpu(vmi, facts, cells, hole),
+            cpu.cpu(vmi, facts, layout.cells, hole),
             *clock.clock(domain),
             *lifecycle.lifecycle(domain),
             *lifecycle.on_crash(domain),

@@ -9,14 +9,11 @@ A group of several cards may be offered as one unit (`groups: together` in gpu-p
 unit's first address alone, and its other cards come with the first.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal
 
-from launcher.claims import Claim, Device, LeftOver, claim
-from launcher.manifest.hostdevices import Request
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.claims import Claim, Device, LeftOver
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.functions import is_on_vfio
@@ -40,18 +37,6 @@ class Card:
     def device(self) -> Device:
         """Its first function; or what it is, where that is none."""
         return self.functions[0] if self.functions else self.claim.device
-
-
-def passed_on(
-    vmi: VirtualMachineInstance,
-    environ: Mapping[str, str],
-    host: Host | None,
-    allocated: Mapping[Request, Device] = MappingProxyType({}),
-) -> tuple[tuple[Card, ...], tuple[LeftOver, ...]]:
-    """All that the guest gets for its gpus and hostDevices, and what stays behind of what the pod holds."""
-    claims, left_over = claim(vmi.spec.domain.devices, environ, host, allocated)
-    cards = whole_cards(claims, left_over, host, vmi.metadata.annotations.companions)
-    return cards, not_passed_on(left_over, cards)
 
 
 def whole_cards(

@@ -118,7 +118,7 @@ class Place:
 class Layout:
     """The guest's PCI Express as far as it is ours: the bridges, by index, and the seats, in the order of the cards.
 
-    `cells` are the guest's NUMA cells, where a topology is asked for.
+    `cells` are the guest's NUMA cells, whether cards are in them or not.
     """
 
     bridges: tuple[Bridge, ...] = ()

@@ -12,17 +12,17 @@ _ARM64_WINDOW = 512 * GIB
 _MOST_WITH_IO = {"efi": ("OVMF", 9), "bios": ("SeaBIOS", 14)}
 
 
-def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    """The hole that the domain asks for: None where none is needed, and where none that is needed can be had."""
-    found = _needed(vmi, layout, facts)
+def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Hole | None, tuple[str, ...]]:
+    """Return the hole that the domain asks for, and why the guest may not get all BARs.
+
+    None where none is needed, and where none that is needed can be had; empty where nothing speaks against it.
+    """
+    memory, is_efi = vmi.spec.domain.guest_memory, vmi.spec.efi is not None
+    found = needed(layout, facts.bars, memory=memory, is_efi=is_efi)
+    warnings = (*_of_io(vmi, layout, facts), *_of_memory(vmi, found, facts))
     if found is None or vmi.spec.architecture != "amd64" or _beyond_emulation(found, facts):
-        return None
-    return found
-
-
-def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
-    """Why the guest may not get all BARs; empty where nothing speaks against it."""
-    return (*_of_io(vmi, layout, facts), *_of_memory(vmi, layout, facts))
+        return None, warnings
+    return found, warnings
 
 
 def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
@@ -33,8 +33,7 @@ def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[s
     return (f"{cards} cards have I/O ports, and {firmware} has room for those of {most}; expected fewer such cards",)
 
 
-def _of_memory(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
-    found = _needed(vmi, layout, facts)
+def _of_memory(vmi: VirtualMachineInstance, found: Hole | None, facts: Facts) -> tuple[str, ...]:
     if found is None:
         return ()
     wants = f"the cards' BARs need {found.window // GIB} GiB of the guest's addresses"
@@ -56,11 +55,6 @@ def _of_memory(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tup
     elif found.window > MOST_OF_OVMF:
         said.append(f"{wants}, and EFI has {MOST_OF_OVMF // GIB} at most; expected fewer such cards")
     return tuple(said)
-
-
-def _needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    memory, is_efi = vmi.spec.domain.guest_memory, vmi.spec.efi is not None
-    return needed(layout, facts.bars, memory=memory, is_efi=is_efi)
 
 
 def _beyond_emulation(hole: Hole, facts: Facts) -> bool:

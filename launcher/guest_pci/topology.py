@@ -4,7 +4,8 @@
 that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
 """
 
-from launcher.cpus.placement import cells_of_nodes, pinning
+from launcher.cpus.pinning import Pinning
+from launcher.cpus.placement import cells_of_nodes, guest_cells
 from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout, Place, layout, with_seats
@@ -14,8 +15,10 @@ from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Function, Host
 
 
-def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | None, facts: Facts) -> Layout:
-    """The layout that the manifest asks for.
+def laid_out(
+    vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | None, facts: Facts, pinned: Pinning | None
+) -> Layout:
+    """The layout that the manifest asks for, with the guest's NUMA cells.
 
     UserError where there are not seats enough, where the host is not known and has to be, and where the topology is
     strict and a card cannot be where it should.
@@ -23,7 +26,7 @@ def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | 
     said = vmi.metadata.annotations
     seated = with_seats(cards)
     if said.topology == "none" or not seated:
-        return layout(cards, said.seats)
+        return layout(cards, said.seats, cells=guest_cells(vmi, pinned, facts))
     if host is None:
         raise UserError(
             f"metadata.annotations: {TOPOLOGY}: where the node has its cards is not known here; "
@@ -35,7 +38,7 @@ def laid_out(vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | 
         for card, function in functions.items()
     }
     wanted = tuple(sorted({node for node in nodes.values() if node is not None}))
-    cells = cells_of_nodes(vmi, pinning(vmi, facts), facts, wanted)
+    cells = cells_of_nodes(vmi, pinned, facts, wanted)
     cell_of = {cell.node: number for number, cell in enumerate(cells)}
     places = {}
     for card, function in functions.items():

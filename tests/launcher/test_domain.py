@@ -14,7 +14,6 @@ import pytest
 from jinja2 import nodes
 from lxml import etree
 
-from launcher.domain import domain_xml
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.reading import read_manifest
@@ -23,7 +22,7 @@ from launcher.versions import NEWER, Version, newer_elements, shown
 from program.errors import Refusal, UserError
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
 from tests.launcher.guests import a_vm
-from tests.launcher.vms import DEBIAN_12, laid_out, vmi_text, write_vmi
+from tests.launcher.vms import DEBIAN_12, domain_xml, laid_out, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")

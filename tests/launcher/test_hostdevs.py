@@ -1,12 +1,11 @@
 import pytest
 
-from launcher.claims import claim
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest.devices import Devices
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, devices
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, devices
 
 
 def cards_of(wanted: Devices, environ: dict[str, str], host: Host | None) -> tuple[Card, ...]:

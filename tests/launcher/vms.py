@@ -3,11 +3,15 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launcher.claims import claim
+from launcher import claims
+from launcher.claims import Claim, Device, LeftOver
+from launcher.domain import domain_element, serialised
+from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout, layout
-from launcher.hostdevs import whole_cards
+from launcher.hostdevs import Card, whole_cards
 from launcher.manifest.devices import Devices
-from launcher.manifest.hostdevices import GPU, HostDevice
+from launcher.manifest.hostdevices import GPU, HostDevice, Request
+from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Host
 
 #: Its libvirt, 9.0.0, is built without passt; `libvirt.getVersion()` of later ones is greater.
@@ -49,6 +53,25 @@ def devices(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tupl
     )
 
 
+def claim(
+    wanted: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] | None = None
+) -> tuple[tuple[Claim, ...], tuple[LeftOver, ...]]:
+    """A claim for each entry, and what is left over; the first error, where an entry can have none."""
+    claimed = claims.claim(wanted, environ, host, allocated or {})
+    for error in claimed.unmet.values():
+        raise error
+    return claimed.claims, claimed.left_over
+
+
+def cards_of(vmi: VirtualMachineInstance, environ: Mapping[str, str], host: Host | None) -> tuple[Card, ...]:
+    return whole_cards(*claim(vmi.spec.domain.devices, environ, host), host)
+
+
 def laid_out(wanted: Devices, environ: Mapping[str, str], host: Host | None = None) -> Layout:
     """All stages from the manifest's devices to their places."""
     return layout(whole_cards(*claim(wanted, environ, host), host))
+
+
+def domain_xml(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> str:
+    """The domain of a VM with these seats, none of whose CPUs is pinned."""
+    return serialised(domain_element(vmi, layout, facts))

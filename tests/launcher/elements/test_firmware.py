@@ -3,13 +3,12 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from launcher.domain import domain_xml
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.firmware import EFI
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import domain_xml, vmi_text
 
 
 def read(path: Path, *, domain: str = "", spec: str = "") -> VirtualMachineInstance:

@@ -16,13 +16,13 @@ from lxml.builder import E
 
 from launcher.claims import Claim
 from launcher.cpus.host import address_bits
-from launcher.domain import domain_element, domain_xml, socket_directory
+from launcher.domain import domain_element, serialised, socket_directory
 from launcher.elements.address import guest_address
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Bridge, HostDev, Layout, Seat
 from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.bars import needed as needed_of
-from launcher.guest_pci.hole import hole, warnings
+from launcher.guest_pci.hole import hole as hole_of
 from launcher.hostdevs import Card
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
@@ -61,6 +61,14 @@ def seats(count: int) -> Layout:
 def needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
     memory, is_efi = vmi.spec.domain.guest_memory, vmi.spec.efi is not None
     return needed_of(layout, facts.bars, memory=memory, is_efi=is_efi)
+
+
+def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
+    return hole_of(vmi, layout, facts)[0]
+
+
+def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
+    return hole_of(vmi, layout, facts)[1]
 
 
 def facts(*cards: tuple[int, ...], kvm: bool = True, bits: int | None = None) -> Facts:
@@ -160,7 +168,8 @@ def test_the_hosts_address_bits_are_asked_for_where_40_are_too_few(
     """QEMU's host-passthrough has them in any case."""
     gpus = [(f"gpu{number}", RTX_3090) for number in range(cards)]
     path = write_vmi(tmp_path / "vm.yaml", gpus=gpus, domain=f"{EFI}    cpu: {{model: {model}}}\n")
-    domain = domain_element(read_manifest(path), seats(cards), facts(*(A100,) * cards))
+    vmi, world = read_manifest(path), facts(*(A100,) * cards)
+    domain = domain_element(vmi, seats(cards), world, hole=hole(vmi, seats(cards), world))
     assert domain.find("devices/controller/pcihole64") is not None
     assert [element.get("mode") for element in domain.iterfind("cpu/maxphysaddr")] == found
 
@@ -340,7 +349,9 @@ def test_real_firmware_gives_every_bar_an_address(
     gpus = [("gpu0", RTX_3090), ("gpu1", RTX_3090)]
     path = write_vmi(tmp_path / "vm.yaml", gpus=gpus, domain=EFI if firmware == "efi" else "")
     vmi = read_manifest(path)
-    started_with(embedded_uri, short_dir, vmi, domain_xml(vmi, seats(2), facts(A100, A100, kvm=False)), A100)
+    world = facts(A100, A100, kvm=False)
+    domain = domain_element(vmi, seats(2), world, hole=hole(vmi, seats(2), world))
+    started_with(embedded_uri, short_dir, vmi, serialised(domain), A100)
 
 
 @pytest.mark.parametrize("name", ["large-bar-numa", "large-bar-efi-numa"])
@@ -425,5 +436,5 @@ def test_what_speaks_against_the_bars_is_a_warning_beside_the_answer(gpu_launche
     assert result.returncode == 0
     (line,) = result.stderr.splitlines()
     assert line.startswith(
-        "gpu-launcher: warning: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU"
+        "gpu-launcher: warning: BARs: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU"
     )

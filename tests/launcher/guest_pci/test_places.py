@@ -8,12 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.claims import claim
+from launcher.cpus.host import processors_of
 from launcher.cpus.pinning import Cell
 from launcher.guest_pci.addresses import Bridge, Layout, Place, Seat, layout
 from launcher.guest_pci.places import PlacedCard, pairs, placed_cards
-from launcher.guest_pci.topology import laid_out as topology_of
-from launcher.hostdevs import passed_on, whole_cards
+from launcher.hostdevs import whole_cards
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
 from pci.distance import Distance, Location, distance
@@ -22,7 +21,7 @@ from pci.processors import NUMANode, Processors
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import Case, case
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, devices, laid_out
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, cards_of, claim, devices, laid_out
 from tests.processes import FIXTURES
 
 VGPU = "11111111-0000-4000-8000-000000000001"
@@ -74,15 +73,16 @@ def distances(layout: Layout, host: Host | None = None) -> list[tuple[Distance |
 
 
 def of_vm(vm: str, environ: dict[str, str], host: Host | None) -> tuple[PlacedCard, ...]:
-    cards, _ = passed_on(read_manifest(FIXTURES / "vms" / f"{vm}.yaml"), environ, host)
+    cards = cards_of(read_manifest(FIXTURES / "vms" / f"{vm}.yaml"), environ, host)
     return placed_cards(layout(cards), host)
 
 
 def of_case(case: Case, vm: Path | None = None) -> tuple[PlacedCard, ...]:
     """The cards of a golden case, or of another manifest in its place."""
-    world, vmi = case.world(), read_manifest(vm or case.vm)
-    cards, _ = passed_on(vmi, world.environ, world.host)
-    return placed_cards(topology_of(vmi, cards, world.host, world.facts), world.host, world.facts.processors)
+    start = case.world().start(vm or case.vm)
+    assert start.layout is not None
+    assert start.pod.sysfs is not None
+    return placed_cards(start.layout, start.host, processors_of(start.pod.sysfs))
 
 
 def test_without_a_topology_all_cards_are_on_one_root_without_a_node() -> None:
@@ -177,7 +177,7 @@ def test_a_mirror_has_any_cards_as_far_apart_as_they_are(host: list[Location]) -
 
 def test_firmware_of_a_machine_of_one_node_need_not_say_where_a_card_is(machine: Machine) -> None:
     host = read_host(machine("two-gpus-one-group"))
-    cards, _ = passed_on(read_manifest(FIXTURES / "vms/one-gpu.yaml"), {RTX_2060_VARIABLE: "0000:01:00.0"}, host)
+    cards = cards_of(read_manifest(FIXTURES / "vms/one-gpu.yaml"), {RTX_2060_VARIABLE: "0000:01:00.0"}, host)
     node = NUMANode(id=0, cpus=(0, 1))
     for nodes, expected in (((), None), ((node,), 0), ((node, NUMANode(id=1, cpus=())), None)):
         card, *_ = placed_cards(layout(cards), host, Processors(nodes=nodes))

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from lxml import etree
 
-from launcher.domain import domain_xml
 from launcher.domain import socket_directory as socket_directory_of
 from launcher.errors import Refusal
 from launcher.facts import Facts
@@ -23,7 +22,7 @@ from launcher.running.sockets import socket_directory
 from launcher.running.vm import Change
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
-from tests.launcher.vms import vmi_text, write_vmi
+from tests.launcher.vms import domain_xml, vmi_text, write_vmi
 from tests.processes import running
 
 
