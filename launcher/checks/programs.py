@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from shutil import which
 
+from launcher import paths
 from launcher.checks.finding import Finding, error
 from launcher.elements.firmware import ARCHITECTURES
 from launcher.manifest.spec import VirtualMachineInstance
@@ -17,11 +18,13 @@ def programs_of(vmi: VirtualMachineInstance) -> Mapping[str, tuple[str, str]]:
     found = {f"qemu-system-{architecture}": (f"a guest of architecture {vmi.spec.architecture}", package)}
     if any(volume.kind in ("ephemeral", "containerDisk", "emptyDisk") for volume in vmi.spec.volumes):
         found["qemu-img"] = ("a volume that is written over an image, or empty", "qemu-utils")
-    if any(volume.kind in MEDIA for volume in vmi.spec.volumes):
+    if any(volume.kind in MEDIA for volume in vmi.spec.volumes if volume.name not in vmi.spec.shared):
         found["bsdtar"] = ("a volume that becomes an ISO", "libarchive-tools")
     if devices.tpm is not None and devices.tpm.enabled:
         found["swtpm"] = ("devices.tpm", "swtpm")
         found["swtpm_setup"] = ("devices.tpm", "swtpm-tools")
+    if devices.filesystems:
+        found[paths.VIRTIOFSD] = ("devices.filesystems", "virtiofsd")
     if devices.connected:
         found["passt"] = ("the pod's network", "passt")
     return found

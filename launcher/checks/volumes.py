@@ -16,7 +16,7 @@ def volumes(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[F
     """Disks of claims and of the node, where they are there, can be opened; kernels and ACPI tables are there."""
     read_only = {disk.name for disk in vmi.spec.disks if disk.target.readonly}
     for volume in vmi.spec.volumes:
-        if (path := _disk(volume, facts)) is not None:
+        if volume.name not in vmi.spec.shared and (path := _disk(volume, facts)) is not None:
             claim = volume.persistentVolumeClaim
             reads = volume.name in read_only or volume.kind == "ephemeral" or (claim is not None and claim.readOnly)
             outcome = opened(paths.below(root, path), writing=not reads)

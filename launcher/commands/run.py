@@ -12,14 +12,14 @@ from launcher.domain import domain_name, socket_directory
 from launcher.errors import Refusal, UserError
 from launcher.manifest.reading import read_manifest
 from launcher.paths import CONTROL_SOCKET
-from launcher.running.embedded import DEFAULT_URI, root_of
+from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.running.plan import Plan
 from launcher.running.user import LIMITS
 from launcher.running.vm import Identity
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
-from launcher.storage.needs import credentials_of
+from launcher.storage.needs import credentials_of, shares_of
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
 
@@ -83,6 +83,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
         paused=vmi.spec.startStrategy == "Paused",
         control=control,
         credentials=credentials_of(vmi),
+        shares=shares_of(vmi) if has_qemu_here(uri) else (),
     )
 
 

@@ -23,7 +23,11 @@ def disks(vmi: VirtualMachineInstance, facts: Facts) -> list[Element]:
 
     UserError if a disk asks for what its volume, by the facts, is not.
     """
-    sources = {volume.name: source(volume, index, vmi.metadata, facts) for index, volume in enumerate(vmi.spec.volumes)}
+    sources = {
+        volume.name: source(volume, index, vmi.metadata, facts)
+        for index, volume in enumerate(vmi.spec.volumes)
+        if volume.name not in vmi.spec.shared
+    }
     threads = assigned(vmi)
     numbers = {prefix: count() for prefix in _PREFIXES.values()}
     elements = []

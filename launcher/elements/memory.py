@@ -18,6 +18,8 @@ def memory(vmi: VirtualMachineInstance, cells: tuple[Cell, ...]) -> list[Element
         element.append(E.nosharepages())
     if vmi.is_memfd:
         element.append(E.source(type="memfd"))
+    if vmi.is_shared:
+        element.append(E.access(mode="shared"))
     if domain.cpu.passes_numa_through:
         element.append(E.allocation(mode="immediate"))
     return [element] if len(element) else []

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from launcher.manifest.disks import Disk
+from launcher.manifest.filesystems import Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
 from launcher.manifest.objects import Below, Ignored, Items, Object, Refused
@@ -83,7 +84,7 @@ class Devices(Object):
     downwardMetrics: Annotated[
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
-    filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher", "use a disk instead")] = None
+    filesystems: Items[Filesystem] = ()
 
     @property
     def connected(self) -> tuple[Interface, ...]:

@@ -13,6 +13,7 @@ from launcher.manifest.credentials import AccessCredential, check_credentials
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
+from launcher.manifest.filesystems import check_filesystems
 from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Interface, Network, check_networks
@@ -21,7 +22,7 @@ from launcher.manifest.objects import Ignored, Items, Object, OpenObject, Passed
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.volumes import Volume, check_volumes
+from launcher.manifest.volumes import Volume, check_service_account, check_volumes
 from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
@@ -134,6 +135,7 @@ class Spec(Object):
     accessCredentials: Items[AccessCredential] = ()
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations", "use volumes")] = None
     hostname: DNSLabel | None = None
+    serviceAccountName: DNSName | None = None
     subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
     livenessProbe: LivenessProbe | None = None
     readinessProbe: Probe | None = None
@@ -154,6 +156,8 @@ class Spec(Object):
         check_volumes(self.volumes)
         check_credentials(self.accessCredentials, self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
+        check_filesystems(devices.filesystems, devices.disks, self.volumes)
+        check_service_account(self.serviceAccountName, self.volumes)
         check_networks(devices.interfaces, self.networks)
         check_architecture(devices, self.architecture)
         refuse_unknown_claims((*devices.gpus, *devices.hostDevices), self.resourceClaims)
@@ -174,8 +178,14 @@ class Spec(Object):
 
     @property
     def disks(self) -> tuple[Disk, ...]:
-        """The disks of domain.devices, and those that volumes without a disk have by default."""
-        return with_default_disks(self.domain.devices.disks, self.volumes)
+        """The disks of domain.devices, and those that volumes without a disk or filesystem have by default."""
+        devices, shared = self.domain.devices, self.shared
+        return with_default_disks(devices.disks, tuple(volume for volume in self.volumes if volume.name not in shared))
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The names of the volumes that the guest mounts by virtiofs."""
+        return frozenset(filesystem.name for filesystem in self.domain.devices.filesystems)
 
     @property
     def efi(self) -> EFI | None:
@@ -205,11 +215,16 @@ class VirtualMachineInstance(Object):
 
     @property
     def is_memfd(self) -> bool:
-        """Whether memory comes from memfd: hugepages, unless the annotation kubevirt.io/memfd says no.
+        """Whether memory comes from memfd: hugepages, unless the annotation kubevirt.io/memfd says no, and what
+        virtiofsd is to map. For KubeVirt also with passt, which here is no process that maps it."""
+        if self.spec.domain.memory.hugepages is not None:
+            return self.metadata.annotations.memfd
+        return self.is_shared
 
-        For KubeVirt also with passt and virtiofs, and shared, since vhost-user maps it. Nothing here speaks vhost-user.
-        """
-        return self.spec.domain.memory.hugepages is not None and self.metadata.annotations.memfd
+    @property
+    def is_shared(self) -> bool:
+        """Whether other processes map the guest's memory: virtiofsd does, by vhost-user."""
+        return bool(self.spec.domain.devices.filesystems)
 
 
 class Template(Object):

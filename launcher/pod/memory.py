@@ -16,6 +16,7 @@ _PAGE_TABLES = 512
 
 _LAUNCHER = 80 * _MEBIBYTE  # supervisor and worker: 71 MB (PSS) beside an idle QEMU, when it was measured
 _PASST = 200 * _MEBIBYTE  # its tables for connections are 197 MiB (Debian 13's), of which an idle one has touched 31
+_VIRTIOFSD = 80 * _MEBIBYTE  # each; KubeVirt's limit of its container
 _QEMU = 50 * _MEBIBYTE
 _VCPU = 8 * _MEBIBYTE
 _IO_THREAD = 8 * _MEBIBYTE
@@ -105,6 +106,7 @@ def overhead(vmi: VirtualMachineInstance) -> tuple[Part, ...]:
         Part(_IO_THREAD, "QEMU's I/O thread"),
         Part(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
         Part(_PASST * len(devices.connected), "passt, the guest's network"),
+        Part(_VIRTIOFSD * len(devices.filesystems), "virtiofsd, for the volumes that the guest mounts"),
         Part(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
         *(Part(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(vmi)),
         Part(_ARM64 if vmi.spec.architecture == "arm64" else 0, "arm64's firmware"),

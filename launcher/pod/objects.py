@@ -14,6 +14,7 @@ from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
 from launcher.pod.volumes import (
     config_map,
+    has_token,
     keeps_state,
     mounts,
     pod_volumes,
@@ -106,17 +107,16 @@ def _pod(given: Given, vmi: VirtualMachineInstance, *, image: str, block: frozen
         "volumeMounts": volume_mounts(found),
         **({"volumeDevices": devices} if devices else {}),
     }
-    account = service_account(vmi)
     spec = {
         **passed_on(vmi),
-        "automountServiceAccountToken": account is not None,
+        "automountServiceAccountToken": has_token(vmi),
         "containers": [container],
         "enableServiceLinks": False,
         "imagePullSecrets": pull_secrets(vmi),
         "resourceClaims": resource_claims(vmi.spec),
         "restartPolicy": restart_policy(given.manifest),
         "securityContext": pod_security(vmi, block),
-        "serviceAccountName": account,
+        "serviceAccountName": service_account(vmi),
         "terminationGracePeriodSeconds": grace(vmi.spec),
         "volumes": pod_volumes(found),
     }

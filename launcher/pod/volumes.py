@@ -14,6 +14,7 @@ from launcher.manifest.spec import Metadata, VirtualMachineInstance
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.pod.plain import plain
 from launcher.quantity import written
+from program import errors
 
 #: Volumes of ours begin with it, so that they are told from the VM's, which keep their names.
 _OURS = "gpu-launcher-"
@@ -61,6 +62,12 @@ def mounts(vmi: VirtualMachineInstance, block: frozenset[str]) -> tuple[Mount, .
     UserError, by the manifest's path, for what a pod cannot mount.
     """
     for volume in vmi.spec.volumes:
+        if volume.name in block & vmi.spec.shared:
+            raise errors.UserError(
+                f"--block-volume {volume.name}",
+                "the guest mounts the volume by virtiofs",
+                "expected a claim with a file system, or its disk in devices.disks",
+            )
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
                 f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one with a claim"
@@ -107,9 +114,15 @@ def pull_secrets(vmi: VirtualMachineInstance) -> list[Object]:
 
 
 def service_account(vmi: VirtualMachineInstance) -> str | None:
-    """Whose token the guest gets; the kubelet mounts it by itself, at launcher.paths.SERVICE_ACCOUNT."""
+    """Which one the pod has: the manifest's, or the one whose token the guest gets."""
     accounts = [volume.serviceAccount for volume in vmi.spec.volumes]
-    return next((account.serviceAccountName for account in accounts if account is not None), None)
+    named = (account.serviceAccountName for account in accounts if account is not None)
+    return vmi.spec.serviceAccountName or next(named, None)
+
+
+def has_token(vmi: VirtualMachineInstance) -> bool:
+    """Whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
+    return any(volume.serviceAccount is not None for volume in vmi.spec.volumes)
 
 
 def keeps_state(vmi: VirtualMachineInstance) -> bool:
@@ -145,6 +158,8 @@ def _ours(vmi: VirtualMachineInstance) -> Iterator[Mount]:
     for number, secret in enumerate(dict.fromkeys(credential.secret for credential in spec.accessCredentials)):
         source = {"secret": {"secretName": secret}}
         yield Mount(f"{_OURS}credentials-{number}", source, paths.credentials(secret), read_only=True)
+    if spec.shared:
+        yield _empty("virtiofs", paths.VIRTIOFS)
     if "emptyDisk" in kinds:
         yield _empty("empty-disks", paths.EMPTY_DISKS)
     if "containerDisk" in kinds:
@@ -191,8 +206,8 @@ def _of_manifest(vmi: VirtualMachineInstance, block: frozenset[str]) -> Iterator
                 yield from _cloud_init(volume.name, cloud_init)
             case "configMap" | "secret" | "downwardAPI" | "sysprep":
                 yield _files(volume, index)
-            case "emptyDisk" | "serviceAccount":
-                pass  # made in an empty volume; mounted by the kubelet
+            case "emptyDisk" | "serviceAccount" | "containerPath":
+                pass  # made in an empty volume; mounted by the kubelet, or by a webhook
 
 
 def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:

@@ -17,6 +17,7 @@ from launcher.errors import Refusal
 from launcher.running.vm import Identity
 from launcher.storage.credentials import ByAgent
 from launcher.storage.made import Need
+from launcher.storage.shares import Share
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,7 @@ class Plan:
     `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
     the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
     `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
-    `credentials` are for the guest's agent.
+    `credentials` are for the guest's agent, and `shares` for virtiofsd to serve.
     """
 
     identity: Identity
@@ -44,6 +45,7 @@ class Plan:
     paused: bool = False
     control: Path | None = None
     credentials: tuple[ByAgent, ...] = ()
+    shares: tuple[Share, ...] = ()
 
 
 class Planner:

@@ -5,11 +5,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from queue import Empty
 from typing import Any
 
 from launcher.errors import LauncherError
-from launcher.running import credentials, guest
+from launcher.running import credentials, guest, virtiofs
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Ending, NotStarted, Started
 from launcher.running.limits import let_lock
@@ -39,7 +40,11 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None]) -> Ending:
     let_lock(plan.locked)  # as the preflight did, in a process that has ended
     with _root(plan), served:
         try:
-            with _place(plan, vm) as (connection, ready), guest.defined(connection, plan.xml, vm) as domain:
+            with (
+                _place(plan, vm) as (connection, ready),
+                virtiofs.served(plan.shares, partial(vm.events.put, Ending.FILES_LOST)),
+                guest.defined(connection, plan.xml, vm) as domain,
+            ):
                 _log.info("%s is defined on %s", plan.domain, plan.uri)
                 if not vm.events.empty():
                     return Ending.NOT_STARTED
@@ -82,6 +87,7 @@ def look_ahead(uri: str) -> Callable[[], None]:
 
 def tidy(plan: Plan) -> None:
     """What run() would have taken away, had its process not been killed."""
+    virtiofs.forget(plan.shares)
     with _root(plan), _place(plan, VM(plan.identity)) as (connection, _):
         if root_of(plan.uri) is not None:
             guest.forget(connection, plan.domain, plan.xml)
@@ -161,6 +167,10 @@ def _stay(domain: Any, plan: Plan, vm: VM, ready: Ready) -> Ending:
         _log.info("%s", line)
     while True:
         match vm.events.get():
+            case Ending.FILES_LOST if plan.acpi:  # its disks are still there, and have what it has not written yet
+                vm.becomes(Phase.STOPPING)
+                _stop(domain, vm, plan.grace, ready)
+                return Ending.FILES_LOST
             case Ending() as ending:
                 return ending
             case StopRequested() as stop:
@@ -187,6 +197,8 @@ def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:
         match event:
             case Ending.POWERED_OFF | Ending.REBOOTED:
                 return Ending.ON_REQUEST
+            case Ending.FILES_LOST:
+                pass  # it shuts down already
             case Ending() as ending:
                 return ending
             case StopRequested.KILL:

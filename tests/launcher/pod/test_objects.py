@@ -46,6 +46,7 @@ GOLDEN = (
     "scheduling",
     "seed-001-two-gpus",
     "tpm-persistent",
+    "virtiofs",
     "whole-machine",
 )
 CASES = cases()
