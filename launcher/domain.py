@@ -13,8 +13,8 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.claims import Claim
 from launcher.cpus.pinning import Pinning
+from launcher.devices.devices import GuestDevices
 from launcher.elements import (
     clock,
     commandline,
@@ -37,8 +37,10 @@ from launcher.elements import (
     security,
 )
 from launcher.facts import Facts
+from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole
+from launcher.manifest.devices import Devices
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
@@ -52,60 +54,72 @@ def serialised(root: Element) -> str:
 
 def domain_element(
     vmi: VirtualMachineInstance,
+    guest: Guest,
     layout: Layout,
+    devices: GuestDevices,
     facts: Facts,
     *,
     pinned: Pinning | None = None,
     hole: Hole | None = None,
-    usb: tuple[Claim, ...] = (),
 ) -> Element:
-    """The whole domain, as its root element. `usb` are the claims that have no seat."""
-    domain = vmi.spec.domain
-    uuid = domain_uuid(vmi)
-    sockets = str(socket_directory(vmi))
-    chassis = _template().render(
-        type="kvm" if facts.kvm else "qemu",
-        name=domain_name(vmi.metadata),
-        uuid=uuid,
-        memory=domain.guest_memory,
-        vcpus=domain.vcpus,
-        arch=firmware.ARCHITECTURES[vmi.spec.architecture],
-        machine=firmware.machine(vmi.spec),
-    )
-    root = etree.fromstring(chassis, _PARSER)
+    """The whole domain, as its root element. `guest` and `devices` are what `vmi` makes of them."""
+    domain, cells, uuid = vmi.spec.domain, layout.cells, domain_uuid(vmi)
+    root = _chassis(domain_name(vmi.metadata), uuid, guest, facts)
     os = root.find("os")
     assert os is not None, "the template has <os>"
-    firmware.boot(vmi, os)
+    firmware.boot(vmi.spec, guest, vmi.metadata.name, os)
     root.extend(
         [
             *metadata.metadata(vmi.metadata),
-            *memory.memory(vmi, layout.cells),
-            *iothreads.iothreads(vmi),
-            *placement.placement(vmi, pinned, layout.cells),
+            *memory.memory(guest, cells),
+            *iothreads.iothreads(guest.iothreads),
+            *placement.placement(guest, pinned, cells),
             firmware.sysinfo(domain, uuid),
-            *features.features(vmi),
-            cpu.cpu(vmi, facts, layout.cells, hole),
-            *clock.clock(domain),
-            *lifecycle.lifecycle(domain),
-            *lifecycle.on_crash(domain),
+            *features.features(domain.features, guest),
+            cpu.cpu(domain, guest, facts, cells, hole),
+            *clock.clock(domain.clock),
+            *lifecycle.lifecycle(domain.rebootPolicy),
+            *lifecycle.on_crash(domain.devices.panicDevices),
             E.devices(
                 *controllers.root_complex(hole),
-                *map(controllers.bridge, layout.bridges),
-                *controllers.controllers(vmi, usb=bool(usb)),
-                *controllers.placeholders(domain, layout),
-                *disks.disks(vmi, facts),
-                *filesystems.filesystems(domain),
-                *interfaces.interfaces(vmi, uuid),
-                *consoles.consoles(domain.devices, sockets),
-                *graphics.graphics(vmi.spec, sockets),
-                *peripherals.peripherals(vmi),
-                *hostdev.hostdevs(domain.devices, layout.seats, usb),
+                *_devices(domain.devices, guest, layout, devices, uuid, str(socket_directory(vmi))),
             ),
-            *security.launch_security(domain),
-            *commandline.command_line(vmi.spec, hole),
+            *security.launch_security(domain.launchSecurity),
+            *commandline.command_line(guest, hole),
         ]
     )
     return root
+
+
+def _chassis(name: str, uuid: UUID, guest: Guest, facts: Facts) -> Element:
+    text = _template().render(
+        type="kvm" if facts.kvm else "qemu",
+        name=name,
+        uuid=uuid,
+        memory=guest.memory,
+        vcpus=guest.vcpus,
+        arch=guest.qemu_architecture,
+        machine=guest.machine,
+    )
+    return etree.fromstring(text, _PARSER)
+
+
+def _devices(
+    asked: Devices, guest: Guest, layout: Layout, devices: GuestDevices, uuid: UUID, sockets: str
+) -> list[Element]:
+    """All but bus 0, in libvirt's order. `asked` is what the manifest has of them; `sockets` is a directory."""
+    return [
+        *map(controllers.bridge, layout.bridges),
+        *controllers.controllers(guest, devices),
+        *controllers.placeholders(guest, layout),
+        *(disks.disk(disk, guest, has_many_queues=asked.blockMultiQueue) for disk in devices.disks),
+        *filesystems.filesystems(asked.filesystems, guest),
+        *interfaces.interfaces(asked.connected, guest, uuid),
+        *consoles.consoles(asked, sockets),
+        *graphics.graphics(devices.screen, sockets),
+        *peripherals.peripherals(asked, devices.inputs, guest),
+        *hostdev.hostdevs(layout.seats, devices.displays, devices.usb),
+    ]
 
 
 def domain_name(metadata: Metadata) -> str:

@@ -2,9 +2,8 @@
 
 import sys
 
-from launcher.errors import Refusal, UserError
 from launcher.starting.start import Start
-from program.problem import one_line
+from program.errors import Refusal, UserError
 
 
 def clear(start: Start) -> None:
@@ -22,8 +21,8 @@ def clear(start: Start) -> None:
         raise errors[0]
     if errors:
         kind = UserError if isinstance(errors[0], UserError) else Refusal
-        raise kind(f"{len(errors)} things keep the VM from starting; the lines above say each, with what mends it")
+        raise kind("the VM", f"{len(errors)} things keep it from starting", "the lines above say each, with its fix")
 
 
 def _say(level: str, text: object) -> None:
-    print(f"gpu-launcher: {level}: {one_line(text)}", file=sys.stderr)
+    print(f"gpu-launcher: {level}: {text}", file=sys.stderr)

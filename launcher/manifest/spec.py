@@ -213,19 +213,6 @@ class VirtualMachineInstance(Object):
         """The guest's host name (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
         return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
 
-    @property
-    def is_memfd(self) -> bool:
-        """Whether memory comes from memfd: hugepages, unless the annotation kubevirt.io/memfd says no, and what
-        virtiofsd is to map. For KubeVirt also with passt, which here is no process that maps it."""
-        if self.spec.domain.memory.hugepages is not None:
-            return self.metadata.annotations.memfd
-        return self.is_shared
-
-    @property
-    def is_shared(self) -> bool:
-        """Whether other processes map the guest's memory: virtiofsd does, by vhost-user."""
-        return bool(self.spec.domain.devices.filesystems)
-
 
 class Template(Object):
     metadata: TemplateMetadata = TemplateMetadata()

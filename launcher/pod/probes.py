@@ -10,7 +10,7 @@ from typing import Any
 from launcher import paths
 from launcher.manifest.interfaces import Interface
 from launcher.manifest.probes import HTTPGet, Probe, TCPSocket, port_named
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.spec import Spec
 
 #: KubeVirt's LibvirtStartupDelay: seconds before the guest's own delay begins.
 _UNTIL_IT_STARTS = 10
@@ -25,9 +25,8 @@ _DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "f
 Object = dict[str, Any]
 
 
-def probes(vmi: VirtualMachineInstance) -> Object:
+def probes(spec: Spec) -> Object:
     """The container's `livenessProbe`, if the manifest has one, and its `readinessProbe`."""
-    spec = vmi.spec
     liveness = {"livenessProbe": _probe(spec.livenessProbe, spec.on_pods_network)} if spec.livenessProbe else {}
     if spec.readinessProbe is not None:
         return {**liveness, "readinessProbe": _probe(spec.readinessProbe, spec.on_pods_network)}

@@ -9,12 +9,13 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from launcher import paths
-from launcher.errors import UserError
-from launcher.manifest.spec import Metadata, VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.firmware import KernelBoot
+from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.pod.plain import plain
 from launcher.quantity import written
-from program import errors
+from program.errors import UserError
 
 #: Volumes of ours begin with it, so that they are told from the VM's, which keep their names.
 _OURS = "gpu-launcher-"
@@ -56,37 +57,39 @@ class Mount(NamedTuple):
     part: str | None = None
 
 
-def mounts(vmi: VirtualMachineInstance, block: frozenset[str]) -> tuple[Mount, ...]:
-    """All of the pod's, ours first. `block`: the volumes whose claim is a block device.
+def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mount, ...]:
+    """All of the pod's, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
 
     UserError, by the manifest's path, for what a pod cannot mount.
     """
-    for volume in vmi.spec.volumes:
-        if volume.name in block & vmi.spec.shared:
-            raise errors.UserError(
+    for volume in spec.volumes:
+        if volume.name in block & spec.shared:
+            raise UserError(
                 f"--block-volume {volume.name}",
                 "the guest mounts the volume by virtiofs",
                 "expected a claim with a file system, or its disk in devices.disks",
             )
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
-                f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one with a claim"
+                f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
             )
-    found = (*_ours(vmi), *_of_manifest(vmi, block))
+    mounts = (*_ours(spec, guest, vm), *_of_manifest(spec.volumes, block))
     sources: dict[str, Mapping[str, Any]] = {}
-    for mount in found:
+    for mount in mounts:
         if sources.setdefault(mount.name, mount.source) is not mount.source:
             raise UserError(
-                f"spec.volumes: {mount.name!r} is what a volume of the pod's is called already; rename it, and its disk"
+                "spec.volumes",
+                f"{mount.name!r} is what a volume of the pod's is called already",
+                "rename it, and its disk",
             )
-    return found
+    return mounts
 
 
-def pod_volumes(found: Iterable[Mount]) -> list[Object]:
-    return [{"name": name, **source} for name, source in {mount.name: mount.source for mount in found}.items()]
+def pod_volumes(mounts: Iterable[Mount]) -> list[Object]:
+    return [{"name": name, **source} for name, source in {mount.name: mount.source for mount in mounts}.items()]
 
 
-def volume_mounts(found: Iterable[Mount]) -> list[Object]:
+def volume_mounts(mounts: Iterable[Mount]) -> list[Object]:
     return [
         {
             "name": mount.name,
@@ -94,61 +97,58 @@ def volume_mounts(found: Iterable[Mount]) -> list[Object]:
             **({"readOnly": True} if mount.read_only else {}),
             **({"subPath": mount.part} if mount.part is not None else {}),
         }
-        for mount in found
+        for mount in mounts
         if not mount.is_block
     ]
 
 
-def volume_devices(found: Iterable[Mount]) -> list[Object]:
-    return [{"name": mount.name, "devicePath": mount.at} for mount in found if mount.is_block]
+def volume_devices(mounts: Iterable[Mount]) -> list[Object]:
+    return [{"name": mount.name, "devicePath": mount.at} for mount in mounts if mount.is_block]
 
 
-def pull_secrets(vmi: VirtualMachineInstance) -> list[Object]:
+def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[Object]:
     """With which the node gets the VM's images, each once."""
-    kernel = vmi.spec.domain.firmware.kernelBoot
-    disks = [volume.containerDisk for volume in vmi.spec.volumes if volume.containerDisk is not None]
+    disks = [volume.containerDisk for volume in volumes if volume.containerDisk is not None]
     names = [disk.imagePullSecret for disk in disks]
     if kernel is not None and kernel.container is not None:
         names.append(kernel.container.imagePullSecret)
     return [{"name": name} for name in dict.fromkeys(names) if name is not None]
 
 
-def service_account(vmi: VirtualMachineInstance) -> str | None:
+def service_account(spec: Spec) -> str | None:
     """Which one the pod has: the manifest's, or the one whose token the guest gets."""
-    accounts = [volume.serviceAccount for volume in vmi.spec.volumes]
+    accounts = [volume.serviceAccount for volume in spec.volumes]
     named = (account.serviceAccountName for account in accounts if account is not None)
-    return vmi.spec.serviceAccountName or next(named, None)
+    return spec.serviceAccountName or next(named, None)
 
 
-def has_token(vmi: VirtualMachineInstance) -> bool:
+def has_token(volumes: tuple[Volume, ...]) -> bool:
     """Whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
-    return any(volume.serviceAccount is not None for volume in vmi.spec.volumes)
+    return any(volume.serviceAccount is not None for volume in volumes)
 
 
-def keeps_state(vmi: VirtualMachineInstance) -> bool:
+def keeps_state(spec: Spec) -> bool:
     """Whether EFI's variables or the TPM's state outlive the pod."""
-    efi, tpm = vmi.spec.efi, vmi.spec.domain.devices.tpm
+    efi, tpm = spec.efi, spec.domain.devices.tpm
     return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
 
 
-def state_claim(metadata: Metadata) -> str:
+def state_claim(vm: str) -> str:
     """The claim that keeps it, as KubeVirt's is called (pkg/storage/backend-storage)."""
-    return f"persistent-state-for-{metadata.name}"
+    return f"persistent-state-for-{vm}"
 
 
-def config_map(metadata: Metadata) -> str:
+def config_map(vm: str) -> str:
     """The config map with the manifest."""
-    return f"{_OURS}{metadata.name}"
+    return f"{_OURS}{vm}"
 
 
-def _ours(vmi: VirtualMachineInstance) -> Iterator[Mount]:
-    spec, tpm = vmi.spec, vmi.spec.domain.devices.tpm
+def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
+    tpm = spec.domain.devices.tpm
     kinds = {volume.kind for volume in spec.volumes}
     kernel = spec.domain.firmware.kernelBoot
     manifest = PurePosixPath(paths.MANIFEST)
-    yield Mount(
-        f"{_OURS}manifest", {"configMap": {"name": config_map(vmi.metadata)}}, str(manifest.parent), read_only=True
-    )
+    yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map(vm)}}, str(manifest.parent), read_only=True)
     yield _empty("run", paths.LIBVIRT_ROOT)
     yield _empty("private", paths.PRIVATE)
     yield _empty("sockets", str(PurePosixPath(paths.CONTROL_SOCKET).parent))
@@ -167,10 +167,10 @@ def _ours(vmi: VirtualMachineInstance) -> Iterator[Mount]:
     if kernel is not None and kernel.container is not None:
         boot = kernel.container
         yield Mount(f"{_OURS}kernel-boot", _image(boot.image, boot.imagePullPolicy), paths.KERNEL_BOOT, read_only=True)
-    if spec.domain.memory.hugepages is not None and not vmi.is_memfd:
-        medium = f"HugePages-{written(spec.domain.memory.hugepages.pageSize)}"
+    if guest.page is not None and not guest.is_memfd:
+        medium = f"HugePages-{written(guest.page)}"
         yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
-    state = {"persistentVolumeClaim": {"claimName": state_claim(vmi.metadata)}}
+    state = {"persistentVolumeClaim": {"claimName": state_claim(vm)}}
     if spec.efi is not None and spec.efi.persistent:
         yield Mount(_STATE, state, paths.NVRAM, part="nvram")
     if tpm is not None and tpm.enabled:
@@ -187,8 +187,8 @@ def _empty(name: str, at: str) -> Mount:
     return Mount(_OURS + name, {"emptyDir": {}}, at)
 
 
-def _of_manifest(vmi: VirtualMachineInstance, block: frozenset[str]) -> Iterator[Mount]:
-    for index, volume in enumerate(vmi.spec.volumes):
+def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator[Mount]:
+    for index, volume in enumerate(volumes):
         match volume.kind:
             case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
                 yield _claim(volume, index, block)
@@ -225,8 +225,9 @@ def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
         return Mount(name, {"persistentVolumeClaim": source}, at, read_only=read_only)
     if name in _IN_DEV:
         raise UserError(
-            f"spec.volumes[{index}].name: {name!r} would be {paths.block_device(name)}, which is there already; rename "
-            "it, and its disk"
+            f"spec.volumes[{index}].name",
+            f"{name!r} would be {paths.block_device(name)}, which is there already",
+            "rename it, and its disk",
         )
     return Mount(name, {"persistentVolumeClaim": source}, paths.block_device(name), is_block=True)
 
@@ -239,8 +240,9 @@ def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
         return Mount(name, {"hostPath": {"path": str(file.parent), "type": "DirectoryOrCreate"}}, str(at.parent))
     if ":" in file.name:
         raise UserError(
-            f"spec.volumes[{index}].hostDisk.path: {disk.path!r} has a colon in its name, and Kubernetes mounts no "
-            "such path; rename the file"
+            f"spec.volumes[{index}].hostDisk.path",
+            f"{disk.path!r} has a colon in its name, and Kubernetes mounts no such path",
+            "rename the file",
         )
     return Mount(name, {"hostPath": {"path": disk.path, "type": "File"}}, str(at))
 
@@ -250,10 +252,10 @@ def _image(reference: str, pull_policy: str | None) -> Object:
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
 
 
-def _cloud_init(name: str, said: CloudInit) -> Iterator[Mount]:
+def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
     """The secrets that have user data or network data, in one directory."""
     # Of a key that both have, the later one counts: user data is in the secret of that name.
-    references = [said.networkDataSecretRef, said.secretRef]
+    references = [cloud_init.networkDataSecretRef, cloud_init.secretRef]
     secrets = list(dict.fromkeys(reference.name for reference in references if reference is not None))
     if not secrets:
         return
@@ -268,8 +270,8 @@ def _files(volume: Volume, index: int) -> Mount:
     """The files that an ISO is made from."""
     name, optional = volume.name, {"optional": True}
     if volume.configMap is not None:
-        said = volume.configMap
-        source: Object = {"configMap": {"name": said.name, **(optional if said.optional else {})}}
+        config_map = volume.configMap
+        source: Object = {"configMap": {"name": config_map.name, **(optional if config_map.optional else {})}}
         return Mount(name, source, paths.mounted("config-map", name), read_only=True)
     if volume.secret is not None:
         secret = volume.secret

@@ -57,10 +57,9 @@ class World:
         return start_of(read_manifest(vm), self.pod, Elsewhere(given=self.facts))
 
     def xml(self, vm: Path) -> str:
-        """The domain's text; the one error that there is instead, raised."""
+        """The domain's text; the first error, where there is one instead, is raised."""
         start = self.start(vm)
-        if start.errors:
-            (error,) = start.errors
+        for error in start.errors:
             raise error
         assert start.xml is not None
         return start.xml

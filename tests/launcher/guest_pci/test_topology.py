@@ -10,6 +10,7 @@ from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from pci.host import Host
 from pci.processors import NUMANode, Processors
@@ -44,7 +45,7 @@ def of_machine(
     vmi = read_manifest(vm)
     cards = cards_of(vmi, {RTX_3090_VARIABLE: value}, host)
     processors = Processors(nodes=tuple(NUMANode(id=node, cpus=(node,)) for node in range(nodes)))
-    return laid_out(vmi, cards, host, Facts(processors=processors), None)
+    return laid_out(guest_of(vmi), cards, host, Facts(processors=processors), None)
 
 
 def on_host(one: Card, host: Host) -> Way:
@@ -82,17 +83,17 @@ def test_the_guest_sees_the_gpus_of_an_hgx_at_these_addresses() -> None:
 
 
 def test_a_card_that_is_not_where_the_topology_would_have_it_says_why() -> None:
-    def said(name: str) -> list[str | None]:
+    def misplaced(name: str) -> list[str | None]:
         return [seat.misplaced for seat in of_case(name)[2].seats]
 
     unknown = "is on a NUMA node that the host's firmware does not tell"
-    assert said("topology-numa-unknown") == [f"0000:01:00.0 {unknown}; it is on bus 0, in no NUMA cell", None]
-    assert said("topology-numa-elsewhere") == [
+    assert misplaced("topology-numa-unknown") == [f"0000:01:00.0 {unknown}: it is on bus 0, in no NUMA cell", None]
+    assert misplaced("topology-numa-elsewhere") == [
         None,
-        "0000:e1:00.0 is on NUMA node 1, and the guest's CPUs are on 0; it is on bus 0, in no NUMA cell",
+        "0000:e1:00.0 is on NUMA node 1, and the guest's CPUs are on 0: it is on bus 0, in no NUMA cell",
     ]
     behind = "it is behind its switches, and in no NUMA cell"
-    assert said("topology-mirror-unknown")[:2] == [f"0000:0{n}:00.0 {unknown}; {behind}" for n in (1, 4)]
+    assert misplaced("topology-mirror-unknown")[:2] == [f"0000:0{n}:00.0 {unknown}: {behind}" for n in (1, 4)]
 
 
 def test_two_cards_of_a_unit_are_behind_one_switch_though_their_node_is_not_known() -> None:
@@ -135,5 +136,5 @@ def test_a_mediated_device_is_where_its_parent_is(tmp_path: Path) -> None:
     vm.write_text(vmi_text(gpus=[("vgpu", "nvidia.com/GRID_T4-1Q")]).replace("{name: vm}", annotations))
     vmi, host = read_manifest(vm), read_host(tmp_path)
     cards = cards_of(vmi, {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": VGPU}, host)
-    found = laid_out(vmi, cards, host, Facts(), None)
+    found = laid_out(guest_of(vmi), cards, host, Facts(), None)
     assert ([cell.node for cell in found.cells], in_guest(found)[0].node) == ([1], 0)

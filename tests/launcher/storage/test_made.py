@@ -240,8 +240,7 @@ def test_the_guest_mounts_a_volume_where_the_pod_has_it(
     socket = below(root, "/var/run/kubevirt/virtiofs-containers/data.sock")
     assert share == Share("data", below(root, place), socket, read_only)
     assert refusal(vmi, root) == (
-        "the volume 'data': cannot be read: No such file or directory; "
-        f"expected the pod to mount it at {place}"
+        f"the volume 'data': cannot be read: No such file or directory; expected the pod to mount it at {place}"
     )
     share.directory.mkdir(parents=True)
     assert needed(vmi, Facts(), root) == ()
