@@ -4,13 +4,12 @@ libvirt itself copies EFI's variables from their template and makes the TPM's st
 docs/decisions/0024.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from launcher import paths
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
@@ -18,12 +17,12 @@ from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import ByAgent, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.made import Directory, EmptyDisk, Link, Medium, Need, Overlay
+from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay
 from launcher.storage.mounted import mounted_files
 from launcher.storage.persistent import claimed_disk, host_disk
 from launcher.storage.qcow2 import refuse_unfit
 from launcher.storage.shares import Share
-from program import errors
+from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
 #: KubeVirt's, pkg/config: of what the manifest gives no label, and of sysprep.
@@ -39,7 +38,7 @@ class Needs(NamedTuple):
     claim or the node lacks what it has to bring."""
 
     needs: tuple[Need, ...]
-    refusals: tuple[errors.Refusal, ...]
+    refusals: tuple[Refusal, ...]
 
 
 def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) -> Needs:
@@ -49,8 +48,9 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
     for index, volume in enumerate(vmi.spec.volumes):
         try:
             needs += _of(vmi, volume, index, facts, root)
-        except errors.Refusal as refusal:
+        except Refusal as refusal:
             refusals.append(refusal)
+    needs += _of_firmware(vmi, root)
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(paths.below(root, paths.NVRAM)))
     return Needs(tuple(needs), tuple(refusals))
@@ -64,10 +64,11 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         return ()
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
-            claimed_disk(name, facts, root)
-            return ()
+            return claimed_disk(name, facts, root)
         case "ephemeral":
-            return (Overlay(place(paths.overlay(name)), claimed_disk(name, facts, root), "raw"),)
+            disk = claimed_disk(name, facts, root)
+            below = place(paths.claimed_disk(name, is_block=name in facts.block))
+            return *disk, Overlay(place(paths.overlay(name)), below, "raw")
         case "containerDisk":
             image = only_disk(volume, root)
             refuse_unfit(f"the volume {name!r}", image)
@@ -150,21 +151,21 @@ def _refuse_unshared(volume: Volume, facts: Facts, root: Path) -> None:
     """Refuse a volume that is no directory, or that is not what the manifest takes it for."""
     whose = f"the volume {volume.name!r}"
     if volume.name in facts.block:
-        raise errors.Refusal(whose, "its claim is a block device", "expected volumeMode: Filesystem, for virtiofs")
+        raise Refusal(whose, "its claim is a block device", "expected volumeMode: Filesystem, for virtiofs")
     directory = paths.below(root, _directory(volume))
     try:
         real = directory.resolve(strict=True)
         is_directory = real.is_dir()
     except OSError as error:
-        raise errors.Refusal(
+        raise Refusal(
             whose, f"cannot be read: {error.strerror}", f"expected the pod to mount it at {directory}"
         ) from error
     if not is_directory:
-        raise errors.Refusal(whose, f"{directory} is no directory", "expected one, for virtiofs")
+        raise Refusal(whose, f"{directory} is no directory", "expected one, for virtiofs")
     # A link on the way, in a volume, may lead anywhere.
     inside = Path("/", real.relative_to(root)) if real.is_relative_to(root := root.resolve()) else real
     if volume.kind == "containerPath" and paths.is_own(inside):
-        raise errors.Refusal(whose, f"{directory} leads to {real}, which is the launcher's own", "take the link away")
+        raise Refusal(whose, f"{directory} leads to {real}, which is the launcher's own", "take the link away")
 
 
 def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[ByAgent, ...]:
@@ -190,6 +191,21 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
     return tuple(found)
 
 
+def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
+    """Kernels and ACPI tables, which QEMU opens where they are; launcher.checks.volumes says what is missing."""
+    firmware = vmi.spec.domain.firmware
+    if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
+        for path in (boot.kernelPath, boot.initrdPath):
+            if path is not None:
+                image = paths.below(root, paths.KERNEL_BOOT)
+                yield Brought(paths.below(image, path), image, "firmware.kernelBoot")
+    if (acpi := firmware.acpi) is not None:
+        for secret, table in ((acpi.slicNameRef, "slic"), (acpi.msdmNameRef, "msdm")):
+            if secret is not None:
+                volume = paths.below(root, paths.mounted("secret", secret))
+                yield Brought(volume / f"{table}.bin", volume, "firmware.acpi")
+
+
 def _mounted(kind: Mounted, name: str, root: Path) -> Mapping[str, bytes]:
     return mounted_files(name, paths.below(root, paths.mounted(kind, name)))
 
@@ -202,6 +218,7 @@ def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:
     if not _ANSWER_FILES & {file.lower() for file in files}:
         there = ", ".join(map(repr, files)) or "nothing"
         raise Refusal(
-            f"the volume {name!r}: expected an answer file for Windows, autounattend.xml or unattend.xml; "
-            f"mounted is {there}"
+            f"the volume {name!r}",
+            f"has no answer file for Windows: mounted is {there}",
+            "expected autounattend.xml or unattend.xml",
         )

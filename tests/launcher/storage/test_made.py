@@ -273,7 +273,7 @@ def test_a_secret_without_the_key_is_named_with_the_keys_that_it_has(root: Path,
     mount(root, paths.mounted("secret", "seed"), {"user-data": b"", "password": b""})
     assert refusal(vmi, root) == (
         "the volume 'seed': the secret 'login' has no key 'userdata'; expected it, or 'userData', "
-        "with data for cloud-init; mounted is 'password', 'user-data'"
+        "with data for cloud-init, and not only 'password', 'user-data'"
     )
 
 
@@ -339,8 +339,8 @@ def test_windows_needs_an_answer_file(root: Path, tmp_path: Path) -> None:
     vmi = vmi_with(tmp_path, "{name: answers, sysprep: {configMap: {name: windows}}}")
     mount(root, paths.mounted("sysprep", "answers"), {"answers.xml": b""})
     assert refusal(vmi, root) == (
-        "the volume 'answers': expected an answer file for Windows, autounattend.xml or unattend.xml; "
-        "mounted is 'answers.xml'"
+        "the volume 'answers': has no answer file for Windows: mounted is 'answers.xml'; "
+        "expected autounattend.xml or unattend.xml"
     )
 
 
@@ -475,19 +475,18 @@ def test_a_file_of_the_nodes_is_made_once_and_stays(root: Path, tmp_path: Path) 
 
 def test_a_file_of_the_nodes_that_is_not_there_is_made_only_as_the_manifest_says(root: Path, tmp_path: Path) -> None:
     file = paths.disk_image("data", "vm.img")
-    said = f"the volume 'data': there is no {file}, which is /srv/vm.img of the node"
+    said = f"the volume 'data': {file}, which is /srv/vm.img of the node, is not there"
 
     def words(rest: str) -> str:
         return refusal(vmi_with(tmp_path, f"{{name: data, hostDisk: {{path: /srv/vm.img, {rest}}}}}"), root)
 
     assert words("type: Disk") == f"{said}; put a disk image there, or write type: DiskOrCreate with a capacity"
     assert words("type: DiskOrCreate") == f"{said}; write its capacity, with which it is made"
-    mount = str(Path(file).parent)
-    unmounted = f"{said}: {mount}: No such file or directory; expected the pod to mount it there"
+    unmounted = f"{said}: No such file or directory; expected the pod to mount it there"
     assert words("type: DiskOrCreate, capacity: 1Mi") == unmounted
     below(root, file).parent.mkdir(parents=True)
     assert words("type: DiskOrCreate, capacity: 4E").startswith(
-        f"{said}; it is to have 4000000000000000000 bytes, and "
+        f"{said}, and is to have 4000000000000000000 bytes, and "
     )
 
 
@@ -564,7 +563,7 @@ NO_ROOM = "make room in its volume, or raise the volume's size or sizeLimit"
     ("volume", "words"),
     [
         ("{name: seed, cloudInitNoCloud: {userData: x}}", NO_ROOM),
-        ("{name: data, hostDisk: {path: /disk.img, type: DiskOrCreate, capacity: 1Gi}}", NO_ROOM),
+        ("{name: data, hostDisk: {path: /data/disk.img, type: DiskOrCreate, capacity: 1Gi}}", NO_ROOM),
         ("{name: scratch, emptyDisk: {capacity: 1Gi}}", "qemu-img create"),
     ],
     ids=["iso", "raw", "qcow2"],
@@ -591,7 +590,7 @@ def test_a_full_disk_is_said_in_one_line_and_nothing_is_left(
 def test_a_program_that_is_not_installed_is_named_with_its_package() -> None:
     with pytest.raises(Refusal) as refused:
         output(("no-such-program", "--help"), package="some-package")
-    said = "no-such-program is not installed, and makes the guest's disks; install the package some-package"
+    said = "no-such-program: is not installed, and makes the guest's disks; install the package some-package"
     assert str(refused.value) == said
 
 
