@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from launcher.running import guest
 from launcher.storage.credentials import ByAgent, keys_in, passwords_in
@@ -19,8 +19,7 @@ _log = logging.getLogger(__name__)
 _LOOK = 15.0  # seconds between two looks at whether a secret has changed; the kubelet needs a minute anyway
 _LATE = 8  # looks without an agent, after which the log says so
 
-#: The keys of each user, and the password of each.
-_Wanted = tuple[dict[str, tuple[str, ...]], dict[str, str]]
+T = TypeVar("T")
 
 
 @contextmanager
@@ -51,8 +50,9 @@ class Keeper:
         self._news = threading.Event()
         self._has_agent = self._ended = False
         self._starts = 0  # of the agent
-        self._given: tuple[int, _Wanted] | None = None
-        self._complaint = ""
+        self._given: dict[tuple[str, str], object] = {}  # since the agent's start of that number
+        self._given_since = 0
+        self._complaints: set[str] = set()
 
     def agent_is(self, there: bool) -> None:
         """In libvirt's thread: the agent has connected, or is gone. What it was given may be gone with it."""
@@ -79,26 +79,37 @@ class Keeper:
             self._news.wait(_LOOK)
 
     def give(self) -> None:
-        """Have it done, unless the agent has had the same since its start. What goes wrong is in the log, once."""
-        start = self._starts
+        """Have it done, but for what the agent has had since its start. What goes wrong is in the log, once."""
+        if self._given_since != (start := self._starts):
+            self._given, self._given_since = {}, start
         try:
-            keys, passwords = wanted = self._wanted()
-            if self._given == (start, wanted):
-                return
-            for user, lines in keys.items():
-                self._set_keys(user, lines)
-                _log.info("the guest's agent has set %d ssh keys of %s", len(lines), user)
-            for user, password in passwords.items():
-                self._set_password(user, password)
-                _log.info("the guest's agent has set the password of %s", user)
+            keys, passwords = self._wanted()
         except ProgramError as error:
-            if str(error) != self._complaint and not self._ended:
-                self._complaint = str(error)
-                _log.warning("users' keys and passwords: %s", error)
-        else:
-            self._given, self._complaint = (start, wanted), ""
+            self._complain(error)
+            return
+        for user, lines in keys.items():
+            self._have("keys", user, lines, self._set_keys, f"{len(lines)} ssh keys")
+        for user, password in passwords.items():
+            self._have("password", user, password, self._set_password, "the password")
 
-    def _wanted(self) -> _Wanted:
+    def _have(self, kind: str, user: str, value: T, have: Callable[[str, T], None], what: str) -> None:
+        if self._given.get((kind, user)) == value:
+            return
+        try:
+            have(user, value)
+        except ProgramError as error:
+            self._complain(error)
+        else:
+            self._given[kind, user] = value
+            _log.info("the guest's agent has set %s of %s", what, user)
+
+    def _complain(self, error: ProgramError) -> None:
+        if str(error) not in self._complaints and not self._ended:
+            self._complaints.add(str(error))
+            _log.warning("users' keys and passwords: %s", error)
+
+    def _wanted(self) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+        """The keys of each user, and the password of each."""
         keys: dict[str, tuple[str, ...]] = {}
         passwords: dict[str, str] = {}
         for credential in self._credentials:

@@ -81,11 +81,13 @@ def test_what_the_agent_refuses_is_in_the_log_once_and_tried_again(
 ) -> None:
     agent.refuses = True
     keeper.give()
+    assert agent.tells() == [("root", "word")], "what one is refused keeps nobody else from theirs"
     keeper.give()
-    assert caplog.messages == ["users' keys and passwords: the guest's agent: knows no such user; make one"]
+    refused = "users' keys and passwords: the guest's agent: knows no such user; make one"
+    assert [line for line in caplog.messages if "has set" not in line] == [refused]
     agent.refuses = False
     keeper.give()
-    assert len(agent.tells()) == 3
+    assert agent.tells() == [("root", ["A", "B"]), ("guest", ["A", "B", "M"])]
 
 
 def test_no_password_and_no_key_is_in_the_log(keeper: Keeper, caplog: pytest.LogCaptureFixture) -> None:

@@ -166,7 +166,7 @@ class Launched:
         """Its exit code and last line; within so many seconds, with no process left and nothing in its /run."""
         code = self.program.end(seconds)
         assert self.processes() == {}
-        assert self.pod.left() == set()
+        assert self.pod.left() == set(), "\n".join(self.program.log[-4:])
         assert not any("Traceback" in line for line in self.program.log), self.program.log
         return code, self.program.log[-1] if self.program.log else ""
 
@@ -302,7 +302,7 @@ def test_a_guest_whose_virtiofsd_is_killed_is_asked_to_shut_down(pod: Pod) -> No
     assert (code, launched.program.log[-1]) == (15, last_line(Ending.FILES_LOST))
     assert any("the guest has lost the volume data: virtiofsd is gone" in line for line in launched.program.log)
     assert "INFO asking the guest to shut down; it has 60 s left" in launched.program.log
-    assert pod.left() == set()
+    assert pod.left() == set(), launched.program.log
 
 
 def test_a_guest_with_a_file_system_ends_as_any_other(pod: Pod) -> None:
@@ -313,15 +313,15 @@ def test_a_guest_with_a_file_system_ends_as_any_other(pod: Pod) -> None:
         assert launched.processes() == {}
     assert (code, launched.program.log[-1]) == (0, last_line(Ending.ON_REQUEST))
     assert not any("virtiofsd is gone" in line for line in launched.program.log)
-    assert pod.left() == set()
+    assert pod.left() == set(), launched.program.log
 
 
 def test_a_worker_that_is_killed_takes_its_virtiofsd_along(pod: Pod) -> None:
     with sharing(pod, kernels.OBEYS) as launched:
         os.kill(launched.worker, signal.SIGKILL)
-        assert launched.program.end(15) == 137
+        assert launched.program.end(15) == 137, launched.program.log
         assert launched.processes() == {}
-    assert pod.left() == set()
+    assert pod.left() == set(), launched.program.log
 
 
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
