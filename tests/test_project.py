@@ -39,6 +39,10 @@ BREACHES = {
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
     "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
+    "instancetypes-storeys": (
+        "launcher/manifest/instancetypes/kinds.py",
+        "import launcher.manifest.instancetypes.sizing",
+    ),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
     "plugin-storeys": ("plugin/cards/naming.py", "import plugin.config_file"),

@@ -9,14 +9,14 @@ import typer
 from launcher import paths
 from launcher.checks.finding import Finding, Level, as_json, error, page, said, sorted_by_level, worst
 from launcher.checks.versions import machine_type, qemu_version, versions
-from launcher.commands.options import Emulation
+from launcher.commands.options import Emulation, Instancetype, Name, Preference
 from launcher.commands.pods import SYS, Pod
 from launcher.commands.preflight import Place, Start, preflight
+from launcher.commands.vms import one_vm
 from launcher.domain import domain_element
 from launcher.elements.firmware import ARCHITECTURES
 from launcher.errors import Refusal
 from launcher.guest_pci.addresses import usb
-from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import DEFAULT_URI, is_embedded
 from launcher.running.user import become_owner_of
@@ -30,6 +30,9 @@ def check(
     vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")] = Path(
         paths.MANIFEST
     ),
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
     dev: Annotated[
@@ -44,7 +47,7 @@ def check(
     errors, with which `run` does not start it.
     """
     become_owner_of(Path(paths.READY))
-    vmi = read_manifest(vm)
+    vmi = one_vm(vm, name, instancetype, preference).instance
     if dev is None and sysfs == SYS:
         dev = Path("/dev")
     pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)

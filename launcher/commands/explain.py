@@ -16,23 +16,29 @@ from launcher.commands.options import (
     Emulation,
     Env,
     EnvFile,
+    Instancetype,
     Libvirt,
+    Name,
+    Preference,
     RawImage,
     Sysfs,
 )
 from launcher.commands.pods import address_bits_in, passed_on_in, pod_of
+from launcher.commands.vms import one_vm
 from launcher.cpus.host import cpuset_of_flag, processors_of
 from launcher.facts import Facts
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.places import placed_cards
 from launcher.guest_pci.topology import laid_out
-from launcher.manifest.reading import read_manifest
 from pci.processors import UNKNOWN
 from program.output import print_text, write_picture
 
 
 def explain(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     env: Env = None,
     env_file: EnvFile = None,
     sysfs: Sysfs = None,
@@ -51,7 +57,7 @@ def explain(
     """Say which device each gpu and host device gets, where it is in the guest, how far apart they are there and on the
     host, and what is left over."""
     pod = pod_of(env, env_file, sysfs, dra)
-    vmi = read_manifest(vm)
+    vmi = one_vm(vm, name, instancetype, preference).instance
     cards, left_over, host = passed_on_in(vmi, pod)
     processors = UNKNOWN if pod.sysfs is None else processors_of(pod.sysfs)
     facts = Facts(

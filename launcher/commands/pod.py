@@ -6,17 +6,20 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.options import VM, BlockVolume, refuse_other_volumes
+from launcher.commands.options import VM, BlockVolume, Instancetype, Name, Preference, refuse_other_volumes
+from launcher.commands.vms import every_vm
 from launcher.errors import UserError
-from launcher.manifest.reading import read_given
 from launcher.pod.documents import documents
-from launcher.pod.objects import objects
+from launcher.pod.objects import Object, objects
 from pci.resource import NODE_DEVICES
 from program.output import print_text
 
 
 def pod(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     image: Annotated[
         str | None,
         typer.Option("--image", metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
@@ -29,17 +32,16 @@ def pod(
         ),
     ] = NODE_DEVICES,
 ) -> None:
-    """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`."""
+    """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`; of several VMs, that of each."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node_devices):
         raise UserError(f"--node-devices {node_devices}: expected a domain, like {NODE_DEVICES}")
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}: expected an image, like registry.example.com/gpu-launcher:1.0")
-    given = read_given(vm)
-    refuse_other_volumes(given.instance, {"--block-volume": block_volume})
-    made = objects(
-        given,
-        image=image or f"gpu-launcher:{version('gpu-launcher')}",
-        block=frozenset(block_volume or []),
-        node_devices=node_devices,
-    )
+    image = image or f"gpu-launcher:{version('gpu-launcher')}"
+    vms = every_vm(vm, name, instancetype, preference)
+    refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
+    made: list[Object] = []
+    for given in vms:
+        block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
+        made += objects(given, image=image, block=block, node_devices=node_devices)
     print_text(documents(made))

@@ -12,12 +12,16 @@ from launcher.commands.options import (
     Emulation,
     Env,
     EnvFile,
+    Instancetype,
     Libvirt,
+    Name,
+    Preference,
     RawImage,
     Sysfs,
     refuse_other_volumes,
 )
 from launcher.commands.pods import address_bits_in, passed_on_in, pod_of, processors_in
+from launcher.commands.vms import one_vm
 from launcher.cpus.host import cpuset_of_flag
 from launcher.domain import domain_element, serialised
 from launcher.errors import UserError
@@ -25,13 +29,15 @@ from launcher.facts import BlockSizes, Facts, read_block_sizes
 from launcher.guest_pci.addresses import usb
 from launcher.guest_pci.bars import read_bars
 from launcher.guest_pci.topology import laid_out
-from launcher.manifest.reading import read_manifest
 from launcher.versions import newer_elements, parse_version, refuse_newer
 from program.output import print_text
 
 
 def render(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     env: Env = None,
     env_file: EnvFile = None,
     sysfs: Sysfs = None,
@@ -46,7 +52,7 @@ def render(
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     version = parse_version(libvirt) if libvirt is not None else None
     pod = pod_of(env, env_file, sysfs, dra)
-    vmi = read_manifest(vm)
+    vmi = one_vm(vm, name, instancetype, preference).instance
     cards, left_over, host = passed_on_in(vmi, pod)
     for unasked in left_over:
         warn(str(unasked))
@@ -54,7 +60,7 @@ def render(
         if card.missing is not None:
             warn(f"{card.claim.entry}: {card.missing}; it goes without companions that sysfs does not show")
     sizes = _block_sizes(block_size or [])
-    refuse_other_volumes(vmi, {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
+    refuse_other_volumes([vmi], {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
     facts = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),

@@ -1,13 +1,16 @@
 """The objects that run a VM, as Kubernetes' API takes them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from launcher import paths
 from launcher.errors import UserError
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
 from launcher.pod.memory import Memory, memory
+from launcher.pod.plain import plain
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
@@ -46,8 +49,10 @@ def objects(given: Given, *, image: str, block: frozenset[str], node_devices: st
 
 
 def _manifest(given: Given, vmi: VirtualMachineInstance) -> Object:
-    """The manifest as it was given, byte for byte. It can't be changed, as the pod that was made of it can't."""
-    size = len(given.text.encode())
+    """The manifest as it was given: byte for byte where the file has nothing else in it. It can't be changed, as the
+    pod that was made of it can't."""
+    text = given.text if given.text is not None else documents(map(_without_dumped, given.documents))
+    size = len(text.encode())
     if size > _LARGEST_DATA:
         raise UserError(
             f"the manifest has {size} bytes, and a ConfigMap holds {_LARGEST_DATA}; put user data into a secret, and "
@@ -60,8 +65,17 @@ def _manifest(given: Given, vmi: VirtualMachineInstance) -> Object:
         "kind": "ConfigMap",
         "metadata": metadata,
         "immutable": True,
-        "data": {file: given.text},
+        "data": {file: text},
     }
+
+
+def _without_dumped(document: Mapping[str, Any]) -> Object:
+    """An object without what a cluster's dump adds to it, which nobody reads."""
+    kept = {name: value for name, value in document.items() if name != "status"}
+    if isinstance(metadata := kept.get("metadata"), dict):
+        kept["metadata"] = {name: value for name, value in metadata.items() if name != "managedFields"}
+    found: Object = plain(kept, "the manifest")
+    return found
 
 
 def _state(given: Given, vmi: VirtualMachineInstance) -> Object:

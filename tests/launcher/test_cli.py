@@ -173,7 +173,10 @@ def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[
     [
         ("a: [", "is not YAML: line 2, column 1: "),
         (None, "cannot read the manifest: No such file or directory"),
-        ("apiVersion: kubevirt.io/v1\nkind: Pod\n", "kind: expected VirtualMachine or VirtualMachineInstance"),
+        (
+            "apiVersion: kubevirt.io/v1\nkind: Pod\n",
+            "kind: found 'Pod'; expected a VirtualMachine or VirtualMachineInstance",
+        ),
     ],
 )
 def test_a_bad_manifest_is_one_line_and_2(
