@@ -13,8 +13,8 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.claims import Claim
-from launcher.cpus.placement import guest_cells, pinning
+from launcher.cpus.pinning import Pinning
+from launcher.devices.devices import GuestDevices
 from launcher.elements import (
     clock,
     commandline,
@@ -36,70 +36,73 @@ from launcher.elements import (
     security,
 )
 from launcher.facts import Facts
+from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.hole import hole as hole_of
+from launcher.guest_pci.bars import Hole
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
-def domain_xml(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> str:
-    """The whole domain, as text that ends with a newline."""
-    return serialised(domain_element(vmi, layout, facts, usb))
-
-
 def serialised(root: Element) -> str:
+    """The domain as text, which ends with a newline."""
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
-def domain_element(vmi: VirtualMachineInstance, layout: Layout, facts: Facts, usb: tuple[Claim, ...] = ()) -> Element:
-    """The whole domain, as its root element. `usb` are the claims that have no seat."""
-    domain = vmi.spec.domain
+def domain_element(
+    vmi: VirtualMachineInstance,
+    guest: Guest,
+    layout: Layout,
+    devices: GuestDevices,
+    facts: Facts,
+    *,
+    pinned: Pinning | None = None,
+    hole: Hole | None = None,
+) -> Element:
+    """The whole domain, as its root element. `guest` and `devices` are what `vmi` makes of them."""
+    domain, cells = vmi.spec.domain, layout.cells
     uuid = domain_uuid(vmi)
     sockets = str(socket_directory(vmi))
     chassis = _template().render(
         type="kvm" if facts.kvm else "qemu",
         name=domain_name(vmi.metadata),
         uuid=uuid,
-        memory=domain.guest_memory,
-        vcpus=domain.vcpus,
-        arch=firmware.ARCHITECTURES[vmi.spec.architecture],
-        machine=firmware.machine(vmi.spec),
+        memory=guest.memory,
+        vcpus=guest.vcpus,
+        arch=guest.qemu_architecture,
+        machine=guest.machine,
     )
-    pinned = pinning(vmi, facts)
-    cells = layout.cells or guest_cells(vmi, pinned, facts)
-    hole = hole_of(vmi, layout, facts)
     root = etree.fromstring(chassis, _PARSER)
     os = root.find("os")
     assert os is not None, "the template has <os>"
-    firmware.boot(vmi, os)
+    firmware.boot(vmi.spec, guest, vmi.metadata.name, os)
     root.extend(
         [
             *metadata.metadata(vmi.metadata),
-            *memory.memory(vmi, cells),
-            *iothreads.iothreads(vmi),
-            *placement.placement(vmi, pinned, cells),
+            *memory.memory(guest, cells),
+            *iothreads.iothreads(guest.iothreads),
+            *placement.placement(guest, pinned, cells),
             firmware.sysinfo(domain, uuid),
-            *features.features(vmi),
-            cpu.cpu(vmi, facts, cells, hole),
-            *clock.clock(domain),
-            *lifecycle.lifecycle(domain),
-            *lifecycle.on_crash(domain),
+            *features.features(domain.features, guest),
+            cpu.cpu(domain, guest, facts, cells, hole),
+            *clock.clock(domain.clock),
+            *lifecycle.lifecycle(domain.rebootPolicy),
+            *lifecycle.on_crash(domain.devices.panicDevices),
             E.devices(
                 *controllers.root_complex(hole),
                 *map(controllers.bridge, layout.bridges),
-                *controllers.controllers(vmi, usb=bool(usb)),
-                *controllers.placeholders(domain, layout),
-                *disks.disks(vmi, facts),
-                *interfaces.interfaces(vmi, uuid),
+                *controllers.controllers(guest, devices),
+                *controllers.placeholders(guest, layout),
+                *(disks.disk(disk, guest, has_many_queues=domain.devices.blockMultiQueue) for disk in devices.disks),
+                *interfaces.interfaces(domain.devices.connected, guest, uuid),
                 *consoles.consoles(domain.devices, sockets),
-                *graphics.graphics(vmi.spec, sockets),
-                *peripherals.peripherals(vmi),
-                *hostdev.hostdevs(domain.devices, layout.seats, usb),
+                *graphics.graphics(devices.screen, sockets),
+                *peripherals.peripherals(domain.devices, devices.inputs, guest),
+                *hostdev.hostdevs(layout.seats, devices.displays, devices.usb),
             ),
-            *security.launch_security(domain),
-            *commandline.command_line(vmi.spec, hole),
+            *security.launch_security(domain.launchSecurity),
+            *commandline.command_line(guest, hole),
         ]
     )
     return root

@@ -37,7 +37,12 @@ BREACHES = {
     "sysfs-storeys": ("pci/sysfs/attribute.py", "import pci.sysfs.functions"),
     "program-storeys": ("program/problem.py", "import program.errors"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
+    "starting-storeys": ("launcher/starting/pod.py", "import launcher.starting.start"),
+    "starting": ("launcher/running/run.py", "import launcher.starting.pod"),
+    "start": ("launcher/starting/start.py", "import launcher.storage.needs"),
     "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
+    "guest": ("launcher/guest_pci/bars.py", "import launcher.manifest.annotations"),
+    "devices-storeys": ("launcher/devices/sources.py", "import launcher.devices.disks"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "instancetypes-storeys": (
         "launcher/manifest/instancetypes/kinds.py",

@@ -60,6 +60,17 @@ def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
             yield from _strange(card, host)
 
 
+def not_whole(cards: Iterable[Card]) -> Iterator[Finding]:
+    """Cards that may lack functions, for a domain that is printed and not started."""
+    for card in cards:
+        if card.missing is not None:
+            yield warning(
+                card.claim.entry,
+                f"{card.missing}, and so it goes without companions",
+                "expected the sysfs of the pod's node: name a copy of it with --sysfs, as gpu-plugin record makes it",
+            )
+
+
 def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_runs: bool) -> Iterator[Finding]:
     """The nodes are there and can be opened. With `guest_runs`, it is the guest that has its groups open."""
     if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:

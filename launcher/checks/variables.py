@@ -1,16 +1,9 @@
-"""The manifest's entries against what the pod was given for them."""
+"""What the pod was given, against the manifest's entries."""
 
 from collections.abc import Iterable, Iterator
 
-from launcher.checks.finding import Finding, Level, said, warning
-from launcher.claims import Entry, LeftOver
-from launcher.errors import UserError
-
-
-def of_entries(unmet: Iterable[tuple[Entry, UserError]]) -> Iterator[Finding]:
-    """Entries that have no device, each with why."""
-    for entry, why in unmet:
-        yield said(Level.ERROR, why, entry)
+from launcher.checks.finding import Finding, warning
+from launcher.claims import LeftOver
 
 
 def of_left_over(left_over: Iterable[LeftOver]) -> Iterator[Finding]:

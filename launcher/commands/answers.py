@@ -1,28 +1,31 @@
-"""What the user gets on stderr: warnings."""
+"""What the user gets on stderr: warnings, and all errors where there are several."""
 
 import sys
 
-from launcher.facts import Facts
-from launcher.guest_pci import hole
-from launcher.guest_pci.addresses import Layout
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.starting.start import Start
+from program.errors import Refusal, UserError
 from program.problem import one_line
 
 
-def warn_of_bars(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> None:
-    for warning in hole.warnings(vmi, layout, facts):
-        warn(warning)
+def clear(start: Start) -> None:
+    """Say the warnings, and raise what keeps the VM from starting.
+
+    Where that are several errors, each is said, and what is raised ends the program as the first one would alone.
+    """
+    errors = start.errors
+    if len(errors) > 1:
+        for error in errors:
+            say("error", error)
+    for warning in start.warnings:
+        say("warning", warning)
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        kind = UserError if isinstance(errors[0], UserError) else Refusal
+        raise kind(
+            "", f"{len(errors)} things keep the VM from starting", "the lines above say each, with what mends it"
+        )
 
 
-def warn_of_misplaced(layout: Layout) -> None:
-    for seat in layout.seats:
-        if seat.misplaced is not None:
-            warn(f"{seat.claim.entry}: {seat.misplaced}")
-
-
-def warn(text: str) -> None:
-    say("warning", text)
-
-
-def say(level: str, text: str) -> None:
+def say(level: str, text: object) -> None:
     print(f"gpu-launcher: {level}: {one_line(text)}", file=sys.stderr)

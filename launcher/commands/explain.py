@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from launcher import explain as explaining
-from launcher.commands.answers import warn_of_bars, warn_of_misplaced
+from launcher.commands.offline import offline
 from launcher.commands.options import (
     DRA,
     VM,
@@ -23,13 +23,9 @@ from launcher.commands.options import (
     RawImage,
     Sysfs,
 )
-from launcher.commands.pods import address_bits_in, passed_on_in, pod_of
 from launcher.commands.vms import one_vm
-from launcher.cpus.host import cpuset_of_flag, processors_of
-from launcher.facts import Facts
-from launcher.guest_pci.bars import read_bars
-from launcher.guest_pci.places import placed_cards
-from launcher.guest_pci.topology import laid_out
+from launcher.cpus.host import processors_of
+from launcher.guest_pci.locations import located_cards
 from pci.processors import UNKNOWN
 from program.output import print_text, write_picture
 
@@ -56,24 +52,27 @@ def explain(
 ) -> None:
     """Say which device each gpu and host device gets, where it is in the guest, how far apart they are there and on the
     host, and what is left over."""
-    pod = pod_of(env, env_file, sysfs, dra)
-    vmi = one_vm(vm, name, instancetype, preference).instance
-    cards, left_over, host = passed_on_in(vmi, pod)
-    processors = UNKNOWN if pod.sysfs is None else processors_of(pod.sysfs)
-    facts = Facts(
-        kvm=not emulation,
-        cpus=cpuset_of_flag(cpuset),
-        processors=processors,
-        address_bits=address_bits_in(pod),
-        bars=read_bars(pod.sysfs, cards),
+    start = offline(
+        one_vm(vm, name, instancetype, preference).instance,
+        env=env,
+        env_file=env_file,
+        sysfs=sysfs,
+        dra=dra,
+        emulation=emulation,
+        block_volume=block_volume,
+        raw_image=raw_image,
+        block_size=block_size,
+        cpuset=cpuset,
+        libvirt=libvirt,
     )
-    layout = laid_out(vmi, cards, host, facts)
-    warn_of_misplaced(layout)
-    warn_of_bars(vmi, layout, facts)
-    placed = placed_cards(layout, host, processors)
+    assert start.layout is not None, "nothing was refused"
+    # The stages read them only where the guest is to get some.
+    processors = UNKNOWN if start.pod.sysfs is None else processors_of(start.pod.sysfs)
+    placed = located_cards(start.layout, start.host, processors)
     if svg is not None:
         from launcher.guest_pci.picture import picture
 
-        write_picture(picture(f"{vmi.metadata.namespace}/{vmi.metadata.name}", placed, layout, host), svg)
-    found = explaining.explanation(cards, layout, placed, left_over, host)
+        metadata = start.vmi.metadata
+        write_picture(picture(f"{metadata.namespace}/{metadata.name}", placed, start.layout, start.host), svg)
+    found = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
     print_text(explaining.as_json(found) if as_json else explaining.table(found))

@@ -6,18 +6,20 @@ from typing import Annotated
 
 import typer
 
+from launcher.commands.answers import clear
 from launcher.commands.options import Emulation, Instancetype, Name, Preference
-from launcher.commands.pods import SYS, Pod
-from launcher.commands.preflight import Place, cleared
 from launcher.commands.vms import one_vm
-from launcher.domain import domain_name, domain_xml, socket_directory
+from launcher.domain import domain_name, socket_directory
 from launcher.errors import UserError
-from launcher.guest_pci.addresses import usb
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, root_of
 from launcher.running.plan import Plan
 from launcher.running.user import LIMITS
 from launcher.running.vm import Identity
+from launcher.starting.here import Here
+from launcher.starting.pod import SYS, this_pod
+from launcher.starting.start import Start, start_of
+from program import errors
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
 
@@ -59,17 +61,26 @@ def run(
     control = socket or _control_socket(connect, root_of(connect))  # a URI that is wrong is said before anything else
     _refuse_what_was_not_done(user, give, limits)
     vmi = one_vm(vm, name, instancetype, preference).instance
-    pod = Pod(environ=os.environ, sysfs=sysfs, dra=None, offline=False)
-    start = cleared(vmi, pod, Place(uri=connect, emulation=emulation))
-    metadata = vmi.metadata
+    start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation))
+    try:
+        clear(start)
+    except errors.UserError as error:
+        raise errors.Refusal(*error.problem) from error  # whoever wrote the variables, it is not who calls this
+    return _plan(start, connect, control)
+
+
+def _plan(start: Start, uri: str, control: Path | None) -> Plan:
+    assert start.xml is not None, "nothing was refused"
+    assert start.layout is not None, "nothing was refused"
+    vmi, metadata = start.vmi, start.vmi.metadata
     return Plan(
         identity=Identity(metadata.namespace, metadata.name, str(metadata.uid or "")),
         domain=domain_name(metadata),
-        xml=domain_xml(vmi, start.layout, start.facts, usb(start.cards)),
+        xml=start.xml,
         numbers=start.layout.numbers(),
         sockets=socket_directory(vmi),
         needs=start.needs,
-        uri=connect,
+        uri=uri,
         locked=start.locked,
         acpi=vmi.spec.domain.features.acpi.enabled,
         grace=vmi.spec.terminationGracePeriodSeconds,

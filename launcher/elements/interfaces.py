@@ -10,22 +10,22 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements.virtio import virtio_driver, virtio_model
+from launcher.guest import Guest
 from launcher.manifest.interfaces import Interface, Port
-from launcher.manifest.spec import Domain, VirtualMachineInstance
 
 
-def interfaces(vmi: VirtualMachineInstance, uuid: UUID) -> list[Element]:
+def interfaces(connected: tuple[Interface, ...], guest: Guest, uuid: UUID) -> list[Element]:
     """Return the network cards of the domain with this UUID."""
-    return [_interface(interface, vmi.spec.domain, uuid) for interface in vmi.spec.domain.devices.connected]
+    return [_interface(interface, guest, uuid) for interface in connected]
 
 
-def _interface(interface: Interface, domain: Domain, uuid: UUID) -> Element:
+def _interface(interface: Interface, guest: Guest, uuid: UUID) -> Element:
     is_virtio = interface.model == "virtio"
     element = E.interface(
         E.mac(address=interface.macAddress or _mac(interface, uuid)),
-        E.model(type=virtio_model(domain) if is_virtio else interface.model),
+        E.model(type=virtio_model(guest) if is_virtio else interface.model),
         E.backend(type="passt"),
-        *(virtio_driver(domain) if is_virtio else []),
+        *(virtio_driver(guest) if is_virtio else []),
         *_forwarded(interface.ports),
         type="user",
     )

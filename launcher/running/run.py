@@ -36,7 +36,7 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None]) -> Ending:
     what libvirt refuses. A stop that is requested of the VM asks the guest to shut down and ends it after
     its grace period, at once where that is the request, or where the guest has no ACPI to be asked by.
     """
-    let_lock(plan.locked)  # as the preflight did, in a process that has ended
+    let_lock(plan.locked)  # as the planner did (launcher.starting.here), in a process that has ended
     with _root(plan), served:
         try:
             with _place(plan, vm) as (connection, ready), guest.defined(connection, plan.xml, vm) as domain:

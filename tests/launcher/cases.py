@@ -12,23 +12,17 @@ comment is the error, whole.
 import argparse
 import re
 import shlex
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.claims import entries
-from launcher.cpus.host import cpuset_of_flag, processors_of
-from launcher.domain import domain_xml
-from launcher.dra import read_allocated
+from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, read_block_sizes
-from launcher.guest_pci.addresses import usb
-from launcher.guest_pci.bars import read_bars
-from launcher.guest_pci.topology import laid_out
-from launcher.hostdevs import passed_on
 from launcher.manifest.reading import read_manifest
+from launcher.starting.elsewhere import Elsewhere
+from launcher.starting.pod import Pod
+from launcher.starting.start import Start, start_of
 from launcher.versions import Version, parse_version
 from pci.host import Host
-from pci.processors import UNKNOWN
 from pci.sysfs.functions import read_host
 from tests.processes import FIXTURES
 
@@ -51,19 +45,24 @@ _FLAGS.add_argument("--block-size", action="append", default=[], type=read_block
 class World:
     """All that a domain is made of beside its manifest."""
 
-    environ: Mapping[str, str]
-    sysfs: Path | None
-    host: Host | None
-    dra: Path | None
+    pod: Pod
     facts: Facts
 
-    def xml(self, vm: Path) -> str:
+    @property
+    def host(self) -> Host | None:
+        return None if self.pod.sysfs is None else read_host(self.pod.sysfs)
+
+    def start(self, vm: Path) -> Start:
         """All stages, from the manifest's text to the domain's."""
-        vmi = read_manifest(vm)
-        allocated = read_allocated(entries(vmi.spec.domain.devices), vmi.spec.resourceClaims, self.dra)
-        cards, _ = passed_on(vmi, self.environ, self.host, allocated)
-        facts = replace(self.facts, bars=read_bars(self.sysfs, cards))
-        return domain_xml(vmi, laid_out(vmi, cards, self.host, facts), facts, usb(cards))
+        return start_of(read_manifest(vm), self.pod, Elsewhere(given=self.facts))
+
+    def xml(self, vm: Path) -> str:
+        """The domain's text; the first error, where there is one instead, is raised."""
+        start = self.start(vm)
+        for error in start.errors:
+            raise error
+        assert start.xml is not None
+        return start.xml
 
 
 @dataclass(frozen=True)
@@ -96,16 +95,16 @@ class Case:
     def world(self, *more: str) -> World:
         """What the flags say; `more` of them may be given."""
         flags = _FLAGS.parse_args([*self.flags, *more])
-        sysfs = FIXTURES / "sysfs" / flags.sysfs if flags.sysfs else None
         return World(
-            environ=dict(setting.split("=", 1) for setting in flags.env),
-            sysfs=sysfs,
-            host=read_host(sysfs) if sysfs else None,
-            dra=FIXTURES / "dra" / flags.dra if flags.dra else None,
+            pod=Pod(
+                environ=dict(setting.split("=", 1) for setting in flags.env),
+                sysfs=FIXTURES / "sysfs" / flags.sysfs if flags.sysfs else None,
+                dra=FIXTURES / "dra" / flags.dra if flags.dra else None,
+                offline=True,
+            ),
             facts=Facts(
                 kvm=not flags.emulation,
                 cpus=cpuset_of_flag(flags.cpuset),
-                processors=processors_of(sysfs) if sysfs else UNKNOWN,
                 block=frozenset(flags.block_volume),
                 raw_images=frozenset(flags.raw_image),
                 block_sizes=dict(flags.block_size),

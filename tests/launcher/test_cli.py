@@ -1,7 +1,6 @@
 """gpu-launcher as people call it: a process, its arguments, its environment, what it prints and its exit code."""
 
 import json
-import re
 import subprocess
 from pathlib import Path
 
@@ -37,7 +36,7 @@ def test_without_env_the_pods_environment_counts(gpu_launcher: Command, machine:
 
 def test_without_env_and_sysfs_this_machines_sys_counts(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", ONE_GPU, env={RTX_2060_VARIABLE: "00ff:ff:1f.0"})
-    assert "00ff:ff:1f.0 is not in sysfs; it goes without companions" in result.stderr
+    assert "00ff:ff:1f.0 is not in sysfs, and so it goes without companions" in result.stderr
     assert result.returncode == 0
 
 
@@ -45,7 +44,8 @@ def test_what_an_old_libvirt_does_not_know_is_printed_and_named(gpu_launcher: Co
     result = gpu_launcher("render", FIXTURES / "vms" / "acpi-msdm.yaml")
     assert (result.stdout, result.returncode) == (golden("acpi-msdm"), 0)
     assert result.stderr == (
-        "gpu-launcher: warning: <table type='msdm'> of firmware.acpi.msdmNameRef needs libvirt 11.2.0\n"
+        "gpu-launcher: warning: firmware.acpi.msdmNameRef: <table type='msdm'> needs libvirt 11.2.0; "
+        "say with --libvirt which one it is for, and what that does not know is refused\n"
     )
 
 
@@ -69,8 +69,9 @@ def test_without_sysfs_function_0_goes_alone_and_stderr_says_so(gpu_launcher: Co
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:01:00.0")
     assert (result.stdout, result.returncode) == (golden("rtx-2060-without-sysfs"), 0)
     assert result.stderr == (
-        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 was not looked up: there is no --sysfs; "
-        "it goes without companions that sysfs does not show\n"
+        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 was not looked up: there is no --sysfs, and so it goes "
+        "without companions; expected the sysfs of the pod's node: name a copy of it with --sysfs, as gpu-plugin "
+        "record makes it\n"
     )
 
 
@@ -78,7 +79,7 @@ def test_an_address_that_is_not_in_sysfs_goes_alone_and_stderr_says_so(gpu_launc
     sys = machine("two-rtx-3090")
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0", "--sysfs", sys)
     assert result.stdout.count("<hostdev") == 1
-    assert "0000:86:00.0 is not in sysfs; it goes without companions" in result.stderr
+    assert "0000:86:00.0 is not in sysfs, and so it goes without companions" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -110,7 +111,7 @@ def test_env_wins_over_the_env_file(gpu_launcher: Command, tmp_path: Path) -> No
 def test_what_is_left_over_is_a_warning(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", ONE_GPU, "--env", f"{RTX_2060_VARIABLE}=0000:86:00.0,0000:af:00.0")
     assert result.returncode == 0
-    assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE} has 0000:af:00.0 left over")
+    assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE}: has 0000:af:00.0 left over")
 
 
 @pytest.mark.parametrize("command", ["render", "explain"])
@@ -120,8 +121,9 @@ def test_a_card_of_an_unknown_node_is_a_warning(command: str, gpu_launcher: Comm
     result = gpu_launcher(command, vm, cards, "--sysfs", machine("lab-modern"))
     assert result.returncode == 0
     assert result.stderr == (
-        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 is on a NUMA node that the host's firmware does not tell; "
-        "it is on bus 0, in no NUMA cell\n"
+        "gpu-launcher: warning: gpu 'gpu1': 0000:01:00.0 is on a NUMA node that the host's firmware does not tell: "
+        "it is on bus 0, in no NUMA cell; let the kubelet's topology manager give CPUs of the card's node, or leave "
+        "gpu-launcher.dev/topology out\n"
     )
 
 
@@ -173,10 +175,7 @@ def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[
     [
         ("a: [", "is not YAML: line 2, column 1: "),
         (None, "cannot read the manifest: No such file or directory"),
-        (
-            "apiVersion: kubevirt.io/v1\nkind: Pod\n",
-            "kind: found 'Pod'; expected a VirtualMachine or VirtualMachineInstance",
-        ),
+        ("apiVersion: kubevirt.io/v1\nkind: Pod\n", "kind: found 'Pod'; expected a VirtualMachine or"),
     ],
 )
 def test_a_bad_manifest_is_one_line_and_2(
@@ -245,8 +244,8 @@ def test_a_pod_runs_on_the_cpus_of_its_cgroup(gpu_launcher: Command, copied_mach
     assert (result.stdout, result.returncode) == ("", 1)
 
 
-def test_explain_takes_what_render_takes_and_says_who_gets_what(gpu_launcher: Command, machine: Machine) -> None:
-    flags = [VALUE + "0000:01:00.0,0000:86:00.0", "--sysfs", machine("rtx-2060"), "--emulation", "--block-volume", "a"]
+def test_explain_says_who_gets_what(gpu_launcher: Command, machine: Machine) -> None:
+    flags = [VALUE + "0000:01:00.0,0000:86:00.0", "--sysfs", machine("rtx-2060"), "--emulation"]
     result = gpu_launcher("explain", ONE_GPU, *flags)
     rows = [line.split()[:4] for line in result.stdout.splitlines()]
     assert rows[:3] == [
@@ -255,13 +254,14 @@ def test_explain_takes_what_render_takes_and_says_who_gets_what(gpu_launcher: Co
         ["0000:01:00.1", "audio", "0000:01:00.1", "1"],
     ]
     assert result.stdout.endswith(f"left over: 0000:86:00.0 of {RTX_2060_VARIABLE}\n")
-    assert (result.stderr, result.returncode) == ("", 0)
+    assert result.stderr.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE}: has 0000:86:00.0 left over")
+    assert (result.stderr.count("\n"), result.returncode) == (1, 0)
 
 
 def test_explain_is_json_for_programs(gpu_launcher: Command) -> None:
     result = gpu_launcher("explain", ONE_GPU, VALUE + "0000:01:00.0", "--json")
     (entry,) = json.loads(result.stdout)["entries"]
-    assert (entry["variable"], entry["alias"], result.stderr) == (RTX_2060_VARIABLE, "ua-gpu-gpu1", "")
+    assert (entry["variable"], entry["alias"]) == (RTX_2060_VARIABLE, "ua-gpu-gpu1")
 
 
 def test_explain_says_what_render_would_refuse(gpu_launcher: Command) -> None:
@@ -286,15 +286,6 @@ def test_without_a_flag_what_dra_gave_is_read_in_the_pod_and_nowhere_else(gpu_la
     offline = gpu_launcher("render", vm, "--env", "X=1")
     assert offline.stderr.endswith(f"expected --dra DIR, a copy of the pod's {of_the_pod}\n")
     assert (in_the_pod.returncode, offline.returncode) == (2, 2)
-
-
-def test_explain_has_every_flag_of_render(gpu_launcher: Command) -> None:
-    renders, explains = (
-        set(re.findall(r"^ +(--[a-z-]+)", gpu_launcher(command, "--help").stdout, re.MULTILINE))
-        for command in ("render", "explain")
-    )
-    assert explains - renders == {"--json", "--svg"}
-    assert {"--env", "--sysfs", "--dra"} <= renders == renders & explains
 
 
 @pytest.mark.parametrize("seed", ["0", "1", "4294967295"])

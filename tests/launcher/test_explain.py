@@ -2,18 +2,18 @@
 
 import json
 
+from launcher.claims import Request
 from launcher.explain import Explanation, as_json, explanation, table
 from launcher.guest_pci.addresses import layout
-from launcher.guest_pci.places import placed_cards
-from launcher.hostdevs import passed_on
-from launcher.manifest.hostdevices import Request
+from launcher.guest_pci.locations import located_cards
+from launcher.hostdevs import not_passed_on, whole_cards
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import case
-from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE
+from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE, claim
 from tests.processes import FIXTURES
 
 VGPU = "11111111-0000-4000-8000-000000000001"
@@ -24,9 +24,10 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     """A manifest of fixtures/vms; `allocated` has the address that DRA gave for each request of the claim gpus."""
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
     given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
-    cards, left_over = passed_on(vmi, environ, host, given)
+    claims, left_over = claim(vmi.spec.domain.devices.entries, environ, host, given)
+    cards = whole_cards(claims, left_over, host)
     seated = layout(cards)
-    return explanation(cards, seated, placed_cards(seated, host), left_over, host)
+    return explanation(cards, seated, located_cards(seated, host), not_passed_on(left_over, cards), host)
 
 
 def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:
@@ -94,7 +95,7 @@ def test_a_distance_on_a_host_that_was_not_read_is_not_known() -> None:
 
 def test_pairs_that_differ_are_marked_and_counted_by_how_they_do() -> None:
     hgx = case("hgx-a100-8-gpu").world()
-    found = table(explained("eight-gpus", dict(hgx.environ), hgx.host))
+    found = table(explained("eight-gpus", dict(hgx.pod.environ), hgx.host))
     assert found.count(" *  ") + found.count(" *\n") == 2 * 28
     assert found.endswith(
         "* 4 pairs: same switch on the host, same root in the guest\n"

@@ -4,6 +4,7 @@ from uuid import UUID
 from lxml import etree
 
 from launcher.elements.interfaces import interfaces
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.vms import vmi_text
@@ -35,10 +36,11 @@ def test_under_sev_a_virtio_card_asks_before_it_reads_and_no_card_has_firmware(t
     sev = "    firmware: {bootloader: {efi: {secureBoot: false}}}\n    launchSecurity: {sev: {}}\n"
     for model, iommu in (("virtio", ["on"]), ("e1000e", [])):
         said = vmi(tmp_path / "vm.yaml", f"name: default, model: {model}, passt: {{}}", sev)
-        (element,) = interfaces(said, ONE)
+        (element,) = interfaces(said.spec.domain.devices.connected, guest_of(said), ONE)
         assert [driver.get("iommu") for driver in element.iterfind("driver")] == iommu
         assert etree.tostring(element.findall("rom")[0]) == b'<rom enabled="no"/>'
 
 
 def addresses(said: VirtualMachineInstance, uuid: UUID) -> list[str]:
-    return [mac.get("address", "") for element in interfaces(said, uuid) for mac in element.iterfind("mac")]
+    elements = interfaces(said.spec.domain.devices.connected, guest_of(said), uuid)
+    return [mac.get("address", "") for element in elements for mac in element.iterfind("mac")]

@@ -9,7 +9,8 @@ import pytest
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.topology import laid_out
-from launcher.hostdevs import Card, passed_on
+from launcher.hostdevs import Card
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from pci.host import Host
 from pci.processors import NUMANode, Processors
@@ -18,18 +19,17 @@ from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.launcher.cases import case
 from tests.launcher.guest_pci.test_addresses import Way, distance, in_guest, levels
 from tests.launcher.vms import RTX_3090 as RESOURCE
-from tests.launcher.vms import RTX_3090_VARIABLE, vmi_text
+from tests.launcher.vms import RTX_3090_VARIABLE, cards_of, vmi_text
 
 GPU = RTX_3090[:1]
 VGPU = "11111111-0000-4000-8000-000000000001"
 
 
 def of_case(name: str) -> tuple[tuple[Card, ...], Host, Layout]:
-    world = case(name).world()
-    vmi = read_manifest(case(name).vm)
-    cards, _ = passed_on(vmi, world.environ, world.host)
-    assert world.host is not None
-    return cards, world.host, laid_out(vmi, cards, world.host, world.facts)
+    start = case(name).world().start(case(name).vm)
+    assert start.host is not None
+    assert start.layout is not None
+    return start.cards, start.host, start.layout
 
 
 def of_machine(
@@ -43,9 +43,9 @@ def of_machine(
     annotations = f"{{name: vm, annotations: {{gpu-launcher.dev/topology: {topology}}}}}"
     vm.write_text(vmi_text(gpus=gpus).replace("{name: vm}", annotations))
     vmi = read_manifest(vm)
-    cards, _ = passed_on(vmi, {RTX_3090_VARIABLE: value}, host)
+    cards = cards_of(vmi, {RTX_3090_VARIABLE: value}, host)
     processors = Processors(nodes=tuple(NUMANode(id=node, cpus=(node,)) for node in range(nodes)))
-    return laid_out(vmi, cards, host, Facts(processors=processors))
+    return laid_out(guest_of(vmi), cards, host, Facts(processors=processors), None)
 
 
 def on_host(one: Card, host: Host) -> Way:
@@ -135,6 +135,6 @@ def test_a_mediated_device_is_where_its_parent_is(tmp_path: Path) -> None:
     annotations = "{name: vm, annotations: {gpu-launcher.dev/topology: numa}}"
     vm.write_text(vmi_text(gpus=[("vgpu", "nvidia.com/GRID_T4-1Q")]).replace("{name: vm}", annotations))
     vmi, host = read_manifest(vm), read_host(tmp_path)
-    cards, _ = passed_on(vmi, {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": VGPU}, host)
-    found = laid_out(vmi, cards, host, Facts())
+    cards = cards_of(vmi, {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": VGPU}, host)
+    found = laid_out(guest_of(vmi), cards, host, Facts(), None)
     assert ([cell.node for cell in found.cells], in_guest(found)[0].node) == ([1], 0)

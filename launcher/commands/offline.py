@@ -1,0 +1,53 @@
+"""What `render` and `explain` have in common: their flags, as a pod and a place, and the start that these give."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from launcher.commands.answers import clear
+from launcher.commands.options import refuse_other_volumes
+from launcher.cpus.host import cpuset_of_flag
+from launcher.errors import UserError
+from launcher.facts import BlockSizes, Facts, read_block_sizes
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.starting.elsewhere import Elsewhere
+from launcher.starting.pod import pod_of
+from launcher.starting.start import Start, start_of
+from launcher.versions import parse_version
+
+
+def offline(
+    vmi: VirtualMachineInstance,
+    *,
+    env: list[str] | None,
+    env_file: Path | None,
+    sysfs: Path | None,
+    dra: Path | None,
+    emulation: bool,
+    block_volume: list[str] | None,
+    raw_image: list[str] | None,
+    block_size: list[str] | None,
+    cpuset: str | None,
+    libvirt: str | None,
+) -> Start:
+    """Return what would be started, with its warnings said; raise what keeps it from that."""
+    version = parse_version(libvirt) if libvirt is not None else None
+    pod = pod_of(env, env_file, sysfs, dra)
+    sizes = _block_sizes(block_size or [])
+    refuse_other_volumes([vmi], {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
+    given = Facts(
+        kvm=not emulation,
+        cpus=cpuset_of_flag(cpuset),
+        block=frozenset(block_volume or []),
+        raw_images=frozenset(raw_image or []),
+        block_sizes=sizes,
+    )
+    start = start_of(vmi, pod, Elsewhere(given=given, libvirt=version))
+    clear(start)
+    return start
+
+
+def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:
+    try:
+        return dict(map(read_block_sizes, settings))
+    except ValueError as error:
+        raise UserError(f"--block-size {error}") from error
