@@ -128,7 +128,8 @@ def table() -> tuple[Row, ...]:
     """What becomes of each."""
     with tempfile.TemporaryDirectory(prefix="published-") as folder:
         return tuple(
-            Row(found, run("render", found, *_world(found, Path(folder))), run("pod", found)) for found in manifests()
+            Row(found, run("render", found, *_world(found, Path(folder))), run("pod", found, "--start"))
+            for found in manifests()
         )
 
 

@@ -23,7 +23,6 @@ from launcher.commands.options import (
     RawImage,
     Sysfs,
 )
-from launcher.commands.vms import one_vm
 from launcher.cpus.host import processors_of
 from launcher.guest_pci.locations import located_cards
 from pci.processors import UNKNOWN
@@ -53,7 +52,10 @@ def explain(
     """Say which device each gpu and host device gets, where it is in the guest, how far apart they are there and on the
     host, and what is left over."""
     start = offline(
-        one_vm(vm, name, instancetype, preference).instance,
+        vm,
+        name=name,
+        instancetype=instancetype,
+        preference=preference,
         env=env,
         env_file=env_file,
         sysfs=sysfs,

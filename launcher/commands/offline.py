@@ -5,10 +5,10 @@ from pathlib import Path
 
 from launcher.commands.answers import clear
 from launcher.commands.options import refuse_other_volumes
+from launcher.commands.vms import one_vm
 from launcher.cpus.host import cpuset_of_flag
 from launcher.errors import UserError
 from launcher.facts import BlockSizes, Facts, read_block_sizes
-from launcher.manifest.spec import VirtualMachineInstance
 from launcher.starting.elsewhere import Elsewhere
 from launcher.starting.pod import pod_of
 from launcher.starting.start import Start, start_of
@@ -16,8 +16,11 @@ from launcher.versions import parse_version
 
 
 def offline(
-    vmi: VirtualMachineInstance,
+    vm: Path,
     *,
+    name: str | None,
+    instancetype: Path | None,
+    preference: Path | None,
     env: list[str] | None,
     env_file: Path | None,
     sysfs: Path | None,
@@ -32,16 +35,18 @@ def offline(
     """Return what would be started, with its warnings said; raise what keeps it from that."""
     version = parse_version(libvirt) if libvirt is not None else None
     pod = pod_of(env, env_file, sysfs, dra)
+    given = one_vm(vm, name, instancetype, preference)
+    vmi = given.instance
     sizes = _block_sizes(block_size or [])
     refuse_other_volumes([vmi], {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
-    given = Facts(
+    facts = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
-        block=frozenset(block_volume or []),
+        block=given.block.union(block_volume or []),
         raw_images=frozenset(raw_image or []),
         block_sizes=sizes,
     )
-    start = start_of(vmi, pod, Elsewhere(given=given, libvirt=version))
+    start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))
     clear(start)
     return start
 

@@ -6,9 +6,11 @@ from typing import Annotated
 
 import typer
 
+from launcher.commands.answers import say
 from launcher.commands.options import VM, BlockVolume, Instancetype, Name, Preference, refuse_other_volumes
 from launcher.commands.vms import every_vm
 from launcher.errors import UserError
+from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import Object, objects
 from pci.resource import NODE_DEVICES
@@ -31,6 +33,12 @@ def pod(
             "--node-devices", metavar="DOMAIN", help="The domain of the resources that are /dev/kvm and the like."
         ),
     ] = NODE_DEVICES,
+    start: Annotated[
+        bool, typer.Option("--start", help="Start a VM that is not to run: Halted, running: false, or neither.")
+    ] = False,
+    no_datavolumes: Annotated[
+        bool, typer.Option("--no-datavolumes", help="Leave out DataVolumes: the claims of its templates are there.")
+    ] = False,
 ) -> None:
     """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`; of several VMs, that of each."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node_devices):
@@ -43,5 +51,10 @@ def pod(
     made: list[Object] = []
     for given in vms:
         block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
-        made += objects(given, image=image, block=block, node_devices=node_devices)
+        made += objects(
+            given, image=image, block=block, node_devices=node_devices, start=start, imports=not no_datavolumes
+        )
+        if no_datavolumes and (left_out := data_volumes(given)):
+            names = ", ".join(volume["metadata"]["name"] for volume in left_out)
+            say("warning", f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     print_text(documents(made))

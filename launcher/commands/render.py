@@ -17,7 +17,6 @@ from launcher.commands.options import (
     RawImage,
     Sysfs,
 )
-from launcher.commands.vms import one_vm
 from program.output import print_text
 
 
@@ -39,7 +38,10 @@ def render(
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     start = offline(
-        one_vm(vm, name, instancetype, preference).instance,
+        vm,
+        name=name,
+        instancetype=instancetype,
+        preference=preference,
         env=env,
         env_file=env_file,
         sysfs=sysfs,

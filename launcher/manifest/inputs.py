@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from launcher.manifest.scalars import shown
+from launcher.manifest.volumes import is_block
 from program.document import NotYAML, read_documents
 from program.errors import UserError
 
@@ -44,7 +45,8 @@ class TypeObject(NamedTuple):
 class Input:
     """A file's objects, in their order. `file` is what an error calls it, and `text` all that is in it.
 
-    `others`: what is passed over, as `Service web`. `alone`: whether the file has one document, which is a VM.
+    `others`: what is passed over, as `Service web`. `block`: the claims among it that are block devices. `alone`:
+    whether the file has one document, which is a VM.
     """
 
     file: str
@@ -52,6 +54,7 @@ class Input:
     vms: tuple[Object, ...] = ()
     types: tuple[TypeObject, ...] = ()
     others: tuple[str, ...] = ()
+    block: frozenset[str] = frozenset()
     alone: bool = False
 
 
@@ -84,6 +87,7 @@ def read_input(path: Path) -> Input:
         vms=vms,
         types=types,
         others=tuple(called(found) for found in objects if id(found) not in ours),
+        block=frozenset(name for found in objects if (name := _block_claim(found)) is not None),
         alone=len(documents) == 1 and bool(vms) and vms[0] is documents[0].value,
     )
 
@@ -135,6 +139,12 @@ def _vms(objects: list[Object]) -> tuple[Object, ...]:
 
 def _is_type(found: Object) -> bool:
     return found.get("kind") in TYPE_KINDS and _group(found) in (None, _TYPES_GROUP)
+
+
+def _block_claim(found: Object) -> str | None:
+    """Return the name of a claim, or of a DataVolume, that says it is a block device; None for anything else."""
+    is_claim = found.get("kind") in ("PersistentVolumeClaim", "DataVolume")
+    return names_of(found)[1] if is_claim and is_block(found.get("spec")) else None
 
 
 def _group(found: Object) -> str | None:

@@ -12,6 +12,7 @@ from launcher.manifest.inputs import Input
 from launcher.manifest.objects import Below, Object, object_in
 from launcher.manifest.scalars import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
+from launcher.manifest.volumes import is_block
 from program.errors import Nonsense, UserError
 
 _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
@@ -31,13 +32,15 @@ class Given(NamedTuple):
     """A VM that was given. `namespace` is None if it says none.
 
     `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
-    file's, where there is nothing but this VM in it. `notes`: what a user wants to know of how it was read.
+    file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
+    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read.
     """
 
     manifest: VirtualMachine | VirtualMachineInstance
     namespace: str | None
     documents: tuple[inputs.Object, ...]
     text: str | None
+    block: frozenset[str]
     notes: tuple[str, ...]
 
     @property
@@ -134,8 +137,25 @@ def _read_vm(
     if not vm["metadata"].get("name"):
         name = manifest.metadata.name
         notes = (*notes, f"{subject}metadata.generateName: the VM is called {name} here; write a name for another one")
-    alone = given.alone and not used
-    return Given(manifest, vm["metadata"].get("namespace") or None, (vm, *used), given.text if alone else None, notes)
+    return Given(
+        manifest=manifest,
+        namespace=vm["metadata"].get("namespace") or None,
+        documents=(vm, *used),
+        text=given.text if given.alone and not used else None,
+        block=_block(manifest, given.block),
+        notes=notes,
+    )
+
+
+def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[str]) -> frozenset[str]:
+    """Return the volumes over one of these claims, or over the claim of a template that says it is a block device."""
+    if isinstance(manifest, VirtualMachineInstance):
+        volumes = manifest.spec.volumes
+    else:
+        volumes = manifest.spec.template.spec.volumes
+        templates = manifest.spec.dataVolumeTemplates
+        claims |= {template.metadata.name for template in templates if is_block(template.spec)}
+    return frozenset(volume.name for volume in volumes if volume.claim in claims)
 
 
 def checked(kind: type[Model], document: inputs.Object, subject: str, origins: Origins | None = None) -> Model:

@@ -9,6 +9,7 @@ from launcher.manifest import relations, sizes
 from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
+from launcher.manifest.datavolumes import DataVolumeTemplate, check_templates
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
@@ -277,10 +278,15 @@ class VirtualMachineSpec(Object):
     template: Template
     runStrategy: Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None = None
     running: bool | None = None
-    dataVolumeTemplates: Annotated[Any, Ignored("the claims that they make are there before the pod")] = None
+    dataVolumeTemplates: Items[DataVolumeTemplate] = ()
     instancetype: InstancetypeMatcher | None = None
     preference: PreferenceMatcher | None = None
     updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_templates(self.dataVolumeTemplates, self.template.spec.volumes)
+        return self
 
 
 class VirtualMachine(Object):

@@ -210,9 +210,24 @@ class Volume(Object):
         return self
 
     @property
+    def claim(self) -> str | None:
+        """The claim that the guest writes to; a DataVolume's has its name. None for a volume of another kind."""
+        if self.dataVolume is not None:
+            return self.dataVolume.name
+        return self.persistentVolumeClaim.claimName if self.persistentVolumeClaim is not None else None
+
+    @property
     def kind(self) -> Kind:
         """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+
+def is_block(spec: object) -> bool:
+    """Return whether the spec of a claim, or of a DataVolume, says that it is a block device."""
+    if not isinstance(spec, Mapping):
+        return False
+    claims = (spec, spec.get("pvc"), spec.get("storage"))
+    return any(isinstance(claim, Mapping) and claim.get("volumeMode") == "Block" for claim in claims)
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:

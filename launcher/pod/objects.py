@@ -8,6 +8,7 @@ from launcher.errors import UserError
 from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
+from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
 from launcher.pod.memory import Memory, memory
@@ -38,15 +39,22 @@ _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
 Object = dict[str, Any]
 
 
-def objects(given: Given, *, image: str, block: frozenset[str], node_devices: str) -> tuple[Object, ...]:
-    """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, and the Pod.
+def objects(
+    given: Given, *, image: str, block: frozenset[str], node_devices: str, start: bool = False, imports: bool = True
+) -> tuple[Object, ...]:
+    """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
+    its templates, with `imports`, and the Pod.
 
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
-    resources that are /dev/kvm and the like. UserError, by the manifest's path, for what no pod can be.
+    resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. UserError, by the
+    manifest's path, for what no pod can be.
     """
     vm = given.instance.metadata
     claims = [_state(given, vm)] if keeps_state(given.instance.spec) else []
-    return (_manifest(given, vm), *claims, _pod(given, image=image, block=block, node_devices=node_devices))
+    volumes = data_volumes(given) if imports else ()
+    restart = restart_policy(given.manifest, start=start)
+    pod = _pod(given, restart, image=image, block=block | given.block, node_devices=node_devices)
+    return (_manifest(given, vm), *claims, *volumes, pod)
 
 
 def _manifest(given: Given, vm: Metadata) -> Object:
@@ -98,7 +106,7 @@ def _state(given: Given, vm: Metadata) -> Object:
     }
 
 
-def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) -> Object:
+def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_devices: str) -> Object:
     vmi = given.instance
     vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
     needed = memory(spec.domain, guest)
@@ -130,7 +138,7 @@ def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) 
         "enableServiceLinks": False,
         "imagePullSecrets": pull_secrets(spec.volumes, spec.domain.firmware.kernelBoot),
         "resourceClaims": resource_claims(spec),
-        "restartPolicy": restart_policy(given.manifest),
+        "restartPolicy": restart,
         "securityContext": pod_security(spec, guest, block),
         "serviceAccountName": account,
         "terminationGracePeriodSeconds": grace(spec),
