@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pci.address import PCIAddress
 from pci.host import BAR
 from pci.processors import UNKNOWN, Processors
+from program.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +45,13 @@ class Facts:
 
 
 def read_block_sizes(setting: str) -> tuple[str, BlockSizes]:
-    """`NAME=LOGICAL/PHYSICAL/DISCARD`, or `NAME=SIZE` where they are one; ValueError for anything else."""
-    name, _, said = setting.partition("=")
-    sizes = said.split("/")
+    """Read `NAME=LOGICAL/PHYSICAL/DISCARD`, or `NAME=SIZE` if they are one; UserError for anything else."""
+    name, _, numbers = setting.partition("=")
+    sizes = numbers.split("/")
     if not name or len(sizes) not in (1, 3) or not all(size.isascii() and size.isdigit() for size in sizes):
-        raise ValueError(f"{setting}: expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes, like data=512/4096/4096")
-    numbers = [int(size) for size in sizes] * (3 // len(sizes))
-    return name, BlockSizes(*numbers)
+        raise UserError(
+            f"--block-size {setting}",
+            "is no volume's block sizes",
+            "expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes, like data=512/4096/4096",
+        )
+    return name, BlockSizes(*[int(size) for size in sizes] * (3 // len(sizes)))

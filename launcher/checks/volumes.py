@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 
 from launcher import paths
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import error
 from launcher.checks.opening import because, is_missing, opened
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
+from program.finding import Finding
 
 
 def volumes(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:

@@ -1,14 +1,12 @@
 """What `render` and `explain` have in common: their flags, as a pod and a place, and the start that these give."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 from launcher.commands.answers import clear
 from launcher.commands.options import refuse_other_volumes
 from launcher.commands.vms import one_vm
 from launcher.cpus.host import cpuset_of_flag
-from launcher.errors import UserError
-from launcher.facts import BlockSizes, Facts, read_block_sizes
+from launcher.facts import Facts, read_block_sizes
 from launcher.starting.elsewhere import Elsewhere
 from launcher.starting.pod import pod_of
 from launcher.starting.start import Start, start_of
@@ -37,7 +35,7 @@ def offline(
     pod = pod_of(env, env_file, sysfs, dra)
     given = one_vm(vm, name, instancetype, preference)
     vmi = given.instance
-    sizes = _block_sizes(block_size or [])
+    sizes = dict(map(read_block_sizes, block_size or []))
     refuse_other_volumes([vmi], {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
     facts = Facts(
         kvm=not emulation,
@@ -49,10 +47,3 @@ def offline(
     start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))
     clear(start)
     return start
-
-
-def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:
-    try:
-        return dict(map(read_block_sizes, settings))
-    except ValueError as error:
-        raise UserError(f"--block-size {error}") from error

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from launcher.errors import UserError
 from launcher.manifest.spec import VirtualMachineInstance
+from program.errors import UserError
 
 # The options that render and explain share.
 VM = Annotated[
@@ -79,4 +79,5 @@ def refuse_other_volumes(vmis: Sequence[VirtualMachineInstance], given: Mapping[
     volumes = [volume.name for vmi in vmis for volume in vmi.spec.volumes]
     for flag, names in given.items():
         if other := next((name for name in names or () if name not in volumes), None):
-            raise UserError(f"{flag} {other}: the manifest has no such volume; expected one of {', '.join(volumes)}")
+            known = f"expected one of {', '.join(volumes)}" if volumes else "leave it out: it has no volumes"
+            raise UserError(f"{flag} {other}", "the manifest has no such volume", known)

@@ -9,11 +9,11 @@ import typer
 from launcher.commands.answers import say
 from launcher.commands.options import VM, BlockVolume, Instancetype, Name, Preference, refuse_other_volumes
 from launcher.commands.vms import every_vm
-from launcher.errors import UserError
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import Object, objects
 from pci.resource import NODE_DEVICES
+from program.errors import UserError
 from program.output import print_text
 
 
@@ -42,9 +42,9 @@ def pod(
 ) -> None:
     """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`; of several VMs, that of each."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node_devices):
-        raise UserError(f"--node-devices {node_devices}: expected a domain, like {NODE_DEVICES}")
+        raise UserError(f"--node-devices {node_devices}", "is no domain", f"expected one like {NODE_DEVICES}")
     if image is not None and not re.fullmatch(r"[!-~]+", image):
-        raise UserError(f"--image {image}: expected an image, like registry.example.com/gpu-launcher:1.0")
+        raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
     image = image or f"gpu-launcher:{version('gpu-launcher')}"
     vms = every_vm(vm, name, instancetype, preference)
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})

@@ -10,7 +10,6 @@ from launcher.commands.answers import clear
 from launcher.commands.options import Emulation, Instancetype, Name, Preference
 from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
-from launcher.errors import UserError
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, root_of
 from launcher.running.plan import Plan
@@ -20,6 +19,7 @@ from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
 from program import errors
+from program.errors import UserError
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
 
@@ -92,11 +92,13 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
 def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:
     """The first process has handed over already (launcher.running.user), by what it could read of the arguments."""
     if user is None and (give or limits):
-        raise UserError("--give and --raise: expected --user=UID as well, whom they are for")
+        raise UserError("--give and --raise", "are for nobody", "expected --user=UID as well, whom they are for")
     if user is not None and user != os.geteuid():
-        raise UserError(f"--user {user}: expected it in one word, --user={user}; so are --give=PATH and --raise=LIMIT")
+        raise UserError(
+            f"--user {user}", "is two words", f"expected one, --user={user}, as --give=PATH and --raise=LIMIT are one"
+        )
     if unknown := [limit for limit in limits or () if limit not in LIMITS]:
-        raise UserError(f"--raise={unknown[0]}: expected {' or '.join(LIMITS)}")
+        raise UserError(f"--raise={unknown[0]}", "is no limit that it raises", f"expected {' or '.join(LIMITS)}")
 
 
 def _control_socket(uri: str, root: Path | None) -> Path | None:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from launcher.commands.answers import say
 from launcher.manifest.reading import Given, read_every, read_given
+from program.problem import one_line
 
 
 def one_vm(path: Path, name: str | None, instancetype: Path | None, preference: Path | None) -> Given:
@@ -21,5 +22,5 @@ def _types(instancetype: Path | None, preference: Path | None) -> dict[str, Path
 
 def _told(given: Given) -> Given:
     for note in given.notes:
-        say("note", note)
+        say("note", one_line(note))
     return given

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from launcher.devices.sources import Source, source
-from launcher.errors import UserError
 from launcher.facts import BlockSizes, Facts
 from launcher.manifest.disks import Bus, Disk
 from launcher.manifest.iothreads import IOThreads
 from launcher.manifest.spec import Metadata, Spec
+from program.errors import UserError
 
 # SCSI and USB disks count together with SATA's, as in Linux.
 _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
@@ -69,8 +69,9 @@ def device_name(prefix: str, number: int) -> str:
 def _refuse_lun_of_file(disk: Disk, source: Source | None) -> None:
     if disk.target.device == "lun" and source is not None and not source.block:
         raise UserError(
-            f"spec.domain.devices.disks: {disk.name!r} is a lun over a claim with a file system, "
-            f"which takes no SCSI commands; expected volumeMode: Block (for render: --block-volume {disk.name})"
+            "spec.domain.devices.disks",
+            f"{disk.name!r} is a lun over a claim with a file system, which takes no SCSI commands",
+            f"expected volumeMode: Block (for render: --block-volume {disk.name})",
         )
 
 
@@ -82,7 +83,8 @@ def _block_sizes(disk: Disk, facts: Facts) -> BlockSizes | None:
         return None  # a lun has the block size of its device anyway
     if disk.name not in facts.block_sizes:
         raise UserError(
-            f"spec.domain.devices.disks: {disk.name!r} is to match its volume's block size, which is not known here "
-            f"(for render: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes)"
+            "spec.domain.devices.disks",
+            f"{disk.name!r} is to match its volume's block size, which is not known here",
+            f"leave blockSize out, or for render name it: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes",
         )
     return facts.block_sizes[disk.name]

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher import paths
-from launcher.errors import UserError
 from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
@@ -28,6 +27,7 @@ from launcher.pod.volumes import (
     volume_mounts,
 )
 from launcher.quantity import written
+from program.errors import UserError
 
 #: Where the pod says what its memory is for.
 MEMORY = "gpu-launcher.dev/memory"
@@ -64,8 +64,9 @@ def _manifest(given: Given, vm: Metadata) -> Object:
     size = len(text.encode())
     if size > _LARGEST_DATA:
         raise UserError(
-            f"the manifest has {size} bytes, and a ConfigMap holds {_LARGEST_DATA}; put user data into a secret, and "
-            "name that with secretRef"
+            "the manifest",
+            f"has {size} bytes, and a ConfigMap holds {_LARGEST_DATA}",
+            "put user data into a secret, and name that with secretRef",
         )
     file = paths.MANIFEST.rpartition("/")[2]
     metadata = _metadata(config_map(vm.name), given, vm)
@@ -92,8 +93,10 @@ def _state(given: Given, vm: Metadata) -> Object:
     name = state_claim(vm.name)
     if len(name) > _LARGEST_NAME:
         raise UserError(
-            f"metadata.name: the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes "
-            f"takes {_LARGEST_NAME}; shorten it"
+            "metadata.name",
+            f"the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes takes "
+            f"{_LARGEST_NAME}",
+            "shorten it",
         )
     return {
         "apiVersion": "v1",

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from launcher.errors import UserError
 from launcher.manifest.spec import Metadata, Spec
 from launcher.pod.plain import plain
+from program.errors import UserError
 
 _SPEC = (
     "affinity",
@@ -33,8 +33,9 @@ def passed_on(spec: Spec, hostname: str) -> Object:
     selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}
     if selector[_ARCHITECTURE] != spec.architecture:
         raise UserError(
-            f"spec.nodeSelector.{_ARCHITECTURE}: {selector[_ARCHITECTURE]!r}, and spec.architecture is "
-            f"{spec.architecture!r}; leave out one of them"
+            f"spec.nodeSelector.{_ARCHITECTURE}",
+            f"{selector[_ARCHITECTURE]!r}, and spec.architecture is {spec.architecture!r}",
+            "leave out one of them",
         )
     fields = {**fields, "hostname": hostname, "nodeSelector": selector}
     return {name: value for name, value in fields.items() if value}
@@ -53,6 +54,6 @@ def annotations(metadata: Metadata) -> dict[str, str]:
         if value is None or name == _KUBECTLS:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise UserError(f"metadata.annotations: {name!r} is {value!r}; expected text, write it in quotes")
+            raise UserError("metadata.annotations", f"{name!r} is {value!r}", "expected text, write it in quotes")
         annotations[name] = value
     return annotations

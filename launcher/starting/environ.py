@@ -5,7 +5,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import UserError
+from program.errors import UserError
+
+_EXPECTED = "expected NAME=VALUE"
+_EXPECTED_FILE = f"{_EXPECTED} on each line of a file of text"
 
 
 def variables(settings: list[str], path: Path | None) -> Mapping[str, str]:
@@ -14,7 +17,7 @@ def variables(settings: list[str], path: Path | None) -> Mapping[str, str]:
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not (name and equals):
-            raise UserError(f"--env {setting}: expected NAME=VALUE")
+            raise UserError(f"--env {setting}", "has no name and value", _EXPECTED)
         values[name] = value
     return values
 
@@ -24,9 +27,9 @@ def _in_file(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
-        raise UserError(f"{path}: cannot read the variables: {error.strerror}") from error
+        raise UserError(path, f"cannot read the variables: {error.strerror}", _EXPECTED_FILE) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: cannot read the variables: {error}") from error
+        raise UserError(path, f"cannot read the variables: {error}", _EXPECTED_FILE) from error
     values = {}
     for number, line in enumerate(lines, start=1):
         setting = _unexported(line)
@@ -34,7 +37,7 @@ def _in_file(path: Path) -> dict[str, str]:
             continue
         name, equals, value = setting.partition("=")
         if not (name and equals) or " " in name:
-            raise UserError(f"{path}: line {number}: expected NAME=VALUE, found {line[:60]!r}")
+            raise UserError(f"{path}: line {number}", f"found {line[:60]!r}", _EXPECTED)
         values[name] = value
     return values
 

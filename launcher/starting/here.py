@@ -6,7 +6,6 @@ from pathlib import Path
 
 from launcher.checks.cgroup import cpus, memory, read_limits
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
-from launcher.checks.finding import Finding
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
 from launcher.checks.kvm import kvm
@@ -24,9 +23,10 @@ from launcher.pod.memory import overhead
 from launcher.running.embedded import has_qemu_here, is_embedded
 from launcher.running.limits import let_lock, open_files
 from launcher.starting.pod import Pod, address_bits_in
-from launcher.starting.start import Refused, Start
+from launcher.starting.start import Start
 from launcher.storage.needs import Needs, needs_of
 from launcher.storage.volumes import facts_of_volumes
+from program.finding import Finding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,7 +70,7 @@ class Here:
         if is_embedded(self.uri):  # another libvirt runs QEMU where this process cannot look
             start = replace(start, locked=to_be_locked(start.guest, start.cards))
             findings += _around_qemu(start, self)
-        return start.having(findings, map(Refused, made.refusals))
+        return start.having(findings, made.refusals)
 
 
 def _sysfs_of(pod: Pod) -> Path:

@@ -17,7 +17,7 @@ def test_a_socket_for_each_port_needs_as_many_open_files(tmp_path: Path) -> None
     found = ports(vm.spec.domain.devices.connected, RANGE, ENOUGH - 1)
     assert found is not None
     assert str(found).startswith("interface 'default': lists no ports, so that passt listens on all: that takes 72560")
-    assert "list the ports that are to reach the guest" in found.fix
+    assert "list the ports that are to reach the guest" in found.problem.fix
     assert ports(vm.spec.domain.devices.connected, "", ENOUGH) is None, "Linux's own range, where it is not known"
 
 

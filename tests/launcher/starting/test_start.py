@@ -21,8 +21,8 @@ NUMA = ("{name: vm}", "{name: vm, annotations: {gpu-launcher.dev/topology: numa}
 
 
 def errors(start: Start) -> list[str]:
-    """How each begins."""
-    return [str(error).split(" asks for ")[0].split(": ")[0] for error in start.errors]
+    """What each is about."""
+    return [error.problem.subject for error in start.errors]
 
 
 def printed(
@@ -70,7 +70,7 @@ def test_each_error_is_the_stages_own(copied_machine: Machine, tmp_path: Path) -
 
 def test_what_is_to_be_printed_warns_of_what_its_reader_must_know_and_only_then(tmp_path: Path) -> None:
     whole = printed(vmi_text(gpus=[("a", RTX_3090)]), tmp_path, CARD, None)
-    assert [warning.subject for warning in whole.warnings] == ["gpu 'a'"]
+    assert [warning.problem.subject for warning in whole.warnings] == ["gpu 'a'"]
     refused = printed(vmi_text(gpus=[("a", RTX_3090), ("b", RTX_3090)]), tmp_path, CARD, None)
     assert (errors(refused), refused.warnings) == (["gpu 'b'"], ())
 
@@ -78,7 +78,10 @@ def test_what_is_to_be_printed_warns_of_what_its_reader_must_know_and_only_then(
 def test_what_is_left_over_is_said_beside_an_error(tmp_path: Path) -> None:
     """It is often what the other resource was to be."""
     start = printed(vmi_text(gpus=[("b", RTX_2060)]), tmp_path, CARD, None)
-    assert (errors(start), [warning.subject for warning in start.warnings]) == (["gpu 'b'"], [RTX_3090_VARIABLE])
+    assert (errors(start), [warning.problem.subject for warning in start.warnings]) == (
+        ["gpu 'b'"],
+        [RTX_3090_VARIABLE],
+    )
 
 
 def test_cells_pinning_and_hole_are_carried_as_the_domain_has_them() -> None:
@@ -114,7 +117,8 @@ def test_hugepages_of_a_node_that_are_too_few_are_found_where_nodes_are_passed_t
     )
     here = Here(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
     start = start_of(read_manifest(tmp_path / "vm.yaml"), Pod(environ={}, sysfs=sys), here)
-    said = [finding.says for finding in start.all_findings if finding.subject == "hugepages of 2 MiB"]
+    problems = [finding.problem for finding in start.all_findings]
+    said = [problem.wrong for problem in problems if problem.subject == "hugepages of 2 MiB"]
     assert said == ["are free for 0 MiB on NUMA node 1, and the guest has 512 MiB of it"]
 
 
