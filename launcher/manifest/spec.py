@@ -20,7 +20,7 @@ from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.volumes import Volume, check_volumes
+from launcher.manifest.volumes import Volume, check_service_account, check_volumes
 from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
@@ -157,6 +157,7 @@ class Spec(Object):
     ] = None
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations", "use volumes")] = None
     hostname: DNSLabel | None = None
+    serviceAccountName: DNSName | None = None
     subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
     livenessProbe: Annotated[None, _PROBES] = None
     readinessProbe: Annotated[None, _PROBES] = None
@@ -176,6 +177,7 @@ class Spec(Object):
         sizes.check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
         check_volumes(self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
+        check_service_account(self.serviceAccountName, self.volumes)
         check_networks(devices.interfaces, self.networks)
         check_architecture(devices, self.architecture)
         refuse_unknown_claims((*devices.gpus, *devices.hostDevices), self.resourceClaims)
@@ -281,6 +283,13 @@ class VirtualMachineSpec(Object):
     dataVolumeTemplates: Items[DataVolumeTemplate] = ()
     instancetype: InstancetypeMatcher | None = None
     preference: PreferenceMatcher | None = None
+    resourceClaimTemplates: Annotated[
+        None,
+        Refused(
+            "claims that belong to a VM are a proposal, which KubeVirt's API does not have",
+            "make the ResourceClaim, and name it by resourceClaimName in template.spec.resourceClaims",
+        ),
+    ] = None
     updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
 
     @model_validator(mode="after")

@@ -193,6 +193,9 @@ class Volume(Object):
     serviceAccount: ServiceAccountVolume | None = None
     downwardAPI: DownwardAPIVolume | None = None
     sysprep: Sysprep | None = None
+    containerPath: Annotated[
+        None, Refused("it is for virtiofs, which needs a virtiofsd beside the launcher", "use a disk instead")
+    ] = None
     downwardMetrics: Annotated[
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
@@ -228,6 +231,18 @@ def is_block(spec: object) -> bool:
         return False
     claims = (spec, spec.get("pvc"), spec.get("storage"))
     return any(isinstance(claim, Mapping) and claim.get("volumeMode") == "Block" for claim in claims)
+
+
+def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None:
+    """Raise Nonsense where a volume has the token of another service account than the pod's."""
+    for volume in volumes:
+        account = volume.serviceAccount
+        if account is not None and name is not None and account.serviceAccountName != name:
+            raise Nonsense(
+                f"serviceAccountName is {name!r}, and the volume {volume.name!r} has the token of "
+                f"{account.serviceAccountName!r}",
+                "expected one account: a pod has one",
+            )
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:

@@ -17,6 +17,7 @@ from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
 from launcher.pod.volumes import (
     config_map,
+    has_token,
     keeps_state,
     mounts,
     pod_volumes,
@@ -133,17 +134,16 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
         "volumeMounts": volume_mounts(mounted),
         **({"volumeDevices": devices} if devices else {}),
     }
-    account = service_account(spec.volumes)
     fields = {
         **passed_on(spec, vmi.hostname),
-        "automountServiceAccountToken": account is not None,
+        "automountServiceAccountToken": has_token(spec.volumes),
         "containers": [container],
         "enableServiceLinks": False,
         "imagePullSecrets": pull_secrets(spec.volumes, spec.domain.firmware.kernelBoot),
         "resourceClaims": resource_claims(spec),
         "restartPolicy": restart,
         "securityContext": pod_security(spec, guest, block),
-        "serviceAccountName": account,
+        "serviceAccountName": service_account(spec),
         "terminationGracePeriodSeconds": grace(spec),
         "volumes": pod_volumes(mounted),
     }
