@@ -120,16 +120,14 @@ def _read_vm(
     origins: Origins = {}
     used: tuple[inputs.Object, ...] = ()
     expanded = None
-    if kind is VirtualMachine:
-        # Imported where it is needed: few VMs name one, and a start has no time to lose.
-        from launcher.manifest.instancetypes import expanding
+    if kind is VirtualMachine and _names_types(vm):
+        # Imported where it is needed: few VMs name any, and a start has no time to lose.
+        from launcher.manifest.instancetypes.expanding import expand
 
-        matchers = expanding.matchers_of(document)
-        if matchers:
-            found = {field: file.types for field, file in types.items()}
-            expanded = expanding.expanded(document, matchers, found, given.types, subject, checked)
-            document, origins, used = expanded.document, expanded.origins, expanded.used
-            notes = (*notes, *expanded.warnings)
+        files = {field: file.types for field, file in types.items()}
+        expanded = expand(vm, files, given.types, subject, checked)
+        document, origins, used = expanded.document, expanded.origins, expanded.used
+        notes = (*notes, *expanded.warnings)
     manifest = checked(kind, document, subject, origins)
     if expanded is not None:
         assert isinstance(manifest, VirtualMachine), "no other kind names instance types"
@@ -145,6 +143,11 @@ def _read_vm(
         block=_block(manifest, given.block),
         notes=notes,
     )
+
+
+def _names_types(vm: inputs.Object) -> bool:
+    spec = vm.get("spec")
+    return isinstance(spec, dict) and any(spec.get(field) is not None for field in ("instancetype", "preference"))
 
 
 def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[str]) -> frozenset[str]:

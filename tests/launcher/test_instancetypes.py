@@ -10,7 +10,8 @@ import yaml
 
 from launcher.manifest.inputs import TypeObject
 from launcher.manifest.instancetypes.draft import value_at
-from launcher.manifest.instancetypes.expanding import Expanded, expanded, matchers_of
+from launcher.manifest.instancetypes.expanding import Expanded
+from launcher.manifest.instancetypes.expanding import expand as expand_vm
 from launcher.manifest.reading import checked, read_given, read_manifest
 from program.errors import UserError
 from tests.processes import ROOT
@@ -70,7 +71,7 @@ def preference(spec: Document | None = None) -> Document:
 
 def expand(vm: Document, *types: Document) -> Expanded:
     beside = [TypeObject(found, "vm.yaml") for found in types]
-    return expanded(vm, matchers_of(vm), {}, beside, "vm.yaml: ", checked)
+    return expand_vm(vm, {}, beside, "vm.yaml: ", checked)
 
 
 def spec_of(found: Expanded) -> Mapping[str, Any]:
@@ -153,6 +154,16 @@ def test_all_conflicts_are_said_at_once() -> None:
         "domain.cpu.cores",
         "domain.memory.guest",
     ]
+
+
+def test_of_many_conflicts_the_first_are_said_and_how_many_more() -> None:
+    mine = vm()
+    mine["spec"]["template"]["metadata"] = {"annotations": {f"a{number}": "mine" for number in range(100)}}
+    theirs = {"annotations": {f"a{number}": "theirs" for number in range(100)}}
+    with pytest.raises(UserError) as error:
+        expand(mine, instancetype(theirs), preference())
+    assert len(error.value.problems) == 5
+    assert str(error.value).endswith("whose instance type says it (and 95 more)")
 
 
 def test_annotations_of_both_conflict_where_they_differ() -> None:

@@ -1,7 +1,7 @@
 """A VirtualMachine with its instance type and its preference in it, as `virtctl expand` would make it."""
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pydantic import ValidationError
 
@@ -19,6 +19,7 @@ from program.errors import Nonsense, UserError
 from program.problem import Problem
 
 Model = TypeVar("Model", bound=Object)
+_MOST = 5  # problems in one error, which is a line
 
 
 class Check(Protocol):
@@ -47,35 +48,30 @@ class Expanded(NamedTuple):
             _raise(list(unmet(vmi, self.instancetype, *self.preference, self.subject)))
 
 
-def matchers_of(vm: Document) -> Mapping[str, Matcher]:
+def _matchers(spec: Mapping[str, Any]) -> Mapping[str, Matcher]:
     """Return what a VM names, by the fields of its spec. One that makes no sense is left to who reads the VM."""
-    spec = vm.get("spec")
-    found = {}
-    for field, kind in FIELDS.items():
-        try:
-            if isinstance(spec, dict) and spec.get(field) is not None:
-                found[field] = kind.model_validate(spec[field])
-        except ValidationError:
-            return {}
-    return found
+    try:
+        return {name: kind.model_validate(spec[name]) for name, kind in FIELDS.items() if spec.get(name) is not None}
+    except ValidationError:
+        return {}
 
 
-def expanded(
+def expand(
     vm: Document,
-    matchers: Mapping[str, Matcher],
     given: Mapping[str, Sequence[TypeObject]],
     beside: Sequence[TypeObject],
     subject: str,
     check: Check,
 ) -> Expanded:
-    """Return the VM with what it names filled in.
+    """Return the VM with what it names in spec.instancetype and spec.preference filled in.
 
     `given` has what is in the files of --instancetype and --preference, `beside` what is in the VM's own. `subject`
     stands before a path of the VM in an error. UserError for what is named and not there, for an instance type or a
     preference that makes no sense, and for a VM that says what its instance type says.
     """
     lookups = {
-        field: look_up(field, matcher, vm, given.get(field, ()), beside, subject) for field, matcher in matchers.items()
+        field: look_up(field, matcher, vm, given.get(field, ()), beside, subject)
+        for field, matcher in _matchers(vm["spec"]).items()
     }
     _raise([lookup.problem for lookup in lookups.values() if lookup.problem is not None])
     warnings = tuple(lookup.warning for lookup in lookups.values() if lookup.warning is not None)
@@ -128,5 +124,10 @@ def _name(named: TypeObject) -> str:
 
 
 def _raise(problems: list[Problem]) -> None:
-    if problems:
-        raise UserError(*problems[0], *problems[1:])
+    """Raise the problems, if there are any: the first few, and how many more."""
+    shown, more = problems[:_MOST], len(problems) - _MOST
+    if more > 0:
+        last = shown.pop()
+        shown.append(last._replace(fix=f"{last.fix} (and {more} more)"))
+    if shown:
+        raise UserError(*shown[0], *shown[1:])
