@@ -26,6 +26,7 @@ def offline(
     emulation: bool,
     block_volume: list[str] | None,
     raw_image: list[str] | None,
+    no_direct_io: list[str] | None,
     block_size: list[str] | None,
     cpuset: str | None,
     libvirt: str | None,
@@ -36,12 +37,14 @@ def offline(
     given = one_vm(vm, name, instancetype, preference)
     vmi = given.instance
     sizes = dict(map(read_block_sizes, block_size or []))
-    refuse_other_volumes([vmi], {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
+    named = {"--block-volume": block_volume, "--raw-image": raw_image, "--no-direct-io": no_direct_io}
+    refuse_other_volumes([vmi], {**named, "--block-size": sizes})
     facts = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
         block=given.block.union(block_volume or []),
         raw_images=frozenset(raw_image or []),
+        no_direct_io=frozenset(no_direct_io or []),
         block_sizes=sizes,
     )
     start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))

@@ -11,7 +11,7 @@ from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
 from launcher.pod.memory import Memory, memory
-from launcher.pod.plain import plain
+from launcher.pod.plain import literal, plain
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
@@ -121,7 +121,7 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
     container: Object = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handover(spec, guest, block)],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
         # Where libvirt and swtpm look for their files when they are not root's.
         "env": [
             {"name": name, "value": paths.LIBVIRT_ROOT}
