@@ -31,6 +31,7 @@ class Facts:
     passed on, by their address on the host, where they are known.
     `block`: the names of the volumes whose claim is a block device, and not a file system with a file in it.
     `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
+    `no_direct_io`: the names of the volumes with a file on a file system that does not take O_DIRECT.
     `block_sizes`: by volume, for disks that match those of their volume.
     """
 
@@ -41,6 +42,7 @@ class Facts:
     bars: Mapping[PCIAddress, tuple[BAR, ...]] = field(default_factory=dict)
     block: frozenset[str] = frozenset()
     raw_images: frozenset[str] = frozenset()
+    no_direct_io: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)
 
 

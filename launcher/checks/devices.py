@@ -168,25 +168,25 @@ def _without_node(card: Card, name: str, outcome: int, nodes: Nodes) -> Finding:
         says = "is not in the container" if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
         fix = f"plug the device in again, {_OR_ANEW}" if is_missing(outcome) else _openable(outcome)
         return error(entry, f"{path}, the USB device {card.device}, {says}", fix)
-    what = f"{path}, the IOMMU group of {card.device},"
+    what = f"{path}, the IOMMU group of {card.device}"
     if outcome == errno.EBUSY:
         return error(
             entry,
-            f"{what} is in use: another process has it open",
+            f"{what}, is in use: another process has it open",
             "end the guest or the program that has the card, in the pod that gpu-plugin inventory names",
         )
     if not is_missing(outcome):
-        return error(entry, f"{what} cannot be opened: {because(outcome)}", _openable(outcome))
+        return error(entry, f"{what}, cannot be opened: {because(outcome)}", _openable(outcome))
     if nodes.groups:
         there = ", ".join(nodes.groups)
         return error(
             entry,
-            f"{what} is not in the container, which has those of the groups {there}: the address was another device's "
+            f"{what}, is not in the container, which has those of the groups {there}: the address was another device's "
             "when it was allocated",
             "delete the pod, so that its devices are allocated anew: the kubelet has repeated an answer from before "
             "the node was booted with other devices",
         )
-    return error(entry, f"{what} is not in the container", _REQUESTED)
+    return error(entry, f"{what}, is not in the container", _REQUESTED)
 
 
 _REQUESTED = (

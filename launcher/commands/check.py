@@ -11,7 +11,7 @@ from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.commands.options import Emulation
 from launcher.guest import Guest
 from launcher.manifest.reading import read_manifest
-from launcher.running.embedded import DEFAULT_URI, is_embedded
+from launcher.running.embedded import DEFAULT_URI, is_embedded, is_taken, root_of
 from launcher.running.user import become_owner_of
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
@@ -40,12 +40,14 @@ def check(
     Nothing is started and nothing is written. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
     """
-    become_owner_of(Path(paths.READY))
+    become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
     vmi = read_manifest(vm)
     if dev is None and sysfs == SYS:
         dev = Path("/dev")
-    here = Here(uri=connect, emulation=emulation, dev=dev, guest_runs=Path(paths.READY).exists())
-    start = start_of(vmi, this_pod(sysfs), here)
+    root = root_of(connect)
+    # Also while it is paused, and not ready: its cards are in use by nobody else.
+    guest_runs = root is not None and is_taken(root)
+    start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation, dev=dev, guest_runs=guest_runs))
     findings = worst_first([*start.all_findings, *_of_versions(start, connect)])
     print_text(as_json(findings) if json else page(findings))
     raise typer.Exit(worst(findings).exit_code)

@@ -23,6 +23,7 @@ def offline(
     emulation: bool,
     block_volume: list[str] | None,
     raw_image: list[str] | None,
+    no_direct_io: list[str] | None,
     block_size: list[str] | None,
     cpuset: str | None,
     libvirt: str | None,
@@ -32,12 +33,14 @@ def offline(
     pod = pod_of(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
     sizes = dict(map(read_block_sizes, block_size or []))
-    refuse_other_volumes(vmi, {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
+    named = {"--block-volume": block_volume, "--raw-image": raw_image, "--no-direct-io": no_direct_io}
+    refuse_other_volumes(vmi, {**named, "--block-size": sizes})
     given = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
         block=frozenset(block_volume or []),
         raw_images=frozenset(raw_image or []),
+        no_direct_io=frozenset(no_direct_io or []),
         block_sizes=sizes,
     )
     start = start_of(vmi, pod, Elsewhere(given=given, libvirt=version))

@@ -41,6 +41,14 @@ RawImage = Annotated[
         "--raw-image", metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."
     ),
 ]
+NoDirectIO = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-direct-io",
+        metavar="NAME",
+        help="A volume with files on a file system that takes no O_DIRECT; may be given again.",
+    ),
+]
 BlockSize = Annotated[
     list[str] | None,
     typer.Option(

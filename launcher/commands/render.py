@@ -11,6 +11,7 @@ from launcher.commands.options import (
     Env,
     EnvFile,
     Libvirt,
+    NoDirectIO,
     RawImage,
     Sysfs,
 )
@@ -26,6 +27,7 @@ def render(
     emulation: Emulation = False,
     block_volume: BlockVolume = None,
     raw_image: RawImage = None,
+    no_direct_io: NoDirectIO = None,
     block_size: BlockSize = None,
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
@@ -40,6 +42,7 @@ def render(
         emulation=emulation,
         block_volume=block_volume,
         raw_image=raw_image,
+        no_direct_io=no_direct_io,
         block_size=block_size,
         cpuset=cpuset,
         libvirt=libvirt,

@@ -37,7 +37,7 @@ def run(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="What --user is to own, and the device nodes below it; may be repeated.",
+            help="What --user is to own: a file, or of /dev all nodes below it; may be repeated.",
         ),
     ] = None,
     limits: Annotated[

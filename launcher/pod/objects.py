@@ -8,6 +8,7 @@ from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
 from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
 from launcher.pod.memory import Memory, memory
+from launcher.pod.plain import literal
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
@@ -98,7 +99,7 @@ def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) 
     container: Object = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handover(spec, guest, block)],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
         # Where libvirt and swtpm look for their files when they are not root's.
         "env": [
             {"name": name, "value": paths.LIBVIRT_ROOT}

@@ -9,6 +9,12 @@ from program.errors import UserError
 _DEEPEST = 50
 
 
+def literal(argument: str) -> str:
+    """An argument of a container's command such that Kubernetes gives it as it is: $(NAME) would be the variable of
+    that name, and $$ is a $ (k8s.io/kubernetes/third_party/forked/golang/expansion)."""
+    return argument.replace("$", "$$")
+
+
 def plain(value: Any, path: str, depth: int = 0) -> Any:
     """Mappings with texts for keys, lists, texts, numbers, booleans and null; UserError, by its path in the manifest,
     for anything else, and for what contains itself (YAML's aliases)."""

@@ -216,18 +216,16 @@ def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
 
 
 def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
-    """The file alone; the directory that it is made in, where it is not there yet."""
+    """The file alone, which the kubelet makes, empty, where it is to be made and is not there."""
     file = PurePosixPath(disk.path)
-    at = PurePosixPath(paths.disk_image(name, file.name))
-    if disk.type == "DiskOrCreate":
-        return Mount(name, {"hostPath": {"path": str(file.parent), "type": "DirectoryOrCreate"}}, str(at.parent))
     if ":" in file.name:
         raise UserError(
             f"spec.volumes[{index}].hostDisk.path",
             f"{disk.path!r} has a colon in its name, and Kubernetes mounts no such path",
             "rename the file",
         )
-    return Mount(name, {"hostPath": {"path": disk.path, "type": "File"}}, str(at))
+    source = {"path": disk.path, "type": "File" if disk.type == "Disk" else "FileOrCreate"}
+    return Mount(name, {"hostPath": source}, paths.disk_image(name, file.name))
 
 
 def _image(reference: str, pull_policy: str | None) -> Object:

@@ -38,6 +38,7 @@ _FLAGS.add_argument("--emulation", action="store_true")
 _FLAGS.add_argument("--cpuset")
 _FLAGS.add_argument("--block-volume", action="append", default=[])
 _FLAGS.add_argument("--raw-image", action="append", default=[])
+_FLAGS.add_argument("--no-direct-io", action="append", default=[])
 _FLAGS.add_argument("--block-size", action="append", default=[], type=read_block_sizes)
 
 
@@ -107,6 +108,7 @@ class Case:
                 cpus=cpuset_of_flag(flags.cpuset),
                 block=frozenset(flags.block_volume),
                 raw_images=frozenset(flags.raw_image),
+                no_direct_io=frozenset(flags.no_direct_io),
                 block_sizes=dict(flags.block_size),
             ),
         )

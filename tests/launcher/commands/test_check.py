@@ -68,7 +68,7 @@ def test_a_libvirt_that_cannot_be_reached_is_a_finding(gpu_launcher: Command, tm
     (tmp_path / "vm.yaml").write_text(vmi_text())
     uri = f"qemu+unix:///system?socket={tmp_path}/nobody"
     result = gpu_launcher("check", "--vm", tmp_path / "vm.yaml", "--connect", uri)
-    assert "cannot be reached at qemu+unix" in result.stdout
+    assert "error: libvirt: cannot be reached at qemu+unix" in result.stdout
     assert result.returncode == 4
 
 
@@ -107,7 +107,7 @@ def test_run_starts_what_has_warnings_alone(gpu_launcher: Command, machine: Mach
     )
     warning, *_, last = result.stderr.splitlines()
     assert warning.startswith(f"gpu-launcher: warning: {RTX_3090_VARIABLE}: has 0000:86:00.0 left over")
-    assert last.startswith("gpu-launcher: libvirt cannot be reached at test:///nothing: ")
+    assert last.startswith("gpu-launcher: libvirt: cannot be reached at test:///nothing: ")
 
 
 def findings(vm: Path, sys: Path, environ: dict[str, str], place: Here) -> tuple[Finding, ...]:

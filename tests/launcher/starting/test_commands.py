@@ -171,6 +171,7 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
     "--dra": ("dra-without-vgpu", OFFLINE, ("--dra", FIXTURES / "dra" / "pod")),
     "--emulation": ("large-bars-efi", tuple(case("large-bars-efi").arguments()[1:]), ("--emulation",)),
     "--block-volume": ("container-disks", OFFLINE, ("--block-volume", "nothing")),
+    "--no-direct-io": ("container-disks", OFFLINE, ("--no-direct-io", "nothing")),
     "--raw-image": ("container-disks", OFFLINE, ("--raw-image", "nothing")),
     "--block-size": (
         "discard-granularity",
