@@ -83,7 +83,7 @@ def running(
 
 
 def finished(
-    name: str, *arguments: str | Path, env: Mapping[str, str] | None = None
+    name: str, *arguments: str | Path, env: Mapping[str, str] | None = None, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The same, run to its end."""
-    return subprocess.run(**_call(name, arguments, env), capture_output=True, timeout=60, check=False)
+    """The same, run to its end; `stdin` is what it reads there."""
+    return subprocess.run(**_call(name, arguments, env), input=stdin, capture_output=True, timeout=60, check=False)

@@ -44,6 +44,10 @@ BREACHES = {
     "guest": ("launcher/guest_pci/bars.py", "import launcher.manifest.annotations"),
     "devices-storeys": ("launcher/devices/sources.py", "import launcher.devices.disks"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
+    "instancetypes-storeys": (
+        "launcher/manifest/instancetypes/kinds.py",
+        "import launcher.manifest.instancetypes.sizing",
+    ),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
     "plugin-storeys": ("plugin/cards/naming.py", "import plugin.config_file"),

@@ -193,6 +193,9 @@ class Volume(Object):
     serviceAccount: ServiceAccountVolume | None = None
     downwardAPI: DownwardAPIVolume | None = None
     sysprep: Sysprep | None = None
+    containerPath: Annotated[
+        None, Refused("it is for virtiofs, which needs a virtiofsd beside the launcher", "use a disk instead")
+    ] = None
     downwardMetrics: Annotated[
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
@@ -210,9 +213,36 @@ class Volume(Object):
         return self
 
     @property
+    def claim(self) -> str | None:
+        """The claim that the guest writes to; a DataVolume's has its name. None for a volume of another kind."""
+        if self.dataVolume is not None:
+            return self.dataVolume.name
+        return self.persistentVolumeClaim.claimName if self.persistentVolumeClaim is not None else None
+
+    @property
     def kind(self) -> Kind:
         """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+
+def is_block(spec: object) -> bool:
+    """Return whether the spec of a claim, or of a DataVolume, says that it is a block device."""
+    if not isinstance(spec, Mapping):
+        return False
+    claims = (spec, spec.get("pvc"), spec.get("storage"))
+    return any(isinstance(claim, Mapping) and claim.get("volumeMode") == "Block" for claim in claims)
+
+
+def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None:
+    """Raise Nonsense where a volume has the token of another service account than the pod's."""
+    for volume in volumes:
+        account = volume.serviceAccount
+        if account is not None and name is not None and account.serviceAccountName != name:
+            raise Nonsense(
+                f"serviceAccountName is {name!r}, and the volume {volume.name!r} has the token of "
+                f"{account.serviceAccountName!r}",
+                "expected one account: a pod has one",
+            )
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:

@@ -109,10 +109,16 @@ def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list
     return [{"name": name} for name in dict.fromkeys(names) if name is not None]
 
 
-def service_account(volumes: tuple[Volume, ...]) -> str | None:
-    """Whose token the guest gets; the kubelet mounts it by itself, at launcher.paths.SERVICE_ACCOUNT."""
-    accounts = [volume.serviceAccount for volume in volumes]
-    return next((account.serviceAccountName for account in accounts if account is not None), None)
+def service_account(spec: Spec) -> str | None:
+    """Which one the pod has: the manifest's, or the one whose token the guest gets."""
+    accounts = [volume.serviceAccount for volume in spec.volumes]
+    named = (account.serviceAccountName for account in accounts if account is not None)
+    return spec.serviceAccountName or next(named, None)
+
+
+def has_token(volumes: tuple[Volume, ...]) -> bool:
+    """Whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
+    return any(volume.serviceAccount is not None for volume in volumes)
 
 
 def keeps_state(spec: Spec) -> bool:
