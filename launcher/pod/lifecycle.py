@@ -27,10 +27,10 @@ def restart_policy(manifest: VirtualMachine | VirtualMachineInstance) -> str:
             "expected one of them, like runStrategy: Always",
         )
     if strategy == "Halted" or running is False:
-        said = "runStrategy: Halted" if running is None else "running: false"
+        field = "runStrategy: Halted" if running is None else "running: false"
         raise UserError(
             "spec",
-            f"{said} is a VM that is not to run, so it has no pod",
+            f"{field} is a VM that is not to run, so it has no pod",
             "write runStrategy: Always, RerunOnFailure, Once or Manual",
         )
     return "Always" if strategy is None else _RESTART[strategy]
