@@ -79,5 +79,5 @@ def explain(
 
         metadata = start.vmi.metadata
         write_picture(picture(f"{metadata.namespace}/{metadata.name}", placed, start.layout, start.host), svg)
-    found = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
-    print_text(explaining.as_json(found) if as_json else explaining.table(found))
+    explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
+    print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation))
