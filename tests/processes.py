@@ -22,7 +22,8 @@ def _call(
     command that execs it."""
     # Only what it is given: the tester's own PCI_RESOURCE_* must not leak in.
     whole = {"PATH": os.environ["PATH"], **(environ or {})}
-    return {"args": [*within, BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole, "text": True}
+    call = {"args": [*within, BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole}
+    return {**call, "encoding": "utf-8", "errors": "backslashreplace"}
 
 
 class Program:

@@ -60,6 +60,7 @@ BREACHES = {
     "control-storeys": ("launcher/control/methods.py", "import launcher.control.health"),
     "client": ("launcher/control/client.py", "import launcher.running.operations"),
     "grpc": ("plugin/cards/allocation.py", "import grpc"),
+    "http": ("plugin/serving/daemon.py", "import h11"),
     "grpclib": ("launcher/commands/ctl.py", "import grpclib.client"),
     "protobuf": ("plugin/cards/allocation.py", "import google.protobuf.message"),
     "messages": ("plugin/cards/allocation.py", "import plugin.kubelet_api.v1beta1.deviceplugin_pb2"),
