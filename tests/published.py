@@ -6,7 +6,8 @@ at the top of a file are its data:
 
     # from: kubevirt/kubevirt examples/vmi-gpu.yaml (one GPU)            where it is from, and what it shows
     # refused: kubectl refuses cpu.pins as unknown                       why it is rightly refused
-    # render: --block-volume root                                        flags that it needs; `# pod:` are those of pod
+    # render: --block-volume root                                        flags that it needs; `# pod:` are those of pod;
+                                                                         instancetypes/ is a folder of tests/fixtures
     # device intel.com/U630: mdev                                        what a resource is: a mediated device, `usb`,
                                                                          or the address of its first function; others
                                                                          are functions with addresses made up here
@@ -77,7 +78,8 @@ class Manifest:
         return dict(found.rsplit(": ", 1) for found in self._said("device", separator=" "))
 
     def flags(self, command: str) -> list[str]:
-        return [flag for flags in self._said(command) for flag in shlex.split(flags)]
+        said = [flag for flags in self._said(command) for flag in shlex.split(flags)]
+        return [str(FIXTURES / flag) if flag.startswith("instancetypes/") else flag for flag in said]
 
     @cached_property
     def documents(self) -> tuple[dict[str, Any], ...]:
@@ -126,7 +128,8 @@ def table() -> tuple[Row, ...]:
     """What becomes of each."""
     with tempfile.TemporaryDirectory(prefix="published-") as folder:
         return tuple(
-            Row(found, run("render", found, *_world(found, Path(folder))), run("pod", found)) for found in manifests()
+            Row(found, run("render", found, *_world(found, Path(folder))), run("pod", found, "--start"))
+            for found in manifests()
         )
 
 

@@ -44,6 +44,10 @@ BREACHES = {
     "guest": ("launcher/guest_pci/bars.py", "import launcher.manifest.annotations"),
     "devices-storeys": ("launcher/devices/sources.py", "import launcher.devices.disks"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
+    "instancetypes-storeys": (
+        "launcher/manifest/instancetypes/kinds.py",
+        "import launcher.manifest.instancetypes.sizing",
+    ),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
     "plugin-storeys": ("plugin/cards/naming.py", "import plugin.config_file"),
@@ -56,6 +60,7 @@ BREACHES = {
     "control-storeys": ("launcher/control/methods.py", "import launcher.control.health"),
     "client": ("launcher/control/client.py", "import launcher.running.operations"),
     "grpc": ("plugin/cards/allocation.py", "import grpc"),
+    "http": ("plugin/serving/daemon.py", "import h11"),
     "grpclib": ("launcher/commands/ctl.py", "import grpclib.client"),
     "protobuf": ("plugin/cards/allocation.py", "import google.protobuf.message"),
     "messages": ("plugin/cards/allocation.py", "import plugin.kubelet_api.v1beta1.deviceplugin_pb2"),

@@ -16,8 +16,11 @@ from launcher.commands.options import (
     Emulation,
     Env,
     EnvFile,
+    Instancetype,
     Libvirt,
+    Name,
     NoDirectIO,
+    Preference,
     RawImage,
     Sysfs,
 )
@@ -29,6 +32,9 @@ from program.output import print_text, write_picture
 
 def explain(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     env: Env = None,
     env_file: EnvFile = None,
     sysfs: Sysfs = None,
@@ -49,6 +55,9 @@ def explain(
     host, and what is left over."""
     start = offline(
         vm,
+        name=name,
+        instancetype=instancetype,
+        preference=preference,
         env=env,
         env_file=env_file,
         sysfs=sysfs,
@@ -70,5 +79,5 @@ def explain(
 
         metadata = start.vmi.metadata
         write_picture(picture(f"{metadata.namespace}/{metadata.name}", placed, start.layout, start.host), svg)
-    found = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
-    print_text(explaining.as_json(found) if as_json else explaining.table(found))
+    explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
+    print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation))

@@ -10,8 +10,11 @@ from launcher.commands.options import (
     Emulation,
     Env,
     EnvFile,
+    Instancetype,
     Libvirt,
+    Name,
     NoDirectIO,
+    Preference,
     RawImage,
     Sysfs,
 )
@@ -20,6 +23,9 @@ from program.output import print_text
 
 def render(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     env: Env = None,
     env_file: EnvFile = None,
     sysfs: Sysfs = None,
@@ -35,6 +41,9 @@ def render(
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     start = offline(
         vm,
+        name=name,
+        instancetype=instancetype,
+        preference=preference,
         env=env,
         env_file=env_file,
         sysfs=sysfs,

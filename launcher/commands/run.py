@@ -7,9 +7,9 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.options import Emulation
+from launcher.commands.options import Emulation, Instancetype, Name, Preference
+from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
-from launcher.manifest.reading import read_manifest
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.running.plan import Plan
@@ -27,6 +27,9 @@ _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has 
 
 def run(
     vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")],
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
     emulation: Emulation = False,
@@ -58,7 +61,8 @@ def run(
     """Define and start a VM, and stay with it until it ends."""
     control = socket or _control_socket(connect, root_of(connect))  # a URI that is wrong is said before anything else
     _refuse_what_was_not_done(user, give, limits)
-    start = start_of(read_manifest(vm), this_pod(sysfs), Here(uri=connect, emulation=emulation))
+    vmi = one_vm(vm, name, instancetype, preference).instance
+    start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation))
     try:
         clear(start)
     except errors.UserError as error:

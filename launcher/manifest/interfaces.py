@@ -61,6 +61,7 @@ class Interface(Object):
     acpiIndex: Annotated[int, Field(ge=0, le=16 * 1024 - 1)] | None = None
     state: Literal["up", "down", "absent"] | None = None
     ports: Items[Port] = ()
+    portRanges: Annotated[None, Refused("ports are forwarded one by one", "list each of them in ports")] = None
     passt: Passt | None = None
     passtBinding: Passt | None = None
     masquerade: Annotated[None, Refused(*_HANDLER)] = None

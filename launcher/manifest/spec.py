@@ -1,15 +1,16 @@
 """The kinds themselves, and what is directly below spec and spec.domain."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from launcher.manifest import relations, sizes
 from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
 from launcher.manifest.credentials import AccessCredential, check_credentials
+from launcher.manifest.datavolumes import DataVolumeTemplate, check_templates
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
@@ -34,11 +35,30 @@ _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
 
 
+def _named_or_generated(schema: dict[str, Any]) -> None:
+    schema["required"].remove("name")
+    schema["anyOf"] = [{"required": ["name"]}, {"required": ["generateName"]}]
+
+
 class Named(OpenObject):
-    """The names that a domain is called by, and files after it: a file's name has 255 bytes (`_VARS.fd` at its end)."""
+    """The names that a domain is called by, and files after it: a file's name has 255 bytes (`_VARS.fd` at its end).
+
+    Without a name it is generateName. The API server would add five characters by chance; here the same manifest is
+    always the same VM.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_named_or_generated)
 
     name: DNSName
+    generateName: Text | None = None
     namespace: DNSName = "default"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _generate(cls, value: Any) -> Any:
+        if isinstance(value, dict) and not value.get("name") and isinstance(value.get("generateName"), str):
+            return {**value, "name": value["generateName"].rstrip("-.")}
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -224,20 +244,72 @@ class Template(Object):
         return self
 
 
+class Matcher(Object):
+    """What names an instance type or a preference: its name, or the volume whose labels say the name.
+
+    `kind` is the cluster's where it is not said, and KubeVirt takes it in any case and in the plural too
+    (pkg/instancetype/find/spec.go).
+    """
+
+    #: The kinds that it may name: the cluster's, and the namespace's.
+    KINDS: ClassVar[tuple[str, str]]
+
+    name: DNSName | None = None
+    kind: Text | None = None
+    revisionName: Annotated[Any, Ignored("it names a copy in the cluster; the one that is given counts")] = None
+    inferFromVolume: Text | None = None
+    inferFromVolumeFailurePolicy: Literal["Ignore", "Reject"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.name is None) == (self.inferFromVolume is None):
+            word = "neither name nor" if self.name is None else "both name and"
+            raise Nonsense(f"has {word} inferFromVolume", "expected one of them")
+        if self.inferFromVolume is not None and self.kind is not None:
+            raise Nonsense("has kind and inferFromVolume, which says the kind too", "leave kind out")
+        if self.kind is not None and self.kind.lower() not in self._kinds():
+            raise Nonsense(f"kind is {self.kind!r}", f"expected {' or '.join(self.KINDS)}")
+        return self
+
+    @property
+    def wanted(self) -> str:
+        """The kind, as it is written on the object itself."""
+        return self._kinds()[(self.kind or self.KINDS[0]).lower()]
+
+    def _kinds(self) -> Mapping[str, str]:
+        return {word: kind for kind in self.KINDS for word in (kind.lower(), f"{kind.lower()}s")}
+
+
+class InstancetypeMatcher(Matcher):
+    KINDS = ("VirtualMachineClusterInstancetype", "VirtualMachineInstancetype")
+
+
+class PreferenceMatcher(Matcher):
+    KINDS = ("VirtualMachineClusterPreference", "VirtualMachinePreference")
+
+
 class VirtualMachineSpec(Object):
     """What makes an instance. `runStrategy` and `running` say when; that is decided before the launcher starts."""
 
     template: Template
     runStrategy: Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None = None
     running: bool | None = None
-    dataVolumeTemplates: Annotated[Any, Ignored("the claims that they make are there before the pod")] = None
-    instancetype: Annotated[
-        None, Refused("instance types are in the cluster", "bring the VM with it expanded (virtctl expand)")
-    ] = None
-    preference: Annotated[
-        None, Refused("preferences are in the cluster", "bring the VM with it expanded (virtctl expand)")
+    dataVolumeTemplates: Items[DataVolumeTemplate] = ()
+    instancetype: InstancetypeMatcher | None = None
+    preference: PreferenceMatcher | None = None
+    resourceClaimTemplates: Annotated[
+        None,
+        Refused(
+            "claims that belong to a VM are a proposal, which KubeVirt's API does not have",
+            "make the ResourceClaim, and name it by resourceClaimName in template.spec.resourceClaims",
+        ),
     ] = None
     updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_templates(self.dataVolumeTemplates, self.template.spec.volumes)
+        return self
 
 
 class VirtualMachine(Object):

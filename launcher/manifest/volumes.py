@@ -243,19 +243,24 @@ class Volume(Object):
         return self
 
     @property
+    def claim(self) -> str | None:
+        """The claim that the guest writes to; a DataVolume's has its name. None for a volume of another kind."""
+        if self.dataVolume is not None:
+            return self.dataVolume.name
+        return self.persistentVolumeClaim.claimName if self.persistentVolumeClaim is not None else None
+
+    @property
     def kind(self) -> Kind:
         """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
 
-def check_volumes(volumes: tuple[Volume, ...]) -> None:
-    """Raise Nonsense for volumes that are one by one right and together wrong."""
-    if name := first_twice(volume.name for volume in volumes):
-        raise Nonsense(f"two volumes are called {name!r}", "rename one of them, and its disk")
-    for kinds, what in _ONCE.items():
-        names = [volume.name for volume in volumes if volume.kind in kinds]
-        if len(names) > 1:
-            raise Nonsense(f"the volumes {names[0]!r} and {names[1]!r} are both {what}", "expected one at most")
+def is_block(spec: object) -> bool:
+    """Return whether the spec of a claim, or of a DataVolume, says that it is a block device."""
+    if not isinstance(spec, Mapping):
+        return False
+    claims = (spec, spec.get("pvc"), spec.get("storage"))
+    return any(isinstance(claim, Mapping) and claim.get("volumeMode") == "Block" for claim in claims)
 
 
 def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None:
@@ -268,6 +273,16 @@ def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None
                 f"{account.serviceAccountName!r}",
                 "expected one account: a pod has one",
             )
+
+
+def check_volumes(volumes: tuple[Volume, ...]) -> None:
+    """Raise Nonsense for volumes that are one by one right and together wrong."""
+    if name := first_twice(volume.name for volume in volumes):
+        raise Nonsense(f"two volumes are called {name!r}", "rename one of them, and its disk")
+    for kinds, what in _ONCE.items():
+        names = [volume.name for volume in volumes if volume.kind in kinds]
+        if len(names) > 1:
+            raise Nonsense(f"the volumes {names[0]!r} and {names[1]!r} are both {what}", "expected one at most")
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.

@@ -5,18 +5,23 @@ https://libvirt.org/drvqemu.html#embedded-driver
 
 import fcntl
 import os
+import re
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher import paths
-from program.errors import Refusal, UserError
+from program.errors import ProgramError, Refusal, UserError
 
 #: A pod has one VM, so it has one root.
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
+
+# Of QEMU, in libvirt's file of a domain that runs; and one that no process can have (the kernel's PID_MAX_LIMIT).
+_NUMBER = re.compile(r"<domstatus [^>]*pid='(\d+)'")
+_NOBODY = (1 << 22) + 1
 
 _LOOKED_AT = 0.5  # seconds; whoever looks needs microseconds
 
@@ -93,6 +98,15 @@ def is_taken(root: Path) -> bool:
     return False
 
 
+def forget_ready(arguments: Sequence[str]) -> None:
+    """Take away what a launcher that was killed has left for the readiness probe, where `run` is called with these
+    arguments: the pod is not ready from the first moment on. Where a launcher runs in that root, it is that one's."""
+    with suppress(ProgramError, OSError):
+        root = root_of(asked_for(arguments))
+        if root is not None and not is_taken(root):
+            (root / Path(paths.READY).name).unlink()
+
+
 @contextmanager
 def prepared(root: Path) -> Iterator[None]:
     """The root is ready for libvirt, and this launcher's alone within. What is in it stays, with libvirt's knowledge of
@@ -118,7 +132,7 @@ def prepared(root: Path) -> Iterator[None]:
                 # One that is root's alone, as systemd mounts it, would keep libvirt from starting at all.
                 huge_pages = Path(paths.HUGEPAGES).is_mount() and os.access(paths.HUGEPAGES, os.W_OK)
                 _write(conf, qemu_conf(os.getuid(), os.getgid(), huge_pages=huge_pages))
-            _forget_the_dead(root / "run" / "qemu")
+            _forget_the_numbers(root / "run" / "qemu")
         except OSError as error:
             raise _unusable(root, error) from error
         if os.getuid() != 0:
@@ -129,21 +143,24 @@ def prepared(root: Path) -> Iterator[None]:
         os.close(place)
 
 
-def _forget_the_dead(state: Path) -> None:
-    """Have libvirt know no more of a domain whose QEMU is gone, as in a container that was killed and starts again.
+def _forget_the_numbers(state: Path) -> None:
+    """Have libvirt take a QEMU for gone whose number is another process's, as in a container that starts again.
 
-    Libvirt would end the process that has its number now, which may be anybody's: it looks neither at its program nor
-    at its name (qemuProcessReconnect), and waits 44 s for one that it may not end.
+    Libvirt would end whatever process has the number: it looks neither at its program nor at its name
+    (qemuProcessReconnect), and waits 44 s for one that it may not end. What such a QEMU has left it takes away then.
     """
     for status in state.glob("*.xml"):
-        number = status.with_suffix(".pid")
+        text = status.read_text()
+        number = _NUMBER.search(text)
+        if number is None:
+            continue
         try:
-            command = Path("/proc", str(int(number.read_text())), "cmdline").read_bytes()
-        except (OSError, ValueError):
-            command = b""
+            command = Path("/proc", number[1], "cmdline").read_bytes()
+        except OSError:
+            continue  # nobody has it
         if f"guest={status.stem},".encode() not in command:
-            status.unlink()
-            number.unlink(missing_ok=True)
+            status.write_text(f"{text[: number.start(1)]}{_NOBODY}{text[number.end(1) :]}")
+            status.with_suffix(".pid").write_text(f"{_NOBODY}\n")
 
 
 def _lock(place: int) -> None:

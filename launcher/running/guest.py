@@ -154,7 +154,8 @@ def start(domain: Any, vm: VM, *, paused: bool) -> None:
         else:
             vm.events.put(Started())
 
-    threading.Thread(target=create, daemon=True).start()
+    with having_threads():
+        threading.Thread(target=create, daemon=True).start()
 
 
 def ask_to_shut_down(domain: Any) -> None:
@@ -306,6 +307,16 @@ def _report(connection: Any, domain: Any, event: int, detail: int, to: tuple[_Sa
 
 def _report_loss(connection: Any, reason: int, vm: VM) -> None:
     vm.events.put(Ending.CONNECTION_LOST)
+
+
+@contextmanager
+def having_threads() -> Iterator[None]:
+    """Refusal where there can be no more threads."""
+    try:
+        yield
+    except RuntimeError as error:
+        fix = "expected room for more of them in the container's limits of processes and memory"
+        raise Refusal("libvirt", f"cannot have a thread: {error}", fix) from error
 
 
 @contextmanager

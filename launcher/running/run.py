@@ -136,7 +136,8 @@ class _Session:
         self._left = threading.Event()
         self._ends = False
         self._thread = threading.Thread(target=self._run, name="libvirt", daemon=True)
-        self._thread.start()
+        with guest.having_threads():
+            self._thread.start()
 
     def leave(self, seconds: float, *, ends: bool) -> None:
         """Have the domain ended, if it `ends`, and undefined; wait so long for it. Nothing where it is left already."""
@@ -315,5 +316,8 @@ def _answer(ask: Callable[[], T], otherwise: T) -> T:
 
 def _in_a_thread(ask: Callable[[], object]) -> threading.Thread:
     thread = threading.Thread(target=ask, name="question", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError as error:  # the VM's end needs no answer
+        _log.error("libvirt cannot be asked: %s", error)
     return thread

@@ -7,6 +7,8 @@ from types import MappingProxyType
 
 from program.errors import Refusal
 
+_PATIENCE = 60.0  # seconds; they take milliseconds
+
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
@@ -24,11 +26,19 @@ def output(
     name = command[0]
     try:
         done = subprocess.run(  # noqa: S603 (no shell; names are checked by the manifest)
-            command, input=given, capture_output=True, check=False, env={**os.environ, **environ, "LC_ALL": "C.UTF-8"}
+            command,
+            input=given,
+            capture_output=True,
+            check=False,
+            env={**os.environ, **environ, "LC_ALL": "C.UTF-8"},
+            timeout=_PATIENCE,
         )
     except FileNotFoundError as error:
         fix = f"install the package {package}"
         raise Refusal(name, "is not installed, and makes the guest's disks", fix) from error
+    except subprocess.TimeoutExpired as error:
+        wrong = f"has not ended in {_PATIENCE:.0f} s"
+        raise Refusal(" ".join(map(str, command)), wrong, "the storage below does not answer") from error
     if done.returncode:
         words = " ".join(done.stderr.decode(errors="replace").split())
         ended = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"

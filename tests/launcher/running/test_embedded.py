@@ -81,18 +81,26 @@ def test_qemu_may_not_open_its_configuration_for_writing(tmp_path: Path) -> None
         assert (tmp_path / "etc" / "qemu.conf").stat().st_mode & 0o777 == 0o444
 
 
-def test_a_domain_whose_qemu_is_gone_is_not_libvirts_to_end(tmp_path: Path) -> None:
-    """In a container that starts again the number is another process's."""
+def test_a_number_that_is_another_processs_now_is_not_libvirts_to_end(tmp_path: Path) -> None:
+    """In a container that starts again. Of a QEMU that is there, or that nobody is, libvirt knows what to do."""
     state = tmp_path / "run" / "qemu"
     state.mkdir(parents=True)
-    for name, number in (("theirs", str(os.getpid())), ("gone", "4194305"), ("none", "/proc/self")):
-        (state / f"{name}.xml").write_text("<domstatus/>")
-        (state / f"{name}.pid").write_text(number)
-    (state / "without.xml").write_text("<domstatus/>")
+
+    def write(name: str, number: int) -> None:
+        (state / f"{name}.xml").write_text(
+            f"<!-- by libvirt -->\n<domstatus state='running' pid='{number}'>\n</domstatus>"
+        )
+        (state / f"{name}.pid").write_text(f"{number}\n")
+
+    write("theirs", os.getpid())
+    write("gone", 4194304)
+    (state / "nonsense.xml").write_text("<domstatus>")
     pretends = [sys.executable, "-c", "import time; time.sleep(60)", "guest=ours,debug-threads=on"]
     with subprocess.Popen(pretends) as qemu:
-        (state / "ours.xml").write_text("<domstatus/>")
-        (state / "ours.pid").write_text(f"{qemu.pid}\n")
+        write("ours", qemu.pid)
         with prepared(tmp_path):
-            assert {path.name for path in state.iterdir()} == {"ours.xml", "ours.pid"}
+            numbers = {path.stem: int(path.read_text()) for path in state.glob("*.pid")}
+            assert numbers == {"theirs": 4194305, "gone": 4194304, "ours": qemu.pid}
+            for name, number in numbers.items():
+                assert f" pid='{number}'>" in (state / f"{name}.xml").read_text()
         qemu.kill()
