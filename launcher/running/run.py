@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 _ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
 _PATIENCE = 3.0  # seconds for libvirt to answer a question without which the VM lives on
 _START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU is gone which it is starting
-_PREPARING_GIVEN_UP = 2.0  # seconds for it to come back from what it does before that
+_PREPARING_GIVEN_UP = 5.0  # seconds for it to come back from what it does before that
 #: Seconds for libvirt to end the domain: it gives QEMU 10 to end by itself and waits 30 for the kernel to take back
 #: what VFIO has pinned (virProcessKillPainfullyDelay). The supervisor has 40, and the kubelet 45.
 _ENDED = 35.0
