@@ -39,6 +39,7 @@ from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
+from launcher.network.attachments import attached
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
@@ -93,7 +94,7 @@ def domain_element(
                 *controllers.controllers(vmi, usb=bool(usb)),
                 *controllers.placeholders(domain, layout),
                 *disks.disks(vmi, facts),
-                *interfaces.interfaces(vmi, uuid),
+                *interfaces.interfaces(attached(vmi.spec), domain, uuid),
                 *consoles.consoles(domain.devices, sockets),
                 *graphics.graphics(vmi.spec, sockets),
                 *peripherals.peripherals(vmi),

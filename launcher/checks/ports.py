@@ -4,6 +4,7 @@ import re
 
 from launcher.checks.finding import Finding, error
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.network.attachments import attached
 
 _PRIVILEGED = 1024
 _PORTS = 1 << 16
@@ -17,7 +18,7 @@ def ports(vmi: VirtualMachineInstance, ephemeral: str, open_files: int | None) -
 
     One for each port of TCP and of UDP is the least; passt ends when it gets fewer ("Can't open enough sockets").
     """
-    every = next((interface for interface in vmi.spec.domain.devices.connected if not interface.ports), None)
+    every = next((card.interface for card in attached(vmi.spec) if card.to.forwards.are_all), None)
     said = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
     first, last = (int(said[1]), int(said[2])) if said else _EPHEMERAL
     needed = 2 * (_PORTS - _PRIVILEGED - (last - first + 1))
@@ -25,8 +26,8 @@ def ports(vmi: VirtualMachineInstance, ephemeral: str, open_files: int | None) -
         return None
     return error(
         f"interface {every.name!r}",
-        f"lists no ports, so that passt listens on all: that takes {needed} open files at least, and a process of this "
-        f"container may have {open_files} (RLIMIT_NOFILE)",
-        "list the ports that are to reach the guest (interfaces.ports), or start the container runtime with a higher "
-        "LimitNOFILE",
+        f"gets all ports of the pod, and passt listens on each: that takes {needed} open files at least, and a process "
+        f"of this container may have {open_files} (RLIMIT_NOFILE)",
+        "list the ports that are to reach the guest (interfaces.ports, with masquerade or passt), or start the "
+        "container runtime with a higher LimitNOFILE",
     )

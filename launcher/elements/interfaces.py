@@ -4,29 +4,33 @@ https://libvirt.org/formatdomain.html#userspace-connection-using-passt; KubeVirt
 user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared.
 """
 
+from collections.abc import Iterable
 from uuid import UUID, uuid5
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements.virtio import virtio_driver, virtio_model
-from launcher.manifest.interfaces import Interface, Port
-from launcher.manifest.spec import Domain, VirtualMachineInstance
+from launcher.manifest.interfaces import Interface
+from launcher.manifest.spec import Domain
+from launcher.network.attachments import PROTOCOLS, Attached, Forwards, GuestAddress, Protocol
 
 
-def interfaces(vmi: VirtualMachineInstance, uuid: UUID) -> list[Element]:
+def interfaces(cards: Iterable[Attached], domain: Domain, uuid: UUID) -> list[Element]:
     """Return the network cards of the domain with this UUID."""
-    return [_interface(interface, vmi.spec.domain, uuid) for interface in vmi.spec.domain.devices.connected]
+    return [_interface(card, domain, uuid) for card in cards]
 
 
-def _interface(interface: Interface, domain: Domain, uuid: UUID) -> Element:
+def _interface(card: Attached, domain: Domain, uuid: UUID) -> Element:
+    interface = card.interface
     is_virtio = interface.model == "virtio"
     element = E.interface(
         E.mac(address=interface.macAddress or _mac(interface, uuid)),
         E.model(type=virtio_model(domain) if is_virtio else interface.model),
         E.backend(type="passt"),
         *(virtio_driver(domain) if is_virtio else []),
-        *_forwarded(interface.ports),
+        *(_ip(address) for address in card.to.addresses),
+        *_forwarded(card.to.forwards),
         type="user",
     )
     if interface.state == "down":
@@ -43,14 +47,28 @@ def _interface(interface: Interface, domain: Domain, uuid: UUID) -> Element:
     return element
 
 
-def _forwarded(ports: tuple[Port, ...]) -> list[Element]:
-    """Return <portForward> for the ports that are listed, or for all."""
-    if not ports:
-        return [E.portForward(proto="tcp"), E.portForward(proto="udp")]
+def _ip(address: GuestAddress) -> Element:
+    """Return the guest's address. libvirt refuses a prefix of IPv6 there, since passt has none."""
+    if address.subnet.version == 6:
+        return E.ip(family="ipv6", address=str(address.guest))
+    return E.ip(family="ipv4", address=str(address.guest), prefix=str(address.subnet.prefixlen))
+
+
+def _forwarded(forwards: Forwards) -> list[Element]:
+    """Return <portForward> for the ports that are listed, or for all, which is one without a range."""
     return [
-        E.portForward(*(E.range(start=str(port.port)) for port in listed), proto=protocol.lower())
-        for protocol in ("TCP", "UDP")
-        if (listed := [port for port in ports if port.protocol == protocol])
+        E.portForward(*_ranges(forwards, protocol), proto=protocol.lower())
+        for protocol in PROTOCOLS
+        if forwards.ranges(protocol)
+    ]
+
+
+def _ranges(forwards: Forwards, protocol: Protocol) -> list[Element]:
+    if forwards.are_all:
+        return []
+    return [
+        E.range(start=str(start), **({"end": str(end)} if end != start else {}))
+        for start, end in forwards.ranges(protocol)
     ]
 
 

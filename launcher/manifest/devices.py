@@ -74,7 +74,9 @@ class Devices(Object):
     autoattachVSOCK: bool = False
     logSerialConsole: bool = False
     blockMultiQueue: bool = False
-    networkInterfaceMultiqueue: Annotated[None, Refused("passt has one pair of queues", "leave it out")] = None
+    networkInterfaceMultiqueue: Annotated[
+        bool, Ignored("passt has one pair of queues for each card, and a warning says so")
+    ] = False
     useVirtioTransitional: bool = False
     disableHotplug: Annotated[Any, Ignored("there is no hotplug, said or not")] = None
     clientPassthrough: Annotated[

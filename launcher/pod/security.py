@@ -10,6 +10,7 @@ from typing import Any
 
 from launcher import paths
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.network.attachments import PROTOCOLS, attached
 from launcher.pod.memory import has_vfio, is_locked
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
@@ -106,12 +107,11 @@ def _binds_memory(vmi: VirtualMachineInstance) -> bool:
 
 def _sysctls(vmi: VirtualMachineInstance) -> dict[str, str]:
     """Of the pod's own network namespace; the kubelet counts them among the safe ones."""
-    interfaces = vmi.spec.domain.devices.connected
-    if not interfaces:
+    cards = attached(vmi.spec)
+    if not cards:
         return {}
     found = {"net.ipv4.ping_group_range": f"{_QEMU} {_QEMU}"}  # passt sends the guest's pings
-    # Without a list all ports are forwarded.
-    ports = [port.port for interface in interfaces for port in interface.ports]
-    if any(not interface.ports for interface in interfaces) or min(ports) < _FIRST_FREE_PORT:
+    ranges = [ports for card in cards for protocol in PROTOCOLS for ports in card.to.forwards.ranges(protocol)]
+    if min(start for start, _ in ranges) < _FIRST_FREE_PORT:
         found["net.ipv4.ip_unprivileged_port_start"] = "0"
     return dict(sorted(found.items()))

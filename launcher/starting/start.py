@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
 from launcher.checks.finding import Finding, Level, said, sorted_by_level
 from launcher.checks.seats import misplaced, of_bars
+from launcher.checks.tuning import not_tuned
 from launcher.checks.variables import of_left_over
 from launcher.claims import LeftOver, claim, entries
 from launcher.cpus.pinning import Pinning
@@ -140,7 +141,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
         refused=tuple(refused),
-        findings=(*of_left_over(left_over), *findings),
+        findings=(*of_left_over(left_over), *not_tuned(vmi.spec.domain.devices), *findings),
     )
     return place.judged(start)
 

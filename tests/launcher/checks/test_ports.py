@@ -12,7 +12,9 @@ def test_a_socket_for_each_port_needs_as_many_open_files(tmp_path: Path) -> None
     assert ports(vm, RANGE, ENOUGH) is ports(vm, RANGE, None) is None
     found = ports(vm, RANGE, ENOUGH - 1)
     assert found is not None
-    assert str(found).startswith("interface 'default': lists no ports, so that passt listens on all: that takes 72560")
+    assert str(found).startswith(
+        "interface 'default': gets all ports of the pod, and passt listens on each: that takes 72560"
+    )
     assert "list the ports that are to reach the guest" in found.fix
     assert ports(vm, "", ENOUGH) is None, "Linux's own range, where it is not known"
 

@@ -6,6 +6,7 @@ from lxml import etree
 from launcher.elements.interfaces import interfaces
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.network.attachments import attached
 from tests.launcher.vms import vmi_text
 
 ONE = UUID("3d32482b-b9d1-57d4-9236-16f33103e002")
@@ -25,20 +26,15 @@ def test_an_address_that_nobody_gave_is_the_vms_own_and_the_same_at_every_start(
     assert first.startswith("02:"), "locally administered, and a single card's"
 
 
-def test_a_vm_that_wants_no_network_has_none(tmp_path: Path) -> None:
-    path = tmp_path / "vm.yaml"
-    path.write_text(vmi_text())
-    assert read_manifest(path).spec.domain.devices.connected == ()
-
-
 def test_under_sev_a_virtio_card_asks_before_it_reads_and_no_card_has_firmware(tmp_path: Path) -> None:
     sev = "    firmware: {bootloader: {efi: {secureBoot: false}}}\n    launchSecurity: {sev: {}}\n"
     for model, iommu in (("virtio", ["on"]), ("e1000e", [])):
         said = vmi(tmp_path / "vm.yaml", f"name: default, model: {model}, passt: {{}}", sev)
-        (element,) = interfaces(said, ONE)
+        (element,) = interfaces(attached(said.spec), said.spec.domain, ONE)
         assert [driver.get("iommu") for driver in element.iterfind("driver")] == iommu
         assert etree.tostring(element.findall("rom")[0]) == b'<rom enabled="no"/>'
 
 
 def addresses(said: VirtualMachineInstance, uuid: UUID) -> list[str]:
-    return [mac.get("address", "") for element in interfaces(said, uuid) for mac in element.iterfind("mac")]
+    elements = interfaces(attached(said.spec), said.spec.domain, uuid)
+    return [mac.get("address", "") for element in elements for mac in element.iterfind("mac")]

@@ -1,0 +1,35 @@
+"""passt with the options that libvirt's XML has no words for.
+
+libvirt looks for a program `passt` on PATH (src/qemu/qemu_passt.c) and passes on what an <interface> says: addresses,
+the IPv4 netmask, ports and the pod's interface. Neither 9.0 nor 11.3 can name a gateway: the guest would have the
+pod's, which is not in its subnet. So what libvirt finds first is a script of a few lines that calls passt with them.
+"""
+
+from collections.abc import Iterable
+
+from launcher.network.attachments import Attached
+
+_SCRIPT = """\
+#!/bin/sh
+# passt as libvirt calls it, with what libvirt has no words for. gpu-launcher writes this at the start of a VM.
+PATH=${{PATH#*:}}  # without the directory of this file, which is the first
+{gateways}exec passt "$@" --no-map-gw
+"""
+_GATEWAYS = """\
+case " $* " in
+*" --address "*) set -- "$@" {options} ;;
+esac
+"""
+
+
+def script(cards: Iterable[Attached]) -> str | None:
+    """Return what is to be called for passt, as the text of a program; None where no card needs one.
+
+    --no-map-gw: passt would take a guest to the pod's loopback by the gateway's address, where only the pod's own
+    containers are meant to be. The gateways are for the one card that is given addresses.
+    """
+    cards = tuple(cards)
+    if not cards:
+        return None
+    options = " ".join(f"--gateway {address.gateway}" for card in cards for address in card.to.addresses)
+    return _SCRIPT.format(gateways=_GATEWAYS.format(options=options) if options else "")

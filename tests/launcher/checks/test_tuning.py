@@ -1,0 +1,23 @@
+from pathlib import Path
+
+from launcher.checks.tuning import not_tuned
+from tests.launcher.network.vms import vmi_of
+
+QUEUES = "      networkInterfaceMultiqueue: true\n"
+
+
+def test_what_passt_has_no_word_for_is_said_and_nothing_else(tmp_path: Path) -> None:
+    said = "masquerade: {}, dhcpOptions: {bootFileName: pxelinux.0, tftpServerName: '', ntpServers: [192.0.2.1]}"
+    vmi = vmi_of(tmp_path, said, devices=QUEUES)
+    assert [problem.subject for problem in not_tuned(vmi.spec.domain.devices)] == [
+        "spec.domain.devices.networkInterfaceMultiqueue",
+        "spec.domain.devices.interfaces[0].dhcpOptions.bootFileName",
+        "spec.domain.devices.interfaces[0].dhcpOptions.ntpServers",
+    ]
+
+
+def test_nothing_is_said_of_a_card_that_is_not_there(tmp_path: Path) -> None:
+    options = "dhcpOptions: {bootFileName: pxelinux.0}"
+    assert list(not_tuned(vmi_of(tmp_path, None, devices=QUEUES).spec.domain.devices)) == []
+    absent = vmi_of(tmp_path, f"masquerade: {{}}, state: absent, {options}", devices=QUEUES)
+    assert list(not_tuned(absent.spec.domain.devices)) == []
