@@ -1,4 +1,4 @@
-"""Which device each `gpus` and `hostDevices` entry gets: the manifest against the pod's variables.
+"""Which device each `gpus` and `hostDevices` entry gets: the entries against the pod's variables.
 
 A claim is an entry with its device. (Kubernetes' ResourceClaim is something else; what it gave is read in
 launcher.dra.) The variables and their two dialects are described in pci.resource; here they become one pool, from which
@@ -9,19 +9,19 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+from typing import NamedTuple
 from uuid import UUID
 
 from launcher.errors import UserError
-from launcher.manifest.devices import Devices
-from launcher.manifest.hostdevices import Request
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.host import Host
 from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
 
-Device = PCIAddress | UUID | USBAddress
+#: What a device is known by: a function's address, a mediated device's UUID, a USB device's numbers.
+DeviceID = PCIAddress | UUID | USBAddress
 
-_DECODE: Mapping[Kind, Callable[[str, str], tuple[Device, ...]]] = {
+_DECODE: Mapping[Kind, Callable[[str, str], tuple[DeviceID, ...]]] = {
     Kind.PCI: decode,
     Kind.MDEV: decode_mdevs,
     Kind.USB: decode_usb,
@@ -35,9 +35,19 @@ class EntryKind(StrEnum):
     HOST_DEVICE = "hostdevice"
 
 
+class Request(NamedTuple):
+    """One device that is requested of a ResourceClaim; `claim` is its name in spec.resourceClaims."""
+
+    claim: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"request {self.name!r} of claim {self.claim!r}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry of the manifest: it wants a device of a resource, or that of a request."""
+    """One entry of gpus or hostDevices: it wants a device of a resource, or that of a request."""
 
     kind: EntryKind
     name: str
@@ -55,7 +65,7 @@ class Claim:
     """
 
     entry: Entry
-    device: Device
+    device: DeviceID
     variable: str | None
 
     @property
@@ -72,15 +82,15 @@ class LeftOver:
     """Devices that the pod holds and no entry of the manifest asks for."""
 
     variable: str
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceID, ...]
 
 
-_NOTHING: Mapping[Request, Device] = MappingProxyType({})
+_NOTHING: Mapping[Request, DeviceID] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The claims, in the order of the manifest, gpus first; what is left of the variables; and why an entry has none,
+    """The claims, in the order of the entries; what is left of the variables; and why an entry has none,
     with all further entries that want the same."""
 
     claims: tuple[Claim, ...]
@@ -89,7 +99,10 @@ class Claimed:
 
 
 def claim(
-    devices: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] = _NOTHING
+    wanted: tuple[Entry, ...],
+    environ: Mapping[str, str],
+    host: Host | None,
+    allocated: Mapping[Request, DeviceID] = _NOTHING,
 ) -> Claimed:
     """A claim for each entry that can have one; what is left of the variables; and why the other entries have none.
 
@@ -97,10 +110,9 @@ def claim(
     request in the manifest; one that it lacks is left out. An error names entry, resource and variable: one that is
     unset, empty, exhausted or holds what is no device, or two entries that would have one device.
     """
-    wanted = entries(devices)
     claims: dict[Entry, Claim] = {}
     unmet: dict[Entry, UserError] = {}
-    owners: dict[Device, Entry] = {}
+    owners: dict[DeviceID, Entry] = {}
     for entry in wanted:
         if isinstance(entry.wants, Request) and entry.wants in allocated:
             device = allocated[entry.wants]
@@ -137,13 +149,7 @@ def claim(
     )
 
 
-def entries(devices: Devices) -> tuple[Entry, ...]:
-    """The entries of the manifest in its order, gpus first."""
-    listed = ((EntryKind.GPU, devices.gpus), (EntryKind.HOST_DEVICE, devices.hostDevices))
-    return tuple(Entry(kind=kind, name=entry.name, wants=entry.wants) for kind, found in listed for entry in found)
-
-
-def _given_twice(entry: Entry, device: Device, first: Entry) -> UserError:
+def _given_twice(entry: Entry, device: DeviceID, first: Entry) -> UserError:
     return UserError(
         f"{entry} is {entry.wants}, which was given {device}, and so was {first.wants}, {first}; "
         "expected each device once: the DRA driver's log says why"
@@ -156,7 +162,7 @@ class _Pool:
 
     resource: str
     variable: str
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceID, ...]
     wanted: int
 
     @classmethod
@@ -196,7 +202,7 @@ class _Pool:
             ) from error
         return cls(resource, name, devices, drawing)
 
-    def next(self, entry: Entry, given: set[Device]) -> Device:
+    def next(self, entry: Entry, given: set[DeviceID]) -> DeviceID:
         if not self.devices:
             raise UserError(
                 f"{entry} asks for {self.resource}, but {self.variable} is empty; "
@@ -238,7 +244,7 @@ def _unasked(environ: Mapping[str, str], asked: set[str]) -> tuple[LeftOver, ...
         if kind is None:
             continue
         try:
-            devices: tuple[Device, ...] = _DECODE[kind](name, environ[name])
+            devices: tuple[DeviceID, ...] = _DECODE[kind](name, environ[name])
         except InvalidValue:
             continue  # nobody asked for it, so it need not be ours
         if devices:

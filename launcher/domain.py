@@ -13,8 +13,8 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.claims import Claim
 from launcher.cpus.pinning import Pinning
+from launcher.devices.devices import GuestDevices
 from launcher.elements import (
     clock,
     commandline,
@@ -36,10 +36,10 @@ from launcher.elements import (
     security,
 )
 from launcher.facts import Facts
+from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
-from launcher.network.attachments import attached
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
@@ -52,56 +52,57 @@ def serialised(root: Element) -> str:
 
 def domain_element(
     vmi: VirtualMachineInstance,
+    guest: Guest,
     layout: Layout,
+    devices: GuestDevices,
     facts: Facts,
     *,
     pinned: Pinning | None = None,
     hole: Hole | None = None,
-    usb: tuple[Claim, ...] = (),
 ) -> Element:
-    """The whole domain, as its root element. `usb` are the claims that have no seat."""
-    domain = vmi.spec.domain
+    """The whole domain, as its root element. `guest` and `devices` are what `vmi` makes of them."""
+    domain, cells = vmi.spec.domain, layout.cells
     uuid = domain_uuid(vmi)
     sockets = str(socket_directory(vmi))
     chassis = _template().render(
         type="kvm" if facts.kvm else "qemu",
         name=domain_name(vmi.metadata),
         uuid=uuid,
-        memory=domain.guest_memory,
-        vcpus=domain.vcpus,
-        arch=firmware.ARCHITECTURES[vmi.spec.architecture],
-        machine=firmware.machine(vmi.spec),
+        memory=guest.memory,
+        vcpus=guest.vcpus,
+        arch=guest.qemu_architecture,
+        machine=guest.machine,
     )
     root = etree.fromstring(chassis, _PARSER)
     os = root.find("os")
     assert os is not None, "the template has <os>"
-    firmware.boot(vmi, os)
+    firmware.boot(vmi.spec, guest, vmi.metadata.name, os)
     root.extend(
         [
             *metadata.metadata(vmi.metadata),
-            *memory.memory(vmi, layout.cells),
-            *iothreads.iothreads(vmi),
-            *placement.placement(vmi, pinned, layout.cells),
+            *memory.memory(guest, cells),
+            *iothreads.iothreads(guest.iothreads),
+            *placement.placement(guest, pinned, cells),
             firmware.sysinfo(domain, uuid),
-            *features.features(vmi),
-            cpu.cpu(vmi, facts, layout.cells, hole),
-            *clock.clock(domain),
-            *lifecycle.lifecycle(domain),
-            *lifecycle.on_crash(domain),
+            *features.features(domain.features, guest),
+            cpu.cpu(domain, guest, facts, cells, hole),
+            *clock.clock(domain.clock),
+            *lifecycle.lifecycle(domain.rebootPolicy),
+            *lifecycle.on_crash(domain.devices.panicDevices),
             E.devices(
                 *controllers.root_complex(hole),
                 *map(controllers.bridge, layout.bridges),
-                *controllers.controllers(vmi, usb=bool(usb)),
-                *controllers.placeholders(domain, layout),
-                *disks.disks(vmi, facts),
-                *interfaces.interfaces(attached(vmi.spec), domain, uuid),
+                *controllers.controllers(guest, devices),
+                *controllers.placeholders(guest, layout),
+                *(disks.disk(disk, guest, has_many_queues=domain.devices.blockMultiQueue) for disk in devices.disks),
+                *(interfaces.interface(card, guest, uuid) for card in devices.network_cards),
                 *consoles.consoles(domain.devices, sockets),
-                *graphics.graphics(vmi.spec, sockets),
-                *peripherals.peripherals(vmi),
-                *hostdev.hostdevs(domain.devices, layout.seats, usb),
+                *graphics.graphics(devices.screen, sockets),
+                *peripherals.peripherals(domain.devices, devices.inputs, guest),
+                *hostdev.hostdevs(layout.seats, devices.displays, devices.usb),
             ),
-            *security.launch_security(domain),
-            *commandline.command_line(vmi.spec, hole),
+            *security.launch_security(domain.launchSecurity),
+            *commandline.command_line(guest, hole),
         ]
     )
     return root

@@ -6,21 +6,21 @@ A DRA driver leaves a file for each request in the container; pci.device_metadat
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from launcher.claims import Device, Entry
+from launcher.claims import DeviceID, Entry, Request
 from launcher.errors import UserError
-from launcher.manifest.hostdevices import Request, ResourceClaim
+from launcher.manifest.hostdevices import ResourceClaim
 from pci.device_metadata import IN_CONTAINER, SUFFIX, InvalidMetadata, decode, of_claim, of_template
 
 
 def read_allocated(
     entries: Iterable[Entry], claims: tuple[ResourceClaim, ...], directory: Path | None
-) -> Mapping[Request, Device]:
+) -> Mapping[Request, DeviceID]:
     """The device of each entry that is a request. `directory` holds the files; None where there is none.
 
     UserError, naming entry, claim, request and path, for a file that is missing or does not name one device.
     """
     by_name = {claim.name: claim for claim in claims}
-    found: dict[Request, Device] = {}
+    found: dict[Request, DeviceID] = {}
     for entry in entries:
         request = entry.wants
         if not isinstance(request, Request):

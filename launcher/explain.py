@@ -28,11 +28,10 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import TypedDict
 
-from launcher.claims import Claim, Device, LeftOver
+from launcher.claims import Claim, DeviceID, LeftOver, Request
 from launcher.guest_pci.addresses import HostDev, Layout
-from launcher.guest_pci.places import Pair, PlacedCard, pairs, what
+from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
 from launcher.hostdevs import Card, function_of, mediated
-from launcher.manifest.hostdevices import Request
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.resource import USBAddress
@@ -77,7 +76,7 @@ class Explanation(TypedDict):
 def explanation(
     cards: tuple[Card, ...],
     layout: Layout,
-    placed: tuple[PlacedCard, ...],
+    placed: tuple[LocatedCard, ...],
     left_over: tuple[LeftOver, ...],
     host: Host | None,
 ) -> Explanation:
@@ -148,7 +147,7 @@ def _passed(claim: Claim, layout: Layout, seen: Mapping[HostDev, PCIAddress], ho
     ]
 
 
-def _place(device: Device, host: Host | None) -> tuple[int | None, int | None]:
+def _place(device: DeviceID, host: Host | None) -> tuple[int | None, int | None]:
     """IOMMU group and NUMA node."""
     function, mdev = function_of(device, host), mediated(device, host)
     if function is None:

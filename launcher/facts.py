@@ -13,11 +13,12 @@ from pci.processors import UNKNOWN, Processors
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
-    """Bytes, of a block device, or of a file system, which has one size for all three."""
+    """Bytes, of a block device, or of a file system, which has one size for all three. `discard` is None where it is
+    left to QEMU."""
 
     logical: int
     physical: int
-    discard: int
+    discard: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

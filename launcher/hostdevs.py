@@ -13,11 +13,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from launcher.claims import Claim, Device, LeftOver
+from launcher.claims import Claim, DeviceID, LeftOver
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.functions import is_on_vfio
 from pci.host import Function, Host, MediatedDevice
+
+#: Whether a claimed function brings the rest of its card (the annotation gpu-launcher.dev/companions).
+Companions = Literal["card", "none"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,7 @@ class Card:
     missing: str | None
 
     @property
-    def device(self) -> Device:
+    def device(self) -> DeviceID:
         """Its first function; or what it is, where that is none."""
         return self.functions[0] if self.functions else self.claim.device
 
@@ -43,14 +46,14 @@ def whole_cards(
     claims: tuple[Claim, ...],
     left_over: tuple[LeftOver, ...],
     host: Host | None,
-    companions: Literal["card", "none"] = "card",
+    companions: Companions = "card",
 ) -> tuple[Card, ...]:
     """A card for each claim, in order; then the other cards of their units, so that those move no entry's card.
 
     A companion that two claims could have goes to the first. What is left over of the variables was named by a plugin
     as a device of its own, and so belongs to nobody's unit. With `companions` none, a card is its claimed function.
     """
-    named: set[Device] = {each.device for each in claims}
+    named: set[DeviceID] = {each.device for each in claims}
     taken = set(named)
     cards = [_card(each, host, companions, taken) for each in claims]
     if host is None or companions == "none":
@@ -73,7 +76,7 @@ def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[Card, ...]) -> t
     )
 
 
-def function_of(device: Device, host: Host | None) -> Function | None:
+def function_of(device: DeviceID, host: Host | None) -> Function | None:
     """The host's function that a device is, or, of a mediated device, that it is a part of; None where sysfs does not
     show it."""
     mdev = mediated(device, host)
@@ -81,23 +84,23 @@ def function_of(device: Device, host: Host | None) -> Function | None:
     return host.functions.get(address) if host is not None and isinstance(address, PCIAddress) else None
 
 
-def mediated(device: Device, host: Host | None) -> MediatedDevice | None:
+def mediated(device: DeviceID, host: Host | None) -> MediatedDevice | None:
     return next((mdev for mdev in host.mdevs if mdev.uuid == device), None) if host is not None else None
 
 
-def _card(claim: Claim, host: Host | None, companions: Literal["card", "none"], taken: set[Device]) -> Card:
+def _card(claim: Claim, host: Host | None, companions: Companions, taken: set[DeviceID]) -> Card:
     device = claim.device
     if not isinstance(device, PCIAddress):
         return Card(claim=claim, functions=(), missing=None)
     if companions == "none":
         return Card(claim=claim, functions=(device,), missing=None)
-    found = card_of(host, device) if host is not None else ()
-    others = [function.address for function in found if function.address not in taken]
+    functions = card_of(host, device) if host is not None else ()
+    others = [function.address for function in functions if function.address not in taken]
     taken.update(others)
     return Card(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
 
 
-def _rest_of_unit(claimed: Device, host: Host, named: set[Device]) -> Iterable[tuple[Function, ...]]:
+def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterable[tuple[Function, ...]]:
     """The other cards of the unit whose first address is `claimed`; none where it is no unit.
 
     It is one where all endpoints of the group are on vfio, none of another slot has a name of its own, and none of its

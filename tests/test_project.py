@@ -42,6 +42,8 @@ BREACHES = {
     "starting": ("launcher/running/run.py", "import launcher.starting.pod"),
     "start": ("launcher/starting/start.py", "import launcher.storage.needs"),
     "checks-storeys": ("launcher/checks/finding.py", "import launcher.checks.opening"),
+    "guest": ("launcher/guest_pci/bars.py", "import launcher.manifest.annotations"),
+    "devices-storeys": ("launcher/devices/sources.py", "import launcher.devices.disks"),
     "guest-pci-storeys": ("launcher/guest_pci/addresses.py", "import launcher.guest_pci.bars"),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.finding import Finding, error, warning
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
 from pci.sysfs.attribute import Unreadable, text
 
 _ROOT = "fs/cgroup"
@@ -74,27 +74,26 @@ _PAGES = {
 }
 
 
-def memory(vmi: VirtualMachineInstance, limit: int | None, beside: int, *, is_pinned: bool) -> Finding | None:
+def memory(guest: Guest, limit: int | None, beside: int, *, is_pinned: bool) -> Finding | None:
     """Whether the guest's memory fits below the limit, with the bytes that there are `beside` it; with `is_pinned` the
     guest has all of it from its start. Hugepages are accounted by themselves."""
-    domain = vmi.spec.domain
-    guest = domain.guest_memory if domain.memory.hugepages is None else 0
-    if limit is None or limit >= guest + beside:
+    own = guest.memory if guest.page is None else 0
+    if limit is None or limit >= own + beside:
         return None
-    says = f"is {limit // _MIB} MiB, and the guest takes {guest // _MIB} MiB, with {beside // _MIB} MiB beside it"
+    says = f"is {limit // _MIB} MiB, and the guest takes {own // _MIB} MiB, with {beside // _MIB} MiB beside it"
     fix = "raise resources.limits.memory of the container; the Pod that gpu-launcher pod prints has what it takes"
-    if is_pinned and guest and limit <= guest:
+    if is_pinned and own and limit <= own:
         return error(_MEMORY_LIMIT, f"{says}: VFIO and SEV pin the guest's, and the kernel would kill QEMU", fix)
     return warning(_MEMORY_LIMIT, f"{says}: the kernel kills QEMU if it is all used", fix)
 
 
-def cpus(vmi: VirtualMachineInstance, quota: float | None) -> Finding | None:
-    vcpus = vmi.spec.domain.vcpus
-    if quota is None or quota >= vcpus:
+def cpus(guest: Guest, quota: float | None) -> Finding | None:
+    if quota is None or quota >= guest.vcpus:
         return None
     return warning(
         "the container's CPU limit",
-        f"is {quota:g} CPUs, and the guest has {vcpus} vCPUs: they stand still for a part of each tenth of a second",
+        f"is {quota:g} CPUs, and the guest has {guest.vcpus} vCPUs: they stand still for a part of each tenth of a "
+        "second",
         "raise resources.limits.cpu of the container, or leave it out",
     )
 

@@ -14,9 +14,7 @@ from typing import Any
 
 from launcher import paths
 from launcher.checks.finding import Finding, error
-from launcher.elements.firmware import ARCHITECTURES, machine
-from launcher.elements.security import is_stateless
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
 
 #: From what counts most.
 DIRECTORIES = ("etc/qemu/firmware", "usr/share/qemu/firmware")
@@ -45,26 +43,25 @@ def read_images(root: Path) -> tuple[Image, ...]:
     return tuple(image for name in sorted(found) if (image := _read(found[name], root)) is not None)
 
 
-def firmware(vmi: VirtualMachineInstance, images: tuple[Image, ...]) -> Iterator[Finding]:
+def firmware(guest: Guest, images: tuple[Image, ...]) -> Iterator[Finding]:
     """Nothing for a guest with BIOS, which is QEMU's own."""
-    efi = vmi.spec.efi
-    if efi is None:
+    if not guest.is_efi:
         return
-    architecture = ARCHITECTURES[vmi.spec.architecture]
-    wanted = dict.fromkeys(_SAID, efi.secureBoot)
-    required = _of_security(vmi)
+    architecture, technology = guest.qemu_architecture, guest.confidentiality
+    wanted = dict.fromkeys(_SAID, guest.has_secure_boot)
+    required = frozenset[str]() if technology is None else frozenset({technology.firmware_feature})
+    is_measured = technology is not None and technology.is_measured
     fitting = [
         image
         for image in images
         if any(
-            arch == architecture and fnmatchcase(_versioned(machine(vmi.spec)), pattern)
-            for arch, pattern in image.targets
+            arch == architecture and fnmatchcase(_versioned(guest.machine), pattern) for arch, pattern in image.targets
         )
         and all((feature in image.features) is asked for feature, asked in wanted.items())
         and required <= image.features
-        and (image.is_stateless or not is_stateless(vmi.spec.domain))
+        and (image.is_stateless or not is_measured)
     ]
-    asked = f"EFI for {architecture}, secure boot {'on' if efi.secureBoot else 'off'}"
+    asked = f"EFI for {architecture}, secure boot {'on' if guest.has_secure_boot else 'off'}"
     if required:
         asked += f", with {' and '.join(sorted(required))}"
     if not fitting:
@@ -72,24 +69,15 @@ def firmware(vmi: VirtualMachineInstance, images: tuple[Image, ...]) -> Iterator
         yield error(
             "firmware",
             f"no image is {asked}: {' and '.join(f'/{directory}' for directory in DIRECTORIES)} describe {others}",
-            f"install the Debian package {_PACKAGES[vmi.spec.architecture]}, as gpu-launcher's image does, or write "
+            f"install the Debian package {_PACKAGES[guest.architecture]}, as gpu-launcher's image does, or write "
             "another firmware.bootloader",
         )
     elif fitting[0].missing:
         yield error(
             "firmware",
             f"{fitting[0].descriptor} is {asked}, and names {' and '.join(fitting[0].missing)}, which is not there",
-            f"install the Debian package {_PACKAGES[vmi.spec.architecture]} anew",
+            f"install the Debian package {_PACKAGES[guest.architecture]} anew",
         )
-
-
-def _of_security(vmi: VirtualMachineInstance) -> frozenset[str]:
-    security = vmi.spec.domain.launchSecurity
-    if security is None:
-        return frozenset()
-    if security.sev is not None:
-        return frozenset({"amd-sev-es" if security.sev.policy.encryptedState else "amd-sev"})
-    return frozenset({"amd-sev-snp" if security.snp is not None else "intel-tdx"})
 
 
 def _versioned(machine: str) -> str:

@@ -11,7 +11,7 @@ from pathlib import Path
 from launcher.checks.cgroup import Limits
 from launcher.checks.finding import Finding, error
 from launcher.cpus.pinning import Cell
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
 from launcher.quantity import written
 from pci.sysfs.attribute import Unreadable, names, text
 from pci.sysfs.processors import NODES
@@ -54,13 +54,11 @@ def read_pools(sys: Path, page: int, mounts: str) -> Pools:
 
 
 def hugepages(
-    vmi: VirtualMachineInstance, cells: tuple[Cell, ...], pools: Pools, limits: Limits, *, guest_runs: bool
+    guest: Guest, page: int, cells: tuple[Cell, ...], pools: Pools, limits: Limits, *, guest_runs: bool
 ) -> Iterator[Finding]:
-    """With `guest_runs`, it is the guest that has its pages. `cells` are the guest's, as far as they are known."""
-    wanted = vmi.spec.domain.memory.hugepages
-    if wanted is None:
-        return
-    page, memory = wanted.pageSize, vmi.spec.domain.guest_memory
+    """For a guest in pages of `page` bytes. With `guest_runs`, it is the guest that has its pages. `cells` are the
+    guest's, as far as they are known."""
+    memory = guest.memory
     subject = f"hugepages of {_shown(page)}"
     request = f"hugepages-{written(page)}"
     if pools.free is None:
@@ -95,7 +93,7 @@ def hugepages(
             f"are {limit // _MIB} MiB for this container, and the guest has {memory // _MIB} MiB",
             f"let the pod request and limit {request} as large as the guest, as gpu-launcher pod prints it",
         )
-    if not vmi.is_memfd and page not in pools.mounted and 0 not in pools.mounted:
+    if not guest.is_memfd and page not in pools.mounted and 0 not in pools.mounted:
         yield error(
             subject,
             "are in no file system that is mounted here, and kubevirt.io/memfd is off",

@@ -3,8 +3,8 @@
 from collections.abc import Iterable
 
 from launcher.checks.finding import Finding, error
+from launcher.guest import Guest
 from launcher.hostdevs import Card
-from launcher.manifest.spec import VirtualMachineInstance
 from pci.resource import USBAddress
 
 #: Beside the guest's memory, for what else of its process VFIO may map (libvirt, qemuDomainGetMemLockLimitBytes).
@@ -12,18 +12,17 @@ _RESERVE = 1 << 30
 _MIB = 1 << 20
 
 
-def to_be_locked(vmi: VirtualMachineInstance, cards: Iterable[Card]) -> int:
+def to_be_locked(guest: Guest, cards: Iterable[Card]) -> int:
     """Bytes; 0 where nothing has to be locked.
 
     What libvirt gives a QEMU with VFIO: the guest's memory, in whole MiB, and 1 GiB. That is once for all devices: only
     with an IOMMU in the guest, or with vDPA, does each count, and our domains have neither. SEV pins the guest too, and
     libvirt gives it nothing for that (docs/kbase/launch_security_sev.rst, "Memory").
     """
-    domain = vmi.spec.domain
-    is_sev = domain.launchSecurity is not None and domain.launchSecurity.sev is not None
-    if not is_sev and all(isinstance(card.device, USBAddress) for card in cards):
+    is_pinned = guest.confidentiality is not None and guest.confidentiality.pins_memory
+    if not is_pinned and all(isinstance(card.device, USBAddress) for card in cards):
         return 0
-    return -(-domain.guest_memory // _MIB) * _MIB + _RESERVE
+    return -(-guest.memory // _MIB) * _MIB + _RESERVE
 
 
 def memlock(needed: int, limit: int | None) -> Finding | None:

@@ -1,10 +1,10 @@
 """passt, which listens for the guest with a socket for each port: to forward all takes tens of thousands of them."""
 
 import re
+from collections.abc import Iterable
 
 from launcher.checks.finding import Finding, error
-from launcher.manifest.spec import VirtualMachineInstance
-from launcher.network.attachments import attached
+from launcher.network.attachments import Attached
 
 _PRIVILEGED = 1024
 _PORTS = 1 << 16
@@ -12,13 +12,13 @@ _PORTS = 1 << 16
 _EPHEMERAL = (32768, 60999)
 
 
-def ports(vmi: VirtualMachineInstance, ephemeral: str, open_files: int | None) -> Finding | None:
+def ports(cards: Iterable[Attached], ephemeral: str, open_files: int | None) -> Finding | None:
     """Whether passt can open the sockets that it has to. `ephemeral` is /proc/sys/net/ipv4/ip_local_port_range, where
     it is known; `open_files` is how many files a process may have open, None without limit.
 
     One for each port of TCP and of UDP is the least; passt ends when it gets fewer ("Can't open enough sockets").
     """
-    every = next((card.interface for card in attached(vmi.spec) if card.to.forwards.are_all), None)
+    every = next((card.interface for card in cards if card.to.forwards.are_all), None)
     said = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
     first, last = (int(said[1]), int(said[2])) if said else _EPHEMERAL
     needed = 2 * (_PORTS - _PRIVILEGED - (last - first + 1))

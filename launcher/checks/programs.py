@@ -4,27 +4,26 @@ from collections.abc import Iterable, Iterator, Mapping
 from shutil import which
 
 from launcher.checks.finding import Finding, error
-from launcher.elements.firmware import ARCHITECTURES
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import MEDIA
 
 
-def programs_of(vmi: VirtualMachineInstance) -> Mapping[str, tuple[str, str]]:
+def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:
     """By name: what asks for it, and Debian's package with it."""
-    devices = vmi.spec.domain.devices
-    architecture = ARCHITECTURES[vmi.spec.architecture]
-    package = "qemu-system-x86" if architecture == "x86_64" else "qemu-system-arm"
-    found = {f"qemu-system-{architecture}": (f"a guest of architecture {vmi.spec.architecture}", package)}
-    if any(volume.kind in ("ephemeral", "containerDisk", "emptyDisk") for volume in vmi.spec.volumes):
-        found["qemu-img"] = ("a volume that is written over an image, or empty", "qemu-utils")
-    if any(volume.kind in MEDIA for volume in vmi.spec.volumes):
-        found["bsdtar"] = ("a volume that becomes an ISO", "libarchive-tools")
+    devices = spec.domain.devices
+    package = "qemu-system-x86" if guest.architecture == "amd64" else "qemu-system-arm"
+    called = {f"qemu-system-{guest.qemu_architecture}": (f"a guest of architecture {guest.architecture}", package)}
+    if any(volume.kind in ("ephemeral", "containerDisk", "emptyDisk") for volume in spec.volumes):
+        called["qemu-img"] = ("a volume that is written over an image, or empty", "qemu-utils")
+    if any(volume.kind in MEDIA for volume in spec.volumes):
+        called["bsdtar"] = ("a volume that becomes an ISO", "libarchive-tools")
     if devices.tpm is not None and devices.tpm.enabled:
-        found["swtpm"] = ("devices.tpm", "swtpm")
-        found["swtpm_setup"] = ("devices.tpm", "swtpm-tools")
+        called["swtpm"] = ("devices.tpm", "swtpm")
+        called["swtpm_setup"] = ("devices.tpm", "swtpm-tools")
     if devices.connected:
-        found["passt"] = ("the pod's network", "passt")
-    return found
+        called["passt"] = ("the pod's network", "passt")
+    return called
 
 
 def missing_programs(wanted: Iterable[str], path: str | None) -> frozenset[str]:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from launcher.checks.finding import Finding, Level, said, warning
+from launcher.guest import TOPOLOGY
 from launcher.guest_pci.addresses import Layout
-from launcher.manifest.annotations import TOPOLOGY
 
 
 def misplaced(layout: Layout) -> Iterator[Finding]:

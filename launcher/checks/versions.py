@@ -5,8 +5,6 @@ import subprocess
 from collections.abc import Iterable, Iterator
 
 from launcher.checks.finding import Finding, error
-from launcher.elements.firmware import machine
-from launcher.manifest.spec import VirtualMachineInstance
 from launcher.versions import Newer, Version, shown
 
 _MACHINE = re.compile(r"(?:pc-q35|virt)-(\d{1,3})\.(\d{1,3})", re.ASCII)
@@ -25,14 +23,14 @@ def versions(found: Iterable[Newer], libvirt: Version | None, qemu: Version | No
             )
 
 
-def machine_type(vmi: VirtualMachineInstance, qemu: Version | None) -> Finding | None:
+def machine_type(machine: str, qemu: Version | None) -> Finding | None:
     """A machine is called after the QEMU that had it first; what is older, QEMU drops after some years."""
-    asked = _MACHINE.fullmatch(machine(vmi.spec))
+    asked = _MACHINE.fullmatch(machine)
     if asked is None or qemu is None or (int(asked[1]), int(asked[2])) <= qemu[:2]:
         return None
     return error(
         "spec.domain.machine.type",
-        f"{machine(vmi.spec)} needs QEMU {asked[1]}.{asked[2]}, and this is {shown(qemu)}",
+        f"{machine} needs QEMU {asked[1]}.{asked[2]}, and this is {shown(qemu)}",
         "write the machine of an older QEMU, or leave it out for the newest that there is",
     )
 

@@ -8,14 +8,14 @@ from launcher import paths
 from launcher.checks.finding import Finding, error
 from launcher.checks.opening import because, is_missing, opened
 from launcher.facts import Facts
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
 
 
-def volumes(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[Finding]:
+def volumes(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
     """Disks of claims and of the node, where they are there, can be opened; kernels and ACPI tables are there."""
-    read_only = {disk.name for disk in vmi.spec.disks if disk.target.readonly}
-    for volume in vmi.spec.volumes:
+    read_only = {disk.name for disk in spec.disks if disk.target.readonly}
+    for volume in spec.volumes:
         if (path := _disk(volume, facts)) is not None:
             claim = volume.persistentVolumeClaim
             reads = volume.name in read_only or volume.kind == "ephemeral" or (claim is not None and claim.readOnly)
@@ -27,13 +27,13 @@ def volumes(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[F
                     f"{path} cannot be {how}: {because(outcome)}",
                     "let its owner or its group be the pod's user (securityContext.fsGroup), or the disk be read-only",
                 )
-    boot = vmi.spec.domain.firmware.kernelBoot
+    boot = spec.domain.firmware.kernelBoot
     if boot is not None and boot.container is not None:
         for path in (boot.container.kernelPath, boot.container.initrdPath):
             if path is not None:
                 fix = f"expected a path of {boot.container.image}, which the pod mounts whole at {paths.KERNEL_BOOT}"
                 yield from _readable("firmware.kernelBoot", paths.KERNEL_BOOT + path, root, fix)
-    tables = vmi.spec.domain.firmware.acpi
+    tables = spec.domain.firmware.acpi
     if tables is not None:
         for name, table in ((tables.slicNameRef, "slic"), (tables.msdmNameRef, "msdm")):
             if name is not None:

@@ -2,8 +2,8 @@
 
 import sys
 
-from launcher.errors import Refusal, UserError
 from launcher.starting.start import Start
+from program.errors import Refusal, UserError
 from program.problem import one_line
 
 
@@ -22,7 +22,9 @@ def clear(start: Start) -> None:
         raise errors[0]
     if errors:
         kind = UserError if isinstance(errors[0], UserError) else Refusal
-        raise kind(f"{len(errors)} things keep the VM from starting; the lines above say each, with what mends it")
+        raise kind(
+            "", f"{len(errors)} things keep the VM from starting", "the lines above say each, with what mends it"
+        )
 
 
 def _say(level: str, text: object) -> None:

@@ -9,10 +9,9 @@ from launcher import paths
 from launcher.checks.finding import Finding, Level, as_json, error, page, said, sorted_by_level, worst
 from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.commands.options import Emulation
-from launcher.elements.firmware import ARCHITECTURES
 from launcher.errors import Refusal
+from launcher.guest import Guest
 from launcher.manifest.reading import read_manifest
-from launcher.manifest.spec import VirtualMachineInstance
 from launcher.running.embedded import DEFAULT_URI, is_embedded
 from launcher.running.user import become_owner_of
 from launcher.starting.here import Here
@@ -55,21 +54,21 @@ def check(
 def _of_versions(start: Start, uri: str) -> list[Finding]:
     """Of the machine, and of the domain where there is one."""
     try:
-        libvirt, qemu = _versions(start.vmi, uri)
+        libvirt, qemu = _versions(start.guest, uri)
     except Refusal as refusal:
         return [said(Level.ERROR, refusal, "libvirt")]
     except ModuleNotFoundError as missing:
         return [
             error("libvirt", f"the Python package {missing.name} is not there", "pip install 'gpu-launcher[libvirt]'")
         ]
-    finding = machine_type(start.vmi, qemu)
+    finding = machine_type(start.guest.machine, qemu)
     return [*([] if finding is None else [finding]), *versions(start.newer, libvirt, qemu)]
 
 
-def _versions(vmi: VirtualMachineInstance, uri: str) -> tuple[Version, Version | None]:
+def _versions(guest: Guest, uri: str) -> tuple[Version, Version | None]:
     """Libvirt's and QEMU's. The embedded driver is not connected to: its root may be the running guest's."""
     from launcher.running.guest import library_version, versions_at
 
     if is_embedded(uri):
-        return library_version(), qemu_version(f"qemu-system-{ARCHITECTURES[vmi.spec.architecture]}")
+        return library_version(), qemu_version(f"qemu-system-{guest.qemu_architecture}")
     return versions_at(uri)

@@ -21,7 +21,7 @@ from launcher.commands.options import (
     Sysfs,
 )
 from launcher.cpus.host import processors_of
-from launcher.guest_pci.places import placed_cards
+from launcher.guest_pci.locations import located_cards
 from pci.processors import UNKNOWN
 from program.output import print_text, write_picture
 
@@ -61,7 +61,7 @@ def explain(
     assert start.layout is not None, "nothing was refused"
     # The stages read them only where the guest is to get some.
     processors = UNKNOWN if start.pod.sysfs is None else processors_of(start.pod.sysfs)
-    placed = placed_cards(start.layout, start.host, processors)
+    placed = located_cards(start.layout, start.host, processors)
     if svg is not None:
         from launcher.guest_pci.picture import picture
 

@@ -9,7 +9,7 @@ import typer
 from launcher.commands.answers import clear
 from launcher.commands.options import Emulation
 from launcher.domain import domain_name, socket_directory
-from launcher.errors import Refusal, UserError
+from launcher.errors import UserError
 from launcher.manifest.reading import read_manifest
 from launcher.network.attachments import attached
 from launcher.network.passt import script
@@ -21,6 +21,7 @@ from launcher.running.vm import Identity
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
+from program import errors
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
 
@@ -61,8 +62,8 @@ def run(
     start = start_of(read_manifest(vm), this_pod(sysfs), Here(uri=connect, emulation=emulation))
     try:
         clear(start)
-    except UserError as error:
-        raise Refusal(str(error)) from error  # whoever wrote the variables, it is not who calls this
+    except errors.UserError as error:
+        raise errors.Refusal(*error.problem) from error  # whoever wrote the variables, it is not who calls this
     return _plan(start, connect, control)
 
 

@@ -3,16 +3,14 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest.clock import UTC, Timer, Timers
-from launcher.manifest.spec import Domain
+from launcher.manifest.clock import UTC, Clock, Timer, Timers
 
 #: Libvirt's name for each of KubeVirt's timers, in the order in which KubeVirt writes them.
 _TIMERS = {"rtc": "rtc", "pit": "pit", "kvm": "kvmclock", "hpet": "hpet", "hyperv": "hypervclock"}
 
 
-def clock(domain: Domain) -> list[Element]:
+def clock(clock: Clock | None) -> list[Element]:
     """Return <clock>: in UTC if the manifest has timers alone; none if it has no clock, which is UTC to libvirt."""
-    clock = domain.clock
     if clock is None:
         return []
     if clock.timezone is not None:

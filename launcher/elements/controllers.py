@@ -4,14 +4,13 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.devices.devices import GuestDevices
 from launcher.elements import iothreads
 from launcher.elements.address import guest_address
-from launcher.elements.peripherals import inputs
 from launcher.elements.virtio import virtio_driver, virtio_model
+from launcher.guest import Guest
 from launcher.guest_pci.addresses import Bridge, Layout
 from launcher.guest_pci.bars import Hole
-from launcher.iothreads import of_scsi_controller
-from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
 
 #: Of these there may be several to a slot.
 _PACKED = ("pcie-expander-bus", "pcie-root-port")
@@ -49,21 +48,17 @@ def _hotplug(bridge: Bridge) -> dict[str, str]:
     return {"hotplug": "off"} if bridge.address.bus else {}
 
 
-def controllers(vmi: VirtualMachineInstance, *, usb: bool) -> list[Element]:
-    """Return what devices of other buses than PCI are plugged into. The agent's channel is on virtio-serial.
-
-    `usb`: whether USB devices of the host's are passed on.
-    """
-    domain = vmi.spec.domain
+def controllers(guest: Guest, devices: GuestDevices) -> list[Element]:
+    """Return what devices of other buses than PCI are plugged into. The agent's channel is on virtio-serial."""
     return [
         # Said also where it is none: libvirt adds one by itself.
-        E.controller(type="usb", index="0", model="qemu-xhci" if usb or _has_usb(vmi.spec) else "none"),
-        E.controller(*virtio_driver(domain), type="virtio-serial", index="0", model=virtio_model(domain)),
-        *scsi(vmi),
+        E.controller(type="usb", index="0", model="qemu-xhci" if devices.has_usb else "none"),
+        E.controller(*virtio_driver(guest), type="virtio-serial", index="0", model=virtio_model(guest)),
+        *_scsi(guest, devices),
     ]
 
 
-def placeholders(domain: Domain, layout: Layout) -> list[Element]:
+def placeholders(guest: Guest, layout: Layout) -> list[Element]:
     """Return an idle controller for each free seat.
 
     Into an empty port libvirt would put whatever comes first and has no address: also a bridge to old PCI, with one
@@ -72,7 +67,7 @@ def placeholders(domain: Domain, layout: Layout) -> list[Element]:
     return [
         # Not virtio_model's: a transitional device is of old PCI, and no port's.
         E.controller(
-            *virtio_driver(domain),
+            *virtio_driver(guest),
             guest_address(address),
             type="virtio-serial",
             index=str(number),
@@ -82,23 +77,13 @@ def placeholders(domain: Domain, layout: Layout) -> list[Element]:
     ]
 
 
-def scsi(vmi: VirtualMachineInstance) -> list[Element]:
+def _scsi(guest: Guest, devices: GuestDevices) -> list[Element]:
     """Return the one controller of all SCSI disks, if there are any; nothing is hotplugged that would need it."""
-    if not any(disk.bus(vmi.spec.architecture) == "scsi" for disk in vmi.spec.disks):
+    if all(disk.bus != "scsi" for disk in devices.disks):
         return []
-    domain = vmi.spec.domain
-    element = E.controller(*virtio_driver(domain), type="scsi", index="0", model=virtio_model(domain))
-    if threads := of_scsi_controller(vmi):
+    element = E.controller(*virtio_driver(guest), type="scsi", index="0", model=virtio_model(guest))
+    if threads := devices.iothreads.of_scsi_controller:
         drivers = element.findall("driver") or [etree.SubElement(element, "driver")]
-        drivers[0].set("queues", str(domain.vcpus))
+        drivers[0].set("queues", str(guest.vcpus))
         iothreads.serve(drivers[0], threads)
     return [element]
-
-
-def _has_usb(spec: Spec) -> bool:
-    """Return whether there is a USB controller: for what is on USB, and on arm64 always, as KubeVirt has it."""
-    return (
-        spec.architecture == "arm64"
-        or any(element.get("bus") == "usb" for element in inputs(spec))
-        or any(disk.bus(spec.architecture) == "usb" for disk in spec.disks)
-    )

@@ -6,46 +6,46 @@ from lxml.etree import _Element as Element
 from launcher.cpus.pinning import Cell
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
+from launcher.guest import Guest
 from launcher.guest_pci.bars import DEFAULT_BITS, Hole
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.spec import Domain
 from pci.processors import cpulist
 
 _HOST_MODES = ("host-model", "host-passthrough")
 _DEFAULT_MODEL = {"amd64": "host-model", "arm64": "host-passthrough"}
 
 
-def cpu(vmi: VirtualMachineInstance, facts: Facts, cells: tuple[Cell, ...], hole: Hole | None) -> Element:
-    sockets, cores, threads = vmi.spec.domain.topology
-    element = _model(vmi, facts)
+def cpu(domain: Domain, guest: Guest, facts: Facts, cells: tuple[Cell, ...], hole: Hole | None) -> Element:
+    sockets, cores, threads = guest.cpus
+    element = _model(domain.cpu.model, guest, facts)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
     if hole is not None and hole.address_bits > DEFAULT_BITS and element.get("mode") != "host-passthrough":
         # QEMU's host-passthrough has as many as the host in any case.
         element.append(E.maxphysaddr(mode="passthrough"))
     if cells:
         element.append(E.numa(*(_cell(number, cell) for number, cell in enumerate(cells))))
-    element.extend(_features(vmi))
+    element.extend(_features(domain, guest))
     return element
 
 
-def _model(vmi: VirtualMachineInstance, facts: Facts) -> Element:
-    architecture = vmi.spec.architecture
-    model = vmi.spec.domain.cpu.model or _DEFAULT_MODEL[architecture]
+def _model(asked: str | None, guest: Guest, facts: Facts) -> Element:
+    model = asked or _DEFAULT_MODEL[guest.architecture]
     if model not in _HOST_MODES:
         return E.cpu(E.model(model), mode="custom", match="exact")
-    if not facts.kvm and (model == "host-passthrough" or architecture == "arm64"):
+    if not facts.kvm and (model == "host-passthrough" or guest.architecture == "arm64"):
         # QEMU's own CPU passes none of the host's through: it gets all that QEMU can emulate.
         return E.cpu(E.model("max"), mode="custom", match="exact")
     return E.cpu(mode=model)
 
 
-def _features(vmi: VirtualMachineInstance) -> list[Element]:
-    cpu = vmi.spec.domain.cpu
-    needed = needed_of_the_cpu(vmi.spec.domain)
+def _features(domain: Domain, guest: Guest) -> list[Element]:
+    cpu = domain.cpu
+    needed = needed_of_the_cpu(domain.features)
     kept = [feature for feature in cpu.features if feature.name not in needed]
     elements = [E.feature(name=feature.name, policy=feature.policy) for feature in kept]
     elements += [E.feature(name=name, policy="require") for name in needed]
     named = cpu.model is not None and cpu.model not in _HOST_MODES
-    if vmi.spec.architecture == "amd64" and named and all(feature.name != "mpx" for feature in cpu.features):
+    if guest.architecture == "amd64" and named and all(feature.name != "mpx" for feature in cpu.features):
         # Libvirt's models have it and processors have it no longer: https://gitlab.com/libvirt/libvirt/-/issues/304
         elements.append(E.feature(name="mpx", policy="disable"))
     return elements

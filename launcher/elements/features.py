@@ -3,8 +3,18 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest.features import FeatureState, Hyperv, Spinlocks, SynICTimer, TLBFlush, VendorID, is_on
-from launcher.manifest.spec import Domain, VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.features import (
+    KVM,
+    Features,
+    FeatureState,
+    Hyperv,
+    Spinlocks,
+    SynICTimer,
+    TLBFlush,
+    VendorID,
+    is_on,
+)
 
 #: Libvirt's name for each of KubeVirt's hyperv features.
 _HYPERV = {
@@ -25,27 +35,25 @@ _HYPERV = {
 }
 
 
-def features(vmi: VirtualMachineInstance) -> list[Element]:
+def features(features: Features, guest: Guest) -> list[Element]:
     """Return <features>: ACPI unless it is disabled; the others as the manifest, and what else is in it, needs them."""
-    domain = vmi.spec.domain
     element = E.features()
-    if domain.features.acpi.enabled:
+    if features.acpi.enabled:
         element.append(E.acpi())
-    if vmi.spec.architecture == "amd64":
-        element.extend(_of_amd64(domain))
-    if domain.cpu.realtime is not None or _is_tdx(domain):
+    if guest.architecture == "amd64":
+        element.extend(_of_amd64(features, guest))
+    if guest.realtime or (guest.confidentiality is not None and not guest.confidentiality.has_pmu):
         element.append(E.pmu(state="off"))
     return [element] if len(element) else []
 
 
-def needed_of_the_cpu(domain: Domain) -> tuple[str, ...]:
+def needed_of_the_cpu(features: Features) -> tuple[str, ...]:
     """Return the CPU features that a feature needs: enlightened VMCS is about VMX (KubeVirt's setEVMCSDependency)."""
-    hyperv = domain.features.hyperv
+    hyperv = features.hyperv
     return ("vmx",) if hyperv is not None and is_on(hyperv.evmcs) else ()
 
 
-def _of_amd64(domain: Domain) -> list[Element]:
-    features = domain.features
+def _of_amd64(features: Features, guest: Guest) -> list[Element]:
     elements = []
     if features.apic is None or features.apic.enabled:
         eoi = features.apic is not None and features.apic.endOfInterrupt
@@ -54,12 +62,12 @@ def _of_amd64(domain: Domain) -> list[Element]:
         elements += _hyperv(features.hyperv)
     elif is_on(features.hypervPassthrough):
         elements.append(E.hyperv(mode="passthrough"))
-    elements += _kvm(domain)
+    elements += _kvm(features.kvm, guest)
     if features.pvspinlock is not None:
         elements.append(E.pvspinlock(state=_state(features.pvspinlock)))
     # As for KubeVirt, always: VMware's port is nobody's here.
     elements.append(E.vmport(state="off"))
-    elements += _smm(domain)
+    elements += _smm(features.smm, guest)
     return elements
 
 
@@ -91,27 +99,21 @@ def _children(feature: FeatureState | None) -> list[Element]:
     return [E(part, state="on") for part in parts if is_on(getattr(feature, part, None))]
 
 
-def _kvm(domain: Domain) -> list[Element]:
-    kvm = domain.features.kvm
+def _kvm(kvm: KVM | None, guest: Guest) -> list[Element]:
     element = E.kvm()
     if kvm is not None:
         element.append(E.hidden(state="on" if kvm.hidden else "off"))
-    if domain.cpu.dedicatedCpuPlacement:
+    if guest.has_own_cpus:
         element.append(E("hint-dedicated", state="on"))
     return [element] if len(element) else []
 
 
-def _smm(domain: Domain) -> list[Element]:
+def _smm(smm: FeatureState | None, guest: Guest) -> list[Element]:
     """Return <smm>: on with secure boot, whose variables only SMM can keep from the guest's kernel; else as it is asked
     for."""
-    efi, smm = domain.firmware.bootloader.efi, domain.features.smm
-    if efi is not None and efi.secureBoot:
+    if guest.has_secure_boot:
         return [E.smm(state="on")]
     return [E.smm(state=_state(smm))] if smm is not None else []
-
-
-def _is_tdx(domain: Domain) -> bool:
-    return domain.launchSecurity is not None and domain.launchSecurity.tdx is not None
 
 
 def _state(feature: FeatureState) -> str:

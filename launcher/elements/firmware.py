@@ -7,30 +7,22 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher import paths
-from launcher.elements.security import is_stateless
+from launcher.guest import Guest
 from launcher.manifest.firmware import EFI, ACPITables, Chassis, KernelBoot
-from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
-
-ARCHITECTURES = {"amd64": "x86_64", "arm64": "aarch64"}
-_MACHINES = {"amd64": "q35", "arm64": "virt"}
+from launcher.manifest.spec import Domain, Spec
 
 #: What KubeVirt's clusters say of themselves where nobody has configured it (pkg/virt-config, SmbiosDefaultConfig).
 #: Guests tie licences to it, and systemd finds KVM by it. Its sku and version are empty, which is left out here.
 _SYSTEM = {"manufacturer": "KubeVirt", "family": "KubeVirt", "product": "None"}
 
 
-def machine(spec: Spec) -> str:
-    return spec.domain.machine.type or _MACHINES[spec.architecture]
-
-
-def boot(vmi: VirtualMachineInstance, os: Element) -> None:
-    """Add to <os> what the firmware asks for; libvirt picks the EFI image that has these features."""
-    domain = vmi.spec.domain
-    firmware = domain.firmware
-    efi = vmi.spec.efi
-    if efi is not None:
+def boot(spec: Spec, guest: Guest, name: str, os: Element) -> None:
+    """Add to <os> what the firmware asks for; libvirt picks the EFI image that has these features. `name` is the VM's,
+    after which a file with its variables is called."""
+    firmware = spec.domain.firmware
+    if spec.efi is not None:
         os.set("firmware", "efi")
-        os.extend(_efi(efi, vmi))
+        os.extend(_efi(spec.efi, guest, name))
     if firmware.kernelBoot is not None:
         os.extend(_kernel(firmware.kernelBoot))
     os.append(E.smbios(mode="sysinfo"))
@@ -56,16 +48,16 @@ def _entries(table: str, values: Mapping[str, str]) -> list[Element]:
     return [E(table, *entries)] if entries else []
 
 
-def _efi(efi: EFI, vmi: VirtualMachineInstance) -> list[Element]:
+def _efi(efi: EFI, guest: Guest, name: str) -> list[Element]:
     secure = "yes" if efi.secureBoot else "no"
     elements = [
         E.firmware(E.feature(enabled=secure, name="enrolled-keys"), E.feature(enabled=secure, name="secure-boot"))
     ]
-    if is_stateless(vmi.spec.domain):
+    if guest.confidentiality is not None and guest.confidentiality.is_measured:
         elements.append(E.loader(stateless="yes"))
     if efi.persistent:
         # Named, it is what stays: launcher.running.guest undefines the domain, and with it only what libvirt has named.
-        elements.append(E.nvram(f"{paths.NVRAM}/{vmi.metadata.name}_VARS.fd"))
+        elements.append(E.nvram(f"{paths.NVRAM}/{name}_VARS.fd"))
     return elements
 
 

@@ -4,46 +4,41 @@ https://libvirt.org/formatdomain.html#userspace-connection-using-passt; KubeVirt
 user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared.
 """
 
-from collections.abc import Iterable
 from uuid import UUID, uuid5
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.elements.virtio import virtio_driver, virtio_model
+from launcher.guest import Guest
 from launcher.manifest.interfaces import Interface
-from launcher.manifest.spec import Domain
 from launcher.network.attachments import PROTOCOLS, Attached, Forwards, GuestAddress, Protocol
 
 
-def interfaces(cards: Iterable[Attached], domain: Domain, uuid: UUID) -> list[Element]:
-    """Return the network cards of the domain with this UUID."""
-    return [_interface(card, domain, uuid) for card in cards]
-
-
-def _interface(card: Attached, domain: Domain, uuid: UUID) -> Element:
-    interface = card.interface
-    is_virtio = interface.model == "virtio"
+def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
+    """Return a network card of the domain with this UUID."""
+    wanted = card.interface
+    is_virtio = wanted.model == "virtio"
     element = E.interface(
-        E.mac(address=interface.macAddress or _mac(interface, uuid)),
-        E.model(type=virtio_model(domain) if is_virtio else interface.model),
+        E.mac(address=wanted.macAddress or _mac(wanted, uuid)),
+        E.model(type=virtio_model(guest) if is_virtio else wanted.model),
         E.backend(type="passt"),
-        *(virtio_driver(domain) if is_virtio else []),
+        *(virtio_driver(guest) if is_virtio else []),
         *(_ip(address) for address in card.to.addresses),
         *_forwarded(card.to.forwards),
         type="user",
     )
-    if interface.state == "down":
+    if wanted.state == "down":
         element.append(E.link(state="down"))
-    if interface.bootOrder is not None:
-        element.append(E.boot(order=str(interface.bootOrder)))
+    if wanted.bootOrder is not None:
+        element.append(E.boot(order=str(wanted.bootOrder)))
     else:
         # Or the firmware tries to boot from the network when a disk does not. Under SEV, where iPXE does not work, a
         # manifest with a boot order is refused.
         element.append(E.rom(enabled="no"))
-    if interface.acpiIndex:
-        element.append(E.acpi(index=str(interface.acpiIndex)))
-    element.append(E.alias(name=f"ua-{interface.name}"))
+    if wanted.acpiIndex:
+        element.append(E.acpi(index=str(wanted.acpiIndex)))
+    element.append(E.alias(name=f"ua-{wanted.name}"))
     return element
 
 

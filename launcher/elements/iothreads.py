@@ -3,13 +3,9 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.iothreads import count
-from launcher.manifest.spec import VirtualMachineInstance
 
-
-def iothreads(vmi: VirtualMachineInstance) -> list[Element]:
-    threads = count(vmi)
-    return [E.iothreads(str(threads))] if threads else []
+def iothreads(count: int) -> list[Element]:
+    return [E.iothreads(str(count))] if count else []
 
 
 def serve(driver: Element, threads: tuple[int, ...]) -> None:

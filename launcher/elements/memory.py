@@ -4,26 +4,24 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell
-from launcher.manifest.memory import Hugepages
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
 
 
-def memory(vmi: VirtualMachineInstance, cells: tuple[Cell, ...]) -> list[Element]:
+def memory(guest: Guest, cells: tuple[Cell, ...]) -> list[Element]:
     """Return <memoryBacking>, if there is anything to say about it."""
-    domain = vmi.spec.domain
     element = E.memoryBacking()
-    if domain.memory.hugepages is not None:
-        element.append(_hugepages(domain.memory.hugepages, cells))
-    if domain.cpu.realtime is not None:
+    if guest.page is not None:
+        element.append(_hugepages(guest.page, cells))
+    if guest.realtime:
         element.append(E.nosharepages())
-    if vmi.is_memfd:
+    if guest.is_memfd:
         element.append(E.source(type="memfd"))
-    if domain.cpu.passes_numa_through:
+    if guest.passes_numa_through:
         element.append(E.allocation(mode="immediate"))
     return [element] if len(element) else []
 
 
-def _hugepages(hugepages: Hugepages, cells: tuple[Cell, ...]) -> Element:
-    size = {"size": str(hugepages.pageSize), "unit": "b"}
+def _hugepages(page: int, cells: tuple[Cell, ...]) -> Element:
+    size = {"size": str(page), "unit": "b"}
     bound = [number for number, cell in enumerate(cells) if cell.is_bound]
     return E.hugepages(*(E.page(nodeset=str(number), **size) for number in bound) if bound else (E.page(**size),))

@@ -3,44 +3,32 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.devices.inputs import GuestInput
 from launcher.elements.virtio import virtio_driver, virtio_model
-from launcher.manifest.devices import Devices, Input
-from launcher.manifest.spec import Domain, Spec, VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.devices import Devices
 
 _BALLOON_PERIOD = "10"  # seconds between two looks at the guest's memory, KubeVirt's
 
 
-def peripherals(vmi: VirtualMachineInstance) -> list[Element]:
-    spec, domain, devices = vmi.spec, vmi.spec.domain, vmi.spec.domain.devices
+def peripherals(devices: Devices, inputs: tuple[GuestInput, ...], guest: Guest) -> list[Element]:
     return [
-        *inputs(spec),
+        *map(_input, inputs),
         *_sound(devices),
         *_watchdog(devices),
-        *_tpm(spec),
-        *_rng(domain),
-        _balloon(vmi),
-        *(E.panic(model=panic.of(spec.architecture)) for panic in devices.panicDevices),
+        *_tpm(devices, guest),
+        *_rng(devices, guest),
+        _balloon(devices, guest),
+        *(E.panic(model=panic.of(guest.architecture)) for panic in devices.panicDevices),
         *_vsock(devices),
     ]
 
 
-def inputs(spec: Spec) -> list[Element]:
-    """Return the tablets; on arm64, whose machine has no PS/2, also what a screen needs."""
-    devices = spec.domain.devices
-    listed = devices.inputs
-    if not listed and devices.autoattachInputDevice:
-        listed = (Input(name="default-0"),)
-    elements = [_tablet(tablet) for tablet in listed]
-    if spec.architecture == "arm64" and devices.autoattachGraphicsDevice:
-        if not listed:
-            elements.append(E.input(type="tablet", bus="usb"))
-        elements.append(E.input(type="keyboard", bus="usb"))
-    return elements
-
-
-def _tablet(tablet: Input) -> Element:
-    element = E.input(E.alias(name=f"ua-{tablet.name}"), type=tablet.type, bus=tablet.bus)
-    if tablet.bus == "virtio":
+def _input(device: GuestInput) -> Element:
+    element = E.input(type=device.type, bus=device.bus)
+    if device.name is not None:
+        element.append(E.alias(name=f"ua-{device.name}"))
+    if device.bus == "virtio":
         element.set("model", "virtio")
     return element
 
@@ -57,47 +45,36 @@ def _watchdog(devices: Devices) -> list[Element]:
     return [E.watchdog(E.alias(name=f"ua-{watchdog.name}"), model="i6300esb", action=watchdog.i6300esb.action)]
 
 
-def _tpm(spec: Spec) -> list[Element]:
+def _tpm(devices: Devices, guest: Guest) -> list[Element]:
     """Return a TPM 2.0 that swtpm emulates. A persistent one keeps its state when the domain is undefined."""
-    tpm = spec.domain.devices.tpm
+    tpm = devices.tpm
     if tpm is None or not tpm.enabled:
         return []
     backend = E.backend(type="emulator", version="2.0")
     if tpm.persistent:
         backend.set("persistent_state", "yes")
     # KubeVirt's crb for a persistent one is a device of amd64.
-    crb = tpm.persistent and spec.architecture == "amd64"
+    crb = tpm.persistent and guest.architecture == "amd64"
     return [E.tpm(backend, model="tpm-crb" if crb else "tpm-tis")]
 
 
-def _rng(domain: Domain) -> list[Element]:
-    if domain.devices.rng is None:
+def _rng(devices: Devices, guest: Guest) -> list[Element]:
+    if devices.rng is None:
         return []
     source = E.backend("/dev/urandom", model="random")
-    return [E.rng(source, *virtio_driver(domain), model=virtio_model(domain))]
+    return [E.rng(source, *virtio_driver(guest), model=virtio_model(guest))]
 
 
-def _balloon(vmi: VirtualMachineInstance) -> Element:
-    domain = vmi.spec.domain
-    if not domain.devices.autoattachMemBalloon:
+def _balloon(devices: Devices, guest: Guest) -> Element:
+    if not devices.autoattachMemBalloon:
         # libvirt would add one by itself.
         return E.memballoon(model="none")
     return E.memballoon(
         E.stats(period=_BALLOON_PERIOD),
-        *virtio_driver(domain),
-        model=virtio_model(domain),
-        freePageReporting="on" if _reports_free_pages(vmi) else "off",
+        *virtio_driver(guest),
+        model=virtio_model(guest),
+        freePageReporting="on" if guest.reports_free_pages else "off",
     )
-
-
-def _reports_free_pages(vmi: VirtualMachineInstance) -> bool:
-    """Return whether the balloon tells of free pages: not of a guest whose memory is its own (KubeVirt,
-    IsHighPerformanceVMI)."""
-    domain = vmi.spec.domain
-    is_high_performance = (
-        domain.cpu.dedicatedCpuPlacement or domain.cpu.realtime is not None or domain.memory.hugepages is not None
-    )
-    return vmi.metadata.annotations.free_page_reporting and not is_high_performance
 
 
 def _vsock(devices: Devices) -> list[Element]:

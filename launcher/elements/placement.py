@@ -4,14 +4,14 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell, Pinning
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
 from pci.processors import cpulist
 
 
-def placement(vmi: VirtualMachineInstance, pinned: Pinning | None, cells: tuple[Cell, ...]) -> list[Element]:
+def placement(guest: Guest, pinned: Pinning | None, cells: tuple[Cell, ...]) -> list[Element]:
     elements = []
     if pinned is not None:
-        elements.append(_cputune(vmi, pinned))
+        elements.append(_cputune(guest, pinned))
     bound = [(number, cell.node) for number, cell in enumerate(cells) if cell.is_bound and cell.node is not None]
     if bound:
         nodes = cpulist(tuple(node for _, node in bound))
@@ -24,17 +24,15 @@ def placement(vmi: VirtualMachineInstance, pinned: Pinning | None, cells: tuple[
     return elements
 
 
-def _cputune(vmi: VirtualMachineInstance, pinned: Pinning) -> Element:
+def _cputune(guest: Guest, pinned: Pinning) -> Element:
     element = E.cputune(*(E.vcpupin(vcpu=str(vcpu), cpuset=str(at)) for vcpu, at in enumerate(pinned.vcpus)))
     if pinned.emulator:
         element.append(E.emulatorpin(cpuset=_cpuset(pinned.emulator)))
     for thread, cpus in enumerate(pinned.iothreads, start=1):
         element.append(E.iothreadpin(iothread=str(thread), cpuset=_cpuset(cpus)))
-    realtime = vmi.spec.domain.cpu.realtime
-    if realtime is not None:
+    if guest.realtime:
         # KubeVirt's handler does it from outside, to the same end. Here libvirt does, with RLIMIT_RTPRIO.
-        scheduled = cpulist(realtime.vcpus(len(pinned.vcpus)))
-        element.append(E.vcpusched(vcpus=scheduled, scheduler="fifo", priority="1"))
+        element.append(E.vcpusched(vcpus=cpulist(guest.realtime), scheduler="fifo", priority="1"))
     return element
 
 

@@ -3,23 +3,19 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest.spec import Domain
+from launcher.guest import Guest
 
 
-def virtio_model(domain: Domain) -> str:
+def virtio_model(guest: Guest) -> str:
     """Return the model: of PCI Express alone, or one that guests from before virtio 1.0 know too."""
-    return "virtio-transitional" if domain.devices.useVirtioTransitional else "virtio-non-transitional"
+    return "virtio-transitional" if guest.has_transitional_virtio else "virtio-non-transitional"
 
 
-def is_encrypted(domain: Domain) -> bool:
-    """Return whether SEV or SEV-SNP encrypts the guest's memory, so that a device sees only what the guest shares.
-
-    Then virtio devices go by the guest's IOMMU API, as for KubeVirt.
-    """
-    security = domain.launchSecurity
-    return security is not None and (security.sev is not None or security.snp is not None)
+def goes_by_dma_api(guest: Guest) -> bool:
+    """Return whether a virtio device goes by the guest's DMA API, since it reaches only what the guest shares."""
+    return guest.confidentiality is not None and guest.confidentiality.shares_buffers
 
 
-def virtio_driver(domain: Domain) -> list[Element]:
+def virtio_driver(guest: Guest) -> list[Element]:
     """Return the <driver> of a virtio device, if there is something to say in it."""
-    return [E.driver(iommu="on")] if is_encrypted(domain) else []
+    return [E.driver(iommu="on")] if goes_by_dma_api(guest) else []

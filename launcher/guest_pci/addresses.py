@@ -12,7 +12,7 @@ A USB device has no seat: it hangs on the guest's USB controller, at the port th
 On a seat the card's functions keep their numbers on slot 0. Where host function 0 is not passed on, the lowest that is
 becomes function 0: without one, a guest finds none of the others.
 
-A card with a Place is not on bus 0, but below an expander: a root bus of its own, in one of the guest's NUMA cells.
+A card with an Upstream is not on bus 0, but below an expander: a root bus of its own, in one of the guest's NUMA cells.
 """
 
 from collections.abc import Iterable, Mapping
@@ -26,12 +26,11 @@ from uuid import UUID
 from launcher.claims import Claim
 from launcher.cpus.pinning import Cell
 from launcher.errors import UserError
+from launcher.guest import SEATS, SEATS_OF, TOPOLOGY
 from launcher.hostdevs import Card
-from launcher.manifest import annotations
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 
-SEATS = annotations.SEATS
 _FIRST_SLOT = 1  # the first after the host bridge: libvirt puts its own ports into the first slot that is free
 _PORTS_PER_SLOT = 8
 _LAST_BUS = 255
@@ -84,7 +83,7 @@ class Bridge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """The place of a card: slot 0 of bus `bus`, and the functions of the card there.
+    """Where a card sits: slot 0 of bus `bus`, and the functions of the card there.
 
     `claim` is what the card came for: its own, or that of a card that brought it along. `misplaced` says, in words that
     follow "gpu 'gpu1': ", why it is not where the topology would have it; None where it is.
@@ -97,7 +96,7 @@ class Seat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
+class Upstream:
     """Below which expander a card has its seat: that of the guest's NUMA cell `cell`; or that which mirrors the host's
     root complex `root` (`pci0000:40`), behind the likes of the host's `bridges`, and in `cell` or in none.
 
@@ -166,18 +165,18 @@ class Layout:
 def layout(
     cards: tuple[Card, ...],
     seats: Mapping[str, int] = MappingProxyType({}),
-    places: Mapping[Card, Place] = MappingProxyType({}),
+    upstream: Mapping[Card, Upstream] = MappingProxyType({}),
     cells: tuple[Cell, ...] = (),
 ) -> Layout:
     """A seat for each card that is not USB's. UserError where there are not seats enough.
 
     `seats` pins entries by their names; all others, in order, have the lowest seats that are free. Each root bus has
-    seats of its own, from 0. `places` has the cards that are not on bus 0, or are and should not be.
+    seats of its own, from 0. `upstream` has the cards that are not on bus 0, or are and should not be.
     """
     for claim in usb(cards):
         if claim.entry.name in seats:
             raise UserError(
-                f"metadata.annotations: {annotations.SEATS_OF}: {claim.entry} is a USB device, which has no seat; "
+                f"metadata.annotations: {SEATS_OF}: {claim.entry} is a USB device, which has no seat; "
                 "leave it out there"
             )
     seated = with_seats(cards)
@@ -185,9 +184,9 @@ def layout(
         along = len(seated) - len({card.claim.entry for card in seated})
         more = f" and bring {along} other cards of their IOMMU groups along" if along else ""
         raise UserError(f"gpus and hostDevices have {len(seated) - along} entries{more}; a guest has seats for {SEATS}")
-    place = {card: places.get(card, Place()) for card in seated}
-    trunk = _root_ports(_seats([card for card in seated if place[card].on_bus_0], seats), _FIRST_SLOT)
-    expanders = _expanders(place, seats, cells)
+    above = {card: upstream.get(card, Upstream()) for card in seated}
+    trunk = _root_ports(_seats([card for card in seated if above[card].on_bus_0], seats), _FIRST_SLOT)
+    expanders = _expanders(above, seats, cells)
     bridges, buses = _indexed((*trunk, *expanders))
     return Layout(
         bridges=tuple(bridges),
@@ -196,7 +195,7 @@ def layout(
                 claim=card.claim,
                 bus=buses[card],
                 hostdevs=tuple(_hostdevs(buses[card], card)),
-                misplaced=place[card].misplaced,
+                misplaced=above[card].misplaced,
             )
             for card in seated
         ),
@@ -250,17 +249,18 @@ def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch
     )
 
 
-def _expanders(place: Mapping[Card, Place], seats: Mapping[str, int], cells: tuple[Cell, ...]) -> list[_Branch]:
+def _expanders(above: Mapping[Card, Upstream], seats: Mapping[str, int], cells: tuple[Cell, ...]) -> list[_Branch]:
     """The expanders in the order of cells or of the host's roots, with bus numbers from 255 downwards."""
     roots: dict[tuple[str, int], list[Card]] = {}
-    for card, its in place.items():
-        if not its.on_bus_0:
-            roots.setdefault((its.root or "", -1 if its.cell is None else its.cell), []).append(card)
-    found: list[_Branch] = []
+    for card, upstream in above.items():
+        if not upstream.on_bus_0:
+            cell = -1 if upstream.cell is None else upstream.cell
+            roots.setdefault((upstream.root or "", cell), []).append(card)
+    expanders: list[_Branch] = []
     bus_number = _LAST_BUS + 1
     for number, ((root, cell), cards) in enumerate(sorted(roots.items(), key=itemgetter(0))):
         if root:
-            ports = _mirrored([(place[card].bridges, card) for card in cards])
+            ports = _mirrored([(above[card].bridges, card) for card in cards])
             bus_number -= 1 + sum(port.buses for port in ports)
         else:
             by_seat = _seats(cards, seats)
@@ -270,7 +270,7 @@ def _expanders(place: Mapping[Card, Place], seats: Mapping[str, int], cells: tup
             ports = _root_ports(by_seat)
             bus_number = _LAST_BUS + 1 - width * (cell + 1)
         slot, function = divmod(number, _PORTS_PER_SLOT)
-        found.append(
+        expanders.append(
             _Branch(
                 model="pcie-expander-bus",
                 slot=_FIRST_EXPANDER_SLOT + slot,
@@ -280,13 +280,13 @@ def _expanders(place: Mapping[Card, Place], seats: Mapping[str, int], cells: tup
                 cell=None if cell < 0 else cell,
             )
         )
-    needed = sum(expander.buses for expander in found)
+    needed = sum(expander.buses for expander in expanders)
     if needed > _BUSES_OF_EXPANDERS:
         raise UserError(
-            f"metadata.annotations: {annotations.TOPOLOGY}: the host's bridges above the cards would take {needed} bus "
+            f"metadata.annotations: {TOPOLOGY}: the host's bridges above the cards would take {needed} bus "
             f"numbers of the guest's, and there is room for {_BUSES_OF_EXPANDERS}; expected 'numa', or fewer cards"
         )
-    return found
+    return expanders
 
 
 def _refuse_beyond(room: int, cards: Mapping[int, Card], cells: int) -> None:
@@ -294,7 +294,7 @@ def _refuse_beyond(room: int, cards: Mapping[int, Card], cells: int) -> None:
     if last >= room:
         raise UserError(
             f"{cards[last].claim.entry} would have seat {last} in its NUMA cell, and with {cells} cells there are bus "
-            f"numbers for {room} seats in each; expected lower seats in {annotations.SEATS_OF}, or fewer cards"
+            f"numbers for {room} seats in each; expected lower seats in {SEATS_OF}, or fewer cards"
         )
 
 
@@ -312,17 +312,17 @@ def _ports(model: Model, chains: list[tuple[tuple[PCIAddress, ...], Card]]) -> t
     """Ports for the chains' first bridges: one for each switch that is behind, by port and upstream port; and one for
     each card that has no other bridge above it."""
     switches: dict[tuple[PCIAddress, ...], list[tuple[tuple[PCIAddress, ...], Card]]] = {}
-    found: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], Card | None]] = []
+    chained: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], Card | None]] = []
     for chain, card in chains:
         if len(chain) > 1:
             switches.setdefault(chain[:2], []).append((chain[2:], card))
         else:
-            found.append((chain, (), card))
+            chained.append((chain, (), card))
     for first, behind in switches.items():
         downstream = _ports("pcie-switch-downstream-port", behind)
-        found.append((first, (_Branch(model="pcie-switch-upstream-port", below=downstream),), None))
+        chained.append((first, (_Branch(model="pcie-switch-upstream-port", below=downstream),), None))
     ports = []
-    for number, (_, below, seated) in enumerate(sorted(found, key=itemgetter(0))):
+    for number, (_, below, seated) in enumerate(sorted(chained, key=itemgetter(0))):
         slot, function = divmod(number, _PORTS_PER_SLOT) if model == "pcie-root-port" else (number, 0)
         ports.append(_Branch(model=model, slot=slot, function=function, below=below, card=seated))
     return tuple(ports)

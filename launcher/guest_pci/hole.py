@@ -1,9 +1,9 @@
 """The 64-bit hole that the domain asks for, and what speaks against the cards' BARs being in it."""
 
 from launcher.facts import Facts
+from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import DEFAULT_BITS, GIB, MOST_OF_OVMF, Hole, above_4_gib, needed, seats_with_io
-from launcher.manifest.spec import VirtualMachineInstance
 
 #: VIRT_HIGH_PCIE_MMIO in QEMU's hw/arm/virt.c: the window of an arm64 machine, which nothing here sizes.
 _ARM64_WINDOW = 512 * GIB
@@ -12,49 +12,50 @@ _ARM64_WINDOW = 512 * GIB
 _MOST_WITH_IO = {"efi": ("OVMF", 9), "bios": ("SeaBIOS", 14)}
 
 
-def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[Hole | None, tuple[str, ...]]:
-    """Return the hole that the domain asks for, and why the guest may not get all BARs.
+def hole(guest: Guest, layout: Layout, facts: Facts) -> tuple[Hole | None, tuple[str, ...]]:
+    """The hole that the domain asks for, and why the guest may not get all BARs.
 
     None where none is needed, and where none that is needed can be had; empty where nothing speaks against it.
     """
-    memory, is_efi = vmi.spec.domain.guest_memory, vmi.spec.efi is not None
-    found = needed(layout, facts.bars, memory=memory, is_efi=is_efi)
-    warnings = (*_of_io(vmi, layout, facts), *_of_memory(vmi, found, facts))
-    if found is None or vmi.spec.architecture != "amd64" or _beyond_emulation(found, facts):
+    wanted = needed(layout, facts.bars, memory=guest.memory, is_efi=guest.is_efi)
+    warnings = (*_of_io(guest, layout, facts), *_of_memory(guest, wanted, facts))
+    if wanted is None or guest.architecture != "amd64" or _beyond_emulation(wanted, facts):
         return None, warnings
-    return found, warnings
+    return wanted, warnings
 
 
-def _of_io(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
-    firmware, most = _MOST_WITH_IO["efi" if vmi.spec.efi is not None else "bios"]
+def _of_io(guest: Guest, layout: Layout, facts: Facts) -> tuple[str, ...]:
+    firmware, most = _MOST_WITH_IO["efi" if guest.is_efi else "bios"]
     cards = seats_with_io(layout, facts.bars)
     if cards <= most:
         return ()
     return (f"{cards} cards have I/O ports, and {firmware} has room for those of {most}; expected fewer such cards",)
 
 
-def _of_memory(vmi: VirtualMachineInstance, found: Hole | None, facts: Facts) -> tuple[str, ...]:
-    if found is None:
+def _of_memory(guest: Guest, wanted: Hole | None, facts: Facts) -> tuple[str, ...]:
+    if wanted is None:
         return ()
-    wants = f"the cards' BARs need {found.window // GIB} GiB of the guest's addresses"
-    if vmi.spec.architecture != "amd64":
-        if found.window <= _ARM64_WINDOW:
+    wants = f"the cards' BARs need {wanted.window // GIB} GiB of the guest's addresses"
+    if guest.architecture != "amd64":
+        if wanted.window <= _ARM64_WINDOW:
             return ()
         return (f"{wants}, and an arm64 machine has {_ARM64_WINDOW // GIB}; expected fewer such cards",)
-    said = []
-    if _beyond_emulation(found, facts):
-        said.append(f"{wants}, more than QEMU's own CPU can have with its {DEFAULT_BITS} address bits; expected KVM")
-    elif facts.kvm and facts.address_bits is not None and facts.address_bits < found.address_bits:
-        said.append(
-            f"{wants}, which takes {found.address_bits} address bits, and this node's CPUs have {facts.address_bits}; "
+    warnings = []
+    if _beyond_emulation(wanted, facts):
+        warnings.append(
+            f"{wants}, more than QEMU's own CPU can have with its {DEFAULT_BITS} address bits; expected KVM"
+        )
+    elif facts.kvm and facts.address_bits is not None and facts.address_bits < wanted.address_bits:
+        warnings.append(
+            f"{wants}, which takes {wanted.address_bits} address bits, and this node's CPUs have {facts.address_bits}; "
             "expected fewer such cards, or a node whose `address sizes` in /proc/cpuinfo are larger"
         )
-    if vmi.spec.efi is None:
-        if above_4_gib(vmi.spec.domain.guest_memory):
-            said.append(f"{wants}; SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of each other; expected EFI")
-    elif found.window > MOST_OF_OVMF:
-        said.append(f"{wants}, and EFI has {MOST_OF_OVMF // GIB} at most; expected fewer such cards")
-    return tuple(said)
+    if not guest.is_efi:
+        if above_4_gib(guest.memory):
+            warnings.append(f"{wants}; SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of each other; expected EFI")
+    elif wanted.window > MOST_OF_OVMF:
+        warnings.append(f"{wants}, and EFI has {MOST_OF_OVMF // GIB} at most; expected fewer such cards")
+    return tuple(warnings)
 
 
 def _beyond_emulation(hole: Hole, facts: Facts) -> bool:

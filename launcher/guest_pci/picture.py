@@ -11,7 +11,7 @@ from uuid import UUID
 from drawing.boxes import PAD, Block, Colours, Element, Line, boxed, curve, framed, stacked, svg
 from drawing.trees import Columns, columns, every, flipped, lines, placed
 from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.places import PlacedCard, pairs, what
+from launcher.guest_pci.locations import LocatedCard, pairs, what
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import Location
@@ -25,19 +25,19 @@ _BETWEEN, _FOR_A_LINE = 200, 20  # host and guest; wider where there are many li
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Card:
-    """A card on one of the two sides: where it sits there, which is None for one that sysfs does not show; what the
+class _Side:
+    """A card on one of the two sides: where it is there, which is None for one that sysfs does not show; what the
     frame of its node is called; what it is ordered by; the lines in its box."""
 
     name: str
-    place: Location | None
+    location: Location | None
     node: str
     at: PCIAddress | None
-    said: tuple[str, ...]
+    lines: tuple[str, ...]
     colour: str
 
 
-def picture(vm: str, cards: tuple[PlacedCard, ...], layout: Layout, host: Host | None) -> str:
+def picture(vm: str, cards: tuple[LocatedCard, ...], layout: Layout, host: Host | None) -> str:
     """All cards of a VM that have a seat, as an SVG. `vm` is the VM's name; nothing is in it that names the node."""
     pci_ids = {} if host is None else {address: function.pci_id for address, function in host.functions.items()}
     colours = {card.name: _COLOURS[number % len(_COLOURS)] for number, card in enumerate(cards)}
@@ -47,7 +47,7 @@ def picture(vm: str, cards: tuple[PlacedCard, ...], layout: Layout, host: Host |
     return svg(_title(vm, cards), _joined(left, right, colours))
 
 
-def _title(vm: str, cards: tuple[PlacedCard, ...]) -> str:
+def _title(vm: str, cards: tuple[LocatedCard, ...]) -> str:
     every_two = pairs(cards)
     counted = one_line(f"{vm}: {len(cards)} card{'' if len(cards) == 1 else 's'}")
     if not every_two or any(pair.host is None for pair in every_two):
@@ -57,37 +57,36 @@ def _title(vm: str, cards: tuple[PlacedCard, ...]) -> str:
     return f"{counted}, as far apart in the guest as on the host"
 
 
-def _on_host(card: PlacedCard, host: Host | None, colour: str) -> _Card:
+def _on_host(card: LocatedCard, host: Host | None, colour: str) -> _Side:
     sources = [device.source for device in card.seat.hostdevs]
     function, mdev = function_of(sources[0], host), mediated(sources[0], host)
     at = mdev or function
-    said = (
+    text = (
         *_functions([(source, what(source, host)) for source in sources if isinstance(source, PCIAddress)]),
         *(line for source in sources if isinstance(source, UUID) for line in (str(source), what(source, host) or "")),
         *((f"of {mdev.parent}",) if mdev is not None else ()),
         *((f"IOMMU group {at.iommu_group}",) if at is not None and at.iommu_group is not None else ()),
     )
     node = card.host.numa_node if card.host is not None else None
-    return _Card(
+    return _Side(
         name=card.name,
-        place=card.host,
+        location=card.host,
         node="NUMA node unknown" if node is None else f"NUMA node {node}",
         at=None if function is None else function.address,
-        said=tuple(map(one_line, said)),
+        lines=tuple(map(one_line, text)),
         colour=colour,
     )
 
 
-def _in_guest(card: PlacedCard, layout: Layout, host: Host | None, colour: str) -> _Card:
+def _in_guest(card: LocatedCard, layout: Layout, host: Host | None, colour: str) -> _Side:
     seen = layout.seen()
     functions = [(seen[device], what(device.source, host)) for device in card.seat.hostdevs]
-    said = tuple(map(one_line, _functions(functions)))
-    return _Card(
+    return _Side(
         name=card.name,
-        place=card.guest,
+        location=card.guest,
         node=_cell(card.guest.numa_node, layout),
         at=functions[0][0],
-        said=said,
+        lines=tuple(map(one_line, _functions(functions))),
         colour=colour,
     )
 
@@ -99,22 +98,22 @@ def _cell(number: int | None, layout: Layout) -> str:
     return f"NUMA cell {number}" + (f", of the host's node {node}" if node is not None else "")
 
 
-def _functions(found: Sequence[tuple[PCIAddress, str | None]]) -> tuple[str, ...]:
+def _functions(functions: Sequence[tuple[PCIAddress, str | None]]) -> tuple[str, ...]:
     """The first with its address, the others with the number that they have on its slot; and what they are."""
     words = [f"{address if not number else f'.{address.function}'} {word or ''}".rstrip()
-             for number, (address, word) in enumerate(found)]  # fmt: skip
+             for number, (address, word) in enumerate(functions)]  # fmt: skip
     return tuple(filter(None, (*words[:1], ", ".join(words[1:]))))
 
 
-def _drawn(title: str, cards: Sequence[_Card], pci_ids: Mapping[PCIAddress, str], *, cards_first: bool) -> Block:
+def _drawn(title: str, cards: Sequence[_Side], pci_ids: Mapping[PCIAddress, str], *, cards_first: bool) -> Block:
     """A frame for each node, in it one for each root complex; what is not in sysfs in a frame of its own."""
-    found = sorted((card for card in cards if card.place is not None), key=_order)
-    nodes: dict[str, dict[str, list[_Card]]] = {}
-    for card in found:
-        assert card.place is not None
-        nodes.setdefault(card.node, {}).setdefault(one_line(f"root complex {card.place.root}"), []).append(card)
+    seen = sorted((card for card in cards if card.location is not None), key=_order)
+    nodes: dict[str, dict[str, list[_Side]]] = {}
+    for card in seen:
+        assert card.location is not None
+        nodes.setdefault(card.node, {}).setdefault(one_line(f"root complex {card.location.root}"), []).append(card)
     trees = {name: {root: _tree(its, pci_ids) for root, its in roots.items()} for name, roots in nodes.items()}
-    if lost := [card for card in cards if card.place is None]:
+    if lost := [card for card in cards if card.location is None]:
         trees["place unknown"] = {"not seen in sysfs": _tree(lost, {})}
     common = columns((nodes for roots in trees.values() for nodes in roots.values()), _box)
     titles = [title for name, roots in trees.items() for title in (name, *roots)]
@@ -136,23 +135,23 @@ def _drawn(title: str, cards: Sequence[_Card], pci_ids: Mapping[PCIAddress, str]
     return framed("machine", title, stacked(*frames), Colours(box="#fafafa"))
 
 
-def _order(card: _Card) -> tuple[bool, int, str, str]:
-    assert card.place is not None
-    node = card.place.numa_node
-    return node is None, node or 0, card.place.root, f"{card.at} {card.name}"
+def _order(card: _Side) -> tuple[bool, int, str, str]:
+    assert card.location is not None
+    node = card.location.numa_node
+    return node is None, node or 0, card.location.root, f"{card.at} {card.name}"
 
 
-def _tree(cards: Iterable[_Card], pci_ids: Mapping[PCIAddress, str]) -> tuple[Node[_Card], ...]:
-    return tree(((() if card.place is None else card.place.bridges, card) for card in cards), pci_ids)
+def _tree(cards: Iterable[_Side], pci_ids: Mapping[PCIAddress, str]) -> tuple[Node[_Side], ...]:
+    return tree(((() if card.location is None else card.location.bridges, card) for card in cards), pci_ids)
 
 
-def _laid_out(nodes: Sequence[Node[_Card]], common: Columns, width: int, cards_first: bool) -> Block:
+def _laid_out(nodes: Sequence[Node[_Side]], common: Columns, width: int, cards_first: bool) -> Block:
     """What hangs on a root complex, to be framed, with the ends of its cards' lines by their names."""
     places, height = placed(nodes, common, _box)
     if cards_first:
         places = flipped(places, width)
 
-    hanging = [place for place in places if not isinstance(place.node, Twig) or place.node.leaf.place is not None]
+    hanging = [place for place in places if not isinstance(place.node, Twig) or place.node.leaf.location is not None]
 
     def draw(x: int, y: int) -> list[Element]:
         return [
@@ -168,9 +167,9 @@ def _laid_out(nodes: Sequence[Node[_Card]], common: Columns, width: int, cards_f
     return Block(width, height, draw, ends)
 
 
-def _box(card: _Card, width: int = 0) -> Block:
-    said = [Line(card.name, strong=True), *map(Line, card.said)]
-    return boxed("card", said, Colours(edge=card.colour, strip=True), width=width)
+def _box(card: _Side, width: int = 0) -> Block:
+    text = [Line(card.name, strong=True), *map(Line, card.lines)]
+    return boxed("card", text, Colours(edge=card.colour, strip=True), width=width)
 
 
 def _joined(left: Block, right: Block, colours: Mapping[str, str]) -> Block:

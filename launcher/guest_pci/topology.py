@@ -8,25 +8,21 @@ from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import cells_of_nodes, guest_cells
 from launcher.errors import UserError
 from launcher.facts import Facts
-from launcher.guest_pci.addresses import Layout, Place, layout, with_seats
+from launcher.guest import TOPOLOGY, TOPOLOGY_POLICY, Guest
+from launcher.guest_pci.addresses import Layout, Upstream, layout, with_seats
 from launcher.hostdevs import Card, function_of
-from launcher.manifest.annotations import TOPOLOGY, TOPOLOGY_POLICY
-from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Function, Host
 
 
-def laid_out(
-    vmi: VirtualMachineInstance, cards: tuple[Card, ...], host: Host | None, facts: Facts, pinned: Pinning | None
-) -> Layout:
-    """The layout that the manifest asks for, with the guest's NUMA cells.
+def laid_out(guest: Guest, cards: tuple[Card, ...], host: Host | None, facts: Facts, pinned: Pinning | None) -> Layout:
+    """The layout that the guest asks for, with its NUMA cells. `pinned` are the CPUs that are its own.
 
     UserError where there are not seats enough, where the host is not known and has to be, and where the topology is
     strict and a card cannot be where it should.
     """
-    said = vmi.metadata.annotations
     seated = with_seats(cards)
-    if said.topology == "none" or not seated:
-        return layout(cards, said.seats, cells=guest_cells(vmi, pinned, facts))
+    if guest.topology == "none" or not seated:
+        return layout(cards, guest.seats, cells=guest_cells(guest, pinned, facts))
     if host is None:
         raise UserError(
             f"metadata.annotations: {TOPOLOGY}: where the node has its cards is not known here; "
@@ -38,26 +34,26 @@ def laid_out(
         for card, function in functions.items()
     }
     wanted = tuple(sorted({node for node in nodes.values() if node is not None}))
-    cells = cells_of_nodes(vmi, pinned, facts, wanted)
+    cells = cells_of_nodes(guest, pinned, facts, wanted)
     cell_of = {cell.node: number for number, cell in enumerate(cells)}
-    places = {}
+    upstream = {}
     for card, function in functions.items():
         node = nodes[card]
         cell = cell_of.get(node) if node is not None else None
-        mirrored = said.topology == "mirror" and function is not None
+        mirrored = guest.topology == "mirror" and function is not None
         why = None if cell is not None else _why(card, function, node, tuple(cell_of))
-        if why is not None and said.is_strict:
+        if why is not None and guest.is_strict:
             raise UserError(
                 f"{card.claim.entry}: {why}, and {TOPOLOGY_POLICY} is 'strict'; expected a card of a node that the "
                 "guest has a cell of, or 'prefer'"
             )
-        places[card] = Place(
+        upstream[card] = Upstream(
             cell=cell,
             root=function.root if mirrored and function is not None else None,
             bridges=function.bridges if mirrored and function is not None else (),
             misplaced=why and f"{why}; it is {'behind its switches, and' if mirrored else 'on bus 0,'} in no NUMA cell",
         )
-    return layout(cards, said.seats, places, cells)
+    return layout(cards, guest.seats, upstream, cells or guest_cells(guest, pinned, facts))
 
 
 def _why(card: Card, function: Function | None, node: int | None, cells: tuple[int | None, ...]) -> str:

@@ -12,22 +12,17 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from launcher.guest import SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
 from launcher.manifest.scalars import shown
 from program.errors import Nonsense
 
 OURS = "gpu-launcher.dev/"
 _COMPANIONS = f"{OURS}companions"
-SEATS_OF = f"{OURS}seats"
-TOPOLOGY = f"{OURS}topology"
-TOPOLOGY_POLICY = f"{OURS}topology-policy"
 _LAYOUT = f"{OURS}layout"
 _ALLOW_EMULATION = f"{OURS}allow-emulation"
 _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
-
-#: How many cards a guest has seats for, numbered from 0.
-SEATS = 32
 
 _KNOWN: Mapping[str, tuple[str, ...]] = {
     _COMPANIONS: ("card", "none"),

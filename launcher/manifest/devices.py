@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
+from launcher.claims import Entry, EntryKind
 from launcher.manifest.disks import Disk
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
@@ -86,6 +87,14 @@ class Devices(Object):
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
     filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher", "use a disk instead")] = None
+
+    @property
+    def entries(self) -> tuple[Entry, ...]:
+        """gpus, then hostDevices."""
+        lists = ((EntryKind.GPU, self.gpus), (EntryKind.HOST_DEVICE, self.hostDevices))
+        return tuple(
+            Entry(kind=kind, name=device.name, wants=device.wants) for kind, devices in lists for device in devices
+        )
 
     @property
     def connected(self) -> tuple[Interface, ...]:

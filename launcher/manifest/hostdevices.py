@@ -1,9 +1,10 @@
 """spec.domain.devices.gpus and hostDevices, and spec.resourceClaims."""
 
-from typing import Annotated, Any, NamedTuple, Self
+from typing import Annotated, Any, Self
 
 from pydantic import model_validator
 
+from launcher.claims import Request
 from launcher.manifest.objects import Ignored, Object
 from launcher.manifest.scalars import AliasName, DNSName, Matching, Text
 from program.errors import Nonsense
@@ -21,16 +22,6 @@ DNSLabel = Annotated[
     Text,
     Matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "is no DNS label", "expected lower-case letters, digits and -"),
 ]
-
-
-class Request(NamedTuple):
-    """One device that is requested of a ResourceClaim; `claim` is its name in spec.resourceClaims."""
-
-    claim: str
-    name: str
-
-    def __str__(self) -> str:
-        return f"request {self.name!r} of claim {self.claim!r}"
 
 
 class RamFB(Object):

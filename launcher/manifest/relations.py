@@ -3,7 +3,8 @@
 KubeVirt's webhooks refuse most of this (pkg/virt-api/webhooks); the rest is what libvirt's QEMU driver would refuse.
 """
 
-from launcher.manifest.annotations import SEATS_OF, Annotations
+from launcher.guest import SEATS_OF
+from launcher.manifest.annotations import Annotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.devices import Devices
 from launcher.manifest.features import Features, is_on
@@ -44,16 +45,16 @@ def check_hyperv(features: Features, clock: Clock | None) -> None:
 
 def check_security(security: LaunchSecurity, firmware: Firmware, features: Features, devices: Devices) -> None:
     """Refuse encrypted memory with firmware or devices that cannot have it (KubeVirt's ValidateLaunchSecurityAmd64)."""
-    name = "sev" if security.sev is not None else "snp" if security.snp is not None else "tdx"
-    path = f"launchSecurity.{name}"
+    technology = security.technology
+    path = f"launchSecurity.{security.field}"
     efi = firmware.bootloader.efi
     if efi is None:
         raise Below(path, "needs EFI", "add firmware.bootloader.efi: {secureBoot: false}")
     if efi.secureBoot:
         raise Below(path, "has no secure boot", "write firmware.bootloader.efi.secureBoot: false")
-    if efi.persistent and name != "sev":
+    if efi.persistent and technology.is_measured:
         raise Below(path, "keeps no EFI variables", "leave out firmware.bootloader.efi.persistent")
-    if name == "tdx" and is_on(features.smm):
+    if not technology.has_smm and is_on(features.smm):
         raise Below(path, "has no SMM", "leave out features.smm")
     for interface in devices.interfaces:
         if interface.bootOrder is not None:

@@ -1,9 +1,12 @@
 """spec.domain.launchSecurity: which technology encrypts the guest's memory, and what its owner asks of it."""
 
+from collections.abc import Mapping
 from typing import Annotated, Self
 
 from pydantic import model_validator
 
+from launcher import confidentiality
+from launcher.confidentiality import Confidentiality
 from launcher.manifest.objects import Object, Refused
 from launcher.manifest.scalars import Matching, Text
 from program.errors import Nonsense
@@ -50,9 +53,29 @@ class LaunchSecurity(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        technologies = [name for name in ("sev", "snp", "tdx") if getattr(self, name) is not None]
+        technologies = self._named()
         if len(technologies) != 1:
             raise Nonsense(
                 f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}", "expected one of the three"
             )
         return self
+
+    @property
+    def field(self) -> str:
+        """The name of the one that is there."""
+        return self._named()[0]
+
+    @property
+    def of_owner(self) -> Mapping[str, str]:
+        """What the guest's owner gives to the firmware, by its name, in libvirt's order."""
+        given = {} if self.sev is None else {"dhCert": self.sev.dhCert, "session": self.sev.session}
+        return {name: text for name, text in given.items() if text is not None}
+
+    @property
+    def technology(self) -> Confidentiality:
+        if self.sev is not None:
+            return confidentiality.SEV_ES if self.sev.policy.encryptedState else confidentiality.SEV
+        return confidentiality.SEV_SNP if self.snp is not None else confidentiality.TDX
+
+    def _named(self) -> list[str]:
+        return [name for name in ("sev", "snp", "tdx") if getattr(self, name) is not None]

@@ -197,14 +197,6 @@ class VirtualMachineInstance(Object):
         """The guest's host name (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
         return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
 
-    @property
-    def is_memfd(self) -> bool:
-        """Whether memory comes from memfd: hugepages, unless the annotation kubevirt.io/memfd says no.
-
-        For KubeVirt also with passt and virtiofs, and shared, since vhost-user maps it. Nothing here speaks vhost-user.
-        """
-        return self.spec.domain.memory.hugepages is not None and self.metadata.annotations.memfd
-
 
 class Template(Object):
     metadata: TemplateMetadata = TemplateMetadata()

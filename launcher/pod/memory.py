@@ -7,7 +7,9 @@ beside it take is ours: KubeVirt's have 190 MiB, for a monitor, a launcher, virt
 from typing import NamedTuple
 
 from launcher.errors import UserError
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.devices import Devices
+from launcher.manifest.spec import Domain
 
 _MEBIBYTE = 1 << 20
 _GIBIBYTE = 1 << 30
@@ -49,91 +51,79 @@ class Memory(NamedTuple):
         return sum(part.size for part in self.parts)
 
 
-def memory(vmi: VirtualMachineInstance) -> Memory:
+def memory(domain: Domain, guest: Guest) -> Memory:
     """UserError where the manifest's resources contradict what the guest takes."""
-    domain = vmi.spec.domain
-    resources, pages = domain.resources, domain.memory.hugepages
-    guest = domain.guest_memory
+    resources, own = domain.resources, guest.memory
     limit = resources.limit("memory")
     # Kubernetes requests what is the limit where nothing is requested.
-    requested = resources.request("memory") or limit or guest
-    pinned = is_dedicated(vmi)
-    if is_locked(vmi) and requested < guest:
+    requested = resources.request("memory") or limit or own
+    locked, in_pages = is_locked(domain.devices, guest), guest.page is not None
+    if locked and requested < own:
         raise UserError(
             f"spec.domain.resources.requests.memory: {requested} bytes are less than the guest's memory, which is "
-            f"{guest}, and {'VFIO' if has_vfio(vmi) else 'SEV'} pins all of that; leave it out"
+            f"{own}, and {'VFIO' if domain.devices.entries else 'SEV'} pins all of that; leave it out"
         )
-    if pinned and limit is not None and limit != requested:
+    if guest.has_own_cpus and limit is not None and limit != requested:
         raise UserError(
             f"spec.domain.resources.limits.memory: {limit} bytes, and {requested} are requested; with "
             "dedicatedCpuPlacement expected the same: the kubelet gives CPUs to pods whose limits are their requests"
         )
-    if pinned and resources.overcommitGuestOverhead:
+    if guest.has_own_cpus and resources.overcommitGuestOverhead:
         raise UserError(
             "spec.domain.resources.overcommitGuestOverhead: with dedicatedCpuPlacement the pod's limits are its "
             "requests; leave it out"
         )
-    beside = overhead(vmi)
-    own = _own(requested, guest, in_pages=pages is not None, locked=is_locked(vmi))
-    parts = own if resources.overcommitGuestOverhead else (*own, *beside)
+    beside = overhead(domain, guest)
+    guests = _guests(requested, own, in_pages=in_pages, locked=locked)
+    parts = guests if resources.overcommitGuestOverhead else (*guests, *beside)
     bytes_beside = sum(part.size for part in beside)
     if limit is not None:
-        limit += bytes_beside - (guest if pages is not None else 0)
-    elif pinned:
+        limit += bytes_beside - (own if in_pages else 0)
+    elif guest.has_own_cpus:
         limit = sum(part.size for part in parts)
     return Memory(
         parts=parts,
         limit=limit,
-        hugepages=guest if pages is not None else 0,
-        page=pages.pageSize if pages is not None else 0,
+        hugepages=own if in_pages else 0,
+        page=guest.page or 0,
     )
 
 
-def overhead(vmi: VirtualMachineInstance) -> tuple[Part, ...]:
+def overhead(domain: Domain, guest: Guest) -> tuple[Part, ...]:
     """What there is beside the guest's memory."""
-    domain = vmi.spec.domain
-    devices, security = domain.devices, domain.launchSecurity
-    encrypted = security is not None and (security.sev is not None or security.snp is not None)
-    limited = is_dedicated(vmi) or "memory" in domain.resources.limits
+    devices, technology = domain.devices, guest.confidentiality
+    shares_buffers = technology is not None and technology.shares_buffers
+    limited = guest.has_own_cpus or "memory" in domain.resources.limits
     reserved = domain.memory.reservedOverhead
     parts = [
         Part(_LAUNCHER, "the launcher: a supervisor, and a worker with libvirt in it"),
         Part(_QEMU, "QEMU"),
-        Part(domain.guest_memory // _PAGE_TABLES, "page tables for the guest's memory"),
-        Part(_VCPU * domain.vcpus, f"{domain.vcpus} vCPU{'s' if domain.vcpus > 1 else ''}"),
+        Part(guest.memory // _PAGE_TABLES, "page tables for the guest's memory"),
+        Part(_VCPU * guest.vcpus, f"{guest.vcpus} vCPU{'s' if guest.vcpus > 1 else ''}"),
         Part(_IO_THREAD, "QEMU's I/O thread"),
         Part(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
         Part(_PASST * len(devices.connected), "passt, the guest's network"),
         Part(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
-        Part(_ARM64 if vmi.spec.architecture == "arm64" else 0, "arm64's firmware"),
+        Part(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
         Part(
-            _VFIO if has_vfio(vmi) else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
+            _VFIO if devices.entries else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
         ),
-        Part(_ENCRYPTED if encrypted else 0, "encrypted memory's buffers"),
+        Part(_ENCRYPTED if shares_buffers else 0, "encrypted memory's buffers"),
         Part(_LIMITED if limited else 0, "a reserve, since the kernel ends what gets over a limit"),
         Part((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
     ]
     return tuple(part for part in parts if part.size)
 
 
-def has_vfio(vmi: VirtualMachineInstance) -> bool:
-    """Whether devices of the node are passed on. That one is USB, and not VFIO's, is not known before the pod is."""
-    devices = vmi.spec.domain.devices
-    return bool(devices.gpus or devices.hostDevices)
+def is_locked(devices: Devices, guest: Guest) -> bool:
+    """Whether all of the guest's memory is pinned, and its pages counted as locked: by VFIO, or by SEV.
+
+    That a device is USB, and not VFIO's, is not known before the pod is.
+    """
+    return bool(devices.entries) or (guest.confidentiality is not None and guest.confidentiality.pins_memory)
 
 
-def is_locked(vmi: VirtualMachineInstance) -> bool:
-    """Whether all of the guest's memory is pinned, and its pages counted as locked: by VFIO, or by SEV."""
-    security = vmi.spec.domain.launchSecurity
-    return has_vfio(vmi) or (security is not None and security.sev is not None)
-
-
-def is_dedicated(vmi: VirtualMachineInstance) -> bool:
-    """Whether the pod's CPUs are to be its own, which the kubelet gives to pods whose limits are their requests."""
-    return vmi.spec.domain.cpu.dedicatedCpuPlacement
-
-
-def _own(requested: int, guest: int, *, in_pages: bool, locked: bool) -> tuple[Part, ...]:
+def _guests(requested: int, guest: int, *, in_pages: bool, locked: bool) -> tuple[Part, ...]:
     """The parts that are the guest's; what it has in huge pages is not among them."""
     if in_pages:
         more = max(requested - guest, 0)

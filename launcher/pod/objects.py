@@ -4,8 +4,9 @@ from typing import Any
 
 from launcher import paths
 from launcher.errors import UserError
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import Given
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.spec import Metadata
 from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
 from launcher.pod.memory import Memory, memory
 from launcher.pod.resources import container_resources, resource_claims
@@ -40,12 +41,12 @@ def objects(given: Given, *, image: str, block: frozenset[str], node_devices: st
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. UserError, by the manifest's path, for what no pod can be.
     """
-    vmi = given.instance
-    claims = [_state(given, vmi)] if keeps_state(vmi) else []
-    return (_manifest(given, vmi), *claims, _pod(given, vmi, image=image, block=block, node_devices=node_devices))
+    vm = given.instance.metadata
+    claims = [_state(given, vm)] if keeps_state(given.instance.spec) else []
+    return (_manifest(given, vm), *claims, _pod(given, image=image, block=block, node_devices=node_devices))
 
 
-def _manifest(given: Given, vmi: VirtualMachineInstance) -> Object:
+def _manifest(given: Given, vm: Metadata) -> Object:
     """The manifest as it was given, byte for byte. It can't be changed, as the pod that was made of it can't."""
     size = len(given.text.encode())
     if size > _LARGEST_DATA:
@@ -54,7 +55,7 @@ def _manifest(given: Given, vmi: VirtualMachineInstance) -> Object:
             "name that with secretRef"
         )
     file = paths.MANIFEST.rpartition("/")[2]
-    metadata = _metadata(config_map(vmi.metadata), given, vmi)
+    metadata = _metadata(config_map(vm.name), given, vm)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -64,9 +65,9 @@ def _manifest(given: Given, vmi: VirtualMachineInstance) -> Object:
     }
 
 
-def _state(given: Given, vmi: VirtualMachineInstance) -> Object:
+def _state(given: Given, vm: Metadata) -> Object:
     """The claim for EFI's variables and the TPM's state."""
-    name = state_claim(vmi.metadata)
+    name = state_claim(vm.name)
     if len(name) > _LARGEST_NAME:
         raise UserError(
             f"metadata.name: the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes "
@@ -75,7 +76,7 @@ def _state(given: Given, vmi: VirtualMachineInstance) -> Object:
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": _metadata(name, given, vmi),
+        "metadata": _metadata(name, given, vm),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": written(_STATE_SIZE)}},
@@ -83,47 +84,49 @@ def _state(given: Given, vmi: VirtualMachineInstance) -> Object:
     }
 
 
-def _pod(given: Given, vmi: VirtualMachineInstance, *, image: str, block: frozenset[str], node_devices: str) -> Object:
-    needed = memory(vmi)
-    found = mounts(vmi, block)
-    devices = volume_devices(found)
-    metadata = _metadata(vmi.metadata.name, given, vmi)
-    metadata["annotations"] = {**annotations(vmi), MEMORY: explained(needed)}
+def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) -> Object:
+    vmi = given.instance
+    vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
+    needed = memory(spec.domain, guest)
+    mounted = mounts(spec, guest, vm.name, block)
+    devices = volume_devices(mounted)
+    metadata = _metadata(vm.name, given, vm)
+    metadata["annotations"] = {**annotations(vm), MEMORY: explained(needed)}
     container: Object = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handover(vmi, block)],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handover(spec, guest, block)],
         # Where libvirt and swtpm look for their files when they are not root's.
         "env": [
             {"name": name, "value": paths.LIBVIRT_ROOT}
             for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
         ],
         "readinessProbe": readiness_probe(),
-        "resources": container_resources(vmi, needed, node_devices),
-        "securityContext": container_security(vmi, block),
+        "resources": container_resources(spec, guest, needed, node_devices),
+        "securityContext": container_security(spec, guest, block),
         "terminationMessagePolicy": "FallbackToLogsOnError",
-        "volumeMounts": volume_mounts(found),
+        "volumeMounts": volume_mounts(mounted),
         **({"volumeDevices": devices} if devices else {}),
     }
-    account = service_account(vmi)
-    spec = {
-        **passed_on(vmi),
+    account = service_account(spec.volumes)
+    fields = {
+        **passed_on(spec, vmi.hostname),
         "automountServiceAccountToken": account is not None,
         "containers": [container],
         "enableServiceLinks": False,
-        "imagePullSecrets": pull_secrets(vmi),
-        "resourceClaims": resource_claims(vmi.spec),
+        "imagePullSecrets": pull_secrets(spec.volumes, spec.domain.firmware.kernelBoot),
+        "resourceClaims": resource_claims(spec),
         "restartPolicy": restart_policy(given.manifest),
-        "securityContext": pod_security(vmi, block),
+        "securityContext": pod_security(spec, guest, block),
         "serviceAccountName": account,
-        "terminationGracePeriodSeconds": grace(vmi.spec),
-        "volumes": pod_volumes(found),
+        "terminationGracePeriodSeconds": grace(spec),
+        "volumes": pod_volumes(mounted),
     }
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": metadata,
-        "spec": {name: value for name, value in sorted(spec.items()) if value is not None and value != []},
+        "spec": {name: value for name, value in sorted(fields.items()) if value is not None and value != []},
     }
 
 
@@ -138,10 +141,10 @@ def explained(needed: Memory) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metadata(name: str, given: Given, vmi: VirtualMachineInstance) -> Object:
+def _metadata(name: str, given: Given, vm: Metadata) -> Object:
     """Without a namespace where the manifest has none: it is where kubectl is."""
     return {
         "name": name,
         **({"namespace": given.namespace} if given.namespace is not None else {}),
-        "labels": labels(vmi),
+        "labels": labels(vm),
     }

@@ -9,8 +9,11 @@ from typing import Any
 
 from launcher.cpus.placement import wanted
 from launcher.errors import UserError
-from launcher.manifest.spec import Spec, VirtualMachineInstance
-from launcher.pod.memory import Memory, is_dedicated
+from launcher.guest import Guest
+from launcher.manifest.devices import Devices
+from launcher.manifest.memory import Resources
+from launcher.manifest.spec import Spec
+from launcher.pod.memory import Memory
 from launcher.quantity import parse_amount, written
 from pci.resource import NodeDevice
 
@@ -22,22 +25,23 @@ _MEGABYTE = 10**6
 _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-def container_resources(vmi: VirtualMachineInstance, needed: Memory, node_devices: str) -> dict[str, Any]:
+def container_resources(spec: Spec, guest: Guest, needed: Memory, node_devices: str) -> dict[str, Any]:
     """The container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
 
     UserError, by the manifest's path, where it asks for what a pod cannot have.
     """
-    requests, limits = _cpu(vmi)
+    resources, devices = spec.domain.resources, spec.domain.devices
+    requests, limits = _cpu(resources, guest)
     requests["memory"] = written(needed.request)
     if needed.limit is not None:
         limits["memory"] = written(needed.limit)
     if needed.hugepages:
         name = f"hugepages-{written(needed.page)}"
         requests[name] = limits[name] = written(needed.hugepages)
-    for name, number in _devices(vmi, node_devices).items():
+    for name, number in _devices(devices, guest, node_devices).items():
         requests[name] = limits[name] = str(number)
-    _add_others(vmi, requests, limits)
-    claims = _claims(vmi.spec)
+    _add_others(resources, requests, limits)
+    claims = _claims(devices)
     return {
         "requests": dict(sorted(requests.items())),
         **({"limits": dict(sorted(limits.items()))} if limits else {}),
@@ -45,18 +49,17 @@ def container_resources(vmi: VirtualMachineInstance, needed: Memory, node_device
     }
 
 
-def _cpu(vmi: VirtualMachineInstance) -> tuple[dict[str, str], dict[str, str]]:
+def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, str]]:
     """Requests and limits."""
-    said, vcpus = vmi.spec.domain.resources, vmi.spec.domain.vcpus
-    request, limit = said.requests.get("cpu"), said.limits.get("cpu")
-    if is_dedicated(vmi):
+    request, limit, vcpus = resources.requests.get("cpu"), resources.limits.get("cpu"), guest.vcpus
+    if guest.has_own_cpus:
         for where, amount in (("requests", request), ("limits", limit)):
             if amount is not None and amount.exact != vcpus:
                 raise UserError(
                     f"spec.domain.resources.{where}.cpu: {amount.text}, and the guest has {vcpus} vCPUs; with "
                     "dedicatedCpuPlacement expected as many, or leave it out"
                 )
-        cpus = {"cpu": str(wanted(vmi).cpus)}
+        cpus = {"cpu": str(wanted(guest).cpus)}
         return cpus, dict(cpus)
     if request is None and limit is None:
         return {"cpu": f"{_MILLICPU * vcpus}m"}, {}
@@ -65,10 +68,9 @@ def _cpu(vmi: VirtualMachineInstance) -> tuple[dict[str, str], dict[str, str]]:
     return {"cpu": chosen.text}, {"cpu": limit.text} if limit is not None else {}
 
 
-def _devices(vmi: VirtualMachineInstance, node_devices: str) -> dict[str, int]:
+def _devices(devices: Devices, guest: Guest, node_devices: str) -> dict[str, int]:
     """How many units of each resource: one for each entry of gpus and hostDevices, and the node's own devices."""
-    devices = vmi.spec.domain.devices
-    found: dict[str, int] = {}
+    units: dict[str, int] = {}
     for kind, entries in (("gpus", devices.gpus), ("hostDevices", devices.hostDevices)):
         for index, entry in enumerate(entries):
             if entry.deviceName is None:
@@ -78,28 +80,26 @@ def _devices(vmi: VirtualMachineInstance, node_devices: str) -> dict[str, int]:
                     f"spec.domain.devices.{kind}[{index}].deviceName: {entry.deviceName!r} is no resource of a device "
                     "plugin's; expected a domain and a name, like nvidia.com/GH100_H100_PCIE"
                 )
-            found[entry.deviceName] = found.get(entry.deviceName, 0) + 1
-    for node_device in _of_node(vmi):
-        found[node_device.resource(node_devices)] = 1
-    return found
+            units[entry.deviceName] = units.get(entry.deviceName, 0) + 1
+    for node_device in _of_node(devices, guest):
+        units[node_device.resource(node_devices)] = 1
+    return units
 
 
-def _of_node(vmi: VirtualMachineInstance) -> list[NodeDevice]:
+def _of_node(devices: Devices, guest: Guest) -> list[NodeDevice]:
     """Devices of the node that any number of pods may have. passt needs none."""
-    domain, security = vmi.spec.domain, vmi.spec.domain.launchSecurity
     # Who allows QEMU's own CPU wants to run where no /dev/kvm is offered.
-    found = [] if vmi.metadata.annotations.allow_emulation else [NodeDevice.KVM]
-    if domain.devices.autoattachVSOCK:
-        found.append(NodeDevice.VHOST_VSOCK)
-    if security is not None and security.tdx is None:
-        found.append(NodeDevice.SEV)
-    return found
+    needed = [] if guest.allows_emulation else [NodeDevice.KVM]
+    if devices.autoattachVSOCK:
+        needed.append(NodeDevice.VHOST_VSOCK)
+    if guest.confidentiality is not None and guest.confidentiality.needs_dev_sev:
+        needed.append(NodeDevice.SEV)
+    return needed
 
 
-def _add_others(vmi: VirtualMachineInstance, requests: dict[str, str], limits: dict[str, str]) -> None:
+def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str, str]) -> None:
     """Pass on what else the manifest's resources have, which is between the pod and its node."""
-    said = vmi.spec.domain.resources
-    for where, theirs, ours in (("requests", said.requests, requests), ("limits", said.limits, limits)):
+    for where, theirs, ours in (("requests", resources.requests, requests), ("limits", resources.limits, limits)):
         for name, amount in theirs.items():
             if name in ("cpu", "memory", "ephemeral-storage"):
                 continue
@@ -110,11 +110,11 @@ def _add_others(vmi: VirtualMachineInstance, requests: dict[str, str], limits: d
                 )
             ours.setdefault(name, amount.text)
     storage = "ephemeral-storage"
-    requests[storage] = _with_ours(said.request(storage) or said.limit(storage) or 0)
-    if (limit := said.limit(storage)) is not None:
+    requests[storage] = _with_ours(resources.request(storage) or resources.limit(storage) or 0)
+    if (limit := resources.limit(storage)) is not None:
         limits[storage] = _with_ours(limit)
-    for name, amount in said.requests.items():
-        most = said.limits.get(name)
+    for name, amount in resources.requests.items():
+        most = resources.limits.get(name)
         if most is not None and amount.exact > most.exact:
             raise UserError(
                 f"spec.domain.resources.requests.{name}: {amount.text} is more than the limit, which is {most.text}"
@@ -126,11 +126,11 @@ def _with_ours(storage: int) -> str:
     return f"{-(-storage // _MEGABYTE) + _EPHEMERAL_STORAGE}M"
 
 
-def _claims(spec: Spec) -> list[dict[str, str]]:
+def _claims(devices: Devices) -> list[dict[str, str]]:
     """The requests of claims that are the container's; a claim of which it has several is there once, as a whole:
     claims have their names as keys (Kubernetes' ResourceRequirements)."""
     requests: dict[str, list[str]] = {}
-    for entry in (*spec.domain.devices.gpus, *spec.domain.devices.hostDevices):
+    for entry in (*devices.gpus, *devices.hostDevices):
         if entry.claimName is not None and entry.requestName is not None:
             requests.setdefault(entry.claimName, []).append(entry.requestName)
     return [{"name": claim, **({"request": names[0]} if len(names) == 1 else {})} for claim, names in requests.items()]

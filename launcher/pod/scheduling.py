@@ -3,7 +3,7 @@
 from typing import Any
 
 from launcher.errors import UserError
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.spec import Metadata, Spec
 from launcher.pod.plain import plain
 
 _SPEC = (
@@ -27,34 +27,32 @@ _KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
 Object = dict[str, Any]
 
 
-def passed_on(vmi: VirtualMachineInstance) -> Object:
+def passed_on(spec: Spec, hostname: str) -> Object:
     """Fields of the pod's spec; those that the manifest says nothing of are not there."""
-    spec = vmi.spec
-    said = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
-    selector = {_ARCHITECTURE: spec.architecture, **(said["nodeSelector"] or {})}
+    fields = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
+    selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}
     if selector[_ARCHITECTURE] != spec.architecture:
         raise UserError(
             f"spec.nodeSelector.{_ARCHITECTURE}: {selector[_ARCHITECTURE]!r}, and spec.architecture is "
             f"{spec.architecture!r}; leave out one of them"
         )
-    found = {**said, "hostname": vmi.hostname, "nodeSelector": selector}
-    return {name: value for name, value in found.items() if value}
+    fields = {**fields, "hostname": hostname, "nodeSelector": selector}
+    return {name: value for name, value in fields.items() if value}
 
 
-def labels(vmi: VirtualMachineInstance) -> dict[str, str]:
+def labels(metadata: Metadata) -> dict[str, str]:
     """The VM's, and its name, as far as a label can hold it."""
-    name = vmi.metadata.name
-    ours = {_NAME: name} if len(name) <= _LONGEST_LABEL else {}
-    return {**ours, **vmi.metadata.labels}
+    ours = {_NAME: metadata.name} if len(metadata.name) <= _LONGEST_LABEL else {}
+    return {**ours, **metadata.labels}
 
 
-def annotations(vmi: VirtualMachineInstance) -> dict[str, str]:
+def annotations(metadata: Metadata) -> dict[str, str]:
     """The VM's."""
-    found = {}
-    for name, value in vmi.metadata.annotations.given.items():
+    annotations = {}
+    for name, value in metadata.annotations.given.items():
         if value is None or name == _KUBECTLS:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):
             raise UserError(f"metadata.annotations: {name!r} is {value!r}; expected text, write it in quotes")
-        found[name] = value
-    return found
+        annotations[name] = value
+    return annotations

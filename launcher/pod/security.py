@@ -9,9 +9,10 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from launcher import paths
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.spec import Spec
 from launcher.network.attachments import PROTOCOLS, attached
-from launcher.pod.memory import has_vfio, is_locked
+from launcher.pod.memory import is_locked
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
 _QEMU = 107
@@ -26,10 +27,10 @@ _FIRST_FREE_PORT = 1024
 Object = dict[str, Any]
 
 
-def pod_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Object:
+def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
     """The pod's `securityContext`. `block`: the volumes whose claim is a block device."""
-    root = _needs_root(vmi, block)
-    sysctls = _sysctls(vmi)
+    root = bool(handover(spec, guest, block))
+    sysctls = _sysctls(spec)
     return {
         "runAsUser": 0 if root else _QEMU,
         "runAsGroup": _QEMU,
@@ -40,47 +41,42 @@ def pod_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Object:
     }
 
 
-def container_security(vmi: VirtualMachineInstance, block: frozenset[str]) -> Object:
+def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
     """The container's `securityContext`."""
-    added = _capabilities(vmi, block)
-    has_passt = bool(vmi.spec.domain.devices.connected)
+    added = _capabilities(spec, guest, block)
+    has_passt = bool(spec.domain.devices.connected)
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
         "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
-        "seccompProfile": _UNCONFINED if has_passt or _binds_memory(vmi) else {"type": "RuntimeDefault"},
+        "seccompProfile": _UNCONFINED if has_passt or _binds_memory(guest) else {"type": "RuntimeDefault"},
         **({"appArmorProfile": _UNCONFINED} if has_passt else {}),
     }
 
 
-def handover(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
+def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
     """The arguments of `run` by which a container that starts as root becomes the user; empty where it starts as it."""
-    given = _given(vmi, block)
-    if not _needs_root(vmi, block):
+    nodes, limits = _nodes(spec, guest, block), _limits(spec, guest)
+    if not (nodes or limits):
         return []
     return [
         f"--user={_QEMU}",
-        *(f"--give={path}" for path in (*given, *_SHARED)),
-        *(f"--raise={limit}" for limit in _limits(vmi)),
+        *(f"--give={path}" for path in (*nodes, *_SHARED)),
+        *(f"--raise={limit}" for limit in limits),
     ]
 
 
-def _needs_root(vmi: VirtualMachineInstance, block: frozenset[str]) -> bool:
-    return bool(_given(vmi, block) or _limits(vmi))
-
-
-def _given(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
+def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
     """What is root's in the container, since it is on the node: device nodes, also those of claims, and host disks."""
-    security = vmi.spec.domain.launchSecurity
-    encrypted = security is not None and security.tdx is None
+    needs_dev_sev = guest.confidentiality is not None and guest.confidentiality.needs_dev_sev
     nodes = [
-        *(_HOST_DEVICES if has_vfio(vmi) else ()),
-        *(["/dev/sev"] if encrypted else ()),
-        *(paths.block_device(volume.name) for volume in vmi.spec.volumes if volume.name in block),
+        *(_HOST_DEVICES if spec.domain.devices.entries else ()),
+        *(["/dev/sev"] if needs_dev_sev else ()),
+        *(paths.block_device(volume.name) for volume in spec.volumes if volume.name in block),
     ]
-    for volume in vmi.spec.volumes:
+    for volume in spec.volumes:
         if volume.hostDisk is not None:
             image = PurePosixPath(paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name))
             # To make it there takes the directory; a file that is there is mounted alone.
@@ -88,30 +84,30 @@ def _given(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
     return nodes
 
 
-def _limits(vmi: VirtualMachineInstance) -> list[str]:
+def _limits(spec: Spec, guest: Guest) -> list[str]:
     return [
-        *(["memlock"] if is_locked(vmi) else ()),
-        *(["rtprio"] if vmi.spec.domain.cpu.realtime is not None else ()),
+        *(["memlock"] if is_locked(spec.domain.devices, guest) else ()),
+        *(["rtprio"] if guest.realtime else ()),
     ]
 
 
-def _capabilities(vmi: VirtualMachineInstance, block: frozenset[str]) -> list[str]:
-    if not _needs_root(vmi, block):
+def _capabilities(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
+    if not handover(spec, guest, block):
         return []
-    return [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(vmi) else [])]
+    return [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest) else [])]
 
 
-def _binds_memory(vmi: VirtualMachineInstance) -> bool:
-    return vmi.spec.domain.cpu.passes_numa_through or vmi.metadata.annotations.topology != "none"
+def _binds_memory(guest: Guest) -> bool:
+    return guest.passes_numa_through or guest.topology != "none"
 
 
-def _sysctls(vmi: VirtualMachineInstance) -> dict[str, str]:
+def _sysctls(spec: Spec) -> dict[str, str]:
     """Of the pod's own network namespace; the kubelet counts them among the safe ones."""
-    cards = attached(vmi.spec)
+    cards = attached(spec)
     if not cards:
         return {}
-    found = {"net.ipv4.ping_group_range": f"{_QEMU} {_QEMU}"}  # passt sends the guest's pings
+    sysctls = {"net.ipv4.ping_group_range": f"{_QEMU} {_QEMU}"}  # passt sends the guest's pings
     ranges = [ports for card in cards for protocol in PROTOCOLS for ports in card.to.forwards.ranges(protocol)]
     if min(start for start, _ in ranges) < _FIRST_FREE_PORT:
-        found["net.ipv4.ip_unprivileged_port_start"] = "0"
-    return dict(sorted(found.items()))
+        sysctls["net.ipv4.ip_unprivileged_port_start"] = "0"
+    return dict(sorted(sysctls.items()))

@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from launcher import paths
 from launcher.errors import UserError
-from launcher.manifest.spec import Metadata, VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.firmware import KernelBoot
+from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.pod.plain import plain
 from launcher.quantity import written
@@ -55,31 +57,31 @@ class Mount(NamedTuple):
     part: str | None = None
 
 
-def mounts(vmi: VirtualMachineInstance, block: frozenset[str]) -> tuple[Mount, ...]:
-    """All of the pod's, ours first. `block`: the volumes whose claim is a block device.
+def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mount, ...]:
+    """All of the pod's, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
 
     UserError, by the manifest's path, for what a pod cannot mount.
     """
-    for volume in vmi.spec.volumes:
+    for volume in spec.volumes:
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
                 f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one with a claim"
             )
-    found = (*_ours(vmi), *_of_manifest(vmi, block))
+    mounts = (*_ours(spec, guest, vm), *_of_manifest(spec.volumes, block))
     sources: dict[str, Mapping[str, Any]] = {}
-    for mount in found:
+    for mount in mounts:
         if sources.setdefault(mount.name, mount.source) is not mount.source:
             raise UserError(
                 f"spec.volumes: {mount.name!r} is what a volume of the pod's is called already; rename it, and its disk"
             )
-    return found
+    return mounts
 
 
-def pod_volumes(found: Iterable[Mount]) -> list[Object]:
-    return [{"name": name, **source} for name, source in {mount.name: mount.source for mount in found}.items()]
+def pod_volumes(mounts: Iterable[Mount]) -> list[Object]:
+    return [{"name": name, **source} for name, source in {mount.name: mount.source for mount in mounts}.items()]
 
 
-def volume_mounts(found: Iterable[Mount]) -> list[Object]:
+def volume_mounts(mounts: Iterable[Mount]) -> list[Object]:
     return [
         {
             "name": mount.name,
@@ -87,55 +89,52 @@ def volume_mounts(found: Iterable[Mount]) -> list[Object]:
             **({"readOnly": True} if mount.read_only else {}),
             **({"subPath": mount.part} if mount.part is not None else {}),
         }
-        for mount in found
+        for mount in mounts
         if not mount.is_block
     ]
 
 
-def volume_devices(found: Iterable[Mount]) -> list[Object]:
-    return [{"name": mount.name, "devicePath": mount.at} for mount in found if mount.is_block]
+def volume_devices(mounts: Iterable[Mount]) -> list[Object]:
+    return [{"name": mount.name, "devicePath": mount.at} for mount in mounts if mount.is_block]
 
 
-def pull_secrets(vmi: VirtualMachineInstance) -> list[Object]:
+def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[Object]:
     """With which the node gets the VM's images, each once."""
-    kernel = vmi.spec.domain.firmware.kernelBoot
-    disks = [volume.containerDisk for volume in vmi.spec.volumes if volume.containerDisk is not None]
+    disks = [volume.containerDisk for volume in volumes if volume.containerDisk is not None]
     names = [disk.imagePullSecret for disk in disks]
     if kernel is not None and kernel.container is not None:
         names.append(kernel.container.imagePullSecret)
     return [{"name": name} for name in dict.fromkeys(names) if name is not None]
 
 
-def service_account(vmi: VirtualMachineInstance) -> str | None:
+def service_account(volumes: tuple[Volume, ...]) -> str | None:
     """Whose token the guest gets; the kubelet mounts it by itself, at launcher.paths.SERVICE_ACCOUNT."""
-    accounts = [volume.serviceAccount for volume in vmi.spec.volumes]
+    accounts = [volume.serviceAccount for volume in volumes]
     return next((account.serviceAccountName for account in accounts if account is not None), None)
 
 
-def keeps_state(vmi: VirtualMachineInstance) -> bool:
+def keeps_state(spec: Spec) -> bool:
     """Whether EFI's variables or the TPM's state outlive the pod."""
-    efi, tpm = vmi.spec.efi, vmi.spec.domain.devices.tpm
+    efi, tpm = spec.efi, spec.domain.devices.tpm
     return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
 
 
-def state_claim(metadata: Metadata) -> str:
+def state_claim(vm: str) -> str:
     """The claim that keeps it, as KubeVirt's is called (pkg/storage/backend-storage)."""
-    return f"persistent-state-for-{metadata.name}"
+    return f"persistent-state-for-{vm}"
 
 
-def config_map(metadata: Metadata) -> str:
+def config_map(vm: str) -> str:
     """The config map with the manifest."""
-    return f"{_OURS}{metadata.name}"
+    return f"{_OURS}{vm}"
 
 
-def _ours(vmi: VirtualMachineInstance) -> Iterator[Mount]:
-    spec, tpm = vmi.spec, vmi.spec.domain.devices.tpm
+def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
+    tpm = spec.domain.devices.tpm
     kinds = {volume.kind for volume in spec.volumes}
     kernel = spec.domain.firmware.kernelBoot
     manifest = PurePosixPath(paths.MANIFEST)
-    yield Mount(
-        f"{_OURS}manifest", {"configMap": {"name": config_map(vmi.metadata)}}, str(manifest.parent), read_only=True
-    )
+    yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map(vm)}}, str(manifest.parent), read_only=True)
     yield _empty("run", paths.LIBVIRT_ROOT)
     yield _empty("private", paths.PRIVATE)
     yield _empty("sockets", str(PurePosixPath(paths.CONTROL_SOCKET).parent))
@@ -149,10 +148,10 @@ def _ours(vmi: VirtualMachineInstance) -> Iterator[Mount]:
     if kernel is not None and kernel.container is not None:
         boot = kernel.container
         yield Mount(f"{_OURS}kernel-boot", _image(boot.image, boot.imagePullPolicy), paths.KERNEL_BOOT, read_only=True)
-    if spec.domain.memory.hugepages is not None and not vmi.is_memfd:
-        medium = f"HugePages-{written(spec.domain.memory.hugepages.pageSize)}"
+    if guest.page is not None and not guest.is_memfd:
+        medium = f"HugePages-{written(guest.page)}"
         yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
-    state = {"persistentVolumeClaim": {"claimName": state_claim(vmi.metadata)}}
+    state = {"persistentVolumeClaim": {"claimName": state_claim(vm)}}
     if spec.efi is not None and spec.efi.persistent:
         yield Mount(_STATE, state, paths.NVRAM, part="nvram")
     if tpm is not None and tpm.enabled:
@@ -169,8 +168,8 @@ def _empty(name: str, at: str) -> Mount:
     return Mount(_OURS + name, {"emptyDir": {}}, at)
 
 
-def _of_manifest(vmi: VirtualMachineInstance, block: frozenset[str]) -> Iterator[Mount]:
-    for index, volume in enumerate(vmi.spec.volumes):
+def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator[Mount]:
+    for index, volume in enumerate(volumes):
         match volume.kind:
             case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
                 yield _claim(volume, index, block)

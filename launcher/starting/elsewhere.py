@@ -7,7 +7,8 @@ from functools import partial
 from launcher.checks.devices import not_whole
 from launcher.checks.finding import Finding, warning
 from launcher.facts import Facts
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.spec import Spec
 from launcher.starting.pod import Pod, address_bits_in
 from launcher.starting.start import Refused, Start, tried
 from launcher.versions import Newer, Version, refuse_newer, shown
@@ -20,10 +21,10 @@ class Elsewhere:
     given: Facts
     libvirt: Version | None = None
 
-    def facts(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
+    def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
         return replace(self.given, address_bits=address_bits_in(pod)), ()
 
-    def cpus(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[int, ...] | None:
+    def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
         return self.given.cpus
 
     def judged(self, start: Start) -> Start:

@@ -18,7 +18,9 @@ from launcher.checks.space import read_rooms, space
 from launcher.checks.volumes import volumes
 from launcher.cpus.host import cpuset_of_pod
 from launcher.facts import Facts
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.spec import Spec
+from launcher.network.attachments import attached
 from launcher.pod.memory import overhead
 from launcher.running.embedded import has_qemu_here, is_embedded
 from launcher.running.limits import let_lock, open_files
@@ -40,10 +42,10 @@ class Here:
     proc: Path | None = Path("/proc")
     guest_runs: bool = False
 
-    def facts(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
+    def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
         """What the pod's volumes say, and whether there is KVM, which is found out by opening it."""
         found = replace(
-            facts_of_volumes(vmi.spec, self.root, _sysfs_of(pod)),
+            facts_of_volumes(spec, self.root, _sysfs_of(pod)),
             kvm=not self.emulation,
             address_bits=address_bits_in(pod) if has_qemu_here(self.uri) else None,
         )
@@ -51,11 +53,11 @@ class Here:
             return found, ()
         device = self.dev / "kvm"
         outcome = opened(device)
-        finding = kvm(device, outcome, emulation_allowed=vmi.metadata.annotations.allow_emulation)
+        finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation)
         return replace(found, kvm=outcome is None), () if finding is None else (finding,)
 
-    def cpus(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[int, ...] | None:
-        return cpuset_of_pod(_sysfs_of(pod)) if vmi.spec.domain.cpu.dedicatedCpuPlacement else None
+    def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
+        return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None
 
     def judged(self, start: Start) -> Start:
         """What is made on disk and locked for the guest, and all that stands in its way.
@@ -67,8 +69,8 @@ class Here:
         made = needs_of(start.vmi, start.facts, self.root) if has_qemu_here(self.uri) else Needs((), ())
         start = replace(start, needs=made.needs)
         if is_embedded(self.uri):  # another libvirt runs QEMU where this process cannot look
-            start = replace(start, locked=to_be_locked(start.vmi, start.cards))
-            findings += _surroundings(start, self)
+            start = replace(start, locked=to_be_locked(start.guest, start.cards))
+            findings += _around_qemu(start, self)
         return start.having(findings, map(Refused, made.refusals))
 
 
@@ -77,29 +79,30 @@ def _sysfs_of(pod: Pod) -> Path:
     return pod.sysfs
 
 
-def _surroundings(start: Start, place: Here) -> Iterator[Finding]:
+def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     """What a QEMU of this process would find."""
-    vmi, sysfs = start.vmi, _sysfs_of(start.pod)
-    if place.dev is not None and start.host is not None:
-        nodes = read_nodes(place.dev, start.cards, start.host)
-        yield from in_the_container(start.cards, start.host, nodes, guest_runs=place.guest_runs)
-    limits = read_limits(sysfs, _text(place.proc, "self/cgroup"))
+    spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
+    if here.dev is not None and start.host is not None:
+        nodes = read_nodes(here.dev, start.cards, start.host)
+        yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs)
+    limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
+    beside = sum(part.size for part in overhead(spec.domain, guest))
     for finding in (
-        None if place.guest_runs else memlock(start.locked, let_lock(start.locked)),
-        memory(vmi, limits.memory, sum(part.size for part in overhead(vmi)), is_pinned=start.locked > 0),
-        cpus(vmi, limits.cpus),
-        ports(vmi, _text(place.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
+        None if here.guest_runs else memlock(start.locked, let_lock(start.locked)),
+        memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
+        cpus(guest, limits.cpus),
+        ports(attached(spec), _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):
         if finding is not None:
             yield finding
-    if (wanted := vmi.spec.domain.memory.hugepages) is not None:
-        pools = read_pools(sysfs, wanted.pageSize, _text(place.proc, "self/mounts"))
+    if guest.page is not None:
+        pools = read_pools(sysfs, guest.page, _text(here.proc, "self/mounts"))
         cells = start.layout.cells if start.layout is not None else ()
-        yield from hugepages(vmi, cells, pools, limits, guest_runs=place.guest_runs)
-    yield from firmware(vmi, read_images(place.root))
-    called = programs_of(vmi)
+        yield from hugepages(guest, guest.page, cells, pools, limits, guest_runs=here.guest_runs)
+    yield from firmware(guest, read_images(here.root))
+    called = programs_of(spec, guest)
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
-    yield from volumes(vmi, start.facts, place.root)
+    yield from volumes(spec, start.facts, here.root)
     yield from space(read_rooms(start.needs))
 
 

@@ -5,11 +5,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from launcher.claims import Device, Entry
+from launcher.claims import DeviceID, Entry, Request
 from launcher.cpus.host import address_bits, processors_of
 from launcher.errors import UserError
-from launcher.manifest.hostdevices import Request
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.guest import Guest
+from launcher.manifest.hostdevices import ResourceClaim
 from launcher.starting.environ import variables
 from pci.host import Host
 from pci.processors import UNKNOWN, Processors
@@ -43,13 +43,12 @@ def pod_of(env: list[str] | None, env_file: Path | None, sysfs: Path | None, dra
     return Pod(environ=variables(env or [], env_file), sysfs=sysfs, dra=dra, offline=True)
 
 
-def host_in(vmi: VirtualMachineInstance, pod: Pod) -> Host | None:
+def host_in(entries: tuple[Entry, ...], pod: Pod) -> Host | None:
     """Read the node's devices; UserError where the pod's sysfs is none.
 
     A VM without devices starts where there is no /sys at all; what a flag names is looked at in any case.
     """
-    devices = vmi.spec.domain.devices
-    if pod.sysfs is None or not (devices.gpus or devices.hostDevices or pod.sysfs != SYS):
+    if pod.sysfs is None or not (entries or pod.sysfs != SYS):
         return None
     try:
         return read_host(pod.sysfs)
@@ -57,7 +56,7 @@ def host_in(vmi: VirtualMachineInstance, pod: Pod) -> Host | None:
         raise UserError(str(error)) from error
 
 
-def allocated_in(vmi: VirtualMachineInstance, pod: Pod, entry: Entry) -> Mapping[Request, Device]:
+def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> Mapping[Request, DeviceID]:
     """Read what DRA gave to this entry, which is empty for one that is no request; UserError where that is not told."""
     if not isinstance(entry.wants, Request):
         return {}
@@ -65,12 +64,12 @@ def allocated_in(vmi: VirtualMachineInstance, pod: Pod, entry: Entry) -> Mapping
     from pci.device_metadata import IN_CONTAINER
 
     directory = pod.dra if pod.offline else pod.dra or IN_CONTAINER
-    return read_allocated((entry,), vmi.spec.resourceClaims, directory)
+    return read_allocated((entry,), claims, directory)
 
 
-def processors_in(vmi: VirtualMachineInstance, pod: Pod) -> Processors:
+def processors_in(guest: Guest, pod: Pod) -> Processors:
     """Read those of the node, where the guest is to get some of them; Refusal where that cannot be read."""
-    asked = vmi.spec.domain.cpu.dedicatedCpuPlacement or vmi.metadata.annotations.topology != "none"
+    asked = guest.has_own_cpus or guest.topology != "none"
     return processors_of(pod.sysfs) if asked and pod.sysfs is not None else UNKNOWN
 
 

@@ -12,21 +12,24 @@ from launcher.checks.finding import Finding, Level, said, sorted_by_level
 from launcher.checks.seats import misplaced, of_bars
 from launcher.checks.tuning import not_tuned
 from launcher.checks.variables import of_left_over
-from launcher.claims import LeftOver, claim, entries
+from launcher.claims import LeftOver, claim
 from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import pinning
+from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
-from launcher.errors import LauncherError, Refusal
 from launcher.facts import Facts
-from launcher.guest_pci.addresses import Layout, usb
+from launcher.guest import Guest
+from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.hole import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card, not_passed_on, whole_cards
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.guest import guest_of
+from launcher.manifest.spec import Spec, VirtualMachineInstance
 from launcher.starting.pod import Pod, allocated_in, host_in, processors_in
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
 from pci.host import Host
+from program.errors import ProgramError, Refusal
 
 if TYPE_CHECKING:  # what is printed alone needs no storage
     from launcher.storage.made import Need
@@ -37,7 +40,7 @@ T = TypeVar("T")
 class Refused(NamedTuple):
     """A stage's error, and the entry of the manifest that it is about, where it is about one."""
 
-    error: LauncherError
+    error: ProgramError
     subject: object | None = None
 
     @property
@@ -60,6 +63,7 @@ class Start:
     """
 
     vmi: VirtualMachineInstance
+    guest: Guest
     pod: Pod
     host: Host | None
     cards: tuple[Card, ...]
@@ -76,9 +80,13 @@ class Start:
     findings: tuple[Finding, ...]
 
     @property
-    def errors(self) -> tuple[LauncherError, ...]:
+    def errors(self) -> tuple[ProgramError, ...]:
         """All that keeps it from starting."""
-        found = (Refusal(str(finding)) for finding in self.findings if finding.level is Level.ERROR)
+        found = (
+            Refusal(finding.subject, finding.says, finding.fix)
+            for finding in self.findings
+            if finding.level is Level.ERROR
+        )
         return (*(each.error for each in self.refused), *found)
 
     @property
@@ -96,40 +104,43 @@ class Start:
         return replace(self, findings=found, refused=(*self.refused, *refused))
 
 
-class Place(Protocol):
+class Surroundings(Protocol):
     """Where a VM is to start: launcher.starting.here, or launcher.starting.elsewhere."""
 
-    def facts(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
+    def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
         """Return what is known there besides the pod's CPUs and what sysfs shows."""
 
-    def cpus(self, vmi: VirtualMachineInstance, pod: Pod) -> tuple[int, ...] | None:
+    def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
         """Return the pod's CPUs, ascending, None where they are not known; Refusal where they should be."""
 
     def judged(self, start: Start) -> Start:
         """Return what the stages have made, with what there is to say of it at this place."""
 
 
-def start_of(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
+def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Start:
     """Go through all stages; what they refuse is in the result."""
+    guest = guest_of(vmi)
     refused: list[Refused] = []
-    facts, findings = place.facts(vmi, pod)
-    host = tried(partial(host_in, vmi, pod), refused)
+    facts, findings = around.facts(vmi.spec, guest, pod)
+    host = tried(partial(host_in, vmi.spec.domain.devices.entries, pod), refused)
     sees_host = not refused
     cards, left_over, are_all = _cards(vmi, pod, host, refused)
     facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
-    placed = tried(partial(_pinned, vmi, pod, place, facts), refused) if sees_host else None
+    placed = tried(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
     facts, pinned = placed or (facts, None)
     layout, hole = None, None
-    if are_all and (placed is not None or vmi.metadata.annotations.topology == "none"):
-        layout = tried(partial(laid_out, vmi, cards, host, facts, pinned), refused)
+    if are_all and (placed is not None or guest.topology == "none"):
+        layout = tried(partial(laid_out, guest, cards, host, facts, pinned), refused)
     if layout is not None:
-        hole, warnings = hole_of(vmi, layout, facts)
+        hole, warnings = hole_of(guest, layout, facts)
         findings = (*findings, *misplaced(layout), *of_bars(warnings))
+    devices = tried(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
     domain = None
-    if layout is not None and not refused:
-        domain = tried(partial(domain_element, vmi, layout, facts, pinned=pinned, hole=hole, usb=usb(cards)), refused)
+    if layout is not None and devices is not None and not refused:
+        domain = domain_element(vmi, guest, layout, devices, facts, pinned=pinned, hole=hole)
     start = Start(
         vmi=vmi,
+        guest=guest,
         pod=pod,
         host=host,
         cards=cards,
@@ -143,14 +154,14 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, place: Place) -> Start:
         refused=tuple(refused),
         findings=(*of_left_over(left_over), *not_tuned(vmi.spec.domain.devices), *findings),
     )
-    return place.judged(start)
+    return around.judged(start)
 
 
 def tried(stage: Callable[[], T], refused: list[Refused], subject: object | None = None) -> T | None:
     """Return what the stage makes; None where it refuses, and then its error is one more of `refused`."""
     try:
         return stage()
-    except LauncherError as error:
+    except ProgramError as error:
         refused.append(Refused(error, subject))
         return None
 
@@ -159,16 +170,16 @@ def _cards(
     vmi: VirtualMachineInstance, pod: Pod, host: Host | None, refused: list[Refused]
 ) -> tuple[tuple[Card, ...], tuple[LeftOver, ...], bool]:
     """What the guest gets; what nobody does; and whether the first is all that the manifest asks for."""
-    devices = vmi.spec.domain.devices
-    given = [tried(partial(allocated_in, vmi, pod, entry), refused, entry) for entry in entries(devices)]
+    entries, claims = vmi.spec.domain.devices.entries, vmi.spec.resourceClaims
+    given = [tried(partial(allocated_in, claims, pod, entry), refused, entry) for entry in entries]
     allocated = {request: device for each in given if each is not None for request, device in each.items()}
-    claimed = claim(devices, pod.environ, host, allocated)
+    claimed = claim(entries, pod.environ, host, allocated)
     refused += (Refused(error, entry) for entry, error in claimed.unmet.items())
     cards = whole_cards(claimed.claims, claimed.left_over, host, vmi.metadata.annotations.companions)
     return cards, not_passed_on(claimed.left_over, cards), not claimed.unmet and None not in given
 
 
-def _pinned(vmi: VirtualMachineInstance, pod: Pod, place: Place, facts: Facts) -> tuple[Facts, Pinning | None]:
+def _pinned(guest: Guest, pod: Pod, around: Surroundings, facts: Facts) -> tuple[Facts, Pinning | None]:
     """The facts with the pod's CPUs and the node's, and which of them are the guest's."""
-    facts = replace(facts, processors=processors_in(vmi, pod), cpus=place.cpus(vmi, pod))
-    return facts, pinning(vmi, facts)
+    facts = replace(facts, processors=processors_in(guest, pod), cpus=around.cpus(guest, pod))
+    return facts, pinning(guest, facts)

@@ -3,25 +3,23 @@ from uuid import UUID
 import pytest
 
 from launcher.checks.variables import of_left_over
-from launcher.claims import Device, LeftOver
-from launcher.manifest.devices import Devices
-from launcher.manifest.hostdevices import GPU, HostDevice, Request
+from launcher.claims import DeviceID, Entry, EntryKind, LeftOver, Request
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from pci.sysfs.functions import read_host
 from program.errors import UserError
 from tests.conftest import Machine
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, devices
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, entries
 
-TWO_GPUS = devices(gpus=[("gpu1", RTX_3090), ("gpu2", RTX_3090)])
+TWO_GPUS = entries(gpus=[("gpu1", RTX_3090), ("gpu2", RTX_3090)])
 
 
-def claimed(wanted: Devices, value: str, variable: str = RTX_3090_VARIABLE) -> dict[str, str]:
+def claimed(wanted: tuple[Entry, ...], value: str, variable: str = RTX_3090_VARIABLE) -> dict[str, str]:
     claims, _ = claim(wanted, {variable: value}, None)
     return {claim.entry.name: str(claim.device) for claim in claims}
 
 
-def problem_of(wanted: Devices, environ: dict[str, str]) -> str:
+def problem_of(wanted: tuple[Entry, ...], environ: dict[str, str]) -> str:
     with pytest.raises(UserError) as error:
         claim(wanted, environ, None)
     return str(error.value)
@@ -37,18 +35,18 @@ def test_the_older_dialect_gives_two_cards_and_not_a_gpu_and_its_sound_card() ->
 
 
 def test_gpus_and_host_devices_draw_from_one_pool_gpus_first() -> None:
-    wanted = devices(gpus=[("gpu1", RTX_3090)], host_devices=[("other", RTX_3090)])
+    wanted = entries(gpus=[("gpu1", RTX_3090)], host_devices=[("other", RTX_3090)])
     assert claimed(wanted, "0000:86:00.0,0000:af:00.0") == {"gpu1": "0000:86:00.0", "other": "0000:af:00.0"}
 
 
 def test_the_aliases_are_kubevirts() -> None:
-    wanted = devices(gpus=[("gpu1", RTX_3090)], host_devices=[("other", RTX_3090)])
+    wanted = entries(gpus=[("gpu1", RTX_3090)], host_devices=[("other", RTX_3090)])
     claims, _ = claim(wanted, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None)
     assert [claim.alias for claim in claims] == ["ua-gpu-gpu1", "ua-hostdevice-other"]
 
 
 def test_an_address_under_two_resources_is_given_once() -> None:
-    wanted = devices(gpus=[("gpu1", RTX_3090), ("gpu2", RTX_2060)])
+    wanted = entries(gpus=[("gpu1", RTX_3090), ("gpu2", RTX_2060)])
     environ = {RTX_3090_VARIABLE: "0000:86:00.0", RTX_2060_VARIABLE: "0000:86:00.0,0000:af:00.0"}
     # The second variable has one entry and two addresses, of which one is gone.
     claims, left_over = claim(wanted, environ, None)
@@ -57,7 +55,7 @@ def test_an_address_under_two_resources_is_given_once() -> None:
 
 
 def test_two_resources_that_share_a_variable_share_its_devices() -> None:
-    wanted = devices(gpus=[("gpu1", "a.b/c"), ("gpu2", "a/b.c")])
+    wanted = entries(gpus=[("gpu1", "a.b/c"), ("gpu2", "a/b.c")])
     assert claimed(wanted, "0000:86:00.0,0000:86:00.1", "PCI_RESOURCE_A_B_C") == {
         "gpu1": "0000:86:00.0",
         "gpu2": "0000:86:00.1",
@@ -66,7 +64,7 @@ def test_two_resources_that_share_a_variable_share_its_devices() -> None:
 
 def test_where_sysfs_is_known_virtual_functions_of_one_slot_are_devices_of_their_own(machine: Machine) -> None:
     host = read_host(machine("two-cards-nested-vfio"))
-    wanted = devices(host_devices=[("vf", "example.com/vf")])
+    wanted = entries(host_devices=[("vf", "example.com/vf")])
     environ = {"PCI_RESOURCE_EXAMPLE_COM_VF": "0000:02:00.1,0000:02:00.2"}
     _, (left_over,) = claim(wanted, environ, host)
     assert list(map(str, left_over.devices)) == ["0000:02:00.2"]
@@ -76,13 +74,13 @@ def test_where_sysfs_is_known_virtual_functions_of_one_slot_are_devices_of_their
 def test_mediated_devices_are_claimed_by_their_own_variable() -> None:
     uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
     claims, _ = claim(
-        devices(gpus=[("v", "nvidia.com/GRID_T4-1Q")]), {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": uuid}, None
+        entries(gpus=[("v", "nvidia.com/GRID_T4-1Q")]), {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": uuid}, None
     )
     assert claims[0].device == UUID(uuid)
 
 
 def test_unset_empty_exhausted_and_left_over_are_four_messages() -> None:
-    one = devices(gpus=[("gpu1", RTX_3090)])
+    one = entries(gpus=[("gpu1", RTX_3090)])
     unset = problem_of(one, {})
     empty = problem_of(one, {RTX_3090_VARIABLE: ","})
     exhausted = problem_of(TWO_GPUS, {RTX_3090_VARIABLE: "0000:86:00.0"})
@@ -106,13 +104,13 @@ def test_the_functions_of_one_card_cannot_serve_two_entries_in_the_older_dialect
 
 def test_a_variable_that_no_entry_asks_for_is_left_over_as_a_whole() -> None:
     _, left_over = claim(
-        devices(), {RTX_2060_VARIABLE: "0000:86:00.0", "PCI_RESOURCE_OF_OTHERS": "x", "HOME": "/"}, None
+        entries(), {RTX_2060_VARIABLE: "0000:86:00.0", "PCI_RESOURCE_OF_OTHERS": "x", "HOME": "/"}, None
     )
     assert [found.variable for found in left_over] == [RTX_2060_VARIABLE]
 
 
 def test_what_is_no_address_is_named_with_entry_and_variable() -> None:
-    assert problem_of(devices(gpus=[("gpu1", RTX_3090)]), {RTX_3090_VARIABLE: "0000:41:00x0"}) == (
+    assert problem_of(entries(gpus=[("gpu1", RTX_3090)]), {RTX_3090_VARIABLE: "0000:41:00x0"}) == (
         f"gpu 'gpu1' asks for {RTX_3090}, but "
         f"{RTX_3090_VARIABLE}: '0000:41:00x0' is not a PCI address like 0000:41:00.0; "
         f"the log of the plugin that serves {RTX_3090} may say why"
@@ -125,37 +123,37 @@ def test_a_resource_with_a_pci_and_an_mdev_variable_is_refused() -> None:
 
 
 def test_without_entries_nothing_is_needed() -> None:
-    assert claim(devices(), {}, None) == ((), ())
+    assert claim(entries(), {}, None) == ((), ())
 
 
 def test_a_device_given_to_another_resource_is_said_to_be() -> None:
-    wanted = devices(gpus=[("a", RTX_3090), ("b", RTX_2060)])
+    wanted = entries(gpus=[("a", RTX_3090), ("b", RTX_2060)])
     environ = {RTX_3090_VARIABLE: "0000:86:00.0", RTX_2060_VARIABLE: "0000:86:00.0"}
     assert "(0000:86:00.0) was given to other entries" in problem_of(wanted, environ)
 
 
-DRA_GPU = Devices(gpus=(GPU(name="gpu1", claimName="gpus", requestName="gpu"),))
+DRA_GPU = Entry(kind=EntryKind.GPU, name="gpu1", wants=Request("gpus", "gpu"))
+DRA_NIC = Entry(kind=EntryKind.HOST_DEVICE, name="nic", wants=Request("gpus", "nic"))
 
 
 def test_a_gpu_of_usb_is_refused_by_name() -> None:
-    problem = problem_of(devices(gpus=[("u", "example.com/usb")]), {"USB_RESOURCE_EXAMPLE_COM_USB": "1:2"})
+    problem = problem_of(entries(gpus=[("u", "example.com/usb")]), {"USB_RESOURCE_EXAMPLE_COM_USB": "1:2"})
     assert problem.endswith("USB_RESOURCE_EXAMPLE_COM_USB is set: it is a USB device; list it under hostDevices")
 
 
 def test_a_usb_entry_is_one_device_and_the_others_of_its_resource_stay_behind() -> None:
-    wanted = devices(host_devices=[("stick", "example.com/usb")])
+    wanted = entries(host_devices=[("stick", "example.com/usb")])
     (claimed,), (left_over,) = claim(wanted, {"USB_RESOURCE_EXAMPLE_COM_USB": "001:003,1:4,"}, None)
     assert (claimed.device, claimed.alias) == (USBAddress(1, 3), "ua-usb-host-stick")
     assert left_over == LeftOver("USB_RESOURCE_EXAMPLE_COM_USB", (USBAddress(1, 4),))
 
 
 def test_a_request_has_what_dra_gave_and_an_alias_that_says_so() -> None:
-    both = Devices(gpus=DRA_GPU.gpus, hostDevices=(HostDevice(name="nic", claimName="gpus", requestName="nic"),))
-    given: dict[Request, Device] = {
+    given: dict[Request, DeviceID] = {
         Request("gpus", "gpu"): PCIAddress.parse("0000:41:00.0"),
         Request("gpus", "nic"): PCIAddress.parse("0000:42:00.0"),
     }
-    claims, _ = claim(both, {}, None, given)
+    claims, _ = claim((DRA_GPU, DRA_NIC), {}, None, given)
     assert [(str(each.device), each.alias, each.variable) for each in claims] == [
         ("0000:41:00.0", "ua-dra-gpu-gpu1", None),
         ("0000:42:00.0", "ua-dra-hostdevice-nic", None),
@@ -163,8 +161,8 @@ def test_a_request_has_what_dra_gave_and_an_alias_that_says_so() -> None:
 
 
 def test_a_device_that_dra_gave_is_given_to_no_entry_of_a_variable() -> None:
-    wanted = Devices(gpus=DRA_GPU.gpus, hostDevices=(HostDevice(name="other", deviceName=RTX_3090),))
-    given: dict[Request, Device] = {Request("gpus", "gpu"): PCIAddress.parse("0000:86:00.0")}
+    wanted = (DRA_GPU, *entries(host_devices=[("other", RTX_3090)]))
+    given: dict[Request, DeviceID] = {Request("gpus", "gpu"): PCIAddress.parse("0000:86:00.0")}
     claims, left_over = claim(wanted, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None, given)
     assert [str(each.device) for each in claims] == ["0000:86:00.0", "0000:af:00.0"]
     assert left_over == ()
@@ -173,11 +171,10 @@ def test_a_device_that_dra_gave_is_given_to_no_entry_of_a_variable() -> None:
 
 
 def test_a_device_that_dra_gave_for_two_requests_is_refused() -> None:
-    second = HostDevice(name="nic", claimName="gpus", requestName="nic")
     address = PCIAddress.parse("0000:41:00.0")
     with pytest.raises(UserError) as error:
         claim(
-            Devices(gpus=DRA_GPU.gpus, hostDevices=(second,)),
+            (DRA_GPU, DRA_NIC),
             {},
             None,
             {Request("gpus", "gpu"): address, Request("gpus", "nic"): address},

@@ -22,7 +22,7 @@ from launcher.versions import NEWER, Version, newer_elements, shown
 from program.errors import Refusal, UserError
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
 from tests.launcher.guests import a_vm
-from tests.launcher.vms import DEBIAN_12, domain_xml, laid_out, vmi_text, write_vmi
+from tests.launcher.vms import DEBIAN_12, domain_of, laid_out, vmi_text, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
@@ -128,8 +128,8 @@ def test_32_cards_of_8_functions_have_seats_that_libvirt_takes(qemu_driver: Any,
     gpus = [(f"gpu{number}", "example.com/card") for number in range(32)]
     value = ",".join(f"0000:{0x10 + number:02x}:00.0" for number in range(32))
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", gpus=gpus))
-    found = laid_out(vmi.spec.domain.devices, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
-    xml = domain_xml(vmi, found, Facts(kvm=False))
+    found = laid_out(vmi.spec.domain.devices.entries, {"PCI_RESOURCE_EXAMPLE_COM_CARD": value})
+    xml = domain_of(vmi, found, Facts(kvm=False))
     with guest.defined(qemu_driver, xml, a_vm()) as domain:
         assert len(guest.hostdevs(domain, {})) == 32
 
@@ -156,7 +156,7 @@ def test_no_seat_moves_for_whatever_else_the_vm_has(number: int, qemu_driver: An
         if "interfaces" in more:
             path.write_text(path.read_text() + "  networks: [{name: default, pod: {}}]\n")
         vmi = read_manifest(path)
-        xml = domain_xml(vmi, laid_out(vmi.spec.domain.devices, environ), Facts(kvm=False))
+        xml = domain_of(vmi, laid_out(vmi.spec.domain.devices.entries, environ), Facts(kvm=False))
         with guest.defined(qemu_driver, definable(xml), a_vm()) as domain:
             placed.append(etree.fromstring(domain.XMLDesc()))
     ports = [addresses(domain, "controller[@model='pcie-root-port']") for domain in placed]
@@ -278,7 +278,7 @@ def test_nothing_in_a_manifest_can_break_out_of_its_place(tmp_path: Path) -> Non
     text = '</entry><evil a="b"/>&lt;'
     chassis = f"    chassis: {{serial: '{text}'}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=chassis))
-    domain = etree.fromstring(domain_xml(vmi, Layout(), Facts()))
+    domain = etree.fromstring(domain_of(vmi, Layout(), Facts()))
     assert domain.findtext("sysinfo/chassis/entry") == text
     assert domain.find(".//evil") is None
 
@@ -287,7 +287,7 @@ def test_a_vm_without_memory_is_refused(tmp_path: Path) -> None:
     path = write_vmi(tmp_path / "vm.yaml")
     path.write_text(path.read_text().replace("memory: {guest: 1Gi}", "memory: {}"))
     with pytest.raises(UserError, match="gives the guest no memory; expected domain"):
-        domain_xml(read_manifest(path), Layout(), Facts())
+        domain_of(read_manifest(path), Layout(), Facts())
 
 
 def test_the_template_is_a_chassis_without_control_flow() -> None:

@@ -6,9 +6,9 @@ from uuid import UUID
 
 import pytest
 
-from launcher.claims import Device, Entry, EntryKind
+from launcher.claims import DeviceID, Entry, EntryKind, Request
 from launcher.dra import read_allocated
-from launcher.manifest.hostdevices import Request, ResourceClaim
+from launcher.manifest.hostdevices import ResourceClaim
 from pci.address import PCIAddress
 from program.errors import UserError
 
@@ -40,7 +40,7 @@ def write(directory: Path, text: str, path: str = FILE) -> None:
     file.write_text(text)
 
 
-def device(directory: Path, claim: ResourceClaim = BY_NAME) -> Device:
+def device(directory: Path, claim: ResourceClaim = BY_NAME) -> DeviceID:
     request = Request("gpus", "gpu")
     entry = Entry(kind=EntryKind.GPU, name="gpu1", wants=request)
     return read_allocated([entry], (claim,), directory)[request]

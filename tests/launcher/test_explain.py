@@ -2,11 +2,11 @@
 
 import json
 
+from launcher.claims import Request
 from launcher.explain import Explanation, as_json, explanation, table
 from launcher.guest_pci.addresses import layout
-from launcher.guest_pci.places import placed_cards
+from launcher.guest_pci.locations import located_cards
 from launcher.hostdevs import not_passed_on, whole_cards
-from launcher.manifest.hostdevices import Request
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
 from pci.host import Host
@@ -24,10 +24,10 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     """A manifest of fixtures/vms; `allocated` has the address that DRA gave for each request of the claim gpus."""
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
     given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
-    claims, left_over = claim(vmi.spec.domain.devices, environ, host, given)
+    claims, left_over = claim(vmi.spec.domain.devices.entries, environ, host, given)
     cards = whole_cards(claims, left_over, host)
     seated = layout(cards)
-    return explanation(cards, seated, placed_cards(seated, host), not_passed_on(left_over, cards), host)
+    return explanation(cards, seated, located_cards(seated, host), not_passed_on(left_over, cards), host)
 
 
 def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:

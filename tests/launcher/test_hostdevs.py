@@ -1,14 +1,14 @@
 import pytest
 
+from launcher.claims import Entry
 from launcher.hostdevs import Card, not_passed_on, whole_cards
-from launcher.manifest.devices import Devices
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, devices
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, entries
 
 
-def cards_of(wanted: Devices, environ: dict[str, str], host: Host | None) -> tuple[Card, ...]:
+def cards_of(wanted: tuple[Entry, ...], environ: dict[str, str], host: Host | None) -> tuple[Card, ...]:
     return whole_cards(*claim(wanted, environ, host), host)
 
 
@@ -18,13 +18,13 @@ def functions(card: Card) -> list[str]:
 
 def test_a_claimed_gpu_brings_its_audio_usb_and_ucsi(machine: Machine) -> None:
     host = read_host(machine("rtx-2060"))
-    (card,) = cards_of(devices(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, host)
+    (card,) = cards_of(entries(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, host)
     assert functions(card) == ["0000:01:00.0", "0000:01:00.1", "0000:01:00.2", "0000:01:00.3"]
 
 
 def test_two_cards_each_bring_their_own(machine: Machine) -> None:
     host = read_host(machine("two-rtx-3090"))
-    wanted = devices(gpus=[("a", RTX_3090), ("b", RTX_3090)])
+    wanted = entries(gpus=[("a", RTX_3090), ("b", RTX_3090)])
     first, second = cards_of(wanted, {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0"}, host)
     assert functions(first) == ["0000:e1:00.0", "0000:e1:00.1"]
     assert functions(second) == ["0000:01:00.0", "0000:01:00.1"]
@@ -32,14 +32,14 @@ def test_two_cards_each_bring_their_own(machine: Machine) -> None:
 
 def test_a_companion_that_another_entry_claims_stays_with_that_entry(machine: Machine) -> None:
     host = read_host(machine("rtx-2060"))
-    wanted = devices(gpus=[("g", RTX_2060)], host_devices=[("audio", "example.com/audio")])
+    wanted = entries(gpus=[("g", RTX_2060)], host_devices=[("audio", "example.com/audio")])
     environ = {RTX_2060_VARIABLE: "0000:01:00.0", "PCI_RESOURCE_EXAMPLE_COM_AUDIO": "0000:01:00.1"}
     gpu, audio = cards_of(wanted, environ, host)
     assert functions(gpu) == ["0000:01:00.0", "0000:01:00.2", "0000:01:00.3"]
     assert functions(audio) == ["0000:01:00.1"]
 
 
-UNIT = devices(gpus=[("pair", RTX_2060)])
+UNIT = entries(gpus=[("pair", RTX_2060)])
 UNITS_VALUE = {RTX_2060_VARIABLE: "0000:01:00.0"}
 FIRST_OF_UNIT = ["0000:01:00.0", "0000:01:00.1", "0000:01:00.2", "0000:01:00.3"]
 
@@ -53,7 +53,7 @@ def test_the_other_card_of_a_unit_comes_along_and_the_root_ports_of_its_group_do
 
 def test_what_comes_along_is_behind_the_cards_of_all_entries(machine: Machine) -> None:
     host = read_host(machine("two-gpus-one-group"))
-    wanted = devices(gpus=[("pair", RTX_2060)], host_devices=[("vf", "example.com/vf")])
+    wanted = entries(gpus=[("pair", RTX_2060)], host_devices=[("vf", "example.com/vf")])
     cards = cards_of(wanted, {**UNITS_VALUE, "PCI_RESOURCE_EXAMPLE_COM_VF": "0000:00:14.0"}, host)
     assert [functions(card)[0] for card in cards] == ["0000:01:00.0", "0000:00:14.0", "0000:02:00.0"]
 
@@ -61,7 +61,7 @@ def test_what_comes_along_is_behind_the_cards_of_all_entries(machine: Machine) -
 def test_a_card_behind_another_of_its_kind_in_its_group_is_no_unit(machine: Machine) -> None:
     # The config withholds the first card: a unit's value would have that one's address.
     host = read_host(machine("two-gpus-one-group"))
-    (card,) = cards_of(devices(gpus=[("g", RTX_3090)]), {RTX_3090_VARIABLE: "0000:02:00.0"}, host)
+    (card,) = cards_of(entries(gpus=[("g", RTX_3090)]), {RTX_3090_VARIABLE: "0000:02:00.0"}, host)
     assert functions(card) == ["0000:02:00.0", "0000:02:00.1"]
 
 
@@ -69,7 +69,7 @@ def test_a_card_that_another_entry_or_a_variable_names_comes_along_with_nobody(m
     host = read_host(machine("two-gpus-one-group"))
     environ = {**UNITS_VALUE, RTX_3090_VARIABLE: "0000:02:00.0"}
     (unasked,) = cards_of(UNIT, environ, host)
-    both = cards_of(devices(gpus=[("a", RTX_2060), ("b", RTX_3090)]), environ, host)
+    both = cards_of(entries(gpus=[("a", RTX_2060), ("b", RTX_3090)]), environ, host)
     assert functions(unasked) == FIRST_OF_UNIT
     assert [functions(card)[0] for card in both] == ["0000:01:00.0", "0000:02:00.0"]
 
@@ -110,13 +110,13 @@ def test_a_function_of_the_slot_in_another_group_is_no_companion(copied_machine:
     link = sys / "bus/pci/devices/0000:01:00.1/iommu_group"
     link.unlink()
     link.symlink_to("../../../../kernel/iommu_groups/99")
-    (card,) = cards_of(devices(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, read_host(sys))
+    (card,) = cards_of(entries(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, read_host(sys))
     assert functions(card) == ["0000:01:00.0", "0000:01:00.2", "0000:01:00.3"]
 
 
 def test_a_virtual_function_brings_nobody(machine: Machine) -> None:
     host = read_host(machine("two-cards-nested-vfio"))
-    wanted = devices(host_devices=[("vf", "example.com/vf")])
+    wanted = entries(host_devices=[("vf", "example.com/vf")])
     (card,) = cards_of(wanted, {"PCI_RESOURCE_EXAMPLE_COM_VF": "0000:02:00.1"}, host)
     assert functions(card) == ["0000:02:00.1"]
 
@@ -126,12 +126,12 @@ def test_without_sysfs_a_claim_is_its_function_alone(machine: Machine) -> None:
         (None, "0000:86:00.0 was not looked up: there is no --sysfs"),
         (read_host(machine("two-rtx-3090")), "0000:86:00.0 is not in sysfs"),
     ):
-        (card,) = cards_of(devices(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:86:00.0"}, host)
+        (card,) = cards_of(entries(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:86:00.0"}, host)
         assert (functions(card), card.missing) == (["0000:86:00.0"], missing)
 
 
 def test_a_companion_that_cannot_be_read_is_missed_by_name(copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
     (sys / "bus/pci/devices/0000:01:00.1/uevent").unlink()
-    (card,) = cards_of(devices(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, read_host(sys))
+    (card,) = cards_of(entries(gpus=[("g", RTX_2060)]), {RTX_2060_VARIABLE: "0000:01:00.0"}, read_host(sys))
     assert card.missing == "0000:01:00.1, on its slot and in its group, cannot be read in sysfs"

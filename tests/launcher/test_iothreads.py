@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.iothreads import assigned, count
+from launcher.manifest.iothreads import iothreads_of
 from launcher.manifest.reading import read_manifest
 from tests.launcher.vms import vmi_text
 
@@ -39,6 +39,6 @@ def test_disks_take_turns_on_as_many_threads_as_the_policy_has(
     domain = f"    resources: {{requests: {{cpu: {cpus}}}}}\n" + (f"    ioThreadsPolicy: {policy}\n" if policy else "")
     path = tmp_path / "vm.yaml"
     path.write_text(vmi_text(domain=domain).replace("gpus: []", f"disks: [{entries}]") + f"  volumes: [{volumes}]\n")
-    vmi = read_manifest(path)
-    assert list(assigned(vmi).values()) == [(thread,) for thread in threads]
-    assert count(vmi) >= max(threads, default=0)
+    assigned = iothreads_of(read_manifest(path).spec)
+    assert list(assigned.of_disks.values()) == [(thread,) for thread in threads]
+    assert assigned.count >= max(threads, default=0)

@@ -2,15 +2,19 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 from launcher import claims
-from launcher.claims import Claim, Device, LeftOver
+from launcher.claims import Claim, DeviceID, Entry, EntryKind, LeftOver, Request
+from launcher.cpus.placement import pinning
+from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
+from launcher.guest import CPUTopology, Guest
 from launcher.guest_pci.addresses import Layout, layout
+from launcher.guest_pci.hole import hole
 from launcher.hostdevs import Card, whole_cards
-from launcher.manifest.devices import Devices
-from launcher.manifest.hostdevices import GPU, HostDevice, Request
+from launcher.manifest.guest import guest_of
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Host
 
@@ -21,6 +25,7 @@ RTX_2060 = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
 RTX_2060_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A"
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 RTX_3090_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090"
+_NO_SEATS, _NO_FACTS = Layout(), Facts()
 
 
 def vmi_text(*, domain: str = "", gpus: Iterable[tuple[str, str]] = (), name: str = "vm") -> str:
@@ -46,15 +51,34 @@ def write_vmi(path: Path, **parts: object) -> Path:
     return path
 
 
-def devices(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tuple[str, str]] = ()) -> Devices:
-    return Devices(
-        gpus=tuple(GPU(name=name, deviceName=resource) for name, resource in gpus),
-        hostDevices=tuple(HostDevice(name=name, deviceName=resource) for name, resource in host_devices),
+def entries(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tuple[str, str]] = ()) -> tuple[Entry, ...]:
+    """gpus and hostDevices, each with its name and its resource."""
+    return (
+        *(Entry(kind=EntryKind.GPU, name=name, wants=resource) for name, resource in gpus),
+        *(Entry(kind=EntryKind.HOST_DEVICE, name=name, wants=resource) for name, resource in host_devices),
     )
 
 
+def a_guest(**parts: Any) -> Guest:
+    """One of 1 GiB and one vCPU."""
+    return Guest(**{"memory": 1 << 30, "cpus": CPUTopology(1, 1, 1), **parts})
+
+
+def domain_of(
+    vmi: VirtualMachineInstance, layout: Layout = _NO_SEATS, facts: Facts = _NO_FACTS, cards: tuple[Card, ...] = ()
+) -> str:
+    """The domain's text, with these seats."""
+    guest = guest_of(vmi)
+    devices = guest_devices(vmi.spec, vmi.metadata, guest, cards, facts)
+    wanted, _ = hole(guest, layout, facts)
+    return serialised(domain_element(vmi, guest, layout, devices, facts, pinned=pinning(guest, facts), hole=wanted))
+
+
 def claim(
-    wanted: Devices, environ: Mapping[str, str], host: Host | None, allocated: Mapping[Request, Device] | None = None
+    wanted: tuple[Entry, ...],
+    environ: Mapping[str, str],
+    host: Host | None,
+    allocated: Mapping[Request, DeviceID] | None = None,
 ) -> tuple[tuple[Claim, ...], tuple[LeftOver, ...]]:
     """A claim for each entry, and what is left over; the first error, where an entry can have none."""
     claimed = claims.claim(wanted, environ, host, allocated or {})
@@ -64,14 +88,9 @@ def claim(
 
 
 def cards_of(vmi: VirtualMachineInstance, environ: Mapping[str, str], host: Host | None) -> tuple[Card, ...]:
-    return whole_cards(*claim(vmi.spec.domain.devices, environ, host), host)
+    return whole_cards(*claim(vmi.spec.domain.devices.entries, environ, host), host)
 
 
-def laid_out(wanted: Devices, environ: Mapping[str, str], host: Host | None = None) -> Layout:
-    """All stages from the manifest's devices to their places."""
+def laid_out(wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None = None) -> Layout:
+    """All stages from the entries to their seats."""
     return layout(whole_cards(*claim(wanted, environ, host), host))
-
-
-def domain_xml(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> str:
-    """The domain of a VM with these seats, none of whose CPUs is pinned."""
-    return serialised(domain_element(vmi, layout, facts))

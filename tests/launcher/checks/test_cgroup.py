@@ -6,7 +6,9 @@ import pytest
 
 from launcher.checks.cgroup import Limits, cpus, memory, read_limits
 from launcher.checks.finding import Level
-from tests.launcher.checks.trees import GIB, MIB, vmi, write
+from launcher.guest import CPUTopology
+from tests.launcher.checks.trees import GIB, MIB, write
+from tests.launcher.vms import a_guest
 
 
 def test_a_container_of_version_2_sees_its_own_limits_at_the_root(tmp_path: Path) -> None:
@@ -52,9 +54,9 @@ def test_no_limit_and_what_is_none_is_no_limit(tmp_path: Path, said: str) -> Non
     assert read_limits(tmp_path / "nothing", "") == Limits(hugepages={})
 
 
-def test_a_guest_that_vfio_pins_has_to_fit_below_the_memory_limit(tmp_path: Path) -> None:
-    vm = vmi(tmp_path)
-    pinned, grows = (memory(vm, GIB, 256 * MIB, is_pinned=is_pinned) for is_pinned in (True, False))
+def test_a_guest_that_vfio_pins_has_to_fit_below_the_memory_limit() -> None:
+    guest = a_guest()
+    pinned, grows = (memory(guest, GIB, 256 * MIB, is_pinned=is_pinned) for is_pinned in (True, False))
     assert pinned is not None
     assert grows is not None
     assert (pinned.level, grows.level) == (Level.ERROR, Level.WARNING)
@@ -64,26 +66,26 @@ def test_a_guest_that_vfio_pins_has_to_fit_below_the_memory_limit(tmp_path: Path
     assert "raise resources.limits.memory" in grows.fix
 
 
-def test_what_is_beside_the_guest_may_never_be_used_and_is_a_warning(tmp_path: Path) -> None:
-    vm = vmi(tmp_path)
+def test_what_is_beside_the_guest_may_never_be_used_and_is_a_warning() -> None:
+    guest = a_guest()
     enough = GIB + 256 * MIB
-    assert memory(vm, None, 256 * MIB, is_pinned=True) is memory(vm, enough, 256 * MIB, is_pinned=True) is None
-    found = memory(vm, enough - 1, 256 * MIB, is_pinned=True)
+    assert memory(guest, None, 256 * MIB, is_pinned=True) is memory(guest, enough, 256 * MIB, is_pinned=True) is None
+    found = memory(guest, enough - 1, 256 * MIB, is_pinned=True)
     assert found is not None
     assert found.level is Level.WARNING
 
 
-def test_hugepages_count_for_no_memory_limit(tmp_path: Path) -> None:
-    vm = vmi(tmp_path, hugepages="2Mi")
-    assert memory(vm, 256 * MIB, 256 * MIB, is_pinned=True) is None
-    found = memory(vm, 255 * MIB, 256 * MIB, is_pinned=True)
+def test_hugepages_count_for_no_memory_limit() -> None:
+    guest = a_guest(page=2 * MIB)
+    assert memory(guest, 256 * MIB, 256 * MIB, is_pinned=True) is None
+    found = memory(guest, 255 * MIB, 256 * MIB, is_pinned=True)
     assert found is not None
     assert "the guest takes 0 MiB, with 256 MiB beside it" in found.says
 
 
-def test_fewer_cpus_than_vcpus_are_a_warning(tmp_path: Path) -> None:
-    vm = vmi(tmp_path, domain="    cpu: {cores: 4}\n")
-    assert cpus(vm, 4.0) is cpus(vm, None) is None
-    found = cpus(vm, 1.5)
+def test_fewer_cpus_than_vcpus_are_a_warning() -> None:
+    guest = a_guest(cpus=CPUTopology(1, 4, 1))
+    assert cpus(guest, 4.0) is cpus(guest, None) is None
+    found = cpus(guest, 1.5)
     assert found is not None
     assert (found.level, found.says.partition(":")[0]) == (Level.WARNING, "is 1.5 CPUs, and the guest has 4 vCPUs")

@@ -16,7 +16,7 @@ from pci.resource import Kind, variable
 from pci.sysfs.functions import DEVICES, read_host
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, platform_device
-from tests.launcher.vms import RTX_2060, RTX_3090, claim, devices
+from tests.launcher.vms import RTX_2060, RTX_3090, claim, entries
 
 GPU = "0000:01:00.0"
 ANEW = "if it is another device than was allocated, since the node was booted with others, delete the pod"
@@ -25,8 +25,8 @@ ANEW = "if it is another device than was allocated, since the node was booted wi
 def cards_of(
     host: Host, value: str, resource: str = RTX_2060, kind: Kind = Kind.PCI, *, gpus: bool = True
 ) -> tuple[Card, ...]:
-    entries = [(f"gpu{number}", resource) for number, _ in enumerate(value.split(","), start=1)]
-    wanted = devices(gpus=entries) if gpus else devices(host_devices=entries)
+    named = [(f"gpu{number}", resource) for number, _ in enumerate(value.split(","), start=1)]
+    wanted = entries(gpus=named) if gpus else entries(host_devices=named)
     return whole_cards(*claim(wanted, {variable(resource, kind): value}, host), host)
 
 

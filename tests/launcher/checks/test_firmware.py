@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.firmware import firmware, read_images
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.checks.trees import vmi, write
@@ -50,7 +51,7 @@ def efi(directory: Path, efi: str) -> VirtualMachineInstance:
 
 
 def said(vm: VirtualMachineInstance, root: Path) -> list[str]:
-    return list(map(str, firmware(vm, read_images(root))))
+    return list(map(str, firmware(guest_of(vm), read_images(root))))
 
 
 @pytest.mark.parametrize("asked", ["{secureBoot: true}", "{secureBoot: false}"])

@@ -3,7 +3,8 @@ from pathlib import Path
 from launcher.checks.cgroup import Limits
 from launcher.checks.hugepages import hugepages, read_pools
 from launcher.cpus.pinning import Cell
-from tests.launcher.checks.trees import GIB, MIB, vmi, write
+from tests.launcher.checks.trees import GIB, MIB, write
+from tests.launcher.vms import a_guest
 
 POOL = "kernel/mm/hugepages/hugepages-2048kB"
 UNLIMITED = Limits(hugepages={})
@@ -15,35 +16,35 @@ def node(directory: Path, *, free: int = 512, reserved: int = 0) -> Path:
 
 
 def said(
-    vm_in: Path, sys: Path, *, limits: Limits = UNLIMITED, cells: tuple[Cell, ...] = (), mounts: str = "",
+    sys: Path, *, limits: Limits = UNLIMITED, cells: tuple[Cell, ...] = (), mounts: str = "",
     memfd: bool = True, guest_runs: bool = False,
 ) -> list[str]:  # fmt: skip
-    vm = vmi(vm_in, hugepages="2Mi", annotations="" if memfd else '{kubevirt.io/memfd: "false"}')
-    found = hugepages(vm, cells, read_pools(sys, 2 * MIB, mounts), limits, guest_runs=guest_runs)
+    guest = a_guest(page=2 * MIB, is_memfd=memfd)
+    found = hugepages(guest, 2 * MIB, cells, read_pools(sys, 2 * MIB, mounts), limits, guest_runs=guest_runs)
     return [f"{finding.subject} {finding.says}" for finding in found]
 
 
 def test_enough_free_pages_are_nothing_to_speak_of(tmp_path: Path) -> None:
-    assert said(tmp_path, node(tmp_path / "sys")) == []
+    assert said(node(tmp_path / "sys")) == []
 
 
 def test_pages_that_somebody_has_reserved_are_not_free(tmp_path: Path) -> None:
-    assert said(tmp_path, node(tmp_path / "sys", free=512, reserved=12)) == [
+    assert said(node(tmp_path / "sys", free=512, reserved=12)) == [
         "hugepages of 2 MiB are free for 1000 MiB on the node, and the guest has 1024 MiB"
     ]
 
 
 def test_the_guest_that_runs_has_its_pages(tmp_path: Path) -> None:
-    assert said(tmp_path, node(tmp_path / "sys", free=0), guest_runs=True) == []
+    assert said(node(tmp_path / "sys", free=0), guest_runs=True) == []
 
 
 def test_a_size_that_the_node_has_not_is_said_with_those_that_it_has(tmp_path: Path) -> None:
     sys = write(tmp_path / "sys", {"kernel/mm/hugepages/hugepages-1048576kB/free_hugepages": "4\n"})
-    assert said(tmp_path, sys) == ["hugepages of 2 MiB are not on this node, which has those of 1 GiB"]
+    assert said(sys) == ["hugepages of 2 MiB are not on this node, which has those of 1 GiB"]
 
 
 def test_where_sysfs_says_nothing_of_them_nothing_is_said(tmp_path: Path) -> None:
-    assert said(tmp_path, tmp_path / "nothing") == []
+    assert said(tmp_path / "nothing") == []
 
 
 def test_a_cell_that_is_bound_needs_its_pages_on_its_node(tmp_path: Path) -> None:
@@ -51,7 +52,7 @@ def test_a_cell_that_is_bound_needs_its_pages_on_its_node(tmp_path: Path) -> Non
     for number, free in enumerate((900, 100)):
         write(sys, {f"devices/system/node/node{number}/hugepages/hugepages-2048kB/free_hugepages": str(free)})
     cells = tuple(Cell(vcpus=(number,), memory=GIB // 2, node=number, is_bound=True) for number in (0, 1))
-    assert said(tmp_path, sys, cells=cells) == [
+    assert said(sys, cells=cells) == [
         "hugepages of 2 MiB are free for 200 MiB on NUMA node 1, and the guest has 512 MiB of it"
     ]
 
@@ -59,16 +60,16 @@ def test_a_cell_that_is_bound_needs_its_pages_on_its_node(tmp_path: Path) -> Non
 def test_the_containers_own_limit_counts(tmp_path: Path) -> None:
     """A pod without hugepages in its resources has a limit of 0."""
     limits = Limits(hugepages={2 * MIB: 0})
-    assert said(tmp_path, node(tmp_path / "sys"), limits=limits) == [
+    assert said(node(tmp_path / "sys"), limits=limits) == [
         "hugepages of 2 MiB are 0 MiB for this container, and the guest has 1024 MiB"
     ]
 
 
 def test_without_memfd_their_file_system_has_to_be_mounted(tmp_path: Path) -> None:
     sys = node(tmp_path / "sys")
-    (without,) = said(tmp_path, sys, memfd=False)
+    (without,) = said(sys, memfd=False)
     assert without.startswith("hugepages of 2 MiB are in no file system that is mounted here")
     for mounts in ("nodev /dev/hugepages hugetlbfs rw,relatime,pagesize=2M 0 0\n", "none /h hugetlbfs rw 0 0\n"):
-        assert said(tmp_path, sys, memfd=False, mounts=mounts) == []
+        assert said(sys, memfd=False, mounts=mounts) == []
     other = "nodev /dev/hugepages hugetlbfs rw,relatime,pagesize=1024M 0 0\n"
-    assert said(tmp_path, sys, memfd=False, mounts=other) == [without]
+    assert said(sys, memfd=False, mounts=other) == [without]

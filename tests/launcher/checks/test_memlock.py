@@ -2,16 +2,15 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 from launcher.checks.memlock import memlock, to_be_locked
 from launcher.claims import Claim, Entry, EntryKind
+from launcher.confidentiality import SEV, SEV_SNP
 from launcher.hostdevs import Card
-from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
 from pci.resource import USBAddress
-from tests.launcher.vms import write_vmi
-from tests.processes import FIXTURES, ROOT
+from tests.launcher.vms import a_guest
+from tests.processes import ROOT
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -22,23 +21,19 @@ def card(device: PCIAddress | USBAddress) -> Card:
     return Card(claim=Claim(entry=entry, device=device, variable=None), functions=functions, missing=None)
 
 
-def test_vfio_locks_the_guests_memory_and_libvirts_reserve_once_for_all_devices(tmp_path: Path) -> None:
-    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml"))
+def test_vfio_locks_the_guests_memory_and_libvirts_reserve_once_for_all_devices() -> None:
     one, other = card(PCIAddress(0, 1, 0, 0)), card(PCIAddress(0, 2, 0, 0))
-    assert to_be_locked(vmi, [one]) == to_be_locked(vmi, [one, other]) == 2 * GIB
+    assert to_be_locked(a_guest(), [one]) == to_be_locked(a_guest(), [one, other]) == 2 * GIB
 
 
-def test_what_libvirt_rounds_up_counts(tmp_path: Path) -> None:
-    vm = write_vmi(tmp_path / "vm.yaml")
-    vm.write_text(vm.read_text().replace("1Gi", "1073741825"))
-    assert to_be_locked(read_manifest(vm), [card(PCIAddress(0, 1, 0, 0))]) == 2 * GIB + MIB
+def test_what_libvirt_rounds_up_counts() -> None:
+    assert to_be_locked(a_guest(memory=GIB + 1), [card(PCIAddress(0, 1, 0, 0))]) == 2 * GIB + MIB
 
 
-def test_without_dma_nothing_is_locked_and_under_sev_all(tmp_path: Path) -> None:
-    vmi = read_manifest(write_vmi(tmp_path / "vm.yaml"))
-    assert to_be_locked(vmi, []) == to_be_locked(vmi, [card(USBAddress(1, 4))]) == 0
-    sev = read_manifest(FIXTURES / "vms" / "sev.yaml")
-    assert to_be_locked(sev, []) == sev.spec.domain.guest_memory + GIB
+def test_without_dma_nothing_is_locked_and_under_sev_all() -> None:
+    assert to_be_locked(a_guest(), []) == to_be_locked(a_guest(), [card(USBAddress(1, 4))]) == 0
+    assert to_be_locked(a_guest(confidentiality=SEV), []) == 2 * GIB
+    assert to_be_locked(a_guest(confidentiality=SEV_SNP), []) == 0
 
 
 def test_a_limit_is_enough_to_the_byte() -> None:

@@ -4,7 +4,6 @@ import pytest
 
 from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.versions import NEWER, NEWER_FOR_QEMU
-from tests.launcher.checks.trees import vmi
 
 IGB = [newer for newer in (*NEWER, *NEWER_FOR_QEMU) if "igb" in newer.element]
 
@@ -20,10 +19,9 @@ def test_an_element_is_said_of_each_program_that_is_too_old_for_it() -> None:
 
 
 @pytest.mark.parametrize(("machine", "is_newer"), [("q35", False), ("pc-q35-7.2", False), ("pc-q35-10.0", True)])
-def test_a_machine_of_a_newer_qemu_is_said(tmp_path: Path, machine: str, is_newer: bool) -> None:
-    vm = vmi(tmp_path, domain=f"    machine: {{type: {machine}}}\n")
-    assert (machine_type(vm, (7, 2, 22)) is not None) is is_newer
-    assert machine_type(vm, None) is None
+def test_a_machine_of_a_newer_qemu_is_said(machine: str, is_newer: bool) -> None:
+    assert (machine_type(machine, (7, 2, 22)) is not None) is is_newer
+    assert machine_type(machine, None) is None
 
 
 def test_qemu_says_its_version_itself(tmp_path: Path) -> None:

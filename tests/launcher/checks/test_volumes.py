@@ -15,7 +15,7 @@ SECRET = "  volumes: [{name: tables, secret: {secretName: tables}}]\n"
 
 
 def said(tmp_path: Path, *, domain: str = "", below: str = "") -> list[str]:
-    return list(map(str, volumes(vmi(tmp_path, domain=domain, below=below), Facts(), tmp_path)))
+    return list(map(str, volumes(vmi(tmp_path, domain=domain, below=below).spec, Facts(), tmp_path)))
 
 
 def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) -> None:

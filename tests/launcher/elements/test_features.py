@@ -1,17 +1,22 @@
 from pathlib import Path
+from typing import Any
 
 import pytest
 from lxml import etree
 
+from launcher.confidentiality import TDX
 from launcher.elements.features import features
+from launcher.manifest.features import Features
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
-from tests.launcher.vms import write_vmi
+from tests.launcher.vms import a_guest, write_vmi
 
 CLOCK = "    clock: {timer: {hyperv: {}}}\n"
 
 
 def features_of(path: Path, domain: str) -> etree._Element:
-    (element,) = features(read_manifest(write_vmi(path / "vm.yaml", domain=domain)))
+    vmi = read_manifest(write_vmi(path / "vm.yaml", domain=domain))
+    (element,) = features(vmi.spec.domain.features, guest_of(vmi))
     return element
 
 
@@ -52,11 +57,9 @@ def test_a_guest_with_cpus_of_its_own_is_told(tmp_path: Path) -> None:
     assert hint.get("state") == "on"
 
 
-def test_a_realtime_guest_has_no_performance_counters(tmp_path: Path) -> None:
-    cpu = "    cpu: {cores: 2, dedicatedCpuPlacement: true, numa: {guestMappingPassthrough: {}}, realtime: {}}\n"
-    path = write_vmi(tmp_path / "vm.yaml", domain=cpu)
-    path.write_text(path.read_text().replace("{guest: 1Gi}", "{guest: 1Gi, hugepages: {pageSize: 2Mi}}"))
-    (made,) = features(read_manifest(path))
+@pytest.mark.parametrize("parts", [{"realtime": (0, 1)}, {"confidentiality": TDX}])
+def test_a_guest_in_real_time_or_under_tdx_has_no_performance_counters(parts: dict[str, Any]) -> None:
+    (made,) = features(Features(), a_guest(**parts))
     pmu = made.find("pmu")
     assert pmu is not None
     assert pmu.get("state") == "off"

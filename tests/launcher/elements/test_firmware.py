@@ -8,7 +8,7 @@ from launcher.guest_pci.addresses import Layout
 from launcher.manifest.firmware import EFI
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from tests.launcher.vms import domain_xml, vmi_text
+from tests.launcher.vms import domain_of, vmi_text
 
 
 def read(path: Path, *, domain: str = "", spec: str = "") -> VirtualMachineInstance:
@@ -36,11 +36,11 @@ def test_an_arm64_machine_boots_with_efi_and_an_amd64_one_where_it_is_said(
 
 @pytest.mark.parametrize("uuid", ["", "    firmware: {uuid: 5D307CA9-B3EF-428C-8861-06E72D69F223}\n"])
 def test_the_guest_reads_the_domains_uuid_from_smbios(tmp_path: Path, uuid: str) -> None:
-    domain = etree.fromstring(domain_xml(read(tmp_path / "vm.yaml", domain=uuid), Layout(), Facts()))
+    domain = etree.fromstring(domain_of(read(tmp_path / "vm.yaml", domain=uuid), Layout(), Facts()))
     assert domain.findtext("uuid") == domain.findtext("sysinfo/system/entry[@name='uuid']")
 
 
 def test_an_empty_machine_type_serial_and_chassis_are_none(tmp_path: Path) -> None:
     said = '    machine: {type: ""}\n    firmware: {serial: ""}\n    chassis: {}\n'
-    xml = domain_xml(read(tmp_path / "vm.yaml", domain=said), Layout(), Facts())
-    assert xml == domain_xml(read(tmp_path / "vm.yaml"), Layout(), Facts())
+    xml = domain_of(read(tmp_path / "vm.yaml", domain=said), Layout(), Facts())
+    assert xml == domain_of(read(tmp_path / "vm.yaml"), Layout(), Facts())

@@ -3,7 +3,8 @@ from uuid import UUID
 
 from lxml import etree
 
-from launcher.elements.interfaces import interfaces
+from launcher.elements.interfaces import interface
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.network.attachments import attached
@@ -30,11 +31,11 @@ def test_under_sev_a_virtio_card_asks_before_it_reads_and_no_card_has_firmware(t
     sev = "    firmware: {bootloader: {efi: {secureBoot: false}}}\n    launchSecurity: {sev: {}}\n"
     for model, iommu in (("virtio", ["on"]), ("e1000e", [])):
         said = vmi(tmp_path / "vm.yaml", f"name: default, model: {model}, passt: {{}}", sev)
-        (element,) = interfaces(attached(said.spec), said.spec.domain, ONE)
+        (element,) = (interface(card, guest_of(said), ONE) for card in attached(said.spec))
         assert [driver.get("iommu") for driver in element.iterfind("driver")] == iommu
         assert etree.tostring(element.findall("rom")[0]) == b'<rom enabled="no"/>'
 
 
 def addresses(said: VirtualMachineInstance, uuid: UUID) -> list[str]:
-    elements = interfaces(attached(said.spec), said.spec.domain, uuid)
+    elements = [interface(card, guest_of(said), uuid) for card in attached(said.spec)]
     return [mac.get("address", "") for element in elements for mac in element.iterfind("mac")]

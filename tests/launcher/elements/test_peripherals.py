@@ -3,7 +3,9 @@ from pathlib import Path
 import pytest
 from lxml.etree import _Element as Element
 
+from launcher.devices.inputs import guest_inputs
 from launcher.elements.peripherals import peripherals
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from tests.launcher.vms import vmi_text
 
@@ -11,7 +13,14 @@ from tests.launcher.vms import vmi_text
 def made(path: Path, domain: str = "", devices: str = "") -> dict[str, Element]:
     before = "      autoattachPodInterface: false\n"
     path.write_text(vmi_text(domain=domain).replace(before, before + devices))
-    return {str(element.tag): element for element in peripherals(read_manifest(path))}
+    return written(path)
+
+
+def written(path: Path) -> dict[str, Element]:
+    vmi = read_manifest(path)
+    devices = vmi.spec.domain.devices
+    inputs = guest_inputs(devices, vmi.spec.architecture)
+    return {str(element.tag): element for element in peripherals(devices, inputs, guest_of(vmi))}
 
 
 @pytest.mark.parametrize(
@@ -29,8 +38,7 @@ def test_the_balloon_tells_of_free_pages_but_where_time_is_dear(tmp_path: Path, 
 def test_the_balloon_tells_nothing_of_huge_pages(tmp_path: Path) -> None:
     path = tmp_path / "vm.yaml"
     path.write_text(vmi_text().replace("{guest: 1Gi}", "{guest: 1Gi, hugepages: {pageSize: 2Mi}}"))
-    (balloon,) = (element for element in peripherals(read_manifest(path)) if element.tag == "memballoon")
-    assert balloon.get("freePageReporting") == "off"
+    assert written(path)["memballoon"].get("freePageReporting") == "off"
 
 
 def test_under_sev_the_virtio_devices_ask_before_they_read(tmp_path: Path) -> None:

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.cpus.pinning import Cell
-from launcher.guest_pci.addresses import SCREEN, SEATS, HostDev, Layout, Place, layout, usb
+from launcher.guest import SEATS
+from launcher.guest_pci.addresses import SCREEN, HostDev, Layout, Upstream, layout, usb
 from launcher.hostdevs import Card
 from pci.address import PCIAddress
 from pci.resource import USBAddress
@@ -61,12 +62,12 @@ def numa_layouts(draw: st.DrawFn) -> Layout:
     """Cards in up to four cells, in none, on seats that are pinned or not."""
     given = draw(cards)
     number = draw(st.integers(1, 4))
-    place = st.builds(Place, cell=st.none() | st.integers(0, number - 1))
+    place = st.builds(Upstream, cell=st.none() | st.integers(0, number - 1))
     return layout(given, draw(pins(given)), {card: draw(place) for card in given}, cells(number))
 
 
 @st.composite
-def host_trees(draw: st.DrawFn) -> dict[Card, Place]:
+def host_trees(draw: st.DrawFn) -> dict[Card, Upstream]:
     """Cards behind up to two levels of switches below up to four roots, in two cells or in none."""
     roots = {f"pci0000:{root}0": draw(st.sampled_from((None, 0, 1))) for root in range(4)}
     found = {}
@@ -78,7 +79,7 @@ def host_trees(draw: st.DrawFn) -> dict[Card, Place]:
             # Upstream ports below one port are one, whichever port it is that they are below.
             bridges.append(PCIAddress(0, bridges[-1].bus + 1, bridges[-1].slot, 0))
             bridges.append(PCIAddress(0, bridges[-1].bus + 1, switch * 4 + port, level))
-        found[card] = Place(cell=roots[root], root=root, bridges=tuple(bridges))
+        found[card] = Upstream(cell=roots[root], root=root, bridges=tuple(bridges))
     return found
 
 
@@ -90,11 +91,11 @@ mirrored_layouts = host_trees().filter(lambda places: fits(places)).map(lambda p
 layouts = st.one_of(cards.map(layout), pinned_layouts(), numa_layouts(), mirrored_layouts)
 
 
-def mirrored(places: dict[Card, Place]) -> Layout:
+def mirrored(places: dict[Card, Upstream]) -> Layout:
     return layout(tuple(places), {}, places, cells(2))
 
 
-def fits(places: dict[Card, Place]) -> bool:
+def fits(places: dict[Card, Upstream]) -> bool:
     try:
         mirrored(places)
     except UserError:
@@ -180,13 +181,13 @@ def in_guest(found: Layout) -> list[Way]:
     return ways
 
 
-def on_host(place: Place) -> Way:
+def on_host(place: Upstream) -> Way:
     # A port that leads to two switches is nothing that a host has: port and upstream port together are one.
     return Way(root=place.root or "", node=place.cell, switches=tuple(map(str, place.bridges[1::2])))
 
 
 @given(host_trees().filter(fits))
-def test_mirror_keeps_the_distance_of_every_two_cards(places: dict[Card, Place]) -> None:
+def test_mirror_keeps_the_distance_of_every_two_cards(places: dict[Card, Upstream]) -> None:
     host, guest = [on_host(place) for place in places.values()], in_guest(mirrored(places))
     for one, other in combinations(range(len(places)), 2):
         assert distance(guest[one], guest[other]) == distance(host[one], host[other])
@@ -209,7 +210,7 @@ def test_numa_has_a_card_in_its_cell_or_on_bus_0(found: Layout) -> None:
 def test_a_pinned_card_stays_whatever_becomes_of_the_others(given: tuple[Card, ...], data: st.DataObject) -> None:
     pinned = data.draw(pins(given))
     fewer = tuple(card for card in given if card.claim.entry.name in pinned or data.draw(st.booleans()))
-    places = {card: Place(cell=data.draw(st.none() | st.integers(0, 2))) for card in given}
+    places = {card: Upstream(cell=data.draw(st.none() | st.integers(0, 2))) for card in given}
     before, after = layout(given, pinned, places, cells(3)), layout(fewer, pinned, places, cells(3))
     seen = before.seen(), after.seen()
     for device in devices(after):
@@ -231,10 +232,10 @@ def test_what_is_not_pinned_has_the_lowest_seats_that_are_free(given: tuple[Card
 def test_what_does_not_fit_the_bus_numbers_is_refused() -> None:
     one = card(1, [0])
     with pytest.raises(UserError, match=r"'gpu1' would have seat 0 in its NUMA cell, and with 67 cells .* for 0 seats"):
-        layout((one,), {}, {one: Place(cell=5)}, cells(67))
+        layout((one,), {}, {one: Upstream(cell=5)}, cells(67))
     full = tuple(card(number, [0]) for number in range(1, SEATS + 1))
     bridges = {each: tuple(PCIAddress(0, n, bus, 0) for bus in range(5)) for n, each in enumerate(full)}
-    places = {each: Place(root="pci0000:00", bridges=bridges[each]) for each in full}
+    places = {each: Upstream(root="pci0000:00", bridges=bridges[each]) for each in full}
     with pytest.raises(
         UserError, match="would take 161 bus numbers of the guest's, and there is room for 132; expected"
     ):
@@ -245,7 +246,7 @@ def test_functions_of_one_host_bus_and_those_behind_old_pci_have_ports_of_their_
     given = tuple(card(number, [0]) for number in range(1, 5))
     port, upstream, downstream, old = (PCIAddress(0, bus, 1, 0) for bus in range(4))
     chains = ((port, upstream, downstream), (port, upstream, downstream), (port, upstream, downstream, old), ())
-    places = {one: Place(root="pci0000:00", bridges=chain) for one, chain in zip(given, chains, strict=True)}
+    places = {one: Upstream(root="pci0000:00", bridges=chain) for one, chain in zip(given, chains, strict=True)}
     found = layout(given, {}, places)
     assert [(bridge.model.removeprefix("pcie-"), str(bridge.address)) for bridge in found.bridges] == [
         ("expander-bus", "0000:00:06.0"),

@@ -16,9 +16,10 @@ from lxml.builder import E
 
 from launcher.claims import Claim
 from launcher.cpus.host import address_bits
-from launcher.domain import domain_element, serialised, socket_directory
+from launcher.domain import socket_directory
 from launcher.elements.address import guest_address
 from launcher.facts import Facts
+from launcher.guest import Guest
 from launcher.guest_pci.addresses import Bridge, HostDev, Layout, Seat
 from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.bars import needed as needed_of
@@ -34,7 +35,7 @@ from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case
 from tests.launcher.guests import a_vm, started
-from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, devices, laid_out, write_vmi
+from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, a_guest, domain_of, entries, laid_out, write_vmi
 from tests.processes import FIXTURES
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40
@@ -55,35 +56,27 @@ def large(*sizes: int) -> tuple[BAR, ...]:
 
 def seats(count: int) -> Layout:
     environ = {RTX_3090_VARIABLE: ",".join(f"0000:{bus:02x}:00.0" for bus in range(1, count + 1))}
-    return laid_out(devices(gpus=[(f"gpu{number}", RTX_3090) for number in range(count)]), environ)
+    return laid_out(entries(gpus=[(f"gpu{number}", RTX_3090) for number in range(count)]), environ)
 
 
-def needed(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    memory, is_efi = vmi.spec.domain.guest_memory, vmi.spec.efi is not None
-    return needed_of(layout, facts.bars, memory=memory, is_efi=is_efi)
+BIOS, OVMF = a_guest(), a_guest(is_efi=True)
 
 
-def hole(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> Hole | None:
-    return hole_of(vmi, layout, facts)[0]
+def needed(guest: Guest, layout: Layout, facts: Facts) -> Hole | None:
+    return needed_of(layout, facts.bars, memory=guest.memory, is_efi=guest.is_efi)
 
 
-def warnings(vmi: VirtualMachineInstance, layout: Layout, facts: Facts) -> tuple[str, ...]:
-    return hole_of(vmi, layout, facts)[1]
+def hole(guest: Guest, layout: Layout, facts: Facts) -> Hole | None:
+    return hole_of(guest, layout, facts)[0]
+
+
+def warnings(guest: Guest, layout: Layout, facts: Facts) -> tuple[str, ...]:
+    return hole_of(guest, layout, facts)[1]
 
 
 def facts(*cards: tuple[int, ...], kvm: bool = True, bits: int | None = None) -> Facts:
     bars = {PCIAddress(0, bus, 0, 0): large(*sizes) for bus, sizes in enumerate(cards, start=1)}
     return Facts(kvm=kvm, bars=bars, address_bits=bits)
-
-
-@pytest.fixture
-def bios(tmp_path: Path) -> VirtualMachineInstance:
-    return read_manifest(write_vmi(tmp_path / "bios.yaml"))
-
-
-@pytest.fixture
-def efi(tmp_path: Path) -> VirtualMachineInstance:
-    return read_manifest(write_vmi(tmp_path / "efi.yaml", domain=EFI))
 
 
 @pytest.mark.parametrize(
@@ -98,58 +91,52 @@ def efi(tmp_path: Path) -> VirtualMachineInstance:
         ((A100, ()), 129),
     ],
 )
-def test_each_card_takes_a_multiple_of_its_largest_bar(
-    bios: VirtualMachineInstance, cards: tuple[tuple[int, ...], ...], window: int
-) -> None:
-    found = needed(bios, seats(len(cards)), facts(*cards))
+def test_each_card_takes_a_multiple_of_its_largest_bar(cards: tuple[tuple[int, ...], ...], window: int) -> None:
+    found = needed(BIOS, seats(len(cards)), facts(*cards))
     assert found is not None
     assert found.window == window * GIB
 
 
 @pytest.mark.parametrize("cards", [(), ((256 * MIB, 32 * MIB),) * 32, ((16 * GIB,),), ((8 * GIB, 32 * MIB),)])
-def test_nothing_is_asked_for_where_the_default_is_enough(
-    efi: VirtualMachineInstance, cards: tuple[tuple[int, ...], ...]
-) -> None:
-    assert needed(efi, seats(len(cards)), facts(*cards)) is None
-    assert warnings(efi, seats(len(cards)), facts(*cards, bits=36)) == ()
+def test_nothing_is_asked_for_where_the_default_is_enough(cards: tuple[tuple[int, ...], ...]) -> None:
+    assert needed(OVMF, seats(len(cards)), facts(*cards)) is None
+    assert warnings(OVMF, seats(len(cards)), facts(*cards, bits=36)) == ()
 
 
-def test_bars_that_cannot_be_above_4_gib_are_not_counted(bios: VirtualMachineInstance) -> None:
+def test_bars_that_cannot_be_above_4_gib_are_not_counted() -> None:
     low = BAR(number=0, size=64 * GIB, prefetchable=False, memory_64=True, assigned=True)
     short = BAR(number=0, size=2 * GIB, prefetchable=True, memory_64=False, assigned=True)
     bars = {PCIAddress(0, bus, 0, 0): (low, short) for bus in range(1, 33)}
-    assert needed(bios, seats(32), Facts(bars=bars)) is None
+    assert needed(BIOS, seats(32), Facts(bars=bars)) is None
 
 
-def test_the_hole_ends_where_firmware_would_end(bios: VirtualMachineInstance, efi: VirtualMachineInstance) -> None:
+def test_the_hole_ends_where_firmware_would_end() -> None:
     """1 GiB of memory, so QEMU's hole begins at 4 GiB; SeaBIOS goes on at 64 GiB, OVMF at 128."""
-    assert hole(bios, seats(1), facts(A100)) == Hole(window=129 * GIB, size=(64 + 129 - 4) * GIB, end=193 * GIB)
-    assert hole(efi, seats(1), facts(A100)) == Hole(window=129 * GIB, size=(128 + 129 - 4) * GIB, end=257 * GIB)
+    assert hole(BIOS, seats(1), facts(A100)) == Hole(window=129 * GIB, size=(64 + 129 - 4) * GIB, end=193 * GIB)
+    assert hole(OVMF, seats(1), facts(A100)) == Hole(window=129 * GIB, size=(128 + 129 - 4) * GIB, end=257 * GIB)
 
 
 @pytest.mark.parametrize(("cards", "bits"), [(1, 41), (2, 42), (4, 43), (8, 44), (16, 45)])
-def test_address_bits_grow_with_the_cards(efi: VirtualMachineInstance, cards: int, bits: int) -> None:
-    found = needed(efi, seats(cards), facts(*(B200,) * cards))
+def test_address_bits_grow_with_the_cards(cards: int, bits: int) -> None:
+    found = needed(OVMF, seats(cards), facts(*(B200,) * cards))
     assert found is not None
     assert found.address_bits == bits
 
 
-def test_a_hole_that_comes_near_1_tib_is_reckoned_from_there(bios: VirtualMachineInstance) -> None:
+def test_a_hole_that_comes_near_1_tib_is_reckoned_from_there() -> None:
     """An AMD guest's memory moves there, and its hole with it."""
-    found = needed(bios, seats(8), facts(*(A100,) * 8))
+    found = needed(BIOS, seats(8), facts(*(A100,) * 8))
     assert found is not None
     assert found.end > 2 * TIB
     assert found.address_bits == 42
 
 
-def test_more_cards_with_io_ports_than_firmware_has_room_for_are_a_warning(
-    bios: VirtualMachineInstance, efi: VirtualMachineInstance
-) -> None:
+def test_more_cards_with_io_ports_than_firmware_has_room_for_are_a_warning() -> None:
     ports = (BAR(number=5, size=128, prefetchable=False, memory_64=False, assigned=True, is_io=True),)
     cards = Facts(bars={PCIAddress(0, bus, 0, 0): ports for bus in range(1, 33)})
-    for vmi, firmware, most in ((efi, "OVMF", 9), (bios, "SeaBIOS", 14)):
-        assert warnings(vmi, seats(most), cards) == ()
-        (said,) = warnings(vmi, seats(most + 1), cards)
+    for machine, firmware, most in ((OVMF, "OVMF", 9), (BIOS, "SeaBIOS", 14)):
+        assert warnings(machine, seats(most), cards) == ()
+        (said,) = warnings(machine, seats(most + 1), cards)
         assert said.startswith(f"{most + 1} cards have I/O ports, and {firmware} has room for those of {most}")
 
 
@@ -168,51 +155,46 @@ def test_the_hosts_address_bits_are_asked_for_where_40_are_too_few(
     """QEMU's host-passthrough has them in any case."""
     gpus = [(f"gpu{number}", RTX_3090) for number in range(cards)]
     path = write_vmi(tmp_path / "vm.yaml", gpus=gpus, domain=f"{EFI}    cpu: {{model: {model}}}\n")
-    vmi, world = read_manifest(path), facts(*(A100,) * cards)
-    domain = domain_element(vmi, seats(cards), world, hole=hole(vmi, seats(cards), world))
+    domain = etree.fromstring(domain_of(read_manifest(path), seats(cards), facts(*(A100,) * cards)))
     assert domain.find("devices/controller/pcihole64") is not None
     assert [element.get("mode") for element in domain.iterfind("cpu/maxphysaddr")] == found
 
 
-def test_under_emulation_a_hole_that_does_not_fit_is_left_out_and_said(efi: VirtualMachineInstance) -> None:
+def test_under_emulation_a_hole_that_does_not_fit_is_left_out_and_said() -> None:
     """QEMU would not start with it: phys-bits too low."""
     world = facts(*(A100,) * 8, kvm=False)
-    assert hole(efi, seats(8), world) is None
-    (said,) = warnings(efi, seats(8), world)
+    assert hole(OVMF, seats(8), world) is None
+    (said,) = warnings(OVMF, seats(8), world)
     assert said == (
         "the cards' BARs need 1025 GiB of the guest's addresses, more than QEMU's own CPU can have with its 40 address "
         "bits; expected KVM"
     )
 
 
-def test_a_host_with_too_few_address_bits_is_named_with_both_figures(efi: VirtualMachineInstance) -> None:
-    (said,) = warnings(efi, seats(8), facts(*(H100,) * 8, bits=39))
+def test_a_host_with_too_few_address_bits_is_named_with_both_figures() -> None:
+    (said,) = warnings(OVMF, seats(8), facts(*(H100,) * 8, bits=39))
     assert said == (
         "the cards' BARs need 2049 GiB of the guest's addresses, which takes 43 address bits, and this node's CPUs "
         "have 39; expected fewer such cards, or a node whose `address sizes` in /proc/cpuinfo are larger"
     )
-    assert warnings(efi, seats(8), facts(*(H100,) * 8, bits=46)) == ()
-    assert warnings(efi, seats(8), facts(*(H100,) * 8)) == ()
+    assert warnings(OVMF, seats(8), facts(*(H100,) * 8, bits=46)) == ()
+    assert warnings(OVMF, seats(8), facts(*(H100,) * 8)) == ()
 
 
-def test_bios_and_memory_above_4_gib_are_warned_of(tmp_path: Path, bios: VirtualMachineInstance) -> None:
-    path = write_vmi(tmp_path / "vm.yaml")
-    path.write_text(path.read_text().replace("guest: 1Gi", "guest: 8Gi"))
-    assert warnings(bios, seats(1), facts(A100)) == ()
-    (said,) = warnings(read_manifest(path), seats(1), facts(A100))
+def test_bios_and_memory_above_4_gib_are_warned_of() -> None:
+    assert warnings(BIOS, seats(1), facts(A100)) == ()
+    (said,) = warnings(a_guest(memory=8 * GIB), seats(1), facts(A100))
     assert said == (
         "the cards' BARs need 129 GiB of the guest's addresses; SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of "
         "each other; expected EFI"
     )
 
 
-def test_an_arm64_guest_gets_no_hole_and_a_warning_beyond_its_window(tmp_path: Path) -> None:
-    path = write_vmi(tmp_path / "vm.yaml")
-    path.write_text(path.read_text().replace("spec:\n", "spec:\n  architecture: arm64\n", 1))
-    vmi = read_manifest(path)
-    assert hole(vmi, seats(8), facts(*(A100,) * 8)) is None
-    assert warnings(vmi, seats(1), facts(A100)) == ()
-    (said,) = warnings(vmi, seats(8), facts(*(A100,) * 8))
+def test_an_arm64_guest_gets_no_hole_and_a_warning_beyond_its_window() -> None:
+    arm = a_guest(architecture="arm64", machine="virt", is_efi=True)
+    assert hole(arm, seats(8), facts(*(A100,) * 8)) is None
+    assert warnings(arm, seats(1), facts(A100)) == ()
+    (said,) = warnings(arm, seats(8), facts(*(A100,) * 8))
     assert said == (
         "the cards' BARs need 1025 GiB of the guest's addresses, and an arm64 machine has 512; "
         "expected fewer such cards"
@@ -304,14 +286,11 @@ def _hostdev(source: PCIAddress, bus: int, claim: Claim) -> HostDev:
 
 
 @given(tree=_trees(), order=st.randoms(use_true_random=False), is_efi=st.booleans())
-def test_firmware_finds_room_for_every_bar_in_the_hole(
-    tmp_path_factory: pytest.TempPathFactory, tree: Any, order: Any, is_efi: bool
-) -> None:
+def test_firmware_finds_room_for_every_bar_in_the_hole(tree: Any, order: Any, is_efi: bool) -> None:
     """As firmware does it: in each bus the largest first; bus 0 with its other devices, and the expanders in any
     order, each at the next multiple of what is largest on it."""
     layout, bars = tree
-    path = write_vmi(tmp_path_factory.getbasetemp() / f"{is_efi}.yaml", domain=EFI if is_efi else "")
-    found = needed(read_manifest(path), layout, Facts(bars=bars))
+    found = needed(OVMF if is_efi else BIOS, layout, Facts(bars=bars))
     size = found.window if found is not None else 32 * GIB
     roots = [(0, 1 * GIB), *((bridge.index, 0) for bridge in layout.bridges if bridge.bus_number is not None)]
     order.shuffle(roots)
@@ -349,9 +328,7 @@ def test_real_firmware_gives_every_bar_an_address(
     gpus = [("gpu0", RTX_3090), ("gpu1", RTX_3090)]
     path = write_vmi(tmp_path / "vm.yaml", gpus=gpus, domain=EFI if firmware == "efi" else "")
     vmi = read_manifest(path)
-    world = facts(A100, A100, kvm=False)
-    domain = domain_element(vmi, seats(2), world, hole=hole(vmi, seats(2), world))
-    started_with(embedded_uri, short_dir, vmi, serialised(domain), A100)
+    started_with(embedded_uri, short_dir, vmi, domain_of(vmi, seats(2), facts(A100, A100, kvm=False)), A100)
 
 
 @pytest.mark.parametrize("name", ["large-bar-numa", "large-bar-efi-numa"])

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.guest_pci.addresses import Layout
+from launcher.guest_pci.locations import LocatedCard, located_cards
 from launcher.guest_pci.picture import picture
-from launcher.guest_pci.places import PlacedCard, placed_cards
 from pci.address import PCIAddress
 from pci.distance import Location
 from tests.conftest import Command
 from tests.launcher.cases import case
-from tests.launcher.guest_pci.test_places import MIRROR, seated
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, devices, laid_out
+from tests.launcher.guest_pci.test_locations import MIRROR, seated
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, entries, laid_out
 from tests.pictures import Box, Drawn, assert_nothing_overlaps, curves, read_back
 from tests.processes import FIXTURES
 
@@ -22,7 +22,7 @@ PICTURES = FIXTURES / "pictures"
 DRAWN = ("hgx-a100-8-gpu", "topology-mirror", "topology-numa", "unit-of-two-cards")
 
 
-def drawn(cards: tuple[PlacedCard, ...], layout: Layout) -> Drawn:
+def drawn(cards: tuple[LocatedCard, ...], layout: Layout) -> Drawn:
     """A picture, after a look at it: nothing is over anything else, each card is there twice, and joined to itself."""
     svg = picture("lab/vm", cards, layout, None)
     found = read_back(svg)
@@ -75,7 +75,7 @@ def test_eight_gpus_are_readable() -> None:
 
 def test_a_guests_switch_and_cells_are_drawn_as_the_hosts() -> None:
     layout = seated(MIRROR, 5, 6)
-    found = drawn(placed_cards(layout, None), layout)
+    found = drawn(located_cards(layout, None), layout)
     ports = [[text.text for text in port.iter("{*}text")] for port, _ in found.boxes["port"]]
     assert ports == [["root port", "0000:40:00.0"], ["switch", "0000:41:00.0"]]
     assert "NUMAcell1" in found.words
@@ -85,7 +85,7 @@ def test_a_guests_switch_and_cells_are_drawn_as_the_hosts() -> None:
 
 def test_a_card_that_is_not_in_sysfs_is_drawn_apart() -> None:
     layout = seated(MIRROR, 5, 7)
-    assert "placeunknownnotseeninsysfs" in drawn(placed_cards(layout, None), layout).words
+    assert "placeunknownnotseeninsysfs" in drawn(located_cards(layout, None), layout).words
 
 
 def test_a_vm_without_cards_has_a_picture_too() -> None:
@@ -113,15 +113,15 @@ def machines(draw: st.DrawFn, cards: int) -> list[Location]:
 @settings(max_examples=60)
 @given(data=st.data(), cards=st.integers(1, 32))
 def test_any_cards_can_be_drawn(data: st.DataObject, cards: int) -> None:
-    wanted = devices(gpus=[(f"gpu{number}", RTX_2060) for number in range(cards)])
+    wanted = entries(gpus=[(f"gpu{number}", RTX_2060) for number in range(cards)])
     environ = {RTX_2060_VARIABLE: ",".join(f"0000:{number:02x}:00.0" for number in range(cards))}
     layout = laid_out(wanted, environ)
     host, guest = data.draw(machines(cards)), data.draw(machines(cards))
     known = data.draw(st.lists(st.booleans(), min_size=cards, max_size=cards))
     drawn(
         tuple(
-            PlacedCard(name=card.name, seat=card.seat, host=here if is_known else None, guest=there)
-            for card, here, there, is_known in zip(placed_cards(layout, None), host, guest, known, strict=True)
+            LocatedCard(name=card.name, seat=card.seat, host=here if is_known else None, guest=there)
+            for card, here, there, is_known in zip(located_cards(layout, None), host, guest, known, strict=True)
         ),
         layout,
     )

@@ -10,6 +10,7 @@ from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from pci.host import Host
 from pci.processors import NUMANode, Processors
@@ -44,7 +45,7 @@ def of_machine(
     vmi = read_manifest(vm)
     cards = cards_of(vmi, {RTX_3090_VARIABLE: value}, host)
     processors = Processors(nodes=tuple(NUMANode(id=node, cpus=(node,)) for node in range(nodes)))
-    return laid_out(vmi, cards, host, Facts(processors=processors), None)
+    return laid_out(guest_of(vmi), cards, host, Facts(processors=processors), None)
 
 
 def on_host(one: Card, host: Host) -> Way:
@@ -135,5 +136,5 @@ def test_a_mediated_device_is_where_its_parent_is(tmp_path: Path) -> None:
     vm.write_text(vmi_text(gpus=[("vgpu", "nvidia.com/GRID_T4-1Q")]).replace("{name: vm}", annotations))
     vmi, host = read_manifest(vm), read_host(tmp_path)
     cards = cards_of(vmi, {"MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q": VGPU}, host)
-    found = laid_out(vmi, cards, host, Facts(), None)
+    found = laid_out(guest_of(vmi), cards, host, Facts(), None)
     assert ([cell.node for cell in found.cells], in_guest(found)[0].node) == ([1], 0)

@@ -4,7 +4,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from uuid import UUID
 
-from launcher.elements.interfaces import interfaces
+from launcher.elements.interfaces import interface
+from launcher.manifest.guest import guest_of
 from launcher.network.attachments import attached
 from launcher.network.passt import script
 from tests.launcher.network.passt import ADDRESS, GATEWAY, called
@@ -20,8 +21,8 @@ def test_a_masqueraded_guest_is_told_kubevirts_address_and_a_gateway_in_its_subn
     cards = attached(vmi.spec)
     text = script(cards)
     assert text is not None
-    (interface,) = interfaces(cards, vmi.spec.domain, ONE)
-    with called(short_dir, text, interface) as passt:
+    (element,) = (interface(card, guest_of(vmi), ONE) for card in cards)
+    with called(short_dir, text, element) as passt:
         assert (passt.listening("tcp"), passt.listening("udp")) == ({8080}, {53})
         lease = passt.lease()
     assert (str(lease.address), str(lease.mask), str(lease.router)) == ("10.0.2.2", "255.255.255.0", "10.0.2.1")
@@ -34,8 +35,8 @@ def test_with_a_subnet_of_its_own_it_is_told_that_ones(short_dir: Path, tmp_path
     cards = attached(vmi.spec)
     text = script(cards)
     assert text is not None
-    (interface,) = interfaces(cards, vmi.spec.domain, ONE)
-    with called(short_dir, text, interface) as passt:
+    (element,) = (interface(card, guest_of(vmi), ONE) for card in cards)
+    with called(short_dir, text, element) as passt:
         assert passt.listening("tcp") == {8000, 8001, 8002, 8003}
         lease = passt.lease()
     assert (str(lease.address), str(lease.mask), str(lease.router)) == (
@@ -50,8 +51,8 @@ def test_a_guest_on_a_bridge_is_told_the_pods_address_and_gateway(short_dir: Pat
     cards = attached(vmi.spec)
     text = script(cards)
     assert text is not None
-    (interface,) = interfaces(cards, vmi.spec.domain, ONE)
-    with called(short_dir, text, interface) as passt:
+    (element,) = (interface(card, guest_of(vmi), ONE) for card in cards)
+    with called(short_dir, text, element) as passt:
         lease = passt.lease()
     assert (lease.address, lease.mask, lease.router) == (ADDRESS, IPv4Address("255.255.255.0"), GATEWAY)
 

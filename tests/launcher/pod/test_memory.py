@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.pod.memory import Memory, memory, overhead
 from launcher.quantity import written
@@ -24,7 +25,8 @@ def of(path: Path, domain: str = "", *, gpus: int = 0, guest: str = "{guest: 1Gi
     vm.write_text(vm.read_text().replace("memory: {guest: 1Gi}", f"memory: {guest}").replace(
         "      autoattachPodInterface: false\n", f"      autoattachPodInterface: false\n{devices}"
     ))  # fmt: skip
-    return memory(read_manifest(vm))
+    vmi = read_manifest(vm)
+    return memory(vmi.spec.domain, guest_of(vmi))
 
 
 def sizes(found: Memory) -> dict[str, int]:
@@ -112,7 +114,8 @@ def test_cpus_of_ones_own_take_a_limit_that_is_the_request(tmp_path: Path) -> No
 
 def test_every_part_that_a_pod_can_have_is_documented_with_its_size() -> None:
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]*\|$", (ROOT / "docs" / "pod.md").read_text(), re.MULTILINE))
-    parts = {part for case in cases() for part in overhead(read_manifest(case.vm))}
+    vms = [read_manifest(case.vm) for case in cases()]
+    parts = {part for vmi in vms for part in overhead(vmi.spec.domain, guest_of(vmi))}
     for part in parts:
         name = re.sub(r"^\d+ vCPUs?$", "vCPUs", part.what)
         assert name in rows, part

@@ -22,13 +22,13 @@ from launcher.running.sockets import socket_directory
 from launcher.running.vm import Change
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
-from tests.launcher.vms import domain_xml, vmi_text, write_vmi
+from tests.launcher.vms import domain_of, vmi_text, write_vmi
 from tests.processes import running
 
 
 @pytest.fixture
 def xml(tmp_path: Path) -> str:
-    return domain_xml(read_manifest(write_vmi(tmp_path / "vm.yaml")), Layout(), Facts())
+    return domain_of(read_manifest(write_vmi(tmp_path / "vm.yaml")), Layout(), Facts())
 
 
 def listens(path: Path) -> bool:
@@ -145,7 +145,7 @@ def test_a_domain_that_somebody_else_started_is_not_started_again(xml: str) -> N
 
 def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
     path = write_vmi(tmp_path / "vm.yaml")
-    xml, vm = domain_xml(read_manifest(path), Layout(), Facts()), a_vm()
+    xml, vm = domain_of(read_manifest(path), Layout(), Facts()), a_vm()
     xml = xml.replace(">1</vcpu>", ">4000000000</vcpu>")
     with (
         guest.connected("test:///default", vm) as connection,
@@ -170,7 +170,7 @@ def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path
     manifest = tmp_path / "vm.yaml"
     manifest.write_text(vmi_text(domain=boots, name="panics").replace("autoattachPodInterface: false", panics))
     vmi = read_manifest(manifest)
-    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
+    xml = domain_of(vmi, Layout(), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
     vm = a_vm()
     with (
         socket_directory(socket_directory_of(vmi)),
@@ -190,7 +190,7 @@ def test_efi_variables_stay_where_the_manifest_wants_them_to(
     """Libvirt makes the file at the start, and here it is there before; what libvirt has named goes with the domain."""
     bootloader = f"    firmware: {{bootloader: {{efi: {{persistent: {str(persistent).lower()}}}}}}}\n"
     vmi = read_manifest(write_vmi(tmp_path / "vm.yaml", domain=bootloader))
-    xml = domain_xml(vmi, Layout(), Facts(kvm=False)).replace(NVRAM, str(tmp_path))
+    xml = domain_of(vmi, Layout(), Facts(kvm=False)).replace(NVRAM, str(tmp_path))
     vm = a_vm()
     with guest.connected(embedded_uri, vm) as connection, guest.defined(connection, xml, vm) as domain:
         said = etree.fromstring(domain.XMLDesc()).findtext("os/nvram")

@@ -22,7 +22,7 @@ from launcher.running.run import run, tidy
 from launcher.running.vm import VM, Change, Identity, Phase, StopRequested
 from tests.launcher import kernels
 from tests.launcher.running.told import Changes, told
-from tests.launcher.vms import domain_xml, write_vmi
+from tests.launcher.vms import domain_of, write_vmi
 from tests.waiting import until
 
 
@@ -31,7 +31,7 @@ def plan(directory: Path, uri: str, *, kernel: bytes | None = None, grace: float
     path = write_vmi(directory / "vm.yaml", domain="" if kernel is None else _BOOTS)
     path.write_text(path.read_text().replace("{name: vm}", f"{{name: vm, uid: {uuid4()}}}"))
     vmi = read_manifest(path)
-    xml = domain_xml(vmi, Layout(), Facts(kvm=kernel is None))
+    xml = domain_of(vmi, Layout(), Facts(kvm=kernel is None))
     if kernel is not None:
         file = directory / "kernel"
         file.write_bytes(kernels.multiboot(kernel))

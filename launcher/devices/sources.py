@@ -34,7 +34,7 @@ class Source(NamedTuple):
 
 
 def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Source:
-    """Return the source of the volume that is spec.volumes[index]."""
+    """The source of the volume that is spec.volumes[index]."""
     name = volume.name
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":

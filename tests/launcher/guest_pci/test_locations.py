@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from launcher.cpus.host import processors_of
 from launcher.cpus.pinning import Cell
-from launcher.guest_pci.addresses import Bridge, Layout, Place, Seat, layout
-from launcher.guest_pci.places import PlacedCard, pairs, placed_cards
+from launcher.guest_pci.addresses import Bridge, Layout, Seat, Upstream, layout
+from launcher.guest_pci.locations import LocatedCard, located_cards, pairs
 from launcher.hostdevs import whole_cards
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
@@ -21,7 +21,7 @@ from pci.processors import NUMANode, Processors
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import Case, case
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, cards_of, claim, devices, laid_out
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, cards_of, claim, entries, laid_out
 from tests.processes import FIXTURES
 
 VGPU = "11111111-0000-4000-8000-000000000001"
@@ -33,7 +33,7 @@ def address(text: str) -> PCIAddress:
 
 def two_cards() -> tuple[Seat, Seat]:
     environ = {RTX_2060_VARIABLE: "0000:01:00.0,0000:02:00.0"}
-    one, other = laid_out(devices(gpus=[("gpu1", RTX_2060), ("gpu2", RTX_2060)]), environ).seats
+    one, other = laid_out(entries(gpus=[("gpu1", RTX_2060), ("gpu2", RTX_2060)]), environ).seats
     return one, other
 
 
@@ -69,20 +69,20 @@ MIRROR = Layout(
 
 
 def distances(layout: Layout, host: Host | None = None) -> list[tuple[Distance | None, Distance]]:
-    return [(pair.host, pair.guest) for pair in pairs(placed_cards(layout, host))]
+    return [(pair.host, pair.guest) for pair in pairs(located_cards(layout, host))]
 
 
-def of_vm(vm: str, environ: dict[str, str], host: Host | None) -> tuple[PlacedCard, ...]:
+def of_vm(vm: str, environ: dict[str, str], host: Host | None) -> tuple[LocatedCard, ...]:
     cards = cards_of(read_manifest(FIXTURES / "vms" / f"{vm}.yaml"), environ, host)
-    return placed_cards(layout(cards), host)
+    return located_cards(layout(cards), host)
 
 
-def of_case(case: Case, vm: Path | None = None) -> tuple[PlacedCard, ...]:
+def of_case(case: Case, vm: Path | None = None) -> tuple[LocatedCard, ...]:
     """The cards of a golden case, or of another manifest in its place."""
     start = case.world().start(vm or case.vm)
     assert start.layout is not None
     assert start.pod.sysfs is not None
-    return placed_cards(start.layout, start.host, processors_of(start.pod.sysfs))
+    return located_cards(start.layout, start.host, processors_of(start.pod.sysfs))
 
 
 def test_without_a_topology_all_cards_are_on_one_root_without_a_node() -> None:
@@ -99,7 +99,7 @@ def test_without_a_topology_all_cards_are_on_one_root_without_a_node() -> None:
 
 
 def test_a_card_below_a_switch_has_the_bridges_above_it_as_the_guest_numbers_them() -> None:
-    one, other = placed_cards(seated(MIRROR, 5, 7), None)
+    one, other = located_cards(seated(MIRROR, 5, 7), None)
     chain = ("0000:40:00.0", "0000:41:00.0", "0000:42:00.0")
     assert one.guest == Location(numa_node=1, root="pci0000:40", bridges=tuple(map(address, chain)))
     assert other.guest == Location(numa_node=0, root="pci0000:80", bridges=(address("0000:80:00.0"),))
@@ -165,12 +165,13 @@ def hosts(draw: st.DrawFn) -> list[Location]:
 def test_a_mirror_has_any_cards_as_far_apart_as_they_are(host: list[Location]) -> None:
     gpus = [(f"gpu{number}", RTX_2060) for number in range(len(host))]
     environ = {RTX_2060_VARIABLE: ",".join(f"0000:{number:02x}:00.0" for number in range(len(host)))}
-    cards = whole_cards(*claim(devices(gpus=gpus), environ, None), None)
-    places = {
-        card: Place(cell=at.numa_node, root=at.root, bridges=at.bridges) for card, at in zip(cards, host, strict=True)
+    cards = whole_cards(*claim(entries(gpus=gpus), environ, None), None)
+    upstream = {
+        card: Upstream(cell=at.numa_node, root=at.root, bridges=at.bridges)
+        for card, at in zip(cards, host, strict=True)
     }
     cells = tuple(Cell(vcpus=(node,), memory=1, node=node) for node in (0, 1))
-    guest = [card.guest for card in placed_cards(layout(cards, places=places, cells=cells), None)]
+    guest = [card.guest for card in located_cards(layout(cards, upstream=upstream, cells=cells), None)]
     expected = [distance(*two) for two in combinations(host, 2)]
     assert [distance(*two) for two in combinations(guest, 2)] == expected
 
@@ -180,13 +181,13 @@ def test_firmware_of_a_machine_of_one_node_need_not_say_where_a_card_is(machine:
     cards = cards_of(read_manifest(FIXTURES / "vms/one-gpu.yaml"), {RTX_2060_VARIABLE: "0000:01:00.0"}, host)
     node = NUMANode(id=0, cpus=(0, 1))
     for nodes, expected in (((), None), ((node,), 0), ((node, NUMANode(id=1, cpus=())), None)):
-        card, *_ = placed_cards(layout(cards), host, Processors(nodes=nodes))
+        card, *_ = located_cards(layout(cards), host, Processors(nodes=nodes))
         assert card.host is not None
         assert card.host.numa_node == expected
 
 
 def test_a_distance_that_is_not_known_on_the_host_differs_from_nothing() -> None:
-    (pair,) = pairs(placed_cards(seated(MIRROR, 5, 6), None))
+    (pair,) = pairs(located_cards(seated(MIRROR, 5, 6), None))
     assert not pair.differs
 
 

@@ -1,11 +1,11 @@
-"""Where each card sits, on the host and in the guest, and how far apart every two of them are here and there."""
+"""Where each card is, on the host and in the guest, and how far apart every two of them are here and there."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import combinations
 from uuid import UUID
 
-from launcher.claims import Device
+from launcher.claims import DeviceID
 from launcher.guest_pci.addresses import Bridge, Layout, Seat
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
@@ -16,7 +16,7 @@ from pci.processors import UNKNOWN, Processors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PlacedCard:
+class LocatedCard:
     """A card with a seat. `name` is the entry's, or, for a further card of a unit, with the card's address behind it;
     no two have the same. `host` is None where the card was not found in sysfs; a mediated device is where its parent
     is."""
@@ -31,8 +31,8 @@ class PlacedCard:
 class Pair:
     """Two cards; `host` is None where one of them was not found in sysfs."""
 
-    one: PlacedCard
-    other: PlacedCard
+    one: LocatedCard
+    other: LocatedCard
     host: Distance | None
     guest: Distance
 
@@ -41,12 +41,12 @@ class Pair:
         return self.host not in (None, self.guest)
 
 
-def placed_cards(layout: Layout, host: Host | None, processors: Processors = UNKNOWN) -> tuple[PlacedCard, ...]:
+def located_cards(layout: Layout, host: Host | None, processors: Processors = UNKNOWN) -> tuple[LocatedCard, ...]:
     """In the order of the seats. `processors` are the host's."""
     names = _names(layout.seats)
     numbers, providing = layout.numbers(), {bridge.index: bridge for bridge in layout.bridges}
     return tuple(
-        PlacedCard(
+        LocatedCard(
             name=name,
             seat=seat,
             host=_on_host(seat.hostdevs[0].source, host, processors),
@@ -56,7 +56,7 @@ def placed_cards(layout: Layout, host: Host | None, processors: Processors = UNK
     )
 
 
-def pairs(cards: tuple[PlacedCard, ...]) -> tuple[Pair, ...]:
+def pairs(cards: tuple[LocatedCard, ...]) -> tuple[Pair, ...]:
     """Every two, in their order."""
     return tuple(
         Pair(
@@ -69,7 +69,7 @@ def pairs(cards: tuple[PlacedCard, ...]) -> tuple[Pair, ...]:
     )
 
 
-def what(device: Device, host: Host | None) -> str | None:
+def what(device: DeviceID, host: Host | None) -> str | None:
     """GPU, audio, USB, ...; a mediated device's type; None for a function that is not known."""
     if isinstance(device, UUID):
         mdev = mediated(device, host)
@@ -90,7 +90,7 @@ def _names(seats: tuple[Seat, ...]) -> list[str]:
     return names
 
 
-def _on_host(device: Device, host: Host | None, processors: Processors) -> Location | None:
+def _on_host(device: DeviceID, host: Host | None, processors: Processors) -> Location | None:
     function = function_of(device, host)
     if function is None:
         return None

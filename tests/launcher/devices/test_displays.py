@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from launcher.claims import Claim, Entry, EntryKind
-from launcher.elements.hostdev import hostdevs
-from launcher.guest_pci.addresses import layout
-from launcher.hostdevs import Card
+from launcher.devices.displays import displays_of
 from launcher.manifest.devices import Devices, Video
 from launcher.manifest.hostdevices import GPU, Display, RamFB, VirtualGPUOptions
 from pci.address import PCIAddress
@@ -24,7 +22,7 @@ options = st.none() | st.builds(VirtualGPUOptions, display=st.none() | displays)
 gpus = st.lists(st.tuples(options, st.booleans()), max_size=4)
 
 
-def displays_of(said: list[tuple[VirtualGPUOptions | None, bool]], *, graphics: bool, video: bool) -> list[set[str]]:
+def shown(said: list[tuple[VirtualGPUOptions | None, bool]], *, graphics: bool, video: bool) -> list[set[str]]:
     """For each gpu, which of display and ramfb is on."""
     devices = Devices(
         gpus=tuple(
@@ -33,15 +31,17 @@ def displays_of(said: list[tuple[VirtualGPUOptions | None, bool]], *, graphics: 
         autoattachGraphicsDevice=graphics,
         video=Video(type="ramfb") if video and graphics else None,
     )
-    cards = []
-    for number, (_, mediated) in enumerate(said):
-        entry = Entry(kind=EntryKind.GPU, name=str(number), wants="a/b")
-        address = PCIAddress(0, number + 1, 0, 0)
-        device = UUID(int=number) if mediated else address
-        functions = () if mediated else (address,)
-        cards.append(Card(claim=Claim(entry=entry, device=device, variable="V"), functions=functions, missing=None))
-    elements = hostdevs(devices, layout(tuple(cards)).seats, ())
-    return [{name for name in ("display", "ramfb") if element.get(name) == "on"} for element in elements]
+    claims = [
+        Claim(
+            entry=Entry(kind=EntryKind.GPU, name=str(number), wants="a/b"),
+            device=UUID(int=number) if mediated else PCIAddress(0, number + 1, 0, 0),
+            variable="V",
+        )
+        for number, (_, mediated) in enumerate(said)
+    ]
+    displays = displays_of(devices, claims)
+    found = [displays.get(claim.alias) for claim in claims]
+    return [set() if each is None else {"display", "ramfb"} if each.ramfb else {"display"} for each in found]
 
 
 @given(gpus, st.sampled_from([(False, False), (True, False), (True, True)]))
@@ -50,7 +50,7 @@ def test_no_display_without_graphics_no_ramfb_without_a_display_and_one_ramfb_in
 ) -> None:
     graphics, video = attached  # a video without graphics is refused before
     try:
-        found = displays_of(said, graphics=graphics, video=video)
+        found = shown(said, graphics=graphics, video=video)
     except UserError:
         # Only what was asked for is refused.
         assert any(option is not None and option.display is not None for option, _ in said)
@@ -65,6 +65,6 @@ def test_a_display_that_nobody_asked_for_is_the_first_mediated_devices(
     said: list[tuple[VirtualGPUOptions | None, bool]],
 ) -> None:
     silent: list[tuple[VirtualGPUOptions | None, bool]] = [(None, mediated) for _, mediated in said]
-    found = displays_of(silent, graphics=True, video=False)
+    found = shown(silent, graphics=True, video=False)
     first = next((number for number, (_, mediated) in enumerate(silent) if mediated), None)
     assert [number for number, each in enumerate(found) if each] == ([] if first is None else [first])

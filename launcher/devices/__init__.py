@@ -1,0 +1,1 @@
+"""What devices the guest has, decided from the manifest and the facts: values, which launcher.elements writes down."""

@@ -1,0 +1,90 @@
+"""What shows a picture: the emulated screen, and which of the cards is a display beside it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from launcher.claims import Claim, EntryKind
+from launcher.errors import UserError
+from launcher.guest import Guest
+from launcher.guest_pci.addresses import SCREEN
+from launcher.manifest.devices import Devices
+from launcher.manifest.hostdevices import GPU
+from launcher.manifest.hostdevices import Display as Asked
+from pci.address import PCIAddress
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Screen:
+    """An emulated video device. `has_vram`: it is told how much memory it has. `address` is None where libvirt places
+    it, and for what is no PCI device."""
+
+    model: str
+    has_vram: bool
+    address: PCIAddress | None
+
+
+@dataclass(frozen=True, slots=True)
+class Display:
+    """`ramfb`: what firmware and boot loader draw on."""
+
+    ramfb: bool
+
+
+def screen_of(devices: Devices, guest: Guest) -> Screen | None:
+    """None without graphics."""
+    if not devices.autoattachGraphicsDevice:
+        return None
+    if devices.video is not None:
+        model, has_vram = devices.video.type, True
+    elif guest.architecture == "arm64":
+        model, has_vram = "virtio", False
+    elif guest.is_efi:
+        model, has_vram = "bochs", False  # what EFI has a driver for, without the registers of a VGA
+    else:
+        model, has_vram = "vga", True
+    # ramfb is no PCI device; and arm64 has neither VGA nor, behind it, firmware that looks for one.
+    has_address = guest.architecture == "amd64" and model != "ramfb"
+    return Screen(model=model, has_vram=has_vram, address=SCREEN if has_address else None)
+
+
+def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Display]:
+    """The gpus that are displays, by the alias of their claim.
+
+    As KubeVirt has it: where no gpu says anything about a display, the first mediated device has one, with ramfb.
+    Otherwise each that says so: a mediated device with `display: {}`, a PCI device with `display: {enabled: true}`
+    alone. KubeVirt makes one also without graphics, and libvirt refuses it; here the first goes without, and one that
+    is asked for is refused. QEMU has one ramfb, also where the video device is one.
+    """
+    gpus = {gpu.name: gpu for gpu in devices.gpus}
+    has_ramfb = devices.video is not None and devices.video.type == "ramfb"
+    of_gpus = [claim for claim in claims if claim.entry.kind is EntryKind.GPU]
+    if not any(map(_asked, devices.gpus)):
+        first = next((claim for claim in of_gpus if isinstance(claim.device, UUID)), None)
+        if first is None or not devices.autoattachGraphicsDevice:
+            return {}
+        return {first.alias: Display(ramfb=not has_ramfb)}
+    displays: dict[str, Display] = {}
+    ramfb = ["video"] if has_ramfb else []
+    for claim in of_gpus:
+        asked = _asked(gpus[claim.entry.name])
+        if asked is None or not (isinstance(claim.device, UUID) if asked.enabled is None else asked.enabled):
+            continue
+        if not devices.autoattachGraphicsDevice:
+            raise UserError(
+                f"{claim.entry}: virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false; "
+                "expected display.enabled: false, or graphics"
+            )
+        displays[claim.alias] = Display(ramfb=asked.ramFB.enabled)
+        if asked.ramFB.enabled:
+            ramfb.append(str(claim.entry))
+    if len(ramfb) > 1:
+        raise UserError(
+            f"{' and '.join(ramfb)} would each be the ramfb, and a guest has one; "
+            "expected virtualGPUOptions.display.ramFB.enabled: false on all others"
+        )
+    return displays
+
+
+def _asked(gpu: GPU) -> Asked | None:
+    return gpu.virtualGPUOptions.display if gpu.virtualGPUOptions is not None else None

@@ -1,0 +1,29 @@
+"""The guest's tablets and keyboards."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from launcher.guest import Architecture
+from launcher.manifest.devices import Devices, Input
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestInput:
+    """`name` is the manifest's, None for what is there without its asking."""
+
+    type: Literal["tablet", "keyboard"]
+    bus: Literal["usb", "virtio"]
+    name: str | None = None
+
+
+def guest_inputs(devices: Devices, architecture: Architecture) -> tuple[GuestInput, ...]:
+    """The tablets; on arm64, whose machine has no PS/2, also what a screen needs."""
+    tablets = devices.inputs
+    if not tablets and devices.autoattachInputDevice:
+        tablets = (Input(name="default-0"),)
+    inputs = [GuestInput(type=tablet.type, bus=tablet.bus, name=tablet.name) for tablet in tablets]
+    if architecture == "arm64" and devices.autoattachGraphicsDevice:
+        if not tablets:
+            inputs.append(GuestInput(type="tablet", bus="usb"))
+        inputs.append(GuestInput(type="keyboard", bus="usb"))
+    return tuple(inputs)

@@ -1,0 +1,77 @@
+"""The guest, as far as its seats, its CPUs, its memory and its firmware are concerned, whoever describes it.
+
+A manifest describes one (launcher.manifest.guest), and so does a libvirt domain that somebody else has written. Seats,
+NUMA cells, pinning and the hole for BARs follow from a Guest and its claims; none of them reads a manifest.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+from launcher.confidentiality import Confidentiality
+
+#: Kubernetes' names.
+Architecture = Literal["amd64", "arm64"]
+
+#: How many cards a guest has seats for, numbered from 0.
+SEATS = 32
+# The annotations that say where cards sit. They are named in errors, also where the guest is not from a manifest.
+SEATS_OF = "gpu-launcher.dev/seats"
+TOPOLOGY = "gpu-launcher.dev/topology"
+TOPOLOGY_POLICY = "gpu-launcher.dev/topology-policy"
+
+_QEMU_ARCHITECTURES: Mapping[Architecture, str] = {"amd64": "x86_64", "arm64": "aarch64"}
+
+
+class CPUTopology(NamedTuple):
+    """Each at least 1."""
+
+    sockets: int
+    cores: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guest:
+    """`memory` is in bytes, and so is `page`, the size of the hugepages that it is in; None where it is in none.
+    `is_memfd`: it comes from memfd.
+
+    `has_own_cpus`: its vCPUs are pinned to CPUs of the pod's that are nobody else's, and so are `emulator_cpus` for
+    QEMU's other threads, one for each thread of `iothread_pool`, and `iothreads` are spread over what there is; the
+    pool's are counted among them. `realtime` are the vCPUs that are scheduled in real time. `passes_numa_through`: its
+    NUMA cells are the host's nodes that its CPUs are on.
+
+    `topology`: cards are in the cell of their NUMA node (numa), and behind the likes of the host's switches (mirror);
+    where that `is_strict`, a card that cannot be is refused. `seats` pins entries to seats, by their names.
+    """
+
+    memory: int
+    cpus: CPUTopology
+    architecture: Architecture = "amd64"
+    machine: str = "q35"
+    is_efi: bool = False
+    has_secure_boot: bool = False
+    confidentiality: Confidentiality | None = None
+    page: int | None = None
+    is_memfd: bool = False
+    has_own_cpus: bool = False
+    emulator_cpus: int = 0
+    iothreads: int = 0
+    iothread_pool: int = 0
+    realtime: tuple[int, ...] = ()
+    passes_numa_through: bool = False
+    topology: Literal["none", "numa", "mirror"] = "none"
+    is_strict: bool = False
+    seats: Mapping[str, int] = field(default_factory=dict)
+    allows_emulation: bool = False
+    reports_free_pages: bool = True
+    has_transitional_virtio: bool = False
+
+    @property
+    def vcpus(self) -> int:
+        return self.cpus.sockets * self.cpus.cores * self.cpus.threads
+
+    @property
+    def qemu_architecture(self) -> str:
+        """QEMU's and libvirt's name of it: x86_64."""
+        return _QEMU_ARCHITECTURES[self.architecture]
