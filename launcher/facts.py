@@ -22,6 +22,20 @@ class BlockSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodInterface:
+    """What Multus has attached to the pod for a network: `device`, the interface's name there, empty for none.
+
+    `has_address`: an IP address, by which the pod can speak there. `is_tap`: the other end is a process's that opens
+    it. `function`: the virtual function that it is.
+    """
+
+    device: str
+    has_address: bool = False
+    is_tap: bool = False
+    function: PCIAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None where they are not known.
 
@@ -31,6 +45,7 @@ class Facts:
     `block`: the names of the volumes whose claim is a block device, and not a file system with a file in it.
     `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
     `block_sizes`: by volume, for disks that match those of their volume.
+    `pod_interfaces`: by network, what Multus has attached to the pod; None where that is not known.
     """
 
     kvm: bool = True
@@ -41,6 +56,7 @@ class Facts:
     block: frozenset[str] = frozenset()
     raw_images: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)
+    pod_interfaces: Mapping[str, PodInterface] | None = None
 
 
 def read_block_sizes(setting: str) -> tuple[str, BlockSizes]:

@@ -1,9 +1,10 @@
-"""What a manifest asks of its network that only tunes it, and that passt cannot do."""
+"""What a manifest asks of its network, and gets otherwise or not at all; the guest starts all the same."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from launcher.checks.finding import Finding, warning
 from launcher.manifest.devices import Devices
+from launcher.network.attachments import PROTOCOLS, Attached, Passt
 
 _DEVICES = "spec.domain.devices"
 
@@ -26,3 +27,18 @@ def not_tuned(devices: Devices) -> Iterator[Finding]:
                     "passt's DHCP server has no such option",
                     "set it in the guest, with cloud-init for example, or leave it out",
                 )
+
+
+def reached_elsewhere(cards: Iterable[Attached]) -> Iterator[Finding]:
+    """A warning for each card whose ports, which are listed, reach the guest at an earlier one."""
+    for card in cards:
+        listed = card.to.forwards.listed if isinstance(card.to, Passt) else None
+        if listed is None or not isinstance(card.to, Passt):
+            continue
+        if any(card.to.forwards.ranges(protocol) != listed.get(protocol, ()) for protocol in PROTOCOLS):
+            yield warning(
+                f"interface {card.interface.name!r}",
+                "lists ports that an earlier interface has: whichever of the pod's addresses they come to, they reach "
+                "the guest there",
+                "list the ports of each interface, each port once",
+            )

@@ -7,8 +7,10 @@ from launcher.commands.answers import clear
 from launcher.commands.options import refuse_other_volumes
 from launcher.cpus.host import cpuset_of_flag
 from launcher.errors import UserError
-from launcher.facts import BlockSizes, Facts, read_block_sizes
+from launcher.facts import BlockSizes, Facts, PodInterface, read_block_sizes
 from launcher.manifest.reading import read_manifest
+from launcher.manifest.spec import Spec
+from launcher.network.multus import attached_to_the_pod, read_status
 from launcher.starting.elsewhere import Elsewhere
 from launcher.starting.pod import pod_of
 from launcher.starting.start import Start, start_of
@@ -28,6 +30,7 @@ def offline(
     block_size: list[str] | None,
     cpuset: str | None,
     libvirt: str | None,
+    network_status: Path | None,
 ) -> Start:
     """Return what would be started, with its warnings said; raise what keeps it from that."""
     version = parse_version(libvirt) if libvirt is not None else None
@@ -41,10 +44,21 @@ def offline(
         block=frozenset(block_volume or []),
         raw_images=frozenset(raw_image or []),
         block_sizes=sizes,
+        pod_interfaces=_pod_interfaces(vmi.spec, network_status),
     )
     start = start_of(vmi, pod, Elsewhere(given=given, libvirt=version))
     clear(start)
     return start
+
+
+def _pod_interfaces(spec: Spec, file: Path | None) -> Mapping[str, PodInterface] | None:
+    if file is None:
+        return None
+    try:
+        text = file.read_text(errors="replace")
+    except OSError as error:
+        raise UserError(f"--network-status {file}: {error.strerror}") from error
+    return attached_to_the_pod(spec, read_status(text, f"--network-status {file}"))
 
 
 def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:

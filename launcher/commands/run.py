@@ -11,7 +11,6 @@ from launcher.commands.options import Emulation
 from launcher.domain import domain_name, socket_directory
 from launcher.errors import UserError
 from launcher.manifest.reading import read_manifest
-from launcher.network.attachments import attached
 from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, root_of
@@ -84,7 +83,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
         grace=vmi.spec.terminationGracePeriodSeconds,
         paused=vmi.spec.startStrategy == "Paused",
         control=control,
-        passt=script(attached(vmi.spec)),
+        passt=script(start.network_cards),
     )
 
 

@@ -1,4 +1,5 @@
-"""<interface>: the guest's network cards, which passt connects to the pod's network without privileges.
+"""<interface>: the guest's network cards, which passt connects to the pod's networks without privileges, or a tap that
+a CNI has made.
 
 https://libvirt.org/formatdomain.html#userspace-connection-using-passt; KubeVirt writes vhostuser where this writes
 user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared.
@@ -12,7 +13,7 @@ from lxml.etree import _Element as Element
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest import Guest
 from launcher.manifest.interfaces import Interface
-from launcher.network.attachments import PROTOCOLS, Attached, Forwards, GuestAddress, Protocol
+from launcher.network.attachments import PROTOCOLS, Attached, Forwards, GuestAddress, Passt, Protocol, Range, Tap
 
 
 def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
@@ -22,11 +23,10 @@ def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
     element = E.interface(
         E.mac(address=wanted.macAddress or _mac(wanted, uuid)),
         E.model(type=virtio_model(guest) if is_virtio else wanted.model),
-        E.backend(type="passt"),
+        *([] if isinstance(card.to, Tap) else [E.backend(type="passt")]),
         *(virtio_driver(guest) if is_virtio else []),
-        *(_ip(address) for address in card.to.addresses),
-        *_forwarded(card.to.forwards),
-        type="user",
+        *(_tap(card.to) if isinstance(card.to, Tap) else _passt(card.to)),
+        type="ethernet" if isinstance(card.to, Tap) else "user",
     )
     if wanted.state == "down":
         element.append(E.link(state="down"))
@@ -42,6 +42,19 @@ def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
     return element
 
 
+def _tap(to: Tap) -> list[Element]:
+    """Return the tap that is there already: managed='no' has libvirt leave its address and state alone."""
+    return [E.target(dev=to.device, managed="no")]
+
+
+def _passt(to: Passt) -> list[Element]:
+    return [
+        *([E.source(dev=to.device)] if to.device is not None else []),
+        *(_ip(address) for address in to.addresses),
+        *_forwarded(to.forwards),
+    ]
+
+
 def _ip(address: GuestAddress) -> Element:
     """Return the guest's address. libvirt refuses a prefix of IPv6 there, since passt has none."""
     if address.subnet.version == 6:
@@ -50,7 +63,7 @@ def _ip(address: GuestAddress) -> Element:
 
 
 def _forwarded(forwards: Forwards) -> list[Element]:
-    """Return <portForward> for the ports that are listed, or for all, which is one without a range."""
+    """Return <portForward> for the ports of each protocol, one without a range for all of them."""
     return [
         E.portForward(*_ranges(forwards, protocol), proto=protocol.lower())
         for protocol in PROTOCOLS
@@ -60,11 +73,13 @@ def _forwarded(forwards: Forwards) -> list[Element]:
 
 def _ranges(forwards: Forwards, protocol: Protocol) -> list[Element]:
     if forwards.are_all:
-        return []
-    return [
-        E.range(start=str(start), **({"end": str(end)} if end != start else {}))
-        for start, end in forwards.ranges(protocol)
-    ]
+        return [_range(ports, exclude="yes") for ports in forwards.elsewhere.get(protocol, ())]
+    return [_range(ports) for ports in forwards.ranges(protocol)]
+
+
+def _range(ports: Range, **attributes: str) -> Element:
+    start, end = ports
+    return E.range(start=str(start), **({"end": str(end)} if end != start else {}), **attributes)
 
 
 def _mac(interface: Interface, uuid: UUID) -> str:

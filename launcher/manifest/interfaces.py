@@ -7,15 +7,19 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from launcher.manifest.disks import BootOrder
-from launcher.manifest.objects import Ignored, Items, Object, Refused
-from launcher.manifest.scalars import AliasName, Text, first_twice, shown
+from launcher.manifest.objects import Below, Ignored, Items, Object, Refused
+from launcher.manifest.scalars import AliasName, Matching, Text, first_twice, shown
 from program.errors import Nonsense
 
 #: How an interface is connected. `passt` stands for all of its names.
-BindingMethod = Literal["masquerade", "bridge", "passt"]
+BindingMethod = Literal["masquerade", "bridge", "passt", "sriov"]
 
+_DNS_NAME = "[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _REMOVED = ("KubeVirt removed it as well", "write `masquerade: {}` instead")
-_SECONDARY = ("secondary networks need KubeVirt's handler", "use the pod's network, `pod: {}`")
+_CLAIMED = (
+    "network devices by DRA are an alpha of KubeVirt's",
+    "use multus, or request the function as a hostDevice by claimName",
+)
 
 
 def _mac(value: Any) -> str:
@@ -69,6 +73,10 @@ class Bridge(Object):
 
 class Passt(Object):
     pass
+
+
+class SRIOV(Object):
+    """A virtual function that Multus attaches to the pod, as a PCI device of the guest's."""
 
 
 def _plugin(name: str) -> str:
@@ -143,10 +151,7 @@ class Interface(Object):
     binding: Binding | None = None
     slirp: Annotated[None, Refused(*_REMOVED)] = None
     macvtap: Annotated[None, Refused(*_REMOVED)] = None
-    sriov: Annotated[
-        None,
-        Refused("its address comes from Multus by way of KubeVirt", "request the virtual function as a hostDevice"),
-    ] = None
+    sriov: SRIOV | None = None
     pciAddress: Annotated[None, Refused("guest addresses are gpu-launcher's and libvirt's", "leave it out")] = None
     dhcpOptions: DHCPOptions | None = None
     tag: Annotated[Any, Ignored("tags are for the config drive's device metadata, which is not written")] = None
@@ -154,13 +159,17 @@ class Interface(Object):
     @property
     def method(self) -> BindingMethod:
         """How it is connected, by its first name."""
-        return "masquerade" if self.masquerade is not None else "bridge" if self.bridge is not None else "passt"
+        if self.masquerade is not None:
+            return "masquerade"
+        if self.bridge is not None:
+            return "bridge"
+        return "sriov" if self.sriov is not None else "passt"
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         methods = [
             method
-            for method in ("masquerade", "bridge", "passt", "passtBinding", "binding")
+            for method in ("masquerade", "bridge", "passt", "passtBinding", "binding", "sriov")
             if getattr(self, method) is not None
         ]
         if not methods:
@@ -168,6 +177,12 @@ class Interface(Object):
         if len(methods) > 1:
             raise Nonsense(
                 f"is connected in {len(methods)} ways, {' and '.join(methods)}", "leave all but one of them out"
+            )
+        if self.sriov is not None and self.bootOrder is not None:
+            raise Below("bootOrder", "is of a virtual function, which nobody boots from", "leave it out")
+        if self.sriov is not None and self.state == "down":
+            raise Below(
+                "state", "is down, and a virtual function's link is the network's", "write absent, or leave it out"
             )
         forwarded = [(port.protocol, port.port) for port in self.ports]
         names = [port.name for port in self.ports if port.name is not None]
@@ -189,22 +204,43 @@ class PodNetwork(Object):
     vmIPv6NetworkCIDR: IPv6Subnet = IPv6Network("fd10:0:2::/120")
 
 
+class MultusNetwork(Object):
+    """A NetworkAttachmentDefinition; with `default` it is in place of the pod's network."""
+
+    networkName: Annotated[
+        Text,
+        Matching(
+            f"({_DNS_NAME}/)?{_DNS_NAME}",
+            "is no NetworkAttachmentDefinition",
+            "expected its name, or its namespace and name like lab/vlan-7",
+        ),
+    ]
+    default: bool = False
+
+
 class Network(Object):
     name: AliasName
     pod: PodNetwork | None = None
-    multus: Annotated[None, Refused(*_SECONDARY)] = None
-    resourceClaim: Annotated[None, Refused(*_SECONDARY)] = None
+    multus: MultusNetwork | None = None
+    resourceClaim: Annotated[None, Refused(*_CLAIMED)] = None
+
+    @property
+    def is_pods(self) -> bool:
+        """Whether it is the network that every pod has."""
+        return self.multus is None or self.multus.default
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.pod is None:
-            raise Nonsense("says nothing of what it is", "write `pod: {}`")
+        if self.pod is None and self.multus is None:
+            raise Nonsense("says nothing of what it is", "write `pod: {}`, or multus with a networkName")
+        if self.pod is not None and self.multus is not None:
+            raise Nonsense("is pod and multus at once", "leave one of them out")
         return self
 
 
 def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, ...]) -> None:
-    """Raise Nonsense unless each interface has the network of its name, each network its interface, and there is at
-    most one."""
+    """Raise Nonsense unless each interface has the network of its name and can be connected to it, each network its
+    interface, and the pod's network is there once."""
     names = [interface.name for interface in interfaces]
     for name in names:
         if name not in {network.name for network in networks}:
@@ -225,6 +261,17 @@ def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, .
                 "own",
                 "leave vmNetworkCIDR and vmIPv6NetworkCIDR out, or write `masquerade: {}`",
             )
-    if len(networks) > 1:
-        both = " and ".join(repr(network.name) for network in networks)
+        if network.pod is None and interface.method == "masquerade":
+            raise Nonsense(
+                f"the interface {network.name!r} is masqueraded, and its network is not `pod: {{}}`",
+                "write `bridge: {}`, or `sriov: {}` for a virtual function",
+            )
+        if network.is_pods and interface.method == "sriov":
+            raise Nonsense(
+                f"the interface {network.name!r} is a virtual function, and its network is the pod's",
+                "expected multus with a networkName in networks",
+            )
+    pods = [network for network in networks if network.is_pods]
+    if len(pods) > 1:
+        both = " and ".join(repr(network.name) for network in pods)
         raise Nonsense(f"the networks {both} are all the pod's, which is one", "leave all but one of them out")

@@ -7,7 +7,7 @@ pod's, which is not in its subnet. So what libvirt finds first is a script of a 
 
 from collections.abc import Iterable
 
-from launcher.network.attachments import Attached
+from launcher.network.attachments import Attached, Passt
 
 _SCRIPT = """\
 #!/bin/sh
@@ -28,8 +28,8 @@ def script(cards: Iterable[Attached]) -> str | None:
     --no-map-gw: passt would take a guest to the pod's loopback by the gateway's address, where only the pod's own
     containers are meant to be. The gateways are for the one card that is given addresses.
     """
-    cards = tuple(cards)
-    if not cards:
+    by_passt = [card.to for card in cards if isinstance(card.to, Passt)]
+    if not by_passt:
         return None
-    options = " ".join(f"--gateway {address.gateway}" for card in cards for address in card.to.addresses)
+    options = " ".join(f"--gateway {address.gateway}" for to in by_passt for address in to.addresses)
     return _SCRIPT.format(gateways=_GATEWAYS.format(options=options) if options else "")

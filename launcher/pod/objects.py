@@ -91,7 +91,7 @@ def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) 
     mounted = mounts(spec, guest, vm.name, block)
     devices = volume_devices(mounted)
     metadata = _metadata(vm.name, given, vm)
-    metadata["annotations"] = {**annotations(vm), MEMORY: explained(needed)}
+    metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
     container: Object = {
         "name": _CONTAINER,
         "image": image,

@@ -4,6 +4,7 @@ from typing import Any
 
 from launcher.errors import UserError
 from launcher.manifest.spec import Metadata, Spec
+from launcher.network import multus
 from launcher.pod.plain import plain
 
 _SPEC = (
@@ -46,13 +47,18 @@ def labels(metadata: Metadata) -> dict[str, str]:
     return {**ours, **metadata.labels}
 
 
-def annotations(metadata: Metadata) -> dict[str, str]:
-    """The VM's."""
+def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:
+    """The VM's, and those that have Multus attach its networks."""
     annotations = {}
+    ours = multus.annotations(spec)
     for name, value in metadata.annotations.given.items():
         if value is None or name == _KUBECTLS:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):
             raise UserError(f"metadata.annotations: {name!r} is {value!r}; expected text, write it in quotes")
+        if name in ours:
+            raise UserError(
+                f"metadata.annotations: {name} is made of spec.networks, which has multus; leave one of them out"
+            )
         annotations[name] = value
-    return annotations
+    return {**annotations, **ours}

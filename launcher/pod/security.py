@@ -11,7 +11,7 @@ from typing import Any
 from launcher import paths
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
-from launcher.network.attachments import PROTOCOLS, attached
+from launcher.network.attachments import PROTOCOLS, Passt, attached
 from launcher.pod.memory import is_locked
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
@@ -44,7 +44,7 @@ def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
 def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
     """The container's `securityContext`."""
     added = _capabilities(spec, guest, block)
-    has_passt = bool(spec.domain.devices.connected)
+    has_passt = bool(attached(spec))
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
     return {
@@ -107,7 +107,8 @@ def _sysctls(spec: Spec) -> dict[str, str]:
     if not cards:
         return {}
     sysctls = {"net.ipv4.ping_group_range": f"{_QEMU} {_QEMU}"}  # passt sends the guest's pings
-    ranges = [ports for card in cards for protocol in PROTOCOLS for ports in card.to.forwards.ranges(protocol)]
-    if min(start for start, _ in ranges) < _FIRST_FREE_PORT:
+    by_passt = [card.to.forwards for card in cards if isinstance(card.to, Passt)]
+    ranges = [ports for forwards in by_passt for protocol in PROTOCOLS for ports in forwards.ranges(protocol)]
+    if any(start < _FIRST_FREE_PORT for start, _ in ranges):
         sysctls["net.ipv4.ip_unprivileged_port_start"] = "0"
     return dict(sorted(sysctls.items()))

@@ -1,6 +1,9 @@
 from pathlib import Path
 
-from launcher.checks.tuning import not_tuned
+from launcher.checks.tuning import not_tuned, reached_elsewhere
+from launcher.manifest.reading import read_manifest
+from launcher.network.attachments import attached
+from tests.launcher.cases import case
 from tests.launcher.network.vms import vmi_of
 
 QUEUES = "      networkInterfaceMultiqueue: true\n"
@@ -21,3 +24,9 @@ def test_nothing_is_said_of_a_card_that_is_not_there(tmp_path: Path) -> None:
     assert list(not_tuned(vmi_of(tmp_path, None, devices=QUEUES).spec.domain.devices)) == []
     absent = vmi_of(tmp_path, f"masquerade: {{}}, state: absent, {options}", devices=QUEUES)
     assert list(not_tuned(absent.spec.domain.devices)) == []
+
+
+def test_ports_that_an_earlier_card_has_are_said() -> None:
+    cards = attached(read_manifest(case("networks-untold").vm).spec)
+    assert [finding.subject for finding in reached_elsewhere(cards)] == ["interface 'nine'"]
+    assert list(reached_elsewhere(attached(read_manifest(case("networks").vm).spec))) == []
