@@ -6,12 +6,14 @@ import gc
 # at the end, takes a third of the time of `render`. The part of `run` that stays turns collection on again.
 gc.disable()
 
-from launcher.running.supervise import hold_signals  # noqa: E402
+import sys  # noqa: E402
 
-hold_signals()
+if sys.argv[1:2] == ["run"]:
+    from launcher.running.supervise import hold_signals
+
+    hold_signals()
 
 import os  # noqa: E402
-import sys  # noqa: E402
 from typing import Any  # noqa: E402
 
 from program.entry import ends_with  # noqa: E402
@@ -35,11 +37,14 @@ def _command() -> Any:
 def _run() -> int:
     """`run` is three processes, forked before the imports that only the next one needs (docs/decisions/0022): this one
     stays to supervise, its worker stays with libvirt, and the worker's child makes the plan and ends."""
+    from launcher.running.grace import grace_in
+    from launcher.running.readiness import forget_ready
     from launcher.running.supervise import supervise
     from launcher.running.user import asked_for, become
 
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)
+    forget_ready(sys.argv[2:])
     place = os.memfd_create("plan")
 
     def work() -> int:
@@ -55,7 +60,7 @@ def _run() -> int:
 
         tidy(place, forget)
 
-    return supervise(work, tidy)
+    return supervise(work, tidy, lambda: grace_in(place))
 
 
 if __name__ == "__main__":

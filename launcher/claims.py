@@ -12,11 +12,12 @@ from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
 
-from launcher.errors import UserError
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.host import Host
 from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
+from program.errors import UserError
+from program.problem import Problem
 
 #: What a device is known by: a function's address, a mediated device's UUID, a USB device's numbers.
 DeviceID = PCIAddress | UUID | USBAddress
@@ -101,6 +102,17 @@ class LeftOver:
     variable: str
     devices: tuple[DeviceID, ...]
 
+    @property
+    def problem(self) -> Problem:
+        names = ", ".join(map(str, self.devices))
+        fix = "list an entry for each, or let the pod request fewer of its resource"
+        if isinstance(self.devices[0], USBAddress):
+            # KubeVirt's plugin gives all devices of a resource with several selectors for one request.
+            fix = "an entry gets one USB device, so give each a resource of its own"
+        return Problem(
+            self.variable, f"has {names} left over: no entry of gpus or hostDevices asks for what the pod holds", fix
+        )
+
 
 _NOTHING: Mapping[Allocated, DeviceID] = MappingProxyType({})
 
@@ -159,18 +171,19 @@ def claim(
         for pool in by_variable.values()
         if (left := tuple(device for device in pool.devices if device not in given))
     )
-    asked = {variable(resource, kind) for resource in pools for kind in Kind}
+    requested = {variable(resource, kind) for resource in pools for kind in Kind}
     return Claimed(
         claims=tuple(claims[entry] for entry in wanted if entry in claims),
-        left_over=(*left_over, *_unasked(environ, asked)),
+        left_over=(*left_over, *_unasked(environ, requested)),
         unmet=unmet,
     )
 
 
 def _given_twice(entry: Entry, device: DeviceID, first: Entry) -> UserError:
     return UserError(
-        f"{entry} is {entry.wants}, which was given {device}, and so was {first.wants}, {first}; "
-        "expected each device once: the DRA driver's log says why"
+        entry,
+        f"is {entry.wants}, which was given {device}, and so was {first.wants}, {first}",
+        "expected each device once: the DRA driver's log says why",
     )
 
 
@@ -188,25 +201,27 @@ class _Pool:
         cls, entry: Entry, resource: str, wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None
     ) -> "_Pool":
         """The pool of the entry's resource; `entry` is the first that draws on it."""
-        found = [kind for kind in Kind if variable(resource, kind) in environ]
-        if len(found) > 1:
-            names = " and ".join(variable(resource, kind) for kind in found)
+        kinds = [kind for kind in Kind if variable(resource, kind) in environ]
+        if len(kinds) > 1:
+            names = " and ".join(variable(resource, kind) for kind in kinds)
             raise UserError(
-                f"{entry} asks for {resource}, which has both {names}; "
-                "expected one device plugin to serve a resource, so that one of them is set"
+                entry,
+                f"asks for {resource}, which has both {names}",
+                "expected one device plugin to serve a resource, so that one of them is set",
             )
-        if not found:
+        if not kinds:
             name = variable(resource)
             raise UserError(
-                f"{entry} asks for {resource}, but {name} is not set; "
+                entry,
+                f"asks for {resource}, but {name} is not set",
                 f"expected the pod to request {resource} and its device plugin to set the variable "
-                f"(offline: --env {name}=0000:41:00.0)"
+                f"(offline: --env {name}=0000:41:00.0)",
             )
-        (kind,) = found
+        (kind,) = kinds
         name = variable(resource, kind)
         if kind is Kind.USB and entry.kind is EntryKind.GPU:
             raise UserError(
-                f"{entry} asks for {resource}, but {name} is set: it is a USB device; list it under hostDevices"
+                entry, f"asks for {resource}, but {name} is set: it is a USB device", "list it under hostDevices"
             )
         # Two resources can share a variable; what counts is who draws on it.
         drawing = sum(1 for other in wanted if isinstance(other.wants, str) and variable(other.wants, kind) == name)
@@ -216,29 +231,34 @@ class _Pool:
             devices = cards(decode(name, environ[name]), wanted=drawing, same_card=_same_card(host))
         except InvalidValue as error:
             raise UserError(
-                f"{entry} asks for {resource}, but {error}; the log of the plugin that serves {resource} may say why"
+                entry,
+                f"asks for {resource}, but {error}",
+                f"the log of the plugin that serves {resource} may say why",
             ) from error
         return cls(resource, name, devices, drawing)
 
     def next(self, entry: Entry, given: set[DeviceID]) -> DeviceID:
         if not self.devices:
             raise UserError(
-                f"{entry} asks for {self.resource}, but {self.variable} is empty; "
-                "expected at least one address: the device plugin allocated nothing, its log says why"
+                entry,
+                f"asks for {self.resource}, but {self.variable} is empty",
+                "expected at least one address: the device plugin allocated nothing, its log says why",
             )
         for device in self.devices:
             if device not in given:
                 return device
         if len(self.devices) >= self.wanted:
             raise UserError(
-                f"{entry} asks for {self.resource}, but all that {self.variable} has "
-                f"({', '.join(map(str, self.devices))}) was given to other entries; "
-                "expected each device under one resource, or by one request of DRA's"
+                entry,
+                f"asks for {self.resource}, but all that {self.variable} has "
+                f"({', '.join(map(str, self.devices))}) was given to other entries",
+                "expected each device under one resource, or by one request of DRA's",
             )
         raise UserError(
-            f"{entry} asks for {self.resource}, but {self.variable} is exhausted: {self.wanted} entries draw on its "
-            f"{len(self.devices)} ({', '.join(map(str, self.devices))}); "
-            f"expected the pod to request {self.wanted} of {self.resource}"
+            entry,
+            f"asks for {self.resource}, but {self.variable} is exhausted: {self.wanted} entries draw on its "
+            f"{len(self.devices)} ({', '.join(map(str, self.devices))})",
+            f"expected the pod to request {self.wanted} of {self.resource}",
         )
 
 
@@ -254,10 +274,10 @@ def _same_card(host: Host | None) -> Callable[[PCIAddress, PCIAddress], bool]:
     return same_card
 
 
-def _unasked(environ: Mapping[str, str], asked: set[str]) -> tuple[LeftOver, ...]:
-    """Variables of the contract that no entry draws on at all, and that hold devices."""
-    found = []
-    for name in sorted(environ.keys() - asked):
+def _unasked(environ: Mapping[str, str], requested: set[str]) -> tuple[LeftOver, ...]:
+    """Return the variables of the contract that no entry draws on at all, and that hold devices."""
+    left_over = []
+    for name in sorted(environ.keys() - requested):
         kind = next((kind for kind in Kind if name.startswith(f"{kind}_")), None)
         if kind is None:
             continue
@@ -266,5 +286,5 @@ def _unasked(environ: Mapping[str, str], asked: set[str]) -> tuple[LeftOver, ...
         except InvalidValue:
             continue  # nobody asked for it, so it need not be ours
         if devices:
-            found.append(LeftOver(name, devices))
-    return tuple(found)
+            left_over.append(LeftOver(name, devices))
+    return tuple(left_over)

@@ -39,6 +39,7 @@ from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole
+from launcher.manifest.devices import Devices
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
@@ -61,19 +62,8 @@ def domain_element(
     hole: Hole | None = None,
 ) -> Element:
     """The whole domain, as its root element. `guest` and `devices` are what `vmi` makes of them."""
-    domain, cells = vmi.spec.domain, layout.cells
-    uuid = domain_uuid(vmi)
-    sockets = str(socket_directory(vmi))
-    chassis = _template().render(
-        type="kvm" if facts.kvm else "qemu",
-        name=domain_name(vmi.metadata),
-        uuid=uuid,
-        memory=guest.memory,
-        vcpus=guest.vcpus,
-        arch=guest.qemu_architecture,
-        machine=guest.machine,
-    )
-    root = etree.fromstring(chassis, _PARSER)
+    domain, cells, uuid = vmi.spec.domain, layout.cells, domain_uuid(vmi)
+    root = _chassis(domain_name(vmi.metadata), uuid, guest, facts)
     os = root.find("os")
     assert os is not None, "the template has <os>"
     firmware.boot(vmi.spec, guest, vmi.metadata.name, os)
@@ -91,21 +81,43 @@ def domain_element(
             *lifecycle.on_crash(domain.devices.panicDevices),
             E.devices(
                 *controllers.root_complex(hole),
-                *map(controllers.bridge, layout.bridges),
-                *controllers.controllers(guest, devices),
-                *controllers.placeholders(guest, layout),
-                *(disks.disk(disk, guest, has_many_queues=domain.devices.blockMultiQueue) for disk in devices.disks),
-                *(interfaces.interface(card, guest, uuid) for card in devices.network_cards),
-                *consoles.consoles(domain.devices, sockets),
-                *graphics.graphics(devices.screen, sockets),
-                *peripherals.peripherals(domain.devices, devices.inputs, guest),
-                *hostdev.hostdevs(layout.seats, devices.displays, devices.usb),
+                *_devices(domain.devices, guest, layout, devices, uuid, str(socket_directory(vmi))),
             ),
             *security.launch_security(domain.launchSecurity),
             *commandline.command_line(guest, hole),
         ]
     )
     return root
+
+
+def _chassis(name: str, uuid: UUID, guest: Guest, facts: Facts) -> Element:
+    text = _template().render(
+        type="kvm" if facts.kvm else "qemu",
+        name=name,
+        uuid=uuid,
+        memory=guest.memory,
+        vcpus=guest.vcpus,
+        arch=guest.qemu_architecture,
+        machine=guest.machine,
+    )
+    return etree.fromstring(text, _PARSER)
+
+
+def _devices(
+    asked: Devices, guest: Guest, layout: Layout, devices: GuestDevices, uuid: UUID, sockets: str
+) -> list[Element]:
+    """All but bus 0, in libvirt's order. `asked` is what the manifest has of them; `sockets` is a directory."""
+    return [
+        *map(controllers.bridge, layout.bridges),
+        *controllers.controllers(guest, devices),
+        *controllers.placeholders(guest, layout),
+        *(disks.disk(disk, guest, has_many_queues=asked.blockMultiQueue) for disk in devices.disks),
+        *(interfaces.interface(card, guest, uuid) for card in devices.network_cards),
+        *consoles.consoles(asked, sockets),
+        *graphics.graphics(devices.screen, sockets),
+        *peripherals.peripherals(asked, devices.inputs, guest),
+        *hostdev.hostdevs(layout.seats, devices.displays, devices.usb),
+    ]
 
 
 def domain_name(metadata: Metadata) -> str:

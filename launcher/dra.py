@@ -7,41 +7,43 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from launcher.claims import DeviceID, Entry, Request
-from launcher.errors import UserError
 from launcher.manifest.hostdevices import ResourceClaim
 from pci.device_metadata import IN_CONTAINER, SUFFIX, InvalidMetadata, decode, of_claim, of_template
+from program.errors import UserError
 
 
 def read_allocated(
     entries: Iterable[Entry], claims: tuple[ResourceClaim, ...], directory: Path | None
 ) -> Mapping[Request, DeviceID]:
-    """The device of each entry that is a request. `directory` holds the files; None where there is none.
+    """Return the device of each entry that is a request. `directory` holds the files; None where there is none.
 
     UserError, naming entry, claim, request and path, for a file that is missing or does not name one device.
     """
     by_name = {claim.name: claim for claim in claims}
-    found: dict[Request, DeviceID] = {}
+    devices: dict[Request, DeviceID] = {}
     for entry in entries:
         request = entry.wants
         if not isinstance(request, Request):
             continue
         if directory is None:
             raise UserError(
-                f"{entry} is {request}: what DRA gave for it is not known; "
-                f"expected --dra DIR, a copy of the pod's {IN_CONTAINER}"
+                entry,
+                f"is {request}, and what DRA gave for that is not known",
+                f"expected --dra DIR, a copy of the pod's {IN_CONTAINER}",
             )
         path = _directory(directory, by_name[request.claim], request)
         try:
             path = _file(path)
-            found[request] = decode(_text(path), request.name)
-        except InvalidMetadata as wrong:
-            raise UserError(f"{entry} is {request}, but {path}: {wrong}") from wrong
+            devices[request] = decode(_text(path), request.name)
+        except InvalidMetadata as invalid:
+            raise UserError(entry, f"is {request}, but {path}: {invalid.wrong}", invalid.fix) from invalid
         except OSError as error:
             raise UserError(
-                f"{entry} is {request}, but {path}: {error.strerror}; expected a DRA driver's file *{SUFFIX} there: "
-                "its driver has to publish device metadata (KEP-5304)"
+                entry,
+                f"is {request}, but {path}: {error.strerror}",
+                f"expected a file *{SUFFIX} there, which DRA drivers write that publish device metadata (KEP-5304)",
             ) from error
-    return found
+    return devices
 
 
 def _directory(directory: Path, claim: ResourceClaim, request: Request) -> Path:
@@ -54,7 +56,7 @@ def _file(directory: Path) -> Path:
     names = sorted(entry.name for entry in directory.iterdir() if entry.name.endswith(SUFFIX))
     if len(names) != 1:
         raise InvalidMetadata(
-            f"has {', '.join(names) or 'no file'}; expected one file *{SUFFIX}: a request of one driver"
+            f"has {', '.join(names) or 'no file'}", f"expected one file *{SUFFIX}: a request of one driver"
         )
     return directory / names[0]
 

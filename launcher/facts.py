@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pci.address import PCIAddress
 from pci.host import BAR
 from pci.processors import UNKNOWN, Processors
+from program.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,7 @@ class Facts:
     passed on, by their address on the host, where they are known.
     `block`: the names of the volumes whose claim is a block device, and not a file system with a file in it.
     `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
+    `no_direct_io`: the names of the volumes with a file on a file system that does not take O_DIRECT.
     `block_sizes`: by volume, for disks that match those of their volume.
     `pod_interfaces`: by network, what Multus has attached to the pod; None where that is not known.
     """
@@ -55,15 +57,19 @@ class Facts:
     bars: Mapping[PCIAddress, tuple[BAR, ...]] = field(default_factory=dict)
     block: frozenset[str] = frozenset()
     raw_images: frozenset[str] = frozenset()
+    no_direct_io: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)
     pod_interfaces: Mapping[str, PodInterface] | None = None
 
 
 def read_block_sizes(setting: str) -> tuple[str, BlockSizes]:
-    """`NAME=LOGICAL/PHYSICAL/DISCARD`, or `NAME=SIZE` where they are one; ValueError for anything else."""
-    name, _, said = setting.partition("=")
-    sizes = said.split("/")
+    """Read `NAME=LOGICAL/PHYSICAL/DISCARD`, or `NAME=SIZE` if they are one; UserError for anything else."""
+    name, _, numbers = setting.partition("=")
+    sizes = numbers.split("/")
     if not name or len(sizes) not in (1, 3) or not all(size.isascii() and size.isdigit() for size in sizes):
-        raise ValueError(f"{setting}: expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes, like data=512/4096/4096")
-    numbers = [int(size) for size in sizes] * (3 // len(sizes))
-    return name, BlockSizes(*numbers)
+        raise UserError(
+            f"--block-size {setting}",
+            "is no volume's block sizes",
+            "expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes, like data=512/4096/4096",
+        )
+    return name, BlockSizes(*[int(size) for size in sizes] * (3 // len(sizes)))

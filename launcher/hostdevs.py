@@ -28,8 +28,8 @@ class Card:
     """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or another
     card of the claimed one's unit.
 
-    `functions` is empty for a mediated and for a USB device. `missing` says, in words that follow "gpu 'gpu1': ", why
-    the card may not be whole: its companions were not looked for, not found, or not readable. None where it is whole.
+    `functions` is empty for a mediated and for a USB device. `missing` says, in words that go after the entry's name,
+    why the card may not be whole: its companions were not looked for, not found, or not readable. None if it is whole.
     """
 
     claim: Claim

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Literal, NamedTuple, Protocol
 
-from launcher.errors import Refusal, UserError
+from program.errors import Refusal, UserError
+from program.problem import Problem
 
 #: major, minor, micro
 Version = tuple[int, int, int]
@@ -30,8 +31,14 @@ class Newer(NamedTuple):
     field: str
     program: Literal["libvirt", "QEMU"] = "libvirt"
 
-    def __str__(self) -> str:
-        return f"{self.element} of {self.field} needs {self.program} {shown(self.since)}"
+    def problem(self, version: Version | None) -> Problem:
+        """Return what is wrong where the program is older, or None is known of it."""
+        needs = f"{self.element} needs {self.program} {shown(self.since)}"
+        return Problem(
+            self.field,
+            needs if version is None else f"{needs}, and this is {shown(version)}",
+            f"take a newer {self.program}, as gpu-launcher's image has it, or leave out what asks for it",
+        )
 
 
 NEWER = (
@@ -80,22 +87,24 @@ def newer_elements(domain: Tree, table: Iterable[Newer] = NEWER) -> tuple[Newer,
     return tuple(newer for newer in table if domain.find(newer.path) is not None)
 
 
-def refuse_newer(found: Iterable[Newer], libvirt: Version) -> None:
-    """Refusal where this libvirt does not know one of them; it names each."""
-    missing = [newer for newer in found if newer.since > libvirt]
-    if missing:
-        raise Refusal(
-            f"{'; '.join(map(str, missing))}, and this is {shown(libvirt)}: take a newer libvirt, or leave out "
-            f"{'what asks for it' if len(missing) == 1 else 'what asks for them'}"
-        )
+def too_new(elements: Iterable[Newer], version: Version) -> tuple[Problem, ...]:
+    """Return those of a program's elements that this version of it does not know."""
+    return tuple(newer.problem(version) for newer in elements if newer.since > version)
+
+
+def refuse_newer(elements: Iterable[Newer], libvirt: Version) -> None:
+    """Refusal if this libvirt does not know one of them; it names each."""
+    problems = too_new(elements, libvirt)
+    if problems:
+        raise Refusal(*problems[0], *problems[1:])
 
 
 def parse_version(text: str) -> Version:
-    """9.0 or 9.0.0, as `libvirtd --version` prints it; UserError for anything else."""
-    said = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", text, re.ASCII)
-    if said is None:
-        raise UserError(f"--libvirt {text}: expected a version like 11.3.0")
-    return int(said[1]), int(said[2]), int(said[3] or 0)
+    """Read 9.0 or 9.0.0, as `libvirtd --version` prints it; UserError for anything else."""
+    match = re.fullmatch(r"(\d{1,3})\.(\d{1,3})(?:\.(\d{1,3}))?", text, re.ASCII)
+    if match is None:
+        raise UserError(f"--libvirt {text}", "is no version", "expected one like 11.3.0")
+    return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
 def numbered(version: int) -> Version:

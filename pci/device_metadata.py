@@ -30,7 +30,15 @@ _MDEV = "mdevUUID"
 
 
 class InvalidMetadata(ValueError):
-    """The file names no device, or several; the words follow its path."""
+    """The file names no device, or several: what is `wrong`, in words that go after its path, and the `fix`."""
+
+    def __init__(self, wrong: str, fix: str = "the DRA driver that wrote it may say why in its log") -> None:
+        super().__init__(wrong, fix)
+        self.wrong = wrong
+        self.fix = fix
+
+    def __str__(self) -> str:
+        return f"{self.wrong}; {self.fix}"
 
 
 def of_claim(claim: str, request: str) -> PurePath:
@@ -52,10 +60,10 @@ def decode(text: str, request: str) -> PCIAddress | UUID:
     entry = next((each for each in requests if each.get("name") == request), None)
     if entry is None:
         names = ", ".join(str(each.get("name")) for each in requests)
-        raise InvalidMetadata(f"has {f'the requests {names}' if names else 'no requests'}; expected {request}")
+        raise InvalidMetadata(f"has {f'the requests {names}' if names else 'no requests'}", f"expected {request}")
     devices = _objects(entry, "devices")
     if len(devices) != 1:
-        raise InvalidMetadata(f"has {len(devices)} devices; expected one: a request of count 1 for each entry")
+        raise InvalidMetadata(f"has {len(devices)} devices", "expected one: a request of count 1 for each entry")
     attributes = devices[0].get("attributes") or {}
     # A mediated device may have its parent's address beside its UUID.
     if (uuid := _string(attributes, _MDEV)) is not None:
@@ -67,19 +75,19 @@ def decode(text: str, request: str) -> PCIAddress | UUID:
         try:
             return PCIAddress.parse(address)
         except InvalidPCIAddress as error:
-            raise InvalidMetadata(f"{_PCI}: {error}") from None
-    raise InvalidMetadata(f"its device has neither {_PCI} nor {_MDEV}; expected one of them, as a string")
+            raise InvalidMetadata(f"{_PCI}: {error.wrong}", error.fix) from None
+    raise InvalidMetadata(f"its device has neither {_PCI} nor {_MDEV}", "expected one of them, as a string")
 
 
 def _document(text: str) -> dict[str, Any]:
     versions = []
     for document in _documents(text):
         if not isinstance(document, dict) or not isinstance(version := document.get("apiVersion"), str):
-            raise InvalidMetadata(f"has a document without apiVersion; expected apiVersion: {_VERSION}")
+            raise InvalidMetadata("has a document without apiVersion", f"expected apiVersion: {_VERSION}")
         if version == _VERSION:
             return document
         versions.append(version)
-    raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}; expected a document of {_VERSION}")
+    raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}", f"expected a document of {_VERSION}")
 
 
 def _documents(text: str) -> Iterator[Any]:
@@ -97,7 +105,7 @@ def _documents(text: str) -> Iterator[Any]:
 def _objects(parent: dict[str, Any], name: str) -> list[dict[str, Any]]:
     objects = parent.get(name) or []
     if not (isinstance(objects, list) and all(isinstance(each, dict) for each in objects)):
-        raise InvalidMetadata(f"{name} is no list of objects; expected DRA's device metadata")
+        raise InvalidMetadata(f"{name} is no list of objects", "expected DRA's device metadata")
     return objects
 
 

@@ -42,11 +42,11 @@ def parse_cpulist(text: str) -> tuple[int, ...]:
     for part in text.split(",") if text else ():
         match = re.fullmatch(r"([0-9]{1,5})(?:-([0-9]{1,5}))?", part, re.ASCII)
         if match is None:
-            raise ValueError(f"{text[:80]!r} is no list of CPUs; expected one like 0-3,8")
+            raise ValueError(f"{text[:80]!r} is no list of CPUs")
         first, last = int(match[1]), int(match[2] or match[1])
         room -= last - first + 1
         if last < first or last >= _MOST_CPUS or room < 0:
-            raise ValueError(f"{text[:80]!r}: {part} is no range of CPUs; expected one like 0-3, below {_MOST_CPUS}")
+            raise ValueError(f"{text[:80]!r}: {part} is no range of CPUs below {_MOST_CPUS}")
         cpus.update(range(first, last + 1))
     return tuple(sorted(cpus))
 

@@ -132,7 +132,7 @@ def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
     code = "".join(path.read_text() for path in modules)
     said = re.sub(r'"\s*\n\s*f?"', "", code) + " ".join(map(os.strerror, errno.errorcode))
     for message in re.findall(r"^\| (`.+?) \|", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE):
-        parts = re.split(r"^`libvirt cannot |` or `|\b[A-Z]\b|\bURI\b|\.\.\.|'N'|: |`", message)
+        parts = re.split(r"^`libvirt: cannot |` or `|\b[A-Z]\b|\bURI\b|\.\.\.|'N'|: |`", message)
         words = [part.strip() for part in parts if not part.startswith("/dev")]
         assert [part for part in words if part not in said] == [], message
 

@@ -65,7 +65,8 @@ def test_run_says_what_to_install_and_the_extra_adds_it(installed: Installation)
     arguments = ("--vm", FIXTURES / "vms" / "no-devices.yaml", "--connect", "test:///nowhere.xml")
     without = installed.run("gpu-launcher", "run", *arguments)
     assert without.stderr == (
-        "gpu-launcher: run needs the Python package libvirt: pip install 'gpu-launcher[libvirt]'\n"
+        "gpu-launcher: libvirt: this Python package is not there, and run needs it; "
+        "pip install 'gpu-launcher[libvirt]'\n"
     )
     assert without.returncode == 1
     # libvirt-python comes as source, so this one needs the machine's compiler.
@@ -75,7 +76,7 @@ def test_run_says_what_to_install_and_the_extra_adds_it(installed: Installation)
     )
     assert result.returncode == 0, result.stderr
     with_it = installed.run("gpu-launcher", "run", *arguments)
-    assert "libvirt cannot be reached at test:///nowhere.xml" in with_it.stderr
+    assert "libvirt: cannot be reached at test:///nowhere.xml" in with_it.stderr
 
 
 def test_the_plugin_takes_inventory_outside_the_checkout(installed: Installation) -> None:

@@ -9,9 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.checks.finding import Finding, error, warning
+from launcher.checks.finding import error, warning
 from launcher.guest import Guest
 from pci.sysfs.attribute import Unreadable, text
+from program.finding import Finding
 
 _ROOT = "fs/cgroup"
 _MIB = 1 << 20
@@ -22,7 +23,7 @@ _MEMORY_LIMIT = "the container's memory limit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bytes of memory, CPUs by quota, and bytes of hugepages by their size; None and absent where nothing is said."""
+    """Bytes of memory, CPUs by quota, and bytes of hugepages by their size; None and absent where there is no limit."""
 
     memory: int | None = None
     cpus: float | None = None
@@ -37,30 +38,30 @@ def read_limits(sys: Path, membership: str) -> Limits:
     paths = dict(re.findall(r"^\d+:([^:\n]*):(/[^\n]*)$", membership, re.MULTILINE))
     of_controller = {name: path for names, path in paths.items() for name in names.split(",")}
 
-    def said(controller: str, file: str) -> Iterator[str]:
+    def values(controller: str, file: str) -> Iterator[str]:
         for mount, path in ((controller, of_controller.get(controller, "/")), ("", of_controller.get("", "/"))):
             for place in _places(f"{_ROOT}/{mount}".rstrip("/"), path):
                 try:
-                    found = text(sys, f"{place}/{file}")
+                    value = text(sys, f"{place}/{file}")
                 except Unreadable:
                     continue  # what is no text is no limit
-                if found:
-                    yield found
+                if value:
+                    yield value
 
-    memory = [*_numbers(said("memory", "memory.max")), *_numbers(said("memory", "memory.limit_in_bytes"))]
-    cpus = [*_quotas(said("cpu", "cpu.max"))]
-    for quota, period in zip(said("cpu", "cpu.cfs_quota_us"), said("cpu", "cpu.cfs_period_us"), strict=False):
+    memory = [*_numbers(values("memory", "memory.max")), *_numbers(values("memory", "memory.limit_in_bytes"))]
+    cpus = [*_quotas(values("cpu", "cpu.max"))]
+    for quota, period in zip(values("cpu", "cpu.cfs_quota_us"), values("cpu", "cpu.cfs_period_us"), strict=False):
         cpus += _quotas([f"{quota} {period}"])
     return Limits(
         memory=min(memory, default=None),
         cpus=min(cpus, default=None),
         hugepages={
-            size: min(found)
+            size: min(limits)
             for size, name in _PAGES.items()
             if (
-                found := [
-                    *_numbers(said("hugetlb", f"hugetlb.{name}.max")),
-                    *_numbers(said("hugetlb", f"hugetlb.{name}.limit_in_bytes")),
+                limits := [
+                    *_numbers(values("hugetlb", f"hugetlb.{name}.max")),
+                    *_numbers(values("hugetlb", f"hugetlb.{name}.limit_in_bytes")),
                 ]
             )
         },
@@ -81,7 +82,7 @@ def memory(guest: Guest, limit: int | None, beside: int, *, is_pinned: bool) -> 
     if limit is None or limit >= own + beside:
         return None
     says = f"is {limit // _MIB} MiB, and the guest takes {own // _MIB} MiB, with {beside // _MIB} MiB beside it"
-    fix = "raise resources.limits.memory of the container; the Pod that gpu-launcher pod prints has what it takes"
+    fix = "raise resources.limits.memory of the container to that of the Pod that gpu-launcher pod prints"
     if is_pinned and own and limit <= own:
         return error(_MEMORY_LIMIT, f"{says}: VFIO and SEV pin the guest's, and the kernel would kill QEMU", fix)
     return warning(_MEMORY_LIMIT, f"{says}: the kernel kills QEMU if it is all used", fix)
@@ -104,14 +105,14 @@ def _places(mount: str, path: str) -> list[str]:
     return ["/".join([mount, *parts[:depth]]) for depth in range(len(parts) + 1)]
 
 
-def _numbers(found: Iterable[str]) -> Iterator[int]:
-    for each in found:
+def _numbers(values: Iterable[str]) -> Iterator[int]:
+    for each in values:
         if re.fullmatch("[0-9]{1,20}", each, re.ASCII) and int(each) < _NO_LIMIT:
             yield int(each)
 
 
-def _quotas(found: Iterable[str]) -> Iterator[float]:
+def _quotas(values: Iterable[str]) -> Iterator[float]:
     """`QUOTA PERIOD` in microseconds; max and -1 are none."""
-    for each in found:
+    for each in values:
         if match := re.fullmatch("([0-9]{1,15}) ([1-9][0-9]{0,15})", each, re.ASCII):
             yield int(match[1]) / int(match[2])

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from launcher.checks.finding import Finding, error, warning
+from launcher.checks.finding import error, warning
 from launcher.checks.opening import Outcome, because, is_missing, tried
 from launcher.claims import EntryKind
 from launcher.hostdevs import Card, function_of, mediated
@@ -19,12 +19,13 @@ from pci.host import Function, Host
 from pci.resource import USBAddress
 from pci.vendors import VENDORS_BELOW
 from pci.viability import not_for_guests, not_viable
+from program.finding import Finding
 
 _VFIO = "vfio/vfio"
 
-_ANEW = (
-    "if it is another device than was allocated, since the node was booted with others, delete the pod: the kubelet "
-    "repeats its old answer"
+_OR_ANEW = (
+    "or, if it is another device than was allocated, since the node was booted with others, delete the pod: "
+    "the kubelet repeats its old answer"
 )
 
 
@@ -53,15 +54,15 @@ def read_nodes(dev: Path, cards: Iterable[Card], host: Host) -> Nodes:
 def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
     """Each card is there, is VFIO's as a whole, with its whole IOMMU group; and is what its entry asks for."""
     for card in cards:
-        found = _in_sysfs(card, host, sys)
-        if found is not None:
-            yield found
+        finding = _in_sysfs(card, host, sys)
+        if finding is not None:
+            yield finding
         elif card.claim.device in (*card.functions, card.device):
             yield from _strange(card, host)
 
 
 def not_whole(cards: Iterable[Card]) -> Iterator[Finding]:
-    """Cards that may lack functions, for a domain that is printed and not started."""
+    """Yield the cards that may lack functions, for a domain that is printed and not started."""
     for card in cards:
         if card.missing is not None:
             yield warning(
@@ -90,7 +91,9 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
     if isinstance(device, UUID):
         mdev = mediated(device, host)
         if mdev is None:
-            return error(entry, f"the mediated device {device} is not in {sys}", f"make it on the node again; {_ANEW}")
+            return error(
+                entry, f"the mediated device {device} is not in {sys}", f"make it on the node again, {_OR_ANEW}"
+            )
         if mdev.iommu_group is None:
             return error(entry, f"the mediated device {device} is in no IOMMU group", "load vfio_mdev on the node")
         return None
@@ -98,13 +101,13 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
         return error(
             entry,
             card.missing,
-            f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's; "
-            f"{_ANEW}",
+            f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's, "
+            f"{_OR_ANEW}",
         )
     functions = tuple(host.functions[address] for address in card.functions)
     lead = host.functions[device]
     if (hindrance := not_for_guests(host, lead, noiommu=False)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{hindrance.fix}; {_ANEW}")
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{hindrance.fix}, {_OR_ANEW}")
     if (hindrance := not_viable(host, functions)) is not None:
         return error(entry, f"{_what(lead)} {hindrance.wrong}", hindrance.fix)
     return None
@@ -121,11 +124,13 @@ def _strange(card: Card, host: Host) -> Iterator[Finding]:
         yield error(
             claim.entry,
             f"asks for {claim.entry.wants}, and {_what(function)} is not of {prefix}",
-            f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}; {_ANEW}",
+            f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}, {_OR_ANEW}",
         )
     elif not any(is_gpu(host.functions[address]) for address in (*card.functions, function.address)):
         yield warning(
-            claim.entry, f"{_what(function)} is no GPU", f"list it under hostDevices, if it is what is meant; {_ANEW}"
+            claim.entry,
+            f"{_what(function)} is no GPU",
+            f"list it under hostDevices, if it is what is meant, {_OR_ANEW}",
         )
 
 
@@ -161,27 +166,27 @@ def _without_node(card: Card, name: str, outcome: int, nodes: Nodes) -> Finding:
     entry, path = card.claim.entry, f"/dev/{name}"
     if isinstance(card.device, USBAddress):
         says = "is not in the container" if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
-        fix = f"plug the device in again; {_ANEW}" if is_missing(outcome) else _openable(outcome)
+        fix = f"plug the device in again, {_OR_ANEW}" if is_missing(outcome) else _openable(outcome)
         return error(entry, f"{path}, the USB device {card.device}, {says}", fix)
-    what = f"{path}, the IOMMU group of {card.device},"
+    what = f"{path}, the IOMMU group of {card.device}"
     if outcome == errno.EBUSY:
         return error(
             entry,
-            f"{what} is in use: another process has it open",
-            "end the guest or the program that has the card; gpu-plugin inventory says which pod it is in",
+            f"{what}, is in use: another process has it open",
+            "end the guest or the program that has the card, in the pod that gpu-plugin inventory names",
         )
     if not is_missing(outcome):
-        return error(entry, f"{what} cannot be opened: {because(outcome)}", _openable(outcome))
+        return error(entry, f"{what}, cannot be opened: {because(outcome)}", _openable(outcome))
     if nodes.groups:
         there = ", ".join(nodes.groups)
         return error(
             entry,
-            f"{what} is not in the container, which has those of the groups {there}: the address was another device's "
+            f"{what}, is not in the container, which has those of the groups {there}: the address was another device's "
             "when it was allocated",
             "delete the pod, so that its devices are allocated anew: the kubelet has repeated an answer from before "
             "the node was booted with other devices",
         )
-    return error(entry, f"{what} is not in the container", _REQUESTED)
+    return error(entry, f"{what}, is not in the container", _REQUESTED)
 
 
 _REQUESTED = (

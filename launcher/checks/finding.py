@@ -1,4 +1,4 @@
-"""One thing that stands in a VM's way, with what mends it; and all of them as a page and as JSON.
+"""What stands in a VM's way, as a page and as JSON.
 
 The JSON's keys stay; new ones may come.
 
@@ -8,89 +8,44 @@ The JSON's keys stay; new ones may come.
                     warning: it starts, and may not do well
       subject       what it is about: an entry of the manifest, a volume, a file, a limit
       says          what is wrong with it
-      fix           what mends it
+      fix           what to do about it
 """
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
-from enum import IntEnum
 
-from program.problem import one_line
+from program.finding import Finding, worst
+from program.problem import Problem, Severity, one_line
 
 
-class Level(IntEnum):
-    """How bad, the worst last."""
-
-    OK = 0
-    WARNING = 1
-    ERROR = 2
+def error(subject: object, wrong: str, fix: str) -> Finding:
+    return Finding(Severity.ERROR, Problem(str(subject), wrong, fix))
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """`subject` is a name, `says` a sentence about it, `fix` what to do; they are one line together."""
-
-    level: Level
-    subject: str
-    says: str
-    fix: str
-
-    def __str__(self) -> str:
-        return one_line(f"{self.subject}: {self.says}; {self.fix}")
-
-
-def error(subject: object, says: str, fix: str) -> Finding:
-    return Finding(Level.ERROR, str(subject), says, fix)
-
-
-def warning(subject: object, says: str, fix: str) -> Finding:
-    return Finding(Level.WARNING, str(subject), says, fix)
-
-
-def said(level: Level, text: object, subject: object | None = None) -> Finding:
-    """What another stage has said in one line, "WHAT: what is wrong; what to do": with its own WHAT, or with `subject`
-    for the name that the line may begin with."""
-    says, _, fix = str(text).partition("; ")
-    if subject is None:
-        what, colon, rest = says.partition(": ")
-        subject, says = (what, rest) if colon else ("the manifest", says)
-    return Finding(level, str(subject), says.removeprefix(str(subject)).lstrip(": "), fix)
-
-
-def worst(findings: Iterable[Finding]) -> Level:
-    return max((finding.level for finding in findings), default=Level.OK)
-
-
-def sorted_by_level(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """The worst first; each once."""
-    return tuple(sorted(dict.fromkeys(findings), key=lambda finding: -finding.level))
+def warning(subject: object, wrong: str, fix: str) -> Finding:
+    return Finding(Severity.WARNING, Problem(str(subject), wrong, fix))
 
 
 def page(findings: tuple[Finding, ...]) -> str:
-    """A count, then two lines for each finding."""
-    counts = {level: sum(finding.level is level for finding in findings) for level in Level}
-    lines = [f"Errors: {counts[Level.ERROR]}, warnings: {counts[Level.WARNING]}."]
+    """Return a count, then two lines for each finding."""
+    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
+    lines = [f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}."]
     for finding in findings:
-        lines += [
-            "",
-            f"{finding.level.name.lower()}: {one_line(finding.subject)}: {one_line(finding.says)}",
-            f"  {one_line(finding.fix)}",
-        ]
+        subject, wrong, fix = map(one_line, finding.problem)
+        lines += ["", f"{finding.severity.word}: {subject}: {wrong}", f"  {fix}"]
     return "\n".join(lines) + "\n"
 
 
 def as_json(findings: tuple[Finding, ...]) -> str:
-    found = {
-        "level": worst(findings).name.lower(),
+    document = {
+        "level": worst(findings).word,
         "findings": [
             {
-                "level": finding.level.name.lower(),
-                "subject": finding.subject,
-                "says": finding.says,
-                "fix": finding.fix,
+                "level": finding.severity.word,
+                "subject": finding.problem.subject,
+                "says": finding.problem.wrong,
+                "fix": finding.problem.fix,
             }
             for finding in findings
         ],
     }
-    return json.dumps(found, indent=2) + "\n"
+    return json.dumps(document, indent=2) + "\n"

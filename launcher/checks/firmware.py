@@ -13,13 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from launcher import paths
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import error
 from launcher.guest import Guest
+from program.finding import Finding
 
 #: From what counts most.
 DIRECTORIES = ("etc/qemu/firmware", "usr/share/qemu/firmware")
 #: What a domain may say yes or no to, and does (launcher.elements.firmware).
-_SAID = ("secure-boot", "enrolled-keys")
+_SWITCHED = ("secure-boot", "enrolled-keys")
 _PACKAGES = {"amd64": "ovmf", "arm64": "qemu-efi-aarch64"}
 
 
@@ -37,10 +38,10 @@ class Image:
 def read_images(root: Path) -> tuple[Image, ...]:
     """The EFI images of a container whose root this is, in libvirt's order. What is no descriptor is left out, as
     libvirt leaves it out."""
-    found: dict[str, Path] = {}
+    descriptors: dict[str, Path] = {}
     for directory in reversed(DIRECTORIES):
-        found.update({path.name: path for path in (root / directory).glob("*.json")})
-    return tuple(image for name in sorted(found) if (image := _read(found[name], root)) is not None)
+        descriptors.update({path.name: path for path in (root / directory).glob("*.json")})
+    return tuple(image for name in sorted(descriptors) if (image := _read(descriptors[name], root)) is not None)
 
 
 def firmware(guest: Guest, images: tuple[Image, ...]) -> Iterator[Finding]:
@@ -48,7 +49,7 @@ def firmware(guest: Guest, images: tuple[Image, ...]) -> Iterator[Finding]:
     if not guest.is_efi:
         return
     architecture, technology = guest.qemu_architecture, guest.confidentiality
-    wanted = dict.fromkeys(_SAID, guest.has_secure_boot)
+    wanted = dict.fromkeys(_SWITCHED, guest.has_secure_boot)
     required = frozenset[str]() if technology is None else frozenset({technology.firmware_feature})
     is_measured = technology is not None and technology.is_measured
     fitting = [
@@ -61,21 +62,21 @@ def firmware(guest: Guest, images: tuple[Image, ...]) -> Iterator[Finding]:
         and required <= image.features
         and (image.is_stateless or not is_measured)
     ]
-    asked = f"EFI for {architecture}, secure boot {'on' if guest.has_secure_boot else 'off'}"
+    kind = f"EFI for {architecture}, secure boot {'on' if guest.has_secure_boot else 'off'}"
     if required:
-        asked += f", with {' and '.join(sorted(required))}"
+        kind += f", with {' and '.join(sorted(required))}"
     if not fitting:
         others = ", ".join(image.descriptor for image in images) or "none"
         yield error(
             "firmware",
-            f"no image is {asked}: {' and '.join(f'/{directory}' for directory in DIRECTORIES)} describe {others}",
+            f"no image is {kind}: {' and '.join(f'/{directory}' for directory in DIRECTORIES)} describe {others}",
             f"install the Debian package {_PACKAGES[guest.architecture]}, as gpu-launcher's image does, or write "
             "another firmware.bootloader",
         )
     elif fitting[0].missing:
         yield error(
             "firmware",
-            f"{fitting[0].descriptor} is {asked}, and names {' and '.join(fitting[0].missing)}, which is not there",
+            f"{fitting[0].descriptor} is {kind}, and names {' and '.join(fitting[0].missing)}, which is not there",
             f"install the Debian package {_PACKAGES[guest.architecture]} anew",
         )
 
@@ -87,18 +88,18 @@ def _versioned(machine: str) -> str:
 
 def _read(path: Path, root: Path) -> Image | None:
     try:
-        said = json.loads(path.read_text(encoding="utf-8"))
-        if "uefi" not in said["interface-types"]:
+        descriptor = json.loads(path.read_text(encoding="utf-8"))
+        if "uefi" not in descriptor["interface-types"]:
             return None
-        mapping: Mapping[str, Any] = said["mapping"]
+        mapping: Mapping[str, Any] = descriptor["mapping"]
         named = [mapping[part]["filename"] for part in ("executable", "nvram-template") if part in mapping]
         if mapping["device"] == "memory":
             named = [mapping["filename"]]
         return Image(
             descriptor=path.name,
-            features=frozenset(said["features"]),
+            features=frozenset(descriptor["features"]),
             targets=tuple(
-                (target["architecture"], pattern) for target in said["targets"] for pattern in target["machines"]
+                (target["architecture"], pattern) for target in descriptor["targets"] for pattern in target["machines"]
             ),
             is_stateless=mapping["device"] == "memory" or mapping.get("mode") == "stateless",
             missing=tuple(name for name in named if not paths.below(root, name).is_file()),

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.cgroup import Limits
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import error
 from launcher.cpus.pinning import Cell
 from launcher.guest import Guest
 from launcher.quantity import written
 from pci.sysfs.attribute import Unreadable, names, text
 from pci.sysfs.processors import NODES
+from program.finding import Finding
 
 _POOLS = "kernel/mm/hugepages"
 _KIB, _MIB = 1 << 10, 1 << 20
@@ -35,10 +36,10 @@ def read_pools(sys: Path, page: int, mounts: str) -> Pools:
     """The pools of pages of `page` bytes. `mounts` is /proc/self/mounts, where it is known."""
     try:
         by_node = {
-            int(name[4:]): found
+            int(name[4:]): available
             for name in names(sys, NODES)
             if re.fullmatch("node[0-9]{1,5}", name, re.ASCII)
-            and (found := _free(sys, f"{NODES}/{name}/hugepages", page)) is not None
+            and (available := _free(sys, f"{NODES}/{name}/hugepages", page)) is not None
         }
         sizes = tuple(
             sorted(int(match[1]) * _KIB for name in names(sys, _POOLS) if (match := re.fullmatch(_POOL, name)))

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
-from launcher.checks.finding import Finding, error, warning
+from launcher.checks.finding import error, warning
 from launcher.checks.opening import Outcome, because, is_missing
+from program.finding import Finding
 
 _GIVE = "give the container the device (a resource like devices.gpu-launcher.dev/kvm)"
 _ALLOW = 'or allow it with --emulation, or with the annotation gpu-launcher.dev/allow-emulation: "true"'

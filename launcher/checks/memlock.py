@@ -2,10 +2,11 @@
 
 from collections.abc import Iterable
 
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import error
 from launcher.guest import Guest
 from launcher.hostdevs import Card
 from pci.resource import USBAddress
+from program.finding import Finding
 
 #: Beside the guest's memory, for what else of its process VFIO may map (libvirt, qemuDomainGetMemLockLimitBytes).
 _RESERVE = 1 << 30

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterable
 
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import error
 from launcher.network.attachments import Attached, Passt
+from program.finding import Finding
 
 _PRIVILEGED = 1024
 _PORTS = 1 << 16
@@ -19,8 +20,8 @@ def ports(cards: Iterable[Attached], ephemeral: str, open_files: int | None) -> 
     One for each port of TCP and of UDP is the least; passt ends when it gets fewer ("Can't open enough sockets").
     """
     every = next((card.interface for card in cards if isinstance(card.to, Passt) and card.to.forwards.are_all), None)
-    said = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
-    first, last = (int(said[1]), int(said[2])) if said else _EPHEMERAL
+    match = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
+    first, last = (int(match[1]), int(match[2])) if match else _EPHEMERAL
     needed = 2 * (_PORTS - _PRIVILEGED - (last - first + 1))
     if every is None or open_files is None or open_files >= needed:
         return None

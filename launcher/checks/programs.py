@@ -3,10 +3,11 @@
 from collections.abc import Iterable, Iterator, Mapping
 from shutil import which
 
-from launcher.checks.finding import Finding, error
+from launcher.checks.finding import error
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import MEDIA
+from program.finding import Finding
 
 
 def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:

@@ -2,23 +2,25 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.checks.finding import Finding, Level, said, warning
+from launcher.checks.finding import warning
 from launcher.guest import TOPOLOGY
 from launcher.guest_pci.addresses import Layout
+from program.finding import Finding
+from program.problem import Problem, Severity
 
 
 def misplaced(layout: Layout) -> Iterator[Finding]:
-    """Cards that the topology would have elsewhere."""
+    """Yield the cards that the topology would have elsewhere."""
     for seat in layout.seats:
         if seat.misplaced is not None:
             yield warning(
                 seat.claim.entry,
-                seat.misplaced.replace("; ", ": "),
+                seat.misplaced,
                 f"let the kubelet's topology manager give CPUs of the card's node, or leave {TOPOLOGY} out",
             )
 
 
-def of_bars(warnings: Iterable[str]) -> Iterator[Finding]:
-    """What launcher.guest_pci.hole has to say."""
-    for text in warnings:
-        yield said(Level.WARNING, text, "BARs")
+def of_bars(problems: Iterable[Problem]) -> Iterator[Finding]:
+    """Yield what launcher.guest_pci.hole has to say."""
+    for problem in problems:
+        yield Finding(Severity.WARNING, problem)

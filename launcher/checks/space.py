@@ -6,9 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.checks.finding import Finding, warning
+from launcher.checks.finding import warning
 from launcher.storage.made import EmptyDisk, Link, Need, Overlay
 from launcher.storage.qcow2 import MAGIC
+from program.finding import Finding
 
 _MIB = 1 << 20
 
@@ -32,7 +33,7 @@ class Room:
 
 def read_rooms(needs: Iterable[Need]) -> tuple[Room, ...]:
     """The file systems on which files grow. What cannot be seen is left out."""
-    found: defaultdict[int, list[Growing]] = defaultdict(list)
+    files: defaultdict[int, list[Growing]] = defaultdict(list)
     places: dict[int, tuple[Path, int]] = {}
     for growing in _growing(needs):
         directory = next(parent for parent in growing.path.parents if parent.is_dir())
@@ -40,9 +41,9 @@ def read_rooms(needs: Iterable[Need]) -> tuple[Room, ...]:
             device, status = directory.stat().st_dev, os.statvfs(directory)
         except OSError:
             continue
-        found[device].append(growing)
+        files[device].append(growing)
         places[device] = (directory, status.f_bavail * status.f_frsize)
-    return tuple(Room(*places[device], tuple(growing)) for device, growing in found.items())
+    return tuple(Room(*places[device], tuple(growing)) for device, growing in files.items())
 
 
 def space(rooms: tuple[Room, ...]) -> Iterator[Finding]:
@@ -54,7 +55,7 @@ def space(rooms: tuple[Room, ...]) -> Iterator[Finding]:
             yield warning(
                 room.directory,
                 f"has {room.free // _MIB} MiB free, and what the guest writes to {files} may take {needed // _MIB} MiB",
-                "give the pod more ephemeral-storage, or mount a larger volume there; a full one pauses the guest",
+                "give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
             )
 
 

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Iterator
 
-from launcher.checks.finding import Finding, warning
+from launcher.checks.finding import warning
 from launcher.manifest.devices import Devices
 from launcher.network.attachments import PROTOCOLS, Attached, Passt
+from program.finding import Finding
 
 _DEVICES = "spec.domain.devices"
 

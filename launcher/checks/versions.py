@@ -4,23 +4,21 @@ import re
 import subprocess
 from collections.abc import Iterable, Iterator
 
-from launcher.checks.finding import Finding, error
-from launcher.versions import Newer, Version, shown
+from launcher.checks.finding import error
+from launcher.versions import Newer, Version, shown, too_new
+from program.finding import Finding
+from program.problem import Severity
 
 _MACHINE = re.compile(r"(?:pc-q35|virt)-(\d{1,3})\.(\d{1,3})", re.ASCII)
 
 
-def versions(found: Iterable[Newer], libvirt: Version | None, qemu: Version | None) -> Iterator[Finding]:
-    """`found` are the domain's elements that not everybody knows; None is a version that is not known."""
+def versions(elements: Iterable[Newer], libvirt: Version | None, qemu: Version | None) -> Iterator[Finding]:
+    """Yield those of the domain's elements that are too new. None is a version that is not known."""
     there = {"libvirt": libvirt, "QEMU": qemu}
-    for newer in found:
+    for newer in elements:
         version = there[newer.program]
-        if version is not None and newer.since > version:
-            yield error(
-                newer.field,
-                f"{newer.element} needs {newer.program} {shown(newer.since)}, and this is {shown(version)}",
-                f"take a newer {newer.program}, as gpu-launcher's image has it, or leave out what asks for it",
-            )
+        if version is not None:
+            yield from (Finding(Severity.ERROR, problem) for problem in too_new([newer], version))
 
 
 def machine_type(machine: str, qemu: Version | None) -> Finding | None:
@@ -38,8 +36,8 @@ def machine_type(machine: str, qemu: Version | None) -> Finding | None:
 def qemu_version(program: str) -> Version | None:
     """What the program says of itself; None where it is not there or says nothing that is known here."""
     try:
-        said = subprocess.run([program, "--version"], capture_output=True, check=False, timeout=10).stdout  # noqa: S603
+        output = subprocess.run([program, "--version"], capture_output=True, check=False, timeout=10).stdout  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.match(rb"QEMU emulator version (\d{1,3})\.(\d{1,3})\.(\d{1,3})", said)
-    return (int(found[1]), int(found[2]), int(found[3])) if found else None
+    match = re.match(rb"QEMU emulator version (\d{1,3})\.(\d{1,3})\.(\d{1,3})", output)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None

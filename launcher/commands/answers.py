@@ -4,7 +4,6 @@ import sys
 
 from launcher.starting.start import Start
 from program.errors import Refusal, UserError
-from program.problem import one_line
 
 
 def clear(start: Start) -> None:
@@ -22,10 +21,8 @@ def clear(start: Start) -> None:
         raise errors[0]
     if errors:
         kind = UserError if isinstance(errors[0], UserError) else Refusal
-        raise kind(
-            "", f"{len(errors)} things keep the VM from starting", "the lines above say each, with what mends it"
-        )
+        raise kind("the VM", f"{len(errors)} things keep it from starting", "the lines above say each, with its fix")
 
 
 def _say(level: str, text: object) -> None:
-    print(f"gpu-launcher: {level}: {one_line(text)}", file=sys.stderr)
+    print(f"gpu-launcher: {level}: {text}", file=sys.stderr)

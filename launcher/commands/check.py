@@ -6,21 +6,21 @@ from typing import Annotated
 import typer
 
 from launcher import paths
-from launcher.checks.finding import Finding, Level, as_json, error, page, said, sorted_by_level, worst
+from launcher.checks.finding import as_json, error, page
 from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.commands.options import Emulation
-from launcher.errors import Refusal
 from launcher.guest import Guest
 from launcher.manifest.reading import read_manifest
-from launcher.running.embedded import DEFAULT_URI, is_embedded
+from launcher.running.embedded import DEFAULT_URI, is_embedded, is_taken, root_of
 from launcher.running.user import become_owner_of
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
 from launcher.versions import Version
+from program.errors import Refusal
+from program.finding import Finding, worst, worst_first
 from program.output import print_text
-
-_EXIT_CODES = {Level.OK: 0, Level.WARNING: 3, Level.ERROR: 4}
+from program.problem import Severity
 
 
 def check(
@@ -35,20 +35,22 @@ def check(
     emulation: Emulation = False,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
 ) -> None:
-    """Say what keeps a VM from starting here, or from doing well, and what mends it.
+    """Say what keeps a VM from starting here, or from doing well, and what to do about it.
 
     Nothing is started and nothing is written. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
     """
-    become_owner_of(Path(paths.READY))
+    become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
     vmi = read_manifest(vm)
     if dev is None and sysfs == SYS:
         dev = Path("/dev")
-    here = Here(uri=connect, emulation=emulation, dev=dev, guest_runs=Path(paths.READY).exists())
-    start = start_of(vmi, this_pod(sysfs), here)
-    findings = sorted_by_level([*start.found, *_of_versions(start, connect)])
+    root = root_of(connect)
+    # Also while it is paused, and not ready: its cards are in use by nobody else.
+    guest_runs = root is not None and is_taken(root)
+    start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation, dev=dev, guest_runs=guest_runs))
+    findings = worst_first([*start.all_findings, *_of_versions(start, connect)])
     print_text(as_json(findings) if json else page(findings))
-    raise typer.Exit(_EXIT_CODES[worst(findings)])
+    raise typer.Exit(worst(findings).exit_code)
 
 
 def _of_versions(start: Start, uri: str) -> list[Finding]:
@@ -56,7 +58,7 @@ def _of_versions(start: Start, uri: str) -> list[Finding]:
     try:
         libvirt, qemu = _versions(start.guest, uri)
     except Refusal as refusal:
-        return [said(Level.ERROR, refusal, "libvirt")]
+        return [Finding(Severity.ERROR, problem) for problem in refusal.problems]
     except ModuleNotFoundError as missing:
         return [
             error("libvirt", f"the Python package {missing.name} is not there", "pip install 'gpu-launcher[libvirt]'")

@@ -6,8 +6,7 @@ from pathlib import Path
 from launcher.commands.answers import clear
 from launcher.commands.options import refuse_other_volumes
 from launcher.cpus.host import cpuset_of_flag
-from launcher.errors import UserError
-from launcher.facts import BlockSizes, Facts, PodInterface, read_block_sizes
+from launcher.facts import Facts, PodInterface, read_block_sizes
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import Spec
 from launcher.network.multus import attached_to_the_pod, read_status
@@ -15,6 +14,7 @@ from launcher.starting.elsewhere import Elsewhere
 from launcher.starting.pod import pod_of
 from launcher.starting.start import Start, start_of
 from launcher.versions import parse_version
+from program.errors import UserError
 
 
 def offline(
@@ -27,6 +27,7 @@ def offline(
     emulation: bool,
     block_volume: list[str] | None,
     raw_image: list[str] | None,
+    no_direct_io: list[str] | None,
     block_size: list[str] | None,
     cpuset: str | None,
     libvirt: str | None,
@@ -36,13 +37,15 @@ def offline(
     version = parse_version(libvirt) if libvirt is not None else None
     pod = pod_of(env, env_file, sysfs, dra)
     vmi = read_manifest(vm)
-    sizes = _block_sizes(block_size or [])
-    refuse_other_volumes(vmi, {"--block-volume": block_volume, "--raw-image": raw_image, "--block-size": sizes})
+    sizes = dict(map(read_block_sizes, block_size or []))
+    named = {"--block-volume": block_volume, "--raw-image": raw_image, "--no-direct-io": no_direct_io}
+    refuse_other_volumes(vmi, {**named, "--block-size": sizes})
     given = Facts(
         kvm=not emulation,
         cpus=cpuset_of_flag(cpuset),
         block=frozenset(block_volume or []),
         raw_images=frozenset(raw_image or []),
+        no_direct_io=frozenset(no_direct_io or []),
         block_sizes=sizes,
         pod_interfaces=_pod_interfaces(vmi.spec, network_status),
     )
@@ -57,12 +60,5 @@ def _pod_interfaces(spec: Spec, file: Path | None) -> Mapping[str, PodInterface]
     try:
         text = file.read_text(errors="replace")
     except OSError as error:
-        raise UserError(f"--network-status {file}: {error.strerror}") from error
+        raise UserError(f"--network-status {file}", f"{error.strerror}", "name a file that can be read") from error
     return attached_to_the_pod(spec, read_status(text, f"--network-status {file}"))
-
-
-def _block_sizes(settings: list[str]) -> Mapping[str, BlockSizes]:
-    try:
-        return dict(map(read_block_sizes, settings))
-    except ValueError as error:
-        raise UserError(f"--block-size {error}") from error

@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from launcher.errors import UserError
 from launcher.manifest.spec import VirtualMachineInstance
+from program.errors import UserError
 
 # The options that render and explain share.
 VM = Annotated[Path, typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")]
@@ -39,6 +39,14 @@ RawImage = Annotated[
     list[str] | None,
     typer.Option(
         "--raw-image", metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."
+    ),
+]
+NoDirectIO = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--no-direct-io",
+        metavar="NAME",
+        help="A volume with files on a file system that takes no O_DIRECT; may be given again.",
     ),
 ]
 BlockSize = Annotated[
@@ -73,4 +81,5 @@ def refuse_other_volumes(vmi: VirtualMachineInstance, given: Mapping[str, Iterab
     volumes = [volume.name for volume in vmi.spec.volumes]
     for flag, names in given.items():
         if other := next((name for name in names or () if name not in volumes), None):
-            raise UserError(f"{flag} {other}: the manifest has no such volume; expected one of {', '.join(volumes)}")
+            known = f"expected one of {', '.join(volumes)}" if volumes else "leave it out: it has no volumes"
+            raise UserError(f"{flag} {other}", "the manifest has no such volume", known)

@@ -7,11 +7,11 @@ from typing import Annotated
 import typer
 
 from launcher.commands.options import VM, BlockVolume, refuse_other_volumes
-from launcher.errors import UserError
 from launcher.manifest.reading import read_given
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from pci.resource import NODE_DEVICES
+from program.errors import UserError
 from program.output import print_text
 
 
@@ -31,9 +31,9 @@ def pod(
 ) -> None:
     """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node_devices):
-        raise UserError(f"--node-devices {node_devices}: expected a domain, like {NODE_DEVICES}")
+        raise UserError(f"--node-devices {node_devices}", "is no domain", f"expected one like {NODE_DEVICES}")
     if image is not None and not re.fullmatch(r"[!-~]+", image):
-        raise UserError(f"--image {image}: expected an image, like registry.example.com/gpu-launcher:1.0")
+        raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
     given = read_given(vm)
     refuse_other_volumes(given.instance, {"--block-volume": block_volume})
     made = objects(

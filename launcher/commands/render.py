@@ -12,6 +12,7 @@ from launcher.commands.options import (
     EnvFile,
     Libvirt,
     NetworkStatus,
+    NoDirectIO,
     RawImage,
     Sysfs,
 )
@@ -27,6 +28,7 @@ def render(
     emulation: Emulation = False,
     block_volume: BlockVolume = None,
     raw_image: RawImage = None,
+    no_direct_io: NoDirectIO = None,
     block_size: BlockSize = None,
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
@@ -42,6 +44,7 @@ def render(
         emulation=emulation,
         block_volume=block_volume,
         raw_image=raw_image,
+        no_direct_io=no_direct_io,
         block_size=block_size,
         cpuset=cpuset,
         libvirt=libvirt,

@@ -9,7 +9,6 @@ import typer
 from launcher.commands.answers import clear
 from launcher.commands.options import Emulation
 from launcher.domain import domain_name, socket_directory
-from launcher.errors import UserError
 from launcher.manifest.reading import read_manifest
 from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
@@ -21,6 +20,7 @@ from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
 from program import errors
+from program.errors import UserError
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
 
@@ -38,7 +38,7 @@ def run(
         list[Path] | None,
         typer.Option(
             metavar="PATH",
-            help="What --user is to own, and the device nodes below it; may be repeated.",
+            help="What --user is to own: a file, or of /dev all nodes below it; may be repeated.",
         ),
     ] = None,
     limits: Annotated[
@@ -90,11 +90,13 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
 def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:
     """The first process has handed over already (launcher.running.user), by what it could read of the arguments."""
     if user is None and (give or limits):
-        raise UserError("--give and --raise: expected --user=UID as well, whom they are for")
+        raise UserError("--give and --raise", "are for nobody", "expected --user=UID as well, whom they are for")
     if user is not None and user != os.geteuid():
-        raise UserError(f"--user {user}: expected it in one word, --user={user}; so are --give=PATH and --raise=LIMIT")
+        raise UserError(
+            f"--user {user}", "is two words", f"expected one, --user={user}, as --give=PATH and --raise=LIMIT are one"
+        )
     if unknown := [limit for limit in limits or () if limit not in LIMITS]:
-        raise UserError(f"--raise={unknown[0]}: expected {' or '.join(LIMITS)}")
+        raise UserError(f"--raise={unknown[0]}", "is no limit that it raises", f"expected {' or '.join(LIMITS)}")
 
 
 def _control_socket(uri: str, root: Path | None) -> Path | None:

@@ -3,10 +3,10 @@
 import re
 from pathlib import Path
 
-from launcher.errors import Refusal, UserError
 from pci.processors import Processors, parse_cpulist
 from pci.sysfs.attribute import Unreadable, text
 from pci.sysfs.processors import read_processors
+from program.errors import Refusal, UserError
 
 #: Version 2 and version 1 of cgroups, as a container sees its own (cgroups(7), cpuset(7)).
 _CPUSETS = ("fs/cgroup/cpuset.cpus.effective", "fs/cgroup/cpuset/cpuset.cpus")
@@ -19,9 +19,11 @@ def cpuset_of_flag(said: str | None) -> tuple[int, ...] | None:
     try:
         cpus = parse_cpulist(said)
     except ValueError as error:
-        raise UserError(f"--cpuset: {error}") from error
+        raise UserError(
+            "--cpuset", str(error), "expected the pod's CPUs as the kernel lists them, like 0-3,8"
+        ) from error
     if not cpus:
-        raise UserError("--cpuset: expected at least one CPU, like 0-3,8")
+        raise UserError("--cpuset", "is empty", "expected at least one CPU, like 0-3,8")
     return cpus
 
 
@@ -32,21 +34,22 @@ def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
             if said := text(sys, path):
                 return parse_cpulist(said)
     except (Unreadable, ValueError) as error:
-        raise Refusal(f"{sys}: cannot read the pod's CPUs: {error}; for a bug report: gpu-plugin record DIR") from error
+        raise Refusal(sys, f"cannot read the pod's CPUs: {error}", "for a bug report: gpu-plugin record DIR") from error
     raise Refusal(
-        f"{sys}: cannot read the pod's CPUs: expected {' or '.join(_CPUSETS)}; "
-        "dedicatedCpuPlacement needs the cpuset controller and its file system in the container"
+        sys,
+        f"cannot read the pod's CPUs: expected {' or '.join(_CPUSETS)}",
+        "dedicatedCpuPlacement needs the cpuset controller and its file system in the container",
     )
 
 
 def address_bits(cpuinfo: Path) -> int | None:
     """How many bits the physical addresses of the node's CPUs have, by /proc/cpuinfo; None where that does not say."""
     try:
-        said = cpuinfo.read_text(errors="replace")
+        content = cpuinfo.read_text(errors="replace")
     except OSError:
         return None
-    found = re.search(r"^address sizes\s*: ([0-9]{1,3}) bits physical", said, re.MULTILINE)
-    return int(found[1]) if found else None
+    bits = re.search(r"^address sizes\s*: ([0-9]{1,3}) bits physical", content, re.MULTILINE)
+    return int(bits[1]) if bits else None
 
 
 def processors_of(sys: Path) -> Processors:
@@ -54,4 +57,4 @@ def processors_of(sys: Path) -> Processors:
     try:
         return read_processors(sys)
     except Unreadable as error:
-        raise Refusal(f"{sys}: {error}; for a bug report: gpu-plugin record DIR") from error
+        raise Refusal(sys, str(error), "for a bug report: gpu-plugin record DIR") from error

@@ -7,8 +7,8 @@ the host's while there are whole ones; then CPUs of cores of which the pod has n
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from launcher.errors import UserError
 from pci.processors import NUMANode, Processors, cpulist
+from program.errors import UserError
 
 _MEBIBYTE = 1 << 20  # libvirt makes cells of whole ones (qemuDomainGetMemorySizeAlignment)
 
@@ -78,7 +78,7 @@ def cells(
     What cannot be divided goes to the first cells, a page each. `page` is a hugepage's size, None where there are none.
     UserError where there are fewer hugepages than cells.
     """
-    serving = [(node, found) for node in nodes if (found := _served_by(node, pinning))]
+    serving = [(node, vcpus) for node in nodes if (vcpus := _served_by(node, pinning))]
     return _divided(serving, memory, page, bound)
 
 
@@ -113,8 +113,9 @@ def _divided(
     pages, left = divmod(memory // unit, len(serving))
     if page is not None and not pages:
         raise UserError(
-            f"spec.domain.memory: {memory} bytes are too few for a hugepage of {page} in each of the guest's "
-            f"{len(serving)} NUMA cells; expected {len(serving) * page} at least, or smaller pages"
+            "spec.domain.memory",
+            f"{memory} bytes are too few for a hugepage of {page} in each of the guest's {len(serving)} NUMA cells",
+            f"expected {len(serving) * page} at least, or smaller pages",
         )
     ids = [node.id for node, _ in serving]
     return tuple(
@@ -183,8 +184,9 @@ def _of_pod(cpus: tuple[int, ...], host: Processors, threads: int) -> list[_Node
     if strange := tuple(cpu for cpu in cpus if cpu in left):
         known = cpulist(tuple(sorted(cpu for node in host.nodes for cpu in node.cpus)))
         raise UserError(
-            f"the pod has the CPUs {cpulist(strange)}, and the node has {known or 'none'}; "
-            "expected the cpuset and the sysfs of one machine"
+            "the pod",
+            f"has the CPUs {cpulist(strange)}, and the node has {known or 'none'}",
+            "expected the cpuset and the sysfs of one machine",
         )
     return nodes
 
@@ -199,9 +201,9 @@ def _cores(wanted: Wanted, nodes: list[_Node]) -> tuple[int, ...]:
     if len(taken) < wanted.vcpus and wanted.within_nodes:
         without = wanted.cores - len(taken) // wanted.threads
         raise UserError(
-            f"spec.domain.cpu.numa.guestMappingPassthrough: {without} of the guest's {wanted.cores} cores find no "
-            f"{wanted.threads} CPUs of one NUMA node in the pod; expected cpu.threads: 1, or a pod of whole cores "
-            "(kubelet's CPU manager option full-pcpus-only)"
+            "spec.domain.cpu.numa.guestMappingPassthrough",
+            f"{without} of the guest's {wanted.cores} cores find no {wanted.threads} CPUs of one NUMA node in the pod",
+            "expected cpu.threads: 1, or a pod of whole cores (kubelet's CPU manager option full-pcpus-only)",
         )
     for node in nodes:
         missing = wanted.vcpus - len(taken)
@@ -235,8 +237,10 @@ def _refuse_too_few(wanted: Wanted, cpus: tuple[int, ...]) -> None:
     others = ((wanted.pool, "for I/O threads"), (wanted.emulator, "for the emulator"))
     parts = [f"{wanted.vcpus} vCPUs", *(f"{number} {what}" for number, what in others if number)]
     raise UserError(
-        f"spec.domain.cpu.dedicatedCpuPlacement: the guest needs {wanted.cpus} CPUs ({', '.join(parts)}), and the pod "
-        f"has {len(cpus)} ({cpulist(cpus) or 'none'}); expected the pod to request {wanted.cpus}"
+        "spec.domain.cpu.dedicatedCpuPlacement",
+        f"the guest needs {wanted.cpus} CPUs ({', '.join(parts)}), and the pod has {len(cpus)} "
+        f"({cpulist(cpus) or 'none'})",
+        f"expected the pod to request {wanted.cpus}",
     )
 
 
@@ -248,5 +252,5 @@ def _served_by(node: NUMANode, pinning: Pinning) -> tuple[int, ...]:
 def _distances(node: NUMANode, ids: list[int]) -> tuple[int, ...]:
     """To these nodes. A cell alone has none, and so has a table that libvirt would refuse (10 to 255)."""
     known = dict(node.distances)
-    found = tuple(known.get(other, 0) for other in ids)
-    return found if len(ids) > 1 and all(10 <= distance <= 255 for distance in found) else ()
+    distances = tuple(known.get(other, 0) for other in ids)
+    return distances if len(ids) > 1 and all(10 <= distance <= 255 for distance in distances) else ()

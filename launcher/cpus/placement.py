@@ -1,9 +1,9 @@
 """The CPUs and the NUMA cells that a guest has, on the host that the facts describe."""
 
 from launcher.cpus.pinning import Cell, Pinning, Wanted, cells, cells_for, pin
-from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.guest import Guest
+from program.errors import UserError
 
 
 def pinning(guest: Guest, facts: Facts) -> Pinning | None:
@@ -12,13 +12,15 @@ def pinning(guest: Guest, facts: Facts) -> Pinning | None:
         return None
     if facts.cpus is None:
         raise UserError(
-            "spec.domain.cpu.dedicatedCpuPlacement: the pod's CPUs are not known here; "
-            "expected --cpuset, with what the pod has, like 0-3,8"
+            "spec.domain.cpu.dedicatedCpuPlacement",
+            "the pod's CPUs are not known here",
+            "expected --cpuset, with what the pod has, like 0-3,8",
         )
     if not facts.processors.nodes:
         raise UserError(
-            "spec.domain.cpu.dedicatedCpuPlacement: the node's cores and NUMA nodes are not known here; "
-            "expected --sysfs, with devices/system/cpu and devices/system/node"
+            "spec.domain.cpu.dedicatedCpuPlacement",
+            "the node's cores and NUMA nodes are not known here",
+            "expected --sysfs, with devices/system/cpu and devices/system/node",
         )
     return pin(wanted(guest), facts.cpus, facts.processors)
 

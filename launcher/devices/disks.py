@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import count
 
 from launcher.devices.sources import Source, source
-from launcher.errors import UserError
 from launcher.facts import BlockSizes, Facts
-from launcher.manifest.disks import Bus, Disk
+from launcher.manifest.disks import Bus, Cache, Disk
 from launcher.manifest.iothreads import IOThreads
 from launcher.manifest.spec import Metadata, Spec
+from program.errors import UserError
 
 # SCSI and USB disks count together with SATA's, as in Linux.
 _PREFIXES = {"virtio": "vd", "sata": "sd", "scsi": "sd", "usb": "sd"}
@@ -20,13 +20,14 @@ class GuestDisk:
     """A disk of the manifest, `asked`, as the guest has it: the `number`th of those that are named alike, from 0.
 
     `source` is None for a drive without a medium, `block_sizes` where nothing is said of them; `threads` are the I/O
-    threads that serve it.
+    threads that serve it. `cache` is what its source can have.
     """
 
     asked: Disk
     bus: Bus
     number: int
     source: Source | None
+    cache: Cache
     threads: tuple[int, ...]
     block_sizes: BlockSizes | None
 
@@ -51,6 +52,7 @@ def guest_disks(spec: Spec, metadata: Metadata, threads: IOThreads, facts: Facts
             bus=bus,
             number=next(numbers[_PREFIXES[bus]]),
             source=sources.get(disk.name),
+            cache=_cache(disk, facts),
             threads=threads.of_disks.get(disk.name, ()),
             block_sizes=_block_sizes(disk, facts),
         )
@@ -69,9 +71,29 @@ def device_name(prefix: str, number: int) -> str:
 def _refuse_lun_of_file(disk: Disk, source: Source | None) -> None:
     if disk.target.device == "lun" and source is not None and not source.block:
         raise UserError(
-            f"spec.domain.devices.disks: {disk.name!r} is a lun over a claim with a file system, "
-            f"which takes no SCSI commands; expected volumeMode: Block (for render: --block-volume {disk.name})"
+            "spec.domain.devices.disks",
+            f"{disk.name!r} is a lun over a claim with a file system, which takes no SCSI commands",
+            f"expected volumeMode: Block (for render: --block-volume {disk.name})",
         )
+
+
+def lacks_direct_io(disk: Disk, facts: Facts) -> bool:
+    """Whether it is to go past the node's cache, by default too, and its file system cannot."""
+    return disk.name in facts.no_direct_io and disk.cache in (None, "none", "directsync")
+
+
+def _cache(disk: Disk, facts: Facts) -> Cache:
+    """As KubeVirt's SetDriverCacheMode (pkg/virt-launcher/virtwrap/converter); which refuses what asks for `none`."""
+    if not lacks_direct_io(disk, facts):
+        return disk.cache or "none"
+    if disk.shareable:
+        raise UserError(
+            "spec.domain.devices.disks",
+            f"{disk.name!r} is shareable, so the node may not cache it, and its file system takes no direct I/O "
+            "(O_DIRECT)",
+            "expected one that does, or a claim with volumeMode: Block",
+        )
+    return "writethrough"
 
 
 def _block_sizes(disk: Disk, facts: Facts) -> BlockSizes | None:
@@ -82,7 +104,8 @@ def _block_sizes(disk: Disk, facts: Facts) -> BlockSizes | None:
         return None  # a lun has the block size of its device anyway
     if disk.name not in facts.block_sizes:
         raise UserError(
-            f"spec.domain.devices.disks: {disk.name!r} is to match its volume's block size, which is not known here "
-            f"(for render: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes)"
+            "spec.domain.devices.disks",
+            f"{disk.name!r} is to match its volume's block size, which is not known here",
+            f"leave blockSize out, or for render name it: --block-size {disk.name}=LOGICAL/PHYSICAL/DISCARD in bytes",
         )
     return facts.block_sizes[disk.name]

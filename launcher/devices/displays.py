@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from launcher.claims import Claim, EntryKind
-from launcher.errors import UserError
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import SCREEN
 from launcher.manifest.devices import Devices
 from launcher.manifest.hostdevices import GPU
 from launcher.manifest.hostdevices import Display as Asked
 from pci.address import PCIAddress
+from program.errors import UserError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,16 +72,18 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Displ
             continue
         if not devices.autoattachGraphicsDevice:
             raise UserError(
-                f"{claim.entry}: virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false; "
-                "expected display.enabled: false, or graphics"
+                claim.entry,
+                "virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false",
+                "expected display.enabled: false, or graphics",
             )
         displays[claim.alias] = Display(ramfb=asked.ramFB.enabled)
         if asked.ramFB.enabled:
             ramfb.append(str(claim.entry))
     if len(ramfb) > 1:
         raise UserError(
-            f"{' and '.join(ramfb)} would each be the ramfb, and a guest has one; "
-            "expected virtualGPUOptions.display.ramFB.enabled: false on all others"
+            " and ".join(ramfb),
+            "would each be the ramfb, and a guest has one",
+            "expected virtualGPUOptions.display.ramFB.enabled: false on all others",
         )
     return displays
 

@@ -58,12 +58,11 @@ def _driver(disk: GuestDisk) -> Element:
     asked, source = disk.asked, disk.source
     element = E.driver(name="qemu", type=source.format if source else "raw")
     if source is not None:
-        # KubeVirt opens the file first and falls back to writethrough where its file system has no O_DIRECT, as tmpfs
-        # had none before Linux 6.6; and has io=native also for a file without holes. Nothing is opened here.
-        cache = asked.cache or "none"
-        element.set("cache", cache)
-        if asked.io is not None or (source.block and cache == "none"):
-            element.set("io", asked.io or "native")
+        element.set("cache", disk.cache)
+        # KubeVirt has io=native also for a file without holes.
+        io = asked.io or ("native" if source.block and disk.cache == "none" else None)
+        if io is not None and not (io == "native" and disk.cache == "writethrough"):
+            element.set("io", io)
     element.set("error_policy", asked.errorPolicy)
     if asked.target.device != "cdrom" or source is None or source.unmap:
         element.set("discard", "unmap")

@@ -25,11 +25,11 @@ from uuid import UUID
 
 from launcher.claims import Claim
 from launcher.cpus.pinning import Cell
-from launcher.errors import UserError
 from launcher.guest import SEATS, SEATS_OF, TOPOLOGY
 from launcher.hostdevs import Card
 from pci.address import PCIAddress
 from pci.resource import USBAddress
+from program.errors import UserError
 
 _FIRST_SLOT = 1  # the first after the host bridge: libvirt puts its own ports into the first slot that is free
 _PORTS_PER_SLOT = 8
@@ -176,14 +176,19 @@ def layout(
     for claim in usb(cards):
         if claim.entry.name in seats:
             raise UserError(
-                f"metadata.annotations: {SEATS_OF}: {claim.entry} is a USB device, which has no seat; "
-                "leave it out there"
+                "metadata.annotations",
+                f"{SEATS_OF}: {claim.entry} is a USB device, which has no seat",
+                "leave it out there",
             )
     seated = with_seats(cards)
     if len(seated) > SEATS:
         along = len(seated) - len({card.claim.entry for card in seated})
         more = f" and bring {along} other cards of their IOMMU groups along" if along else ""
-        raise UserError(f"gpus and hostDevices have {len(seated) - along} entries{more}; a guest has seats for {SEATS}")
+        raise UserError(
+            "gpus and hostDevices",
+            f"have {len(seated) - along} entries{more}",
+            f"expected at most {SEATS} cards, for which a guest has seats",
+        )
     above = {card: upstream.get(card, Upstream()) for card in seated}
     trunk = _root_ports(_seats([card for card in seated if above[card].on_bus_0], seats), _FIRST_SLOT)
     expanders = _expanders(above, seats, cells)
@@ -283,8 +288,10 @@ def _expanders(above: Mapping[Card, Upstream], seats: Mapping[str, int], cells: 
     needed = sum(expander.buses for expander in expanders)
     if needed > _BUSES_OF_EXPANDERS:
         raise UserError(
-            f"metadata.annotations: {TOPOLOGY}: the host's bridges above the cards would take {needed} bus "
-            f"numbers of the guest's, and there is room for {_BUSES_OF_EXPANDERS}; expected 'numa', or fewer cards"
+            "metadata.annotations",
+            f"{TOPOLOGY}: the host's bridges above the cards would take {needed} bus numbers of the guest's, and "
+            f"there is room for {_BUSES_OF_EXPANDERS}",
+            "expected 'numa', or fewer cards",
         )
     return expanders
 
@@ -293,8 +300,10 @@ def _refuse_beyond(room: int, cards: Mapping[int, Card], cells: int) -> None:
     last = max(cards)
     if last >= room:
         raise UserError(
-            f"{cards[last].claim.entry} would have seat {last} in its NUMA cell, and with {cells} cells there are bus "
-            f"numbers for {room} seats in each; expected lower seats in {SEATS_OF}, or fewer cards"
+            cards[last].claim.entry,
+            f"would have seat {last} in its NUMA cell, and with {cells} cells there are bus numbers for {room} seats "
+            "in each",
+            f"expected lower seats in {SEATS_OF}, or fewer cards",
         )
 
 

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.errors import Refusal
 from launcher.guest_pci.addresses import Layout
 from launcher.hostdevs import Card
 from pci.address import PCIAddress
 from pci.host import BAR
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_bars as read_bars_of
+from program.errors import Refusal
 
 GIB = 1 << 30
 #: What there is unasked: QEMU's pci-hole64-size of q35 and OVMF's PcdPciMmio64Size.
@@ -59,10 +59,10 @@ def read_bars(sys: Path | None, cards: tuple[Card, ...]) -> Mapping[PCIAddress, 
     if sys is None:
         return {}
     try:
-        found = {address: read_bars_of(sys, address) for card in cards for address in card.functions}
+        bars_of = {address: read_bars_of(sys, address) for card in cards for address in card.functions}
     except Unreadable as error:
-        raise Refusal(f"{sys}: {error}; for a bug report: gpu-plugin record DIR") from error
-    return {address: bars for address, bars in found.items() if bars is not None}
+        raise Refusal(sys, str(error), "for a bug report: gpu-plugin record DIR") from error
+    return {address: bars for address, bars in bars_of.items() if bars is not None}
 
 
 def needed(layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]], *, memory: int, is_efi: bool) -> Hole | None:

@@ -6,12 +6,12 @@ that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-po
 
 from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import cells_of_nodes, guest_cells
-from launcher.errors import UserError
 from launcher.facts import Facts
 from launcher.guest import TOPOLOGY, TOPOLOGY_POLICY, Guest
 from launcher.guest_pci.addresses import Layout, Upstream, layout, with_seats
 from launcher.hostdevs import Card, function_of
 from pci.host import Function, Host
+from program.errors import UserError
 
 
 def laid_out(guest: Guest, cards: tuple[Card, ...], host: Host | None, facts: Facts, pinned: Pinning | None) -> Layout:
@@ -25,8 +25,9 @@ def laid_out(guest: Guest, cards: tuple[Card, ...], host: Host | None, facts: Fa
         return layout(cards, guest.seats, cells=guest_cells(guest, pinned, facts))
     if host is None:
         raise UserError(
-            f"metadata.annotations: {TOPOLOGY}: where the node has its cards is not known here; "
-            "expected --sysfs, with bus/pci/devices and devices/system/node"
+            "metadata.annotations",
+            f"{TOPOLOGY}: where the node has its cards is not known here",
+            "expected --sysfs, with bus/pci/devices and devices/system/node",
         )
     functions = {card: function_of(card.device, host) for card in seated}
     nodes = {
@@ -44,14 +45,15 @@ def laid_out(guest: Guest, cards: tuple[Card, ...], host: Host | None, facts: Fa
         why = None if cell is not None else _why(card, function, node, tuple(cell_of))
         if why is not None and guest.is_strict:
             raise UserError(
-                f"{card.claim.entry}: {why}, and {TOPOLOGY_POLICY} is 'strict'; expected a card of a node that the "
-                "guest has a cell of, or 'prefer'"
+                card.claim.entry,
+                f"{why}, and {TOPOLOGY_POLICY} is 'strict'",
+                "expected a card of a node that the guest has a cell of, or 'prefer'",
             )
         upstream[card] = Upstream(
             cell=cell,
             root=function.root if mirrored and function is not None else None,
             bridges=function.bridges if mirrored and function is not None else (),
-            misplaced=why and f"{why}; it is {'behind its switches, and' if mirrored else 'on bus 0,'} in no NUMA cell",
+            misplaced=why and f"{why}: it is {'behind its switches, and' if mirrored else 'on bus 0,'} in no NUMA cell",
         )
     return layout(cards, guest.seats, upstream, cells or guest_cells(guest, pinned, facts))
 

@@ -11,6 +11,7 @@ from launcher.manifest.volumes import Volume
 from program.errors import Nonsense
 
 Bus = Literal["virtio", "sata", "scsi", "usb"]
+Cache = Literal["none", "writethrough", "writeback", "directsync"]
 BootOrder = Annotated[int, Field(ge=1, le=2**31 - 1)]
 Serial = Annotated[
     Text, Matching("[A-Za-z0-9_.+-]{0,256}", "is no serial", "expected at most 256 letters, digits and _ . + -")
@@ -102,7 +103,7 @@ class Disk(Object):
     bootOrder: BootOrder | None = None
     serial: Serial = ""
     dedicatedIOThread: bool = False
-    cache: Literal["none", "writethrough", "writeback", "directsync"] | None = None
+    cache: Cache | None = None
     io: Literal["native", "threads"] | None = None
     errorPolicy: Literal["stop", "ignore", "report", "enospace"] = "stop"
     blockSize: BlockSize = BlockSize()

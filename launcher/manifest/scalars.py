@@ -80,9 +80,25 @@ _SHORT.maxlevel = 3
 _SHORT.maxstring = _SHORT.maxother = 60
 
 
+# Directories of a node that a guest's disk, of which the guest writes each byte, has no business in: those themselves,
+# and those with all below them.
+_NOT_IN = ("/", "/var", "/var/lib")
+_NOT_BELOW = tuple(
+    f"/{name}"
+    for name in (
+        *("bin", "boot", "dev", "etc", "lib", "lib32", "lib64", "libx32", "proc", "root", "run", "sbin", "sys", "usr"),
+        *("var/lib/kubelet", "var/run", "var/spool"),
+    )
+)
+
+
 def _path_on_node(value: str) -> str:
     if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", value) or {".", ".."} & set(value.split("/")):
         raise Nonsense(f"{value!r}", "expected an absolute path of a file on the node, like /data/disk.img")
+    parent = value.rpartition("/")[0] or "/"
+    if parent in _NOT_IN or any(f"{parent}/".startswith(f"{system}/") for system in _NOT_BELOW):
+        wrong = f"{value!r} is in {parent}, which is the node's own"
+        raise Nonsense(wrong, "expected a directory for disks, like /data")
     return value
 
 

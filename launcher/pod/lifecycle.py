@@ -3,8 +3,8 @@
 from typing import Any
 
 from launcher import paths
-from launcher.errors import UserError
 from launcher.manifest.spec import Spec, VirtualMachine, VirtualMachineInstance
+from program.errors import UserError
 
 #: Seconds for us, beside the guest's own grace. libvirt gives QEMU 10 to end by itself and waits 30 for it to be gone
 #: (virProcessKillPainfullyDelay), in which the kernel gives back what VFIO has pinned; 5 for the launcher itself.
@@ -22,14 +22,16 @@ def restart_policy(manifest: VirtualMachine | VirtualMachineInstance) -> str:
     strategy, running = manifest.spec.runStrategy, manifest.spec.running
     if (strategy is None) == (running is None):
         raise UserError(
-            f"spec: says {'neither runStrategy nor' if strategy is None else 'both runStrategy and'} running; expected "
-            f"one of them, like runStrategy: Always"
+            "spec",
+            f"says {'neither runStrategy nor' if strategy is None else 'both runStrategy and'} running",
+            "expected one of them, like runStrategy: Always",
         )
     if strategy == "Halted" or running is False:
         said = "runStrategy: Halted" if running is None else "running: false"
         raise UserError(
-            f"spec: {said} is a VM that is not to run, so it has no pod; write runStrategy: Always, RerunOnFailure, "
-            "Once or Manual"
+            "spec",
+            f"{said} is a VM that is not to run, so it has no pod",
+            "write runStrategy: Always, RerunOnFailure, Once or Manual",
         )
     return "Always" if strategy is None else _RESTART[strategy]
 

@@ -6,10 +6,10 @@ beside it take is ours: KubeVirt's have 190 MiB, for a monitor, a launcher, virt
 
 from typing import NamedTuple
 
-from launcher.errors import UserError
 from launcher.guest import Guest
 from launcher.manifest.devices import Devices
 from launcher.manifest.spec import Domain
+from program.errors import UserError
 
 _MEBIBYTE = 1 << 20
 _GIBIBYTE = 1 << 30
@@ -60,18 +60,23 @@ def memory(domain: Domain, guest: Guest) -> Memory:
     locked, in_pages = is_locked(domain.devices, guest), guest.page is not None
     if locked and requested < own:
         raise UserError(
-            f"spec.domain.resources.requests.memory: {requested} bytes are less than the guest's memory, which is "
-            f"{own}, and {'VFIO' if domain.devices.entries else 'SEV'} pins all of that; leave it out"
+            "spec.domain.resources.requests.memory",
+            f"{requested} bytes are less than the guest's memory, which is {own}, and "
+            f"{('VFIO' if domain.devices.entries else 'SEV')} pins all of that",
+            "leave it out",
         )
     if guest.has_own_cpus and limit is not None and limit != requested:
         raise UserError(
-            f"spec.domain.resources.limits.memory: {limit} bytes, and {requested} are requested; with "
-            "dedicatedCpuPlacement expected the same: the kubelet gives CPUs to pods whose limits are their requests"
+            "spec.domain.resources.limits.memory",
+            f"{limit} bytes, and {requested} are requested",
+            "with dedicatedCpuPlacement expected the same: the kubelet gives CPUs to pods whose limits are their "
+            "requests",
         )
     if guest.has_own_cpus and resources.overcommitGuestOverhead:
         raise UserError(
-            "spec.domain.resources.overcommitGuestOverhead: with dedicatedCpuPlacement the pod's limits are its "
-            "requests; leave it out"
+            "spec.domain.resources.overcommitGuestOverhead",
+            "with dedicatedCpuPlacement the pod's limits are its requests",
+            "leave it out",
         )
     beside = overhead(domain, guest)
     guests = _guests(requested, own, in_pages=in_pages, locked=locked)

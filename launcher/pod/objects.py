@@ -3,12 +3,12 @@
 from typing import Any
 
 from launcher import paths
-from launcher.errors import UserError
 from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
 from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
 from launcher.pod.memory import Memory, memory
+from launcher.pod.plain import literal
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
@@ -24,6 +24,7 @@ from launcher.pod.volumes import (
     volume_mounts,
 )
 from launcher.quantity import written
+from program.errors import UserError
 
 #: Where the pod says what its memory is for.
 MEMORY = "gpu-launcher.dev/memory"
@@ -51,8 +52,9 @@ def _manifest(given: Given, vm: Metadata) -> Object:
     size = len(given.text.encode())
     if size > _LARGEST_DATA:
         raise UserError(
-            f"the manifest has {size} bytes, and a ConfigMap holds {_LARGEST_DATA}; put user data into a secret, and "
-            "name that with secretRef"
+            "the manifest",
+            f"has {size} bytes, and a ConfigMap holds {_LARGEST_DATA}",
+            "put user data into a secret, and name that with secretRef",
         )
     file = paths.MANIFEST.rpartition("/")[2]
     metadata = _metadata(config_map(vm.name), given, vm)
@@ -70,8 +72,10 @@ def _state(given: Given, vm: Metadata) -> Object:
     name = state_claim(vm.name)
     if len(name) > _LARGEST_NAME:
         raise UserError(
-            f"metadata.name: the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes "
-            f"takes {_LARGEST_NAME}; shorten it"
+            "metadata.name",
+            f"the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes takes "
+            f"{_LARGEST_NAME}",
+            "shorten it",
         )
     return {
         "apiVersion": "v1",
@@ -95,7 +99,7 @@ def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) 
     container: Object = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handover(spec, guest, block)],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
         # Where libvirt and swtpm look for their files when they are not root's.
         "env": [
             {"name": name, "value": paths.LIBVIRT_ROOT}

@@ -4,9 +4,15 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.errors import UserError
+from program.errors import UserError
 
 _DEEPEST = 50
+
+
+def literal(argument: str) -> str:
+    """An argument of a container's command such that Kubernetes gives it as it is: $(NAME) would be the variable of
+    that name, and $$ is a $ (k8s.io/kubernetes/third_party/forked/golang/expansion)."""
+    return argument.replace("$", "$$")
 
 
 def plain(value: Any, path: str, depth: int = 0) -> Any:
@@ -14,19 +20,19 @@ def plain(value: Any, path: str, depth: int = 0) -> Any:
     for anything else, and for what contains itself (YAML's aliases)."""
     if depth > _DEEPEST:
         raise UserError(
-            f"{path[:200]}: is nested more than {_DEEPEST} levels deep; expected what Kubernetes takes here"
+            path[:200], f"is nested more than {_DEEPEST} levels deep", "expected what Kubernetes takes here"
         )
     match value:
         case Mapping():
             for key in value:
                 if not isinstance(key, str):
-                    raise UserError(f"{path}: has the key {key!r}, which is no text; write it in quotes")
-            return {key: plain(found, f"{path}.{key}", depth + 1) for key, found in value.items()}
+                    raise UserError(path, f"has the key {key!r}, which is no text", "write it in quotes")
+            return {key: plain(item, f"{path}.{key}", depth + 1) for key, item in value.items()}
         case list() | tuple():
-            return [plain(found, f"{path}[{index}]", depth + 1) for index, found in enumerate(value)]
+            return [plain(item, f"{path}[{index}]", depth + 1) for index, item in enumerate(value)]
         case float() if not math.isfinite(value):
-            raise UserError(f"{path}: {value!r} is no number that JSON has; write it in quotes")
+            raise UserError(path, f"{value!r} is no number that JSON has", "write it in quotes")
         case None | str() | bool() | int() | float():
             return value
         case _:
-            raise UserError(f"{path}: expected text, a number, a list or a mapping, found {type(value).__name__}")
+            raise UserError(path, f"found {type(value).__name__}", "expected text, a number, a list or a mapping")

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher.cpus.placement import wanted
-from launcher.errors import UserError
 from launcher.guest import Guest
 from launcher.manifest.devices import Devices
 from launcher.manifest.memory import Resources
@@ -17,6 +16,7 @@ from launcher.network.multus import second_networks
 from launcher.pod.memory import Memory
 from launcher.quantity import parse_amount, written
 from pci.resource import NodeDevice
+from program.errors import UserError
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
 _MILLICPU = 100
@@ -57,8 +57,9 @@ def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, 
         for where, amount in (("requests", request), ("limits", limit)):
             if amount is not None and amount.exact != vcpus:
                 raise UserError(
-                    f"spec.domain.resources.{where}.cpu: {amount.text}, and the guest has {vcpus} vCPUs; with "
-                    "dedicatedCpuPlacement expected as many, or leave it out"
+                    f"spec.domain.resources.{where}.cpu",
+                    f"{amount.text}, and the guest has {vcpus} vCPUs",
+                    "with dedicatedCpuPlacement expected as many, or leave it out",
                 )
         cpus = {"cpu": str(wanted(guest).cpus)}
         return cpus, dict(cpus)
@@ -79,8 +80,9 @@ def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
                 continue
             if not _EXTENDED.fullmatch(entry.deviceName):
                 raise UserError(
-                    f"spec.domain.devices.{kind}[{index}].deviceName: {entry.deviceName!r} is no resource of a device "
-                    "plugin's; expected a domain and a name, like nvidia.com/GH100_H100_PCIE"
+                    f"spec.domain.devices.{kind}[{index}].deviceName",
+                    f"{entry.deviceName!r} is no resource of a device plugin's",
+                    "expected a domain and a name, like nvidia.com/GH100_H100_PCIE",
                 )
             units[entry.deviceName] = units.get(entry.deviceName, 0) + 1
     for node_device in _of_node(spec, guest):
@@ -111,8 +113,9 @@ def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str
                 continue
             if name in ours and amount.exact != parse_amount(ours[name]).exact:
                 raise UserError(
-                    f"spec.domain.resources.{where}.{name}: {amount.text}, and the guest's devices and memory are "
-                    f"{ours[name]}; leave it out"
+                    f"spec.domain.resources.{where}.{name}",
+                    f"{amount.text}, and the guest's devices and memory are {ours[name]}",
+                    "leave it out",
                 )
             ours.setdefault(name, amount.text)
     storage = "ephemeral-storage"
@@ -123,7 +126,9 @@ def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str
         most = resources.limits.get(name)
         if most is not None and amount.exact > most.exact:
             raise UserError(
-                f"spec.domain.resources.requests.{name}: {amount.text} is more than the limit, which is {most.text}"
+                f"spec.domain.resources.requests.{name}",
+                f"{amount.text} is more than the limit",
+                f"expected at most {most.text}, or a higher limit",
             )
 
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from launcher.errors import UserError
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
 from launcher.pod.plain import plain
+from program.errors import UserError
 
 _SPEC = (
     "affinity",
@@ -34,8 +34,9 @@ def passed_on(spec: Spec, hostname: str) -> Object:
     selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}
     if selector[_ARCHITECTURE] != spec.architecture:
         raise UserError(
-            f"spec.nodeSelector.{_ARCHITECTURE}: {selector[_ARCHITECTURE]!r}, and spec.architecture is "
-            f"{spec.architecture!r}; leave out one of them"
+            f"spec.nodeSelector.{_ARCHITECTURE}",
+            f"{selector[_ARCHITECTURE]!r}, and spec.architecture is {spec.architecture!r}",
+            "leave out one of them",
         )
     fields = {**fields, "hostname": hostname, "nodeSelector": selector}
     return {name: value for name, value in fields.items() if value}
@@ -55,10 +56,12 @@ def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:
         if value is None or name == _KUBECTLS:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):
-            raise UserError(f"metadata.annotations: {name!r} is {value!r}; expected text, write it in quotes")
+            raise UserError("metadata.annotations", f"{name!r} is {value!r}", "expected text, write it in quotes")
         if name in ours:
             raise UserError(
-                f"metadata.annotations: {name} is made of spec.networks, which has multus; leave one of them out"
+                "metadata.annotations",
+                f"{name} is made of spec.networks, which has multus",
+                "leave one of them out",
             )
         annotations[name] = value
     return {**annotations, **ours}

@@ -79,8 +79,7 @@ def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
     for volume in spec.volumes:
         if volume.hostDisk is not None:
             image = PurePosixPath(paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name))
-            # To make it there takes the directory; a file that is there is mounted alone.
-            nodes += [*([str(image.parent)] if volume.hostDisk.type == "DiskOrCreate" else ()), str(image)]
+            nodes.append(str(image))
     return nodes
 
 

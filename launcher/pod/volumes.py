@@ -9,7 +9,6 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from launcher import paths
-from launcher.errors import UserError
 from launcher.guest import Guest
 from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
@@ -17,6 +16,7 @@ from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.network.multus import STATUS, second_networks
 from launcher.pod.plain import plain
 from launcher.quantity import written
+from program.errors import UserError
 
 #: Volumes of ours begin with it, so that they are told from the VM's, which keep their names.
 _OURS = "gpu-launcher-"
@@ -66,14 +66,16 @@ def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mo
     for volume in spec.volumes:
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
-                f"--block-volume {volume.name}: the volume is of kind {volume.kind}; expected one with a claim"
+                f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
             )
     mounts = (*_ours(spec, guest, vm), *_of_manifest(spec.volumes, block))
     sources: dict[str, Mapping[str, Any]] = {}
     for mount in mounts:
         if sources.setdefault(mount.name, mount.source) is not mount.source:
             raise UserError(
-                f"spec.volumes: {mount.name!r} is what a volume of the pod's is called already; rename it, and its disk"
+                "spec.volumes",
+                f"{mount.name!r} is what a volume of the pod's is called already",
+                "rename it, and its disk",
             )
     return mounts
 
@@ -212,24 +214,24 @@ def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
         return Mount(name, {"persistentVolumeClaim": source}, at, read_only=read_only)
     if name in _IN_DEV:
         raise UserError(
-            f"spec.volumes[{index}].name: {name!r} would be {paths.block_device(name)}, which is there already; rename "
-            "it, and its disk"
+            f"spec.volumes[{index}].name",
+            f"{name!r} would be {paths.block_device(name)}, which is there already",
+            "rename it, and its disk",
         )
     return Mount(name, {"persistentVolumeClaim": source}, paths.block_device(name), is_block=True)
 
 
 def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
-    """The file alone; the directory that it is made in, where it is not there yet."""
+    """The file alone, which the kubelet makes, empty, where it is to be made and is not there."""
     file = PurePosixPath(disk.path)
-    at = PurePosixPath(paths.disk_image(name, file.name))
-    if disk.type == "DiskOrCreate":
-        return Mount(name, {"hostPath": {"path": str(file.parent), "type": "DirectoryOrCreate"}}, str(at.parent))
     if ":" in file.name:
         raise UserError(
-            f"spec.volumes[{index}].hostDisk.path: {disk.path!r} has a colon in its name, and Kubernetes mounts no "
-            "such path; rename the file"
+            f"spec.volumes[{index}].hostDisk.path",
+            f"{disk.path!r} has a colon in its name, and Kubernetes mounts no such path",
+            "rename the file",
         )
-    return Mount(name, {"hostPath": {"path": disk.path, "type": "File"}}, str(at))
+    source = {"path": disk.path, "type": "File" if disk.type == "Disk" else "FileOrCreate"}
+    return Mount(name, {"hostPath": source}, paths.disk_image(name, file.name))
 
 
 def _image(reference: str, pull_policy: str | None) -> Object:
@@ -237,10 +239,10 @@ def _image(reference: str, pull_policy: str | None) -> Object:
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
 
 
-def _cloud_init(name: str, said: CloudInit) -> Iterator[Mount]:
+def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
     """The secrets that have user data or network data, in one directory."""
     # Of a key that both have, the later one counts: user data is in the secret of that name.
-    references = [said.networkDataSecretRef, said.secretRef]
+    references = [cloud_init.networkDataSecretRef, cloud_init.secretRef]
     secrets = list(dict.fromkeys(reference.name for reference in references if reference is not None))
     if not secrets:
         return
@@ -255,8 +257,8 @@ def _files(volume: Volume, index: int) -> Mount:
     """The files that an ISO is made from."""
     name, optional = volume.name, {"optional": True}
     if volume.configMap is not None:
-        said = volume.configMap
-        source: Object = {"configMap": {"name": said.name, **(optional if said.optional else {})}}
+        config_map = volume.configMap
+        source: Object = {"configMap": {"name": config_map.name, **(optional if config_map.optional else {})}}
         return Mount(name, source, paths.mounted("config-map", name), read_only=True)
     if volume.secret is not None:
         secret = volume.secret

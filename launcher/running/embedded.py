@@ -5,6 +5,7 @@ https://libvirt.org/drvqemu.html#embedded-driver
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -12,10 +13,13 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher import paths
-from launcher.errors import Refusal, UserError
+from launcher.running.passt import look_here_first
+from program.errors import Refusal, UserError
 
 #: A pod has one VM, so it has one root.
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
+
+_LOOKED_AT = 0.5  # seconds; whoever looks needs microseconds
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
 # trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too.
@@ -58,7 +62,7 @@ def root_of(uri: str) -> Path | None:
         return None
     roots = parse_qs(_split(uri).query).get("root", [])
     if len(roots) != 1 or not roots[0].startswith("/") or "\0" in roots[0]:
-        raise UserError(f"--connect {uri}: expected root to be an absolute path, like {DEFAULT_URI}")
+        raise UserError(f"--connect {uri}", "its root is no absolute path", f"expected one, like {DEFAULT_URI}")
     return Path(roots[0])
 
 
@@ -75,6 +79,21 @@ def asked_for(arguments: Sequence[str]) -> str:
     return uri
 
 
+def is_taken(root: Path) -> bool:
+    """Whether a launcher has its VM there now; not where there is no such place, or none that we may open."""
+    try:
+        place = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(place, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(place)
+    return False
+
+
 @contextmanager
 def prepared(root: Path) -> Iterator[None]:
     """The root is ready for libvirt, and this launcher's alone within. What is in it stays, with libvirt's knowledge of
@@ -87,25 +106,60 @@ def prepared(root: Path) -> Iterator[None]:
         raise _unusable(root, error) from error
     try:
         try:
-            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(place)
         except BlockingIOError as error:
             raise Refusal(
-                f"{root}: another gpu-launcher has its VM there; expected a directory for each, "
-                "named with --connect 'qemu:///embed?root=DIR', or wait until that VM has ended"
+                root,
+                "another gpu-launcher has its VM there",
+                "expected a directory for each, named with --connect 'qemu:///embed?root=DIR', or wait until that VM "
+                "has ended",
             ) from error
         try:
             if not conf.exists():
                 # One that is root's alone, as systemd mounts it, would keep libvirt from starting at all.
                 huge_pages = Path(paths.HUGEPAGES).is_mount() and os.access(paths.HUGEPAGES, os.W_OK)
                 _write(conf, qemu_conf(os.getuid(), os.getgid(), huge_pages=huge_pages))
+            _forget_the_dead(root / "run" / "qemu")
         except OSError as error:
             raise _unusable(root, error) from error
         if os.getuid() != 0:
             # Libvirt has its places in a user's home, besides; and a container's user often has none.
             os.environ["HOME"] = str(root)
+        look_here_first(root)
         yield
     finally:
         os.close(place)
+
+
+def _forget_the_dead(state: Path) -> None:
+    """Have libvirt know no more of a domain whose QEMU is gone, as in a container that was killed and starts again.
+
+    Libvirt would end the process that has its number now, which may be anybody's: it looks neither at its program nor
+    at its name (qemuProcessReconnect), and waits 44 s for one that it may not end.
+    """
+    for status in state.glob("*.xml"):
+        number = status.with_suffix(".pid")
+        try:
+            command = Path("/proc", str(int(number.read_text())), "cmdline").read_bytes()
+        except (OSError, ValueError):
+            command = b""
+        if f"guest={status.stem},".encode() not in command:
+            status.unlink()
+            number.unlink(missing_ok=True)
+
+
+def _lock(place: int) -> None:
+    """Lock it for this process alone; BlockingIOError where another one has it, for longer than is_taken() does."""
+    deadline = time.monotonic() + _LOOKED_AT
+    while True:
+        try:
+            fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
 
 
 def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
@@ -117,10 +171,14 @@ def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a place may be full, and half a file would be taken for one that somebody wants so."""
+    """All of it or nothing: a place may be full, and half a file would be taken for one that somebody wants so.
+
+    QEMU, which is the same user, may not open it for writing.
+    """
     half = path.with_suffix(".new")
     try:
         half.write_text(text)
+        half.chmod(0o444)
         half.rename(path)
     except OSError:
         half.unlink(missing_ok=True)
@@ -129,8 +187,9 @@ def _write(path: Path, text: str) -> None:
 
 def _unusable(root: Path, error: OSError) -> Refusal:
     return Refusal(
-        f"{root}: cannot make the root of libvirt's embedded driver: {error.strerror}; "
-        "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'"
+        root,
+        f"cannot make the root of libvirt's embedded driver: {error.strerror}",
+        "expected a directory that can be written, name one with --connect 'qemu:///embed?root=DIR'",
     )
 
 
@@ -138,4 +197,4 @@ def _split(uri: str) -> SplitResult:
     try:
         return urlsplit(uri)
     except ValueError as error:
-        raise UserError(f"--connect {uri}: {error}; expected a URI like {DEFAULT_URI}") from error
+        raise UserError(f"--connect {uri}", str(error), f"expected a URI like {DEFAULT_URI}") from error

@@ -2,8 +2,7 @@
 
 from dataclasses import dataclass
 from enum import Enum
-
-from launcher.errors import Refusal
+from typing import Any
 
 
 class Ending(Enum):
@@ -27,15 +26,22 @@ class Ending(Enum):
 
 
 @dataclass(frozen=True)
+class Defined:
+    """Libvirt has defined the domain, which is its own object for it."""
+
+    domain: Any
+
+
+@dataclass(frozen=True)
 class Started:
     """Libvirt has started the domain."""
 
 
 @dataclass(frozen=True)
 class NotStarted:
-    """Libvirt could not."""
+    """Libvirt could not, or could not define it: a Refusal, unless we have a defect."""
 
-    refusal: Refusal
+    error: Exception
 
 
 @dataclass(frozen=True)

@@ -13,15 +13,17 @@ from xml.etree import ElementTree  # lxml costs 5 MB in a process that stays
 import libvirt
 import libvirt_qemu
 
-from launcher.errors import Refusal
 from launcher.running.events import Changed, Ending, NotStarted, Started
 from launcher.running.vm import VM
 from launcher.versions import Version, newer_elements, numbered, refuse_newer
 from pci.address import PCIAddress
+from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
+_NO_CURE = "docs/troubleshooting.md says more of libvirt's refusals"
+_REACHABLE = "expected a libvirt there, leave --connect out for the one in the launcher"
 _USER_ALIAS = "ua-"  # what every name begins with that libvirt has not made up
 
 
@@ -55,7 +57,7 @@ _QEMU_SHUTDOWN = {
 def connected(uri: str, vm: VM) -> Iterator[Any]:
     """A connection to libvirt, whose loss ends the VM; Refusal where there is none to be had, or it fails."""
     _run_event_loop()
-    with asked(f"be reached at {uri}"):
+    with asked(f"be reached at {uri}", _REACHABLE):
         connection = libvirt.open(uri)
     # Only a driver in another process has a connection to lose, and takes these.
     with suppress(libvirt.libvirtError):
@@ -85,8 +87,8 @@ def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
     refuse_newer(newer_elements(tree), version(connection))
     name = tree.findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
-        raise Refusal(f"libvirt has a domain called {name} already; undefine it, or use another connection")
-    with asked("define the domain"):
+        raise Refusal("libvirt", f"has a domain called {name} already", "undefine it, or use another connection")
+    with asked("define the domain", "report it, with what gpu-launcher render prints"):
         domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
     try:
         with _reported(connection, domain, vm):
@@ -114,7 +116,7 @@ def version(connection: Any) -> Version:
 def versions_at(uri: str) -> tuple[Version, Version | None]:
     """Those of the libvirt there and of its QEMU, None where that is another hypervisor. Refusal as connected()."""
     _run_event_loop()
-    with asked(f"be reached at {uri}"):
+    with asked(f"be reached at {uri}", _REACHABLE):
         connection = libvirt.open(uri)
     with asked(f"tell its versions at {uri}"):
         qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
@@ -130,7 +132,7 @@ def look_at_qemu(uri: str) -> None:
     """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Refusal where libvirt cannot be
     had; where QEMU cannot, whoever starts a domain will hear of it."""
     _run_event_loop()
-    with asked(f"be reached at {uri}"):
+    with asked(f"be reached at {uri}", _REACHABLE):
         connection = libvirt.open(uri)
     with suppress(libvirt.libvirtError):
         connection.getDomainCapabilities()
@@ -143,10 +145,10 @@ def start(domain: Any, vm: VM, *, paused: bool) -> None:
 
     def create() -> None:
         try:
-            with asked("start the domain"):
+            with asked("start the domain", "gpu-launcher check looks at what QEMU does not say"):
                 domain.createWithFlags(flags)
-        except Refusal as refusal:
-            vm.events.put(NotStarted(refusal))
+        except Exception as error:
+            vm.events.put(NotStarted(error))
         else:
             vm.events.put(Started())
 
@@ -250,12 +252,12 @@ def _report_loss(connection: Any, reason: int, vm: VM) -> None:
 
 
 @contextmanager
-def asked(what: str) -> Iterator[None]:
+def asked(what: str, fix: str = _NO_CURE) -> Iterator[None]:
     """What libvirt refuses within is a Refusal, in one line: QEMU's own words come with line breaks."""
     try:
         yield
     except libvirt.libvirtError as error:
-        raise Refusal(f"libvirt cannot {what}: {' '.join(str(error).split())}") from error
+        raise Refusal("libvirt", f"cannot {what}: {' '.join(str(error).split())}", fix) from error
 
 
 @contextmanager

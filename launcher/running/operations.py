@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from launcher.errors import Refusal
 from launcher.running.guest import asked
+from program.errors import Refusal
 
 # By libvirt's numbers, which stay: virDomainState, and the enumeration of each state's reasons, virDomainPausedReason
 # and so on (https://libvirt.org/html/libvirt-libvirt-domain.html). The words are virsh's, or the names of the numbers.
@@ -81,5 +81,9 @@ def console(domain: Any) -> str:
     source = tree.find("devices/serial[@type='unix']/source")
     path = None if source is None else source.get("path")
     if path is None:
-        raise Refusal("the VM has no serial console; its manifest has autoattachSerialConsole: false")
+        raise Refusal(
+            "the VM",
+            "has no serial console",
+            "leave autoattachSerialConsole: false out of its manifest",
+        )
     return path

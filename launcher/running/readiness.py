@@ -4,15 +4,26 @@ Not while it is being started, nor while it is paused, by whomever: a paused gue
 """
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.paths import READY
+from launcher.running.embedded import asked_for, is_taken, root_of
+from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
 
 _NAME = Path(READY).name
+
+
+def forget_ready(arguments: Sequence[str]) -> None:
+    """Take away what a launcher that was killed has left, where `run` is called with these arguments: the pod is not
+    ready from the first moment on. Where a launcher runs in that root, the file is its own."""
+    with suppress(ProgramError, OSError):
+        root = root_of(asked_for(arguments))
+        if root is not None and not is_taken(root):
+            (root / _NAME).unlink()
 
 
 @contextmanager

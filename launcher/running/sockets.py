@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 
 @contextmanager
@@ -18,10 +18,11 @@ def socket_directory(directory: Path) -> Iterator[None]:
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
+        above = missing[-1].parent if missing else directory.parent
         raise Refusal(
-            f"{directory}: cannot make the directory for the sockets of the guest's console and screen: "
-            f"{error.strerror}; expected {missing[-1].parent if missing else directory.parent} to be a directory that "
-            "can be written, as a volume of the pod's is"
+            directory,
+            f"cannot make the directory for the sockets of the guest's console and screen: {error.strerror}",
+            f"expected {above} to be a directory that can be written, as a volume of the pod's is",
         ) from error
     try:
         yield

@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from launcher.running.prctl import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
@@ -20,35 +20,45 @@ _AWAITED = {*_PASSED_ON, signal.SIGCHLD}
 # Seconds for what the worker leaves to end by itself, and then for the kernel to end it.
 _LEFT = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0))
 _TIDYING = 20.0  # seconds
+#: Seconds after the grace period for the worker to end the guest, which the worker does in 35; the kubelet has 45.
+_LAST = 40.0
+_KILLED = 5.0  # seconds for the kernel to end it
 
 
 def hold_signals() -> None:
-    """As process 1: signals wait from now on until supervise() asks for them; the sooner the better.
+    """Signals wait from now on until supervise() asks for them; the sooner the better.
 
     The kernel drops what process 1 of a namespace has no handler for (signal(7)); a SIGTERM that came while modules
-    are still being imported would be lost, and the pod would start what it was told to end.
+    are still being imported would be lost, and the pod would start what it was told to end. In any other process Python
+    would print a traceback for SIGINT.
     """
-    if os.getpid() == 1:
-        signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
 
 
-def supervise(work: Callable[[], object], tidy: Callable[[], object]) -> int:
+def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Callable[[], float]) -> int:
     """Run `work` in a worker, with SIGTERM and SIGINT blocked; its exit code, once nothing of it is left.
 
     Where a signal has ended the worker the code is 128 and the signal's number, and `tidy` is run in another process,
-    for what only the worker knew of. Called before there are threads.
+    for what only the worker knew of. A worker that has been told to end and is still there after the guest's `grace`
+    period, in seconds, and 40 s more is killed. Called before there are threads.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    code = _wait(_fork(work))
-    _end_children()
-    if code is None or code >= 0:
-        return code or 0
+    worker = _fork(work)
+    code = _wait(worker, then=lambda: grace() + _LAST)
+    in_time = code is not None
+    if not in_time:
+        os.kill(worker, signal.SIGKILL)
+        code = _wait(worker, _KILLED)
+    _end_children(_LEFT if in_time else _LEFT[1:])
+    if code is not None and code >= 0:
+        return code
     _wait(_fork(tidy), _TIDYING)
-    _end_children()
-    name = signal.Signals(-code).name
-    print(f"gpu-launcher: {name} has ended the worker, and so the guest", file=sys.stderr, flush=True)
-    return 128 - code
+    _end_children(_LEFT)
+    signum = signal.Signals(-code if code is not None else signal.SIGKILL)
+    words = f"{signum.name} has ended the worker" if in_time else "the worker has not ended in time and is killed"
+    print(f"gpu-launcher: {words}, and so the guest", file=sys.stderr, flush=True)
+    return 128 + signum
 
 
 def _fork(work: Callable[[], object]) -> int:
@@ -66,8 +76,11 @@ def _fork(work: Callable[[], object]) -> int:
     raise SystemExit(work())
 
 
-def _wait(child: int, seconds: float | None = None) -> int | None:
-    """Reap and pass signals on until that child ends; its code, negative for a signal. None after so many seconds."""
+def _wait(child: int, seconds: float | None = None, then: Callable[[], float] | None = None) -> int | None:
+    """Reap and pass signals on until that child ends; its code, negative for a signal.
+
+    None after so many seconds; or after as many as `then` says from the first signal that is passed on.
+    """
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
         ended = _reap_all()
@@ -82,11 +95,13 @@ def _wait(child: int, seconds: float | None = None) -> int | None:
             signum = signal.Signals(found.si_signo)
         if signum != signal.SIGCHLD:
             os.kill(child, signum)
+            if deadline is None and then is not None:
+                deadline = time.monotonic() + then()
 
 
-def _end_children() -> None:
+def _end_children(steps: Sequence[tuple[signal.Signals, float]]) -> None:
     """End what the worker has left, in bounded time."""
-    for signum, seconds in _LEFT:
+    for signum, seconds in steps:
         deadline, told = time.monotonic() + seconds, set[int]()
         while (children := _children()) and (left := deadline - time.monotonic()) > 0:
             for child in children - told:

@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.errors import Refusal
 from launcher.running.prctl import PR_SET_DUMPABLE, prctl
+from program.errors import Refusal
+
+_DEV = Path("/dev")
 
 #: What --raise takes: to which soft and hard limit, for every process of the VM's.
 LIMITS = {
@@ -46,8 +48,8 @@ def asked_for(arguments: Sequence[str]) -> Handover | None:
 def become(handover: Handover) -> None:
     """Hand over, and be the user from now on; nothing where that is so already.
 
-    What is not there is not handed over: the preflight says what the VM lacks. A limit that cannot be raised stays, for
-    the same reason. Refusal where this process may not do the rest.
+    What is not there is not handed over: launcher.starting.here says what the VM lacks. A limit that cannot be raised
+    stays, for the same reason. Refusal where this process may not do the rest.
     """
     user = handover.user
     if os.geteuid() == user:
@@ -57,17 +59,19 @@ def become(handover: Handover) -> None:
             _raise(*LIMITS[limit])
     try:
         for path in handover.given:
-            for node in _and_nodes_below(path):
-                os.chown(node, user, user, follow_symlinks=False)
+            for file in _given(path):
+                os.chown(file, user, user, follow_symlinks=False)
         # The groups that the kubelet gives for the sake of volumes stay; root's is not one of them.
         os.setgroups([group for group in os.getgroups() if group != 0])
         os.setgid(user)
         os.setuid(user)
     except OSError as error:
-        what = f"{error.filename} cannot be given to user {user}" if error.filename else f"cannot become user {user}"
+        given = error.filename is not None
         raise Refusal(
-            f"{what}: {error.strerror}; give the container the capabilities CHOWN, SETGID and SETUID "
-            "(securityContext.capabilities.add), or have it start as that user and leave --user out"
+            error.filename if given else f"--user={user}",
+            f"{f'cannot be given to user {user}' if given else 'cannot become that user'}: {error.strerror}",
+            "give the container the capabilities CHOWN, SETGID and SETUID (securityContext.capabilities.add), or have "
+            "it start as that user and leave --user out",
         ) from error
     # Whoever has changed its user has a /proc/self that is root's (proc(5)), and libvirt looks there.
     prctl(PR_SET_DUMPABLE, 1)
@@ -91,9 +95,16 @@ def _raise(limit: int, value: int) -> None:
         return
 
 
-def _and_nodes_below(path: Path) -> Iterator[Path]:
-    """The path, if it is there, and all device nodes below."""
-    if not os.path.lexists(path):
+def _given(path: Path) -> Iterator[Path]:
+    """Below /dev the path, if it is there, and all device nodes below it. Anywhere else a regular file alone: a volume
+    may have been filled by somebody who would like to be given more."""
+    try:
+        kind = path.lstat().st_mode
+    except OSError:
+        return
+    if ".." in path.parts or not path.is_relative_to(_DEV):
+        if stat.S_ISREG(kind):
+            yield path
         return
     yield path
     for directory, _, files in os.walk(path):

@@ -13,10 +13,10 @@ from enum import Enum
 from queue import SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 if TYPE_CHECKING:
-    from launcher.running.events import Changed, Ending, NotStarted, Started
+    from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
 
 
 class Phase(Enum):
@@ -72,7 +72,7 @@ class VM:
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
         #: What the thread that makes the VM live waits for.
-        self.events: SimpleQueue[StopRequested | Started | NotStarted | Changed | Ending] = SimpleQueue()
+        self.events: SimpleQueue[StopRequested | Defined | Started | NotStarted | Changed | Ending] = SimpleQueue()
         self._lock = threading.Lock()
         self._phase = Phase.PREPARING
         self._domain: Any = None
@@ -86,7 +86,7 @@ class VM:
         """The libvirt domain, from define to undefine; Refusal before and after, which names the phase."""
         domain = self._domain
         if domain is None:
-            raise Refusal(f"{self.identity} is not defined: it is {self._phase.value}; ask again when it is running")
+            raise Refusal(self.identity, f"is {self._phase.value}, and not defined", "ask again when it is running")
         return domain
 
     def request(self, stop: StopRequested) -> None:

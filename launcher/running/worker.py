@@ -7,12 +7,11 @@ import signal
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import FrameType
 
-from launcher.errors import LauncherError, Refusal
 from launcher.running.events import Ending
 from launcher.running.plan import Planner, plan_in
 from launcher.running.vm import VM, StopRequested
+from program.errors import ProgramError, Refusal
 from program.problem import one_line
 
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -26,15 +25,8 @@ def work(
     The VM is `served` meanwhile, on the socket that the plan names. `uri` is the libvirt that the plan will name,
     unless something is wrong with it. Called with both signals blocked. Refusal for what cannot be started.
     """
-    stopped = False
-
-    def stop_planning(signum: int, frame: FrameType | None) -> None:
-        nonlocal stopped
-        stopped = True
-        planner.stop()
-
     planner = Planner(make, place)
-    _on_stop(stop_planning)
+    _on_stop(planner.stop)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
     gc.enable()
     missing = None
@@ -45,27 +37,22 @@ def work(
     except ModuleNotFoundError as error:
         missing = error.name
     else:
-        looked = look_ahead(uri)
-    try:
-        plan = planner.plan()
-    except Refusal:
-        if not stopped:
-            raise
-        plan = 0
-    if isinstance(plan, int) and not stopped:
+        ahead = look_ahead(uri)
+    plan = planner.plan()
+    if isinstance(plan, int):
         return plan
     if missing is not None:
-        raise Refusal(f"run needs the Python package {missing}: pip install 'gpu-launcher[libvirt]'")
+        fix = "pip install 'gpu-launcher[libvirt]'"
+        raise Refusal(missing, "this Python package is not there, and run needs it", fix)
     log = _log()
-    if isinstance(plan, int):
+    if plan is None:
         ending, name = Ending.NOT_STARTED, "the VM"
     else:
         vm, name = VM(plan.identity), plan.domain
-        _on_stop(lambda signum, frame: vm.request(StopRequested.SIGNAL))
-        if stopped:
+        _on_stop(lambda: vm.request(StopRequested.SIGNAL))
+        if planner.is_stopped:  # meanwhile
             vm.request(StopRequested.SIGNAL)
-        looked()
-        ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm))
+        ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
     return ending.code
 
@@ -82,7 +69,7 @@ def tidy(place: int, forget: Callable[[Path], None]) -> None:
         if plan.control is not None:
             forget(plan.control)
         run.tidy(plan)
-    except LauncherError as error:
+    except ProgramError as error:
         log.warning("cannot tidy up after the worker: %s", one_line(error))
 
 
@@ -91,6 +78,7 @@ def _log() -> logging.Logger:
     return logging.getLogger(__name__)
 
 
-def _on_stop(handler: Callable[[int, FrameType | None], None]) -> None:
+def _on_stop(request: Callable[[], object]) -> None:
+    """Call that on SIGTERM and SIGINT. It must not raise: it may be called while a module is imported."""
     for signum in _STOPS:
-        signal.signal(signum, handler)
+        signal.signal(signum, lambda signum, frame: request())

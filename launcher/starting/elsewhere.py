@@ -1,17 +1,16 @@
 """A place that the user describes, where nothing is started: `render` and `explain`."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from functools import partial
 
 from launcher.checks.devices import not_whole
-from launcher.checks.finding import Finding, warning
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.starting.pod import Pod, address_bits_in
-from launcher.starting.start import Refused, Start, tried
-from launcher.versions import Newer, Version, refuse_newer, shown
+from launcher.starting.start import Start
+from launcher.versions import Version, too_new
+from program.finding import Finding
+from program.problem import Severity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,16 +32,7 @@ class Elsewhere:
             return start
         newer = tuple(newer for newer in start.newer if newer.program == "libvirt")
         if self.libvirt is None:
-            return start.having((*not_whole(start.cards), *_newer(newer)))
-        refused: list[Refused] = []
-        tried(partial(refuse_newer, newer, self.libvirt), refused)
-        return start.having(not_whole(start.cards), refused)
-
-
-def _newer(elements: tuple[Newer, ...]) -> Iterator[Finding]:
-    for newer in elements:
-        yield warning(
-            newer.field,
-            f"{newer.element} needs {newer.program} {shown(newer.since)}",
-            "say with --libvirt which one it is for, and what that does not know is refused",
-        )
+            severity, problems = Severity.WARNING, tuple(element.problem(None) for element in newer)
+        else:
+            severity, problems = Severity.ERROR, too_new(newer, self.libvirt)
+        return start.having((*not_whole(start.cards), *(Finding(severity, problem) for problem in problems)))

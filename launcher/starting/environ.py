@@ -5,18 +5,21 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import UserError
+from program.errors import UserError
+
+_EXPECTED = "expected NAME=VALUE"
+_EXPECTED_FILE = f"{_EXPECTED} on each line of a file of text"
 
 
 def variables(settings: list[str], path: Path | None) -> Mapping[str, str]:
     """Variables from --env-file, then from --env, which win; UserError for what is not NAME=VALUE."""
-    found = _in_file(path) if path is not None else {}
+    values = _in_file(path) if path is not None else {}
     for setting in settings:
         name, equals, value = setting.partition("=")
         if not (name and equals):
-            raise UserError(f"--env {setting}: expected NAME=VALUE")
-        found[name] = value
-    return found
+            raise UserError(f"--env {setting}", "has no name and value", _EXPECTED)
+        values[name] = value
+    return values
 
 
 def _in_file(path: Path) -> dict[str, str]:
@@ -24,19 +27,19 @@ def _in_file(path: Path) -> dict[str, str]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
-        raise UserError(f"{path}: cannot read the variables: {error.strerror}") from error
+        raise UserError(path, f"cannot read the variables: {error.strerror}", _EXPECTED_FILE) from error
     except UnicodeDecodeError as error:
-        raise UserError(f"{path}: cannot read the variables: {error}") from error
-    found = {}
+        raise UserError(path, f"cannot read the variables: {error}", _EXPECTED_FILE) from error
+    values = {}
     for number, line in enumerate(lines, start=1):
         setting = _unexported(line)
         if not setting.strip() or setting.startswith("#"):
             continue
         name, equals, value = setting.partition("=")
         if not (name and equals) or " " in name:
-            raise UserError(f"{path}: line {number}: expected NAME=VALUE, found {line[:60]!r}")
-        found[name] = value
-    return found
+            raise UserError(f"{path}: line {number}", f"found {line[:60]!r}", _EXPECTED)
+        values[name] = value
+    return values
 
 
 def _unexported(line: str) -> str:

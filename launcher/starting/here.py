@@ -6,7 +6,6 @@ from pathlib import Path
 
 from launcher.checks.cgroup import cpus, memory, read_limits
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
-from launcher.checks.finding import Finding, error
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
 from launcher.checks.kvm import kvm
@@ -25,10 +24,12 @@ from launcher.pod.memory import overhead
 from launcher.running.embedded import has_qemu_here, is_embedded
 from launcher.running.limits import let_lock, open_files
 from launcher.starting.pod import Pod, address_bits_in
-from launcher.starting.start import Refused, Start
+from launcher.starting.start import Start
 from launcher.storage.needs import Needs, needs_of
 from launcher.storage.volumes import facts_of_volumes
 from program.errors import UserError
+from program.finding import Finding
+from program.problem import Severity
 
 #: Seconds for the kubelet to write what Multus says of the pod into its file: it does when it next hears of the pod.
 _NETWORK_STATUS_WITHIN = 60.0
@@ -51,18 +52,18 @@ class Here:
         opening it."""
         is_here = has_qemu_here(self.uri)
         networks, findings = self._networks(spec) if is_here else (None, ())
-        found = replace(
+        facts = replace(
             facts_of_volumes(spec, self.root, _sysfs_of(pod)),
             kvm=not self.emulation,
             address_bits=address_bits_in(pod) if is_here else None,
             pod_interfaces=networks,
         )
         if self.dev is None or self.emulation or not is_embedded(self.uri):
-            return found, findings
+            return facts, findings
         device = self.dev / "kvm"
         outcome = opened(device)
         finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation)
-        return replace(found, kvm=outcome is None), findings if finding is None else (*findings, finding)
+        return replace(facts, kvm=outcome is None), findings if finding is None else (*findings, finding)
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
         return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None
@@ -71,7 +72,7 @@ class Here:
         try:
             return read_pod_interfaces(spec, self.root, _NETWORK_STATUS_WITHIN), ()
         except UserError as wrong:
-            return {}, (error(*wrong.problem),)
+            return {}, (Finding(Severity.ERROR, wrong.problem),)
 
     def judged(self, start: Start) -> Start:
         """What is made on disk and locked for the guest, and all that stands in its way.
@@ -85,7 +86,7 @@ class Here:
         if is_embedded(self.uri):  # another libvirt runs QEMU where this process cannot look
             start = replace(start, locked=to_be_locked(start.guest, start.cards))
             findings += _around_qemu(start, self)
-        return start.having(findings, map(Refused, made.refusals))
+        return start.having(findings, made.refusals)
 
 
 def _sysfs_of(pod: Pod) -> Path:

@@ -7,13 +7,13 @@ from typing import NamedTuple
 
 from launcher.claims import DeviceID, Entry, Request
 from launcher.cpus.host import address_bits, processors_of
-from launcher.errors import UserError
 from launcher.guest import Guest
 from launcher.manifest.hostdevices import ResourceClaim
 from launcher.starting.environ import variables
 from pci.host import Host
 from pci.processors import UNKNOWN, Processors
 from pci.sysfs.functions import NotSysfs, read_host
+from program.errors import UserError
 
 SYS = Path("/sys")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -53,7 +53,7 @@ def host_in(entries: tuple[Entry, ...], pod: Pod) -> Host | None:
     try:
         return read_host(pod.sysfs)
     except NotSysfs as error:
-        raise UserError(str(error)) from error
+        raise UserError(pod.sysfs, error.wrong, error.fix) from error
 
 
 def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> Mapping[Request, DeviceID]:

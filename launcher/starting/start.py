@@ -6,9 +6,8 @@ Where a stage refuses, those that need nothing of it go on, so that a user hears
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from launcher.checks.finding import Finding, Level, said, sorted_by_level
 from launcher.checks.seats import misplaced, of_bars
 from launcher.checks.tuning import not_tuned, reached_elsewhere
 from launcher.checks.variables import of_left_over
@@ -33,22 +32,13 @@ from launcher.starting.pod import Pod, allocated_in, host_in, processors_in
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
 from pci.host import Host
 from program.errors import ProgramError, Refusal
+from program.finding import Finding, worst_first
+from program.problem import Severity
 
 if TYPE_CHECKING:  # what is printed alone needs no storage
     from launcher.storage.made import Need
 
 T = TypeVar("T")
-
-
-class Refused(NamedTuple):
-    """A stage's error, and the entry of the manifest that it is about, where it is about one."""
-
-    error: ProgramError
-    subject: object | None = None
-
-    @property
-    def finding(self) -> Finding:
-        return said(Level.ERROR, self.error, self.subject)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,32 +70,29 @@ class Start:
     newer: tuple[Newer, ...]
     needs: "tuple[Need, ...]" = ()
     locked: int = 0
-    refused: tuple[Refused, ...]
+    refused: tuple[ProgramError, ...]
     findings: tuple[Finding, ...]
 
     @property
     def errors(self) -> tuple[ProgramError, ...]:
         """All that keeps it from starting."""
-        found = (
-            Refusal(finding.subject, finding.says, finding.fix)
-            for finding in self.findings
-            if finding.level is Level.ERROR
-        )
-        return (*(each.error for each in self.refused), *found)
+        others = (finding for finding in self.findings if finding.severity is Severity.ERROR)
+        return (*self.refused, *(Refusal(*finding.problem) for finding in others))
 
     @property
     def warnings(self) -> tuple[Finding, ...]:
-        return tuple(finding for finding in self.findings if finding.level is Level.WARNING)
+        return tuple(finding for finding in self.findings if finding.severity is Severity.WARNING)
 
     @property
-    def found(self) -> tuple[Finding, ...]:
-        """Errors and warnings alike, the worst first."""
-        return sorted_by_level((*(each.finding for each in self.refused), *self.findings))
+    def all_findings(self) -> tuple[Finding, ...]:
+        """Errors of stages too, the worst first."""
+        errors = (Finding(Severity.ERROR, problem) for error in self.refused for problem in error.problems)
+        return worst_first((*errors, *self.findings))
 
-    def having(self, findings: Iterable[Finding], refused: Iterable[Refused] = ()) -> "Start":
+    def having(self, findings: Iterable[Finding], refused: Iterable[ProgramError] = ()) -> "Start":
         """Return it with what else was found."""
-        found = tuple(dict.fromkeys((*self.findings, *findings)))
-        return replace(self, findings=found, refused=(*self.refused, *refused))
+        each_once = tuple(dict.fromkeys((*self.findings, *findings)))
+        return replace(self, findings=each_once, refused=(*self.refused, *refused))
 
 
 class Surroundings(Protocol):
@@ -124,7 +111,7 @@ class Surroundings(Protocol):
 def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Start:
     """Go through all stages; what they refuse is in the result."""
     guest = guest_of(vmi)
-    refused: list[Refused] = []
+    refused: list[ProgramError] = []
     facts, findings = around.facts(vmi.spec, guest, pod)
     host = tried(partial(host_in, vmi.spec.domain.devices.entries, pod), refused)
     sees_host = not refused
@@ -162,24 +149,24 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     return around.judged(start)
 
 
-def tried(stage: Callable[[], T], refused: list[Refused], subject: object | None = None) -> T | None:
+def tried(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
     """Return what the stage makes; None where it refuses, and then its error is one more of `refused`."""
     try:
         return stage()
     except ProgramError as error:
-        refused.append(Refused(error, subject))
+        refused.append(error)
         return None
 
 
 def _cards(
-    vmi: VirtualMachineInstance, pod: Pod, host: Host | None, facts: Facts, refused: list[Refused]
+    vmi: VirtualMachineInstance, pod: Pod, host: Host | None, facts: Facts, refused: list[ProgramError]
 ) -> tuple[tuple[Card, ...], tuple[LeftOver, ...], bool]:
     """What the guest gets; what nobody does; and whether the first is all that the manifest asks for."""
     entries, claims = vmi.spec.domain.devices.entries, vmi.spec.resourceClaims
-    given = [tried(partial(_allocated, claims, pod, facts, entry), refused, entry) for entry in entries]
+    given = [tried(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
     allocated = {wants: device for each in given if each is not None for wants, device in each.items()}
     claimed = claim(entries, pod.environ, host, allocated)
-    refused += (Refused(error, entry) for entry, error in claimed.unmet.items())
+    refused += claimed.unmet.values()
     cards = whole_cards(claimed.claims, claimed.left_over, host, vmi.metadata.annotations.companions)
     return cards, not_passed_on(claimed.left_over, cards), not claimed.unmet and None not in given
 

@@ -9,10 +9,10 @@ import json
 from collections.abc import Callable, Mapping
 
 from launcher.domain import domain_uuid
-from launcher.errors import Refusal
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import CloudInit, Volume
 from launcher.storage.iso import ISO
+from program.errors import Refusal
 
 #: What cloud-init looks for among the labels of volumes.
 NO_CLOUD_LABEL, CONFIG_DRIVE_LABEL = "cidata", "config-2"
@@ -68,8 +68,9 @@ def _secret(volume: str, name: str, keys: tuple[str, ...], mounted: Mapping[str,
             return mounted[key]
     there = ", ".join(map(repr, sorted(mounted))) or "nothing"
     raise Refusal(
-        f"the volume {volume!r}: the secret {name!r} has no key {keys[0]!r}; expected it, or {keys[1]!r}, "
-        f"with data for cloud-init; mounted is {there}"
+        f"the volume {volume!r}",
+        f"the secret {name!r} has no key {keys[0]!r}",
+        f"expected it, or {keys[1]!r}, with data for cloud-init, and not only {there}",
     )
 
 

@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from launcher import paths
-from launcher.errors import Refusal
 from launcher.manifest.volumes import Volume
+from program.errors import Refusal
 
 _DIRECTORY = "disk"  # KubeVirt's pkg/container-disk, DiskSourceFallbackPath
 
@@ -34,12 +34,13 @@ def only_disk(volume: Volume, root: Path) -> Path:
     mount = paths.below(root, paths.image_volume(volume.name))
     said = volume.containerDisk.path
     if not mount.is_dir():
-        problem = f"its image is not mounted at {mount}; expected an image volume of the pod there"
+        wrong, fix = f"its image is not mounted at {mount}", "expected an image volume of the pod there"
     elif said is not None:
-        problem = f"its image, mounted at {mount}, has no file {said}; expected containerDisk.path to name its disk"
+        wrong = f"its image, mounted at {mount}, has no file {said}"
+        fix = "expected containerDisk.path to name its disk"
     elif not found:
-        problem = f"its image has no disk in {mount}/disk; put one there, or name its file in containerDisk.path"
+        wrong, fix = f"its image has no disk in {mount}/disk", "put one there, or name its file in containerDisk.path"
     else:
         names = ", ".join(path.name for path in found)
-        problem = f"its image has several files in {mount}/disk: {names}; name the disk in containerDisk.path"
-    raise Refusal(f"the volume {volume.name!r}: {problem}")
+        wrong, fix = f"its image has several files in {mount}/disk: {names}", "name the disk in containerDisk.path"
+    raise Refusal(f"the volume {volume.name!r}", wrong, fix)

@@ -11,10 +11,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal
 
-from launcher.errors import Refusal
+from launcher.storage.brought import regular_file
 from launcher.storage.iso import ISO, write_iso
-from launcher.storage.places import directory, kept, link, make_once, renewed
+from launcher.storage.places import directory, kept, link, renewed, sized
 from launcher.storage.qcow2 import is_qcow2, make_empty, make_overlay
+from program.errors import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class RawDisk:
-    """A file of `size` bytes, sparse and for good, on a volume that is mounted."""
+    """A file of `size` bytes, sparse and for good; one with content stays as it is."""
 
     path: Path
     size: int
@@ -61,7 +62,16 @@ class Directory:
     path: Path
 
 
-Need = Medium | EmptyDisk | Overlay | RawDisk | Link | Directory
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """Nothing to make, but a file that the volume mounted at `volume` brings; whose, for errors."""
+
+    path: Path
+    volume: Path
+    whose: str
+
+
+Need = Medium | EmptyDisk | Overlay | RawDisk | Link | Directory | Brought
 
 
 @contextmanager
@@ -78,6 +88,14 @@ def made(needs: Iterable[Need]) -> Iterator[None]:
         yield
 
 
+def refuse_links(needs: Iterable[Need]) -> None:
+    """Refusal where a file that a volume brings is none of its regular files; whoever writes to a volume may have
+    changed that since its VM was planned."""
+    for need in needs:
+        if isinstance(need, Brought):
+            regular_file(need.whose, need.path, need.volume)
+
+
 def _there(need: Need) -> AbstractContextManager[None]:
     match need:
         case Medium():
@@ -87,18 +105,21 @@ def _there(need: Need) -> AbstractContextManager[None]:
         case Overlay():
             return _image(need.path, partial(make_overlay, below=need.below, kind=need.kind))
         case RawDisk():
-            make_once(need.path, partial(os.truncate, length=need.size))
+            sized(need.path, need.size)
             return nullcontext()
         case Link():
             return link(need.path, need.target)
         case Directory():
             return directory(need.path)
+        case Brought():
+            regular_file(need.whose, need.path, need.volume)
+            return nullcontext()
 
 
 def _image(path: Path, fill: Callable[[Path], None]) -> AbstractContextManager[None]:
     """One that an earlier start in this pod has left is the guest's disk."""
     if os.path.lexists(path) and not _is_image(path):
-        raise Refusal(f"{path}: is there and is no qcow2 image; take it away, the guest's disk is made there")
+        raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")
     return kept(path, fill)
 
 

@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from launcher.errors import Refusal
+from launcher.storage.brought import regular_file
+from program.errors import Refusal
 
 #: The kubelet's link to the files as they are, which it turns to others all at once (pkg/volume/util/atomic_writer.go).
 _DATA = "..data"
@@ -12,14 +13,14 @@ _DATA = "..data"
 def mounted_files(volume: str, directory: Path) -> Mapping[str, bytes]:
     """Content by path below the directory; all of one version, though the cluster may change them meanwhile.
 
-    Refusal, which names the volume, where the directory is not there or not readable.
+    Refusal, which names the volume, where the directory is not there or not readable, or a file leads out of it.
     """
+    whose = f"the volume {volume!r}"
     try:
         data = directory / _DATA
         there = data.resolve(strict=True) if data.is_symlink() else directory.resolve(strict=True)
-        found = sorted(path for path in there.rglob("*") if path.is_file())
-        return {str(path.relative_to(there)): path.read_bytes() for path in found}
+        found = sorted(path for path in there.rglob("*") if path.is_file() or path.is_symlink())
+        return {str(path.relative_to(there)): regular_file(whose, path, directory).read_bytes() for path in found}
     except OSError as error:
-        raise Refusal(
-            f"the volume {volume!r}: cannot be read: {error.strerror}; expected the pod to mount it at {directory}"
-        ) from error
+        fix = f"expected the pod to mount it at {directory}"
+        raise Refusal(whose, f"cannot be read: {error.strerror}", fix) from error

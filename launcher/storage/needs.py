@@ -4,23 +4,23 @@ libvirt itself copies EFI's variables from their template and makes the TPM's st
 docs/decisions/0024.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
 from launcher import paths
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
 from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.iso import ISO
-from launcher.storage.made import Directory, EmptyDisk, Link, Medium, Need, Overlay
+from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay
 from launcher.storage.mounted import mounted_files
 from launcher.storage.persistent import claimed_disk, host_disk
 from launcher.storage.qcow2 import refuse_unfit
+from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
 #: KubeVirt's, pkg/config: of what the manifest gives no label, and of sysprep.
@@ -48,6 +48,7 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
             needs += _of(vmi, volume, index, facts, root)
         except Refusal as refusal:
             refusals.append(refusal)
+    needs += _of_firmware(vmi, root)
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(paths.below(root, paths.NVRAM)))
     return Needs(tuple(needs), tuple(refusals))
@@ -58,10 +59,11 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
     place = partial(paths.below, root)
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
-            claimed_disk(name, facts, root)
-            return ()
+            return claimed_disk(name, facts, root)
         case "ephemeral":
-            return (Overlay(place(paths.overlay(name)), claimed_disk(name, facts, root), "raw"),)
+            disk = claimed_disk(name, facts, root)
+            below = place(paths.claimed_disk(name, is_block=name in facts.block))
+            return *disk, Overlay(place(paths.overlay(name)), below, "raw")
         case "containerDisk":
             image = only_disk(volume, root)
             refuse_unfit(f"the volume {name!r}", image)
@@ -97,6 +99,21 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
             return (_labelled("downwardapi", name, volume.downwardAPI.volumeLabel, root),)
 
 
+def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
+    """Kernels and ACPI tables, which QEMU opens where they are; launcher.checks.volumes says what is missing."""
+    firmware = vmi.spec.domain.firmware
+    if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
+        for path in (boot.kernelPath, boot.initrdPath):
+            if path is not None:
+                image = paths.below(root, paths.KERNEL_BOOT)
+                yield Brought(paths.below(image, path), image, "firmware.kernelBoot")
+    if (acpi := firmware.acpi) is not None:
+        for secret, table in ((acpi.slicNameRef, "slic"), (acpi.msdmNameRef, "msdm")):
+            if secret is not None:
+                volume = paths.below(root, paths.mounted("secret", secret))
+                yield Brought(volume / f"{table}.bin", volume, "firmware.acpi")
+
+
 def _mounted(kind: Mounted, name: str, root: Path) -> Mapping[str, bytes]:
     return mounted_files(name, paths.below(root, paths.mounted(kind, name)))
 
@@ -109,6 +126,7 @@ def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:
     if not _ANSWER_FILES & {file.lower() for file in files}:
         there = ", ".join(map(repr, files)) or "nothing"
         raise Refusal(
-            f"the volume {name!r}: expected an answer file for Windows, autounattend.xml or unattend.xml; "
-            f"mounted is {there}"
+            f"the volume {name!r}",
+            f"has no answer file for Windows: mounted is {there}",
+            "expected autounattend.xml or unattend.xml",
         )

@@ -1,48 +1,61 @@
 """Disks that outlive the pod: those of claims, and files of the node."""
 
+import os
 import shutil
 from pathlib import Path, PurePosixPath
 
 from launcher import paths
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.volumes import Volume
-from launcher.storage.made import RawDisk
+from launcher.storage.brought import regular_file
+from launcher.storage.made import Brought, RawDisk
+from program.errors import Refusal
 
 
-def claimed_disk(name: str, facts: Facts, root: Path) -> Path:
-    """The claim's disk; Refusal where it has none."""
+def claimed_disk(name: str, facts: Facts, root: Path) -> tuple[Brought, ...]:
+    """The file of a claim with a file system, none of a block device; Refusal where it has no disk."""
     if name in facts.block:
-        return paths.below(root, paths.block_device(name))
-    image = paths.below(root, paths.disk_image(name))
-    if not image.exists():
+        return ()
+    whose, image = f"the volume {name!r}", paths.below(root, paths.disk_image(name))
+    if not os.path.lexists(image):
         # KubeVirt makes an empty one, as large as the API server says that the claim is.
         raise Refusal(
-            f"the volume {name!r}: its claim has no disk: there is neither {paths.block_device(name)} nor {image}; "
-            "expected the file disk.img at the top of the claim, in raw format, or a claim with volumeMode: Block"
+            whose,
+            f"its claim has no disk: there is neither {paths.block_device(name)} nor {image}",
+            "expected the file disk.img at the top of the claim, in raw format, or a claim with volumeMode: Block",
         )
-    return image
+    return (_brought(whose, image),)
 
 
-def host_disk(volume: Volume, root: Path) -> tuple[RawDisk, ...]:
-    """The file of a hostDisk, where it is to be made and is not there; Refusal where it is not, and cannot be."""
-    said = volume.hostDisk
+def host_disk(volume: Volume, root: Path) -> tuple[Brought | RawDisk, ...]:
+    """The file of a hostDisk. Refusal where it is not there, or empty as the kubelet makes it, and cannot be made."""
+    said, whose = volume.hostDisk, f"the volume {volume.name!r}"
     assert said is not None, "it is the volume's kind"
     file = paths.below(root, paths.disk_image(volume.name, PurePosixPath(said.path).name))
-    if file.exists():
-        return ()
-    missing = f"the volume {volume.name!r}: there is no {file}, which is {said.path} of the node"
+    is_there = os.path.lexists(file)
+    if is_there:
+        brought = _brought(whose, file)
+        if said.type == "Disk" or file.lstat().st_size > 0:
+            return (brought,)
+    missing = f"{file}, which is {said.path} of the node, is {'empty' if is_there else 'not there'}"
     if said.type == "Disk":
-        raise Refusal(f"{missing}; put a disk image there, or write type: DiskOrCreate with a capacity")
+        raise Refusal(whose, missing, "put a disk image there, or write type: DiskOrCreate with a capacity")
     if said.capacity is None:
-        raise Refusal(f"{missing}; write its capacity, with which it is made")
+        raise Refusal(whose, missing, "write its capacity, with which it is made")
     try:
-        free = shutil.disk_usage(file.parent).free
+        free = shutil.disk_usage(file if is_there else file.parent).free
     except OSError as error:
-        raise Refusal(f"{missing}: {file.parent}: {error.strerror}; expected the pod to mount it there") from error
+        raise Refusal(whose, f"{missing}: {error.strerror}", "expected the pod to mount it there") from error
     if said.capacity > free:
         raise Refusal(
-            f"{missing}; it is to have {said.capacity} bytes, and {free} are free there: make room, or write a "
-            "smaller capacity"
+            whose,
+            f"{missing}, and is to have {said.capacity} bytes, and {free} are free there",
+            "make room, or write a smaller capacity",
         )
-    return (RawDisk(file, said.capacity),)
+    return RawDisk(file, said.capacity), Brought(file, file.parent, whose)
+
+
+def _brought(whose: str, file: Path) -> Brought:
+    """Refusal where it is not the volume's own."""
+    regular_file(whose, file, file.parent)
+    return Brought(file, file.parent, whose)

@@ -5,13 +5,14 @@ A file is made under another name in its directory, readable for nobody else, an
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from errno import EACCES, EDQUOT, EEXIST, EFBIG, EISDIR, ENOSPC, ENOTDIR, ENOTEMPTY, EPERM, EROFS
 from pathlib import Path
 from tempfile import mkstemp
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 Fill = Callable[[Path], None]
 
@@ -65,11 +66,29 @@ def kept(path: Path, fill: Fill) -> Iterator[None]:
                 path.unlink(missing_ok=True)
 
 
-def make_once(path: Path, fill: Fill) -> None:
-    """A file for good, in a directory that is there; one that is there already stays as it is."""
-    with _made(path), suppress(FileExistsError), _unfinished(path) as file:
-        fill(file)
-        os.link(file, path)
+def sized(path: Path, size: int) -> None:
+    """A file for good, of that many bytes without content; one that is there and is not empty stays as it is."""
+    with _made(path):
+        try:
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        except FileExistsError:
+            # Without O_NONBLOCK the opening of a pipe would wait for its reader.
+            descriptor = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            ours = False
+        else:
+            ours = True
+        try:
+            found = os.fstat(descriptor)
+            if found.st_size == 0 and stat.S_ISREG(found.st_mode):
+                os.ftruncate(descriptor, size)
+                if found.st_uid == os.geteuid():
+                    os.fchmod(descriptor, 0o600)  # the kubelet makes it readable for everybody
+        except OSError:
+            if ours:
+                path.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(descriptor)
 
 
 @contextmanager
@@ -123,4 +142,4 @@ def _made(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         cure = _CURES.get(error.errno or 0, "the pod's volumes and the node's log say more")
-        raise Refusal(f"{path}: cannot be made: {error.strerror}; {cure}") from error
+        raise Refusal(path, f"cannot be made: {error.strerror}", cure) from error

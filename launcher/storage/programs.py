@@ -5,7 +5,7 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from launcher.errors import Refusal
+from program.errors import Refusal
 
 _NOTHING: Mapping[str, str] = MappingProxyType({})
 
@@ -27,9 +27,10 @@ def output(
             command, input=given, capture_output=True, check=False, env={**os.environ, **environ, "LC_ALL": "C.UTF-8"}
         )
     except FileNotFoundError as error:
-        raise Refusal(f"{name} is not installed, and makes the guest's disks; install the package {package}") from error
+        fix = f"install the package {package}"
+        raise Refusal(name, "is not installed, and makes the guest's disks", fix) from error
     if done.returncode:
         words = " ".join(done.stderr.decode(errors="replace").split())
         ended = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
-        raise Refusal(f"{' '.join(map(str, command))}: {words or ended}")
+        raise Refusal(" ".join(map(str, command)), words or ended, f"these words are {name}'s own")
     return done.stdout

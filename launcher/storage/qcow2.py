@@ -8,8 +8,8 @@ import struct
 from pathlib import Path
 from typing import Literal
 
-from launcher.errors import Refusal
 from launcher.storage.programs import output
+from program.errors import Refusal
 
 MAGIC = b"QFI\xfb"
 
@@ -36,22 +36,22 @@ def refuse_unfit(what: str, image: Path) -> None:
             header = file.read(_INCOMPATIBLE.size)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
-        raise Refusal(f"{what}: cannot read {image}: {error.strerror}; expected a disk image") from error
+        raise Refusal(what, f"cannot read {image}: {error.strerror}", "expected a disk image") from error
     if not header.startswith(MAGIC):
         if not size or size % _SECTOR:
-            raise Refusal(
-                f"{what}: {image} has {size} bytes; expected a disk image, qcow2 or raw with sectors of {_SECTOR}"
-            )
+            fix = f"expected a disk image, qcow2 or raw with sectors of {_SECTOR}"
+            raise Refusal(what, f"{image} has {size} bytes", fix)
         return
     if len(header) < _INCOMPATIBLE.size:
-        raise Refusal(f"{what}: {image} is {len(header)} bytes long; expected a whole qcow2 image, copy it again")
+        fix = "expected a whole qcow2 image, copy it again"
+        raise Refusal(what, f"{image} is {len(header)} bytes long", fix)
     _, version = _VERSION.unpack_from(header)
     (backing,) = _BACKING_FILE.unpack_from(header)
     (features,) = _INCOMPATIBLE.unpack_from(header) if version >= 3 else (0,)
-    if backing:
-        raise Refusal(f"{what}: {image} has a backing file; expected one image alone, as qemu-img convert makes it")
-    if features & _DATA_FILE:
-        raise Refusal(f"{what}: {image} has a data file; expected one image alone, as qemu-img convert makes it")
+    for named, kind in ((backing, "backing"), (features & _DATA_FILE, "data")):
+        if named:
+            fix = "expected one image alone, as qemu-img convert makes it"
+            raise Refusal(what, f"{image} has a {kind} file", fix)
 
 
 def make_empty(path: Path, size: int) -> None:

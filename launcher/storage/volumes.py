@@ -3,13 +3,16 @@
 KubeVirt's handler and launcher look as well (pkg/container-disk, GetImageInfo; virtwrap/converter/block_io_linux.go).
 """
 
+import errno
 import os
 import stat
-from pathlib import Path
+from collections.abc import Iterator
+from pathlib import Path, PurePosixPath
 
 from launcher import paths
 from launcher.facts import BlockSizes, Facts
 from launcher.manifest.spec import Spec
+from launcher.manifest.volumes import Volume
 from launcher.storage.container_disks import disks_in_image
 from launcher.storage.qcow2 import is_qcow2
 from pci.sysfs.attribute import Unreadable
@@ -17,7 +20,7 @@ from pci.sysfs.block import read_block_sizes
 
 
 def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
-    """Facts with `block`, `raw_images` and `block_sizes` of these volumes, below the pod's `root` and in its `sys`.
+    """Facts of these volumes (`block`, `raw_images`, `no_direct_io`, `block_sizes`), in the pod's `root` and `sys`.
 
     A volume that is not there counts for a claim with a file system, or a qcow2 image: needs_of() says what is missing.
     """
@@ -31,11 +34,49 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
     matching = [disk.name for disk in spec.disks if disk.blockSize.matches_volume]
     sizes = {name: found for name in matching if (found := _sizes(_disk(name, block, root), sys)) is not None}
     raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and _is_raw(found[0]))
-    return Facts(block=block, raw_images=raw_images, block_sizes=sizes)
+    no_direct_io = frozenset(
+        volume.name
+        for volume in spec.volumes
+        if not all(map(_takes_direct_io, (*_opened(volume, block, root), *images.get(volume.name, ()))))
+    )
+    return Facts(block=block, raw_images=raw_images, no_direct_io=no_direct_io, block_sizes=sizes)
 
 
 def _disk(name: str, block: frozenset[str], root: Path) -> Path:
     return paths.below(root, paths.claimed_disk(name, is_block=name in block))
+
+
+def _opened(volume: Volume, block: frozenset[str], root: Path) -> Iterator[Path]:
+    """The files that QEMU writes for the volume; those that are not there yet are made there."""
+    name = volume.name
+    match volume.kind:
+        case "persistentVolumeClaim" | "dataVolume":
+            yield _disk(name, block, root)
+        case "ephemeral":
+            yield from (paths.below(root, paths.overlay(name)), _disk(name, block, root))
+        case "containerDisk":
+            yield paths.below(root, paths.overlay(name))
+        case "emptyDisk":
+            yield paths.below(root, paths.empty_disk(name))
+        case "hostDisk":
+            assert volume.hostDisk is not None, "it is the volume's kind"
+            yield paths.below(root, paths.disk_image(name, PurePosixPath(volume.hostDisk.path).name))
+
+
+def _takes_direct_io(path: Path) -> bool:
+    """Whether the file system of what is there, or is to be there, takes O_DIRECT (open(2), EINVAL).
+
+    What cannot be opened for another reason counts for one that does: others say why.
+    """
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK
+    if not os.path.lexists(path):
+        path = next(parent for parent in path.parents if parent.is_dir())
+        flags = os.O_RDWR | os.O_TMPFILE  # a file without a name
+    try:
+        os.close(os.open(path, flags | os.O_DIRECT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        return error.errno != errno.EINVAL
+    return True
 
 
 def _is_raw(image: Path) -> bool:

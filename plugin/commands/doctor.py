@@ -15,6 +15,7 @@ from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, examine, parameters, size
+from program.finding import worst
 from program.output import aligned, print_text
 from program.problem import Severity
 
@@ -45,11 +46,7 @@ def doctor(
     findings = examine(evidence)
     text = json.dumps(_as_json(evidence, findings), indent=2) if as_json else _as_page(evidence, findings)
     print_text(f"{text}\n")
-    raise typer.Exit(_worst(findings).exit_code)
-
-
-def _worst(findings: Iterable[Finding]) -> Severity:
-    return max(finding.severity for finding in findings)
+    raise typer.Exit(worst(findings).exit_code)
 
 
 def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
@@ -144,7 +141,7 @@ def _largest(bars: tuple[BAR, ...] | None) -> str:
 def _as_json(evidence: Evidence, findings: tuple[Finding, ...]) -> dict[str, Any]:
     platform = evidence.platform
     return {
-        "severity": _worst(findings).word,
+        "severity": worst(findings).word,
         "findings": [
             {
                 "severity": finding.severity.word,

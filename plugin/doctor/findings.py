@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
+import program.finding
 from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.platform import Platform
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
@@ -61,16 +62,13 @@ NODE = "the node"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(program.finding.Finding):
     """What was found of a thing. `problem` is about the node, or about the device of that ID: its words go after "it".
 
-    `steps` are commands and alternatives beside the fix, one each. What is OK needs no fix, and what is worth a NOTE
-    may need none.
+    `steps` are commands and alternatives beside the fix, one each.
     """
 
-    severity: Severity
     check: Check
-    problem: Problem
     steps: tuple[str, ...] = ()
 
     @property
@@ -80,19 +78,19 @@ class Finding:
 
 
 def _fine(check: Check, words: str) -> Finding:
-    return Finding(Severity.OK, check, Problem(NODE, words, ""))
+    return Finding(Severity.OK, Problem(NODE, words, ""), check)
 
 
 def _note(check: Check, words: str, fix: str = "", *, of: str = NODE) -> Finding:
-    return Finding(Severity.NOTE, check, Problem(of, words, fix))
+    return Finding(Severity.NOTE, Problem(of, words, fix), check)
 
 
 def _warning(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
-    return Finding(Severity.WARNING, check, Problem(of, wrong, fix), steps)
+    return Finding(Severity.WARNING, Problem(of, wrong, fix), check, steps)
 
 
 def _error(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
-    return Finding(Severity.ERROR, check, Problem(of, wrong, fix), steps)
+    return Finding(Severity.ERROR, Problem(of, wrong, fix), check, steps)
 
 
 def examine(evidence: Evidence) -> tuple[Finding, ...]:

@@ -41,4 +41,4 @@ def work() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(work, lambda: None))
+    sys.exit(supervise(work, lambda: None, lambda: 0.0))

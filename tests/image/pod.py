@@ -63,7 +63,7 @@ mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
 ln -s pts/ptmx "$root/dev/ptmx"
 ln -s /proc/self/fd "$root/dev/fd"
 echo "$mounts" | while read -r target source option; do
-    [ -d "$source" ] && mkdir -p "$target" || touch "$target"
+    if [ -d "$source" ]; then mkdir -p "$target"; else mkdir -p "${{target%/*}}"; touch "$target"; fi
     mount --bind "$source" "$target"
     mount -o "remount,bind,$option" "$target"
 done
@@ -185,7 +185,10 @@ def running(objects: Iterable[Object], root: Path, directory: Path, images: Mapp
 def _source(volume: Object, by_kind: Object, directory: Path, images: Mapping[str, Path], spec: Object) -> Path:
     """The directory that is mounted for a volume of the Pod."""
     if "hostPath" in volume:
-        return Path(volume["hostPath"]["path"])
+        path = Path(volume["hostPath"]["path"])
+        if volume["hostPath"]["type"] == "FileOrCreate":
+            path.touch(0o644)
+        return path
     if "image" in volume:
         return images[volume["image"]["reference"]]
     made: Path = directory / volume["name"]

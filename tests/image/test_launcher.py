@@ -34,7 +34,7 @@ spec:
 """
 
 
-#: With something of root's: a disk in a directory of the node's.
+#: With something of root's: a disk that is a file of the node's.
 VM_WITH_A_HOST_DISK = """\
 apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance

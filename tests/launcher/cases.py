@@ -42,6 +42,7 @@ _FLAGS.add_argument("--emulation", action="store_true")
 _FLAGS.add_argument("--cpuset")
 _FLAGS.add_argument("--block-volume", action="append", default=[])
 _FLAGS.add_argument("--raw-image", action="append", default=[])
+_FLAGS.add_argument("--no-direct-io", action="append", default=[])
 _FLAGS.add_argument("--block-size", action="append", default=[], type=read_block_sizes)
 
 
@@ -66,10 +67,9 @@ class World:
         return start_of(vmi, self.pod, Elsewhere(given=facts))
 
     def xml(self, vm: Path) -> str:
-        """The domain's text; the one error that there is instead, raised."""
+        """The domain's text; the first error, where there is one instead, is raised."""
         start = self.start(vm)
-        if start.errors:
-            (error,) = start.errors
+        for error in start.errors:
             raise error
         assert start.xml is not None
         return start.xml
@@ -117,6 +117,7 @@ class Case:
                 cpus=cpuset_of_flag(flags.cpuset),
                 block=frozenset(flags.block_volume),
                 raw_images=frozenset(flags.raw_image),
+                no_direct_io=frozenset(flags.no_direct_io),
                 block_sizes=dict(flags.block_size),
             ),
             network_status=(NETWORKS / flags.network_status).read_text() if flags.network_status else None,

@@ -21,7 +21,7 @@ def started(domain: Any, vm: VM) -> Iterator[None]:
     guest.start(domain, vm, paused=False)
     while not isinstance(event := vm.events.get(timeout=60), Started):
         if isinstance(event, NotStarted):
-            raise event.refusal
+            raise event.error
     try:
         yield
     finally:

@@ -2,7 +2,6 @@ from uuid import UUID
 
 import pytest
 
-from launcher.checks.variables import of_left_over
 from launcher.claims import Allocated, DeviceID, Entry, EntryKind, LeftOver, Request
 from pci.address import PCIAddress
 from pci.resource import USBAddress
@@ -85,15 +84,15 @@ def test_unset_empty_exhausted_and_left_over_are_four_messages() -> None:
     empty = problem_of(one, {RTX_3090_VARIABLE: ","})
     exhausted = problem_of(TWO_GPUS, {RTX_3090_VARIABLE: "0000:86:00.0"})
     for problem, entry in ((unset, "gpu 'gpu1'"), (empty, "gpu 'gpu1'"), (exhausted, "gpu 'gpu2'")):
-        assert problem.startswith(f"{entry} asks for {RTX_3090}, but {RTX_3090_VARIABLE} ")
+        assert problem.startswith(f"{entry}: asks for {RTX_3090}, but {RTX_3090_VARIABLE} ")
         assert "\n" not in problem
     assert "is not set; expected the pod to request" in unset
     assert "is empty; expected at least one address" in empty
     assert "is exhausted: 2 entries draw on its 1 (0000:86:00.0); expected the pod to request 2" in exhausted
     _, (left_over,) = claim(one, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None)
-    (said,) = of_left_over([left_over])
-    assert str(said).startswith(
-        f"{RTX_3090_VARIABLE}: has 0000:af:00.0 left over: no entry of gpus or hostDevices asks"
+    assert str(left_over.problem) == (
+        f"{RTX_3090_VARIABLE}: has 0000:af:00.0 left over: no entry of gpus or hostDevices asks for what the pod "
+        "holds; list an entry for each, or let the pod request fewer of its resource"
     )
 
 
@@ -111,7 +110,7 @@ def test_a_variable_that_no_entry_asks_for_is_left_over_as_a_whole() -> None:
 
 def test_what_is_no_address_is_named_with_entry_and_variable() -> None:
     assert problem_of(entries(gpus=[("gpu1", RTX_3090)]), {RTX_3090_VARIABLE: "0000:41:00x0"}) == (
-        f"gpu 'gpu1' asks for {RTX_3090}, but "
+        f"gpu 'gpu1': asks for {RTX_3090}, but "
         f"{RTX_3090_VARIABLE}: '0000:41:00x0' is not a PCI address like 0000:41:00.0; "
         f"the log of the plugin that serves {RTX_3090} may say why"
     )
@@ -146,6 +145,7 @@ def test_a_usb_entry_is_one_device_and_the_others_of_its_resource_stay_behind() 
     (claimed,), (left_over,) = claim(wanted, {"USB_RESOURCE_EXAMPLE_COM_USB": "001:003,1:4,"}, None)
     assert (claimed.device, claimed.alias) == (USBAddress(1, 3), "ua-usb-host-stick")
     assert left_over == LeftOver("USB_RESOURCE_EXAMPLE_COM_USB", (USBAddress(1, 4),))
+    assert left_over.problem.fix == "an entry gets one USB device, so give each a resource of its own"
 
 
 def test_a_request_has_what_dra_gave_and_an_alias_that_says_so() -> None:
@@ -180,6 +180,6 @@ def test_a_device_that_dra_gave_for_two_requests_is_refused() -> None:
             {Request("gpus", "gpu"): address, Request("gpus", "nic"): address},
         )
     assert str(error.value) == (
-        "hostdevice 'nic' is request 'nic' of claim 'gpus', which was given 0000:41:00.0, and so was request 'gpu' of "
+        "hostdevice 'nic': is request 'nic' of claim 'gpus', which was given 0000:41:00.0, and so was request 'gpu' of "
         "claim 'gpus', gpu 'gpu1'; expected each device once: the DRA driver's log says why"
     )

@@ -45,7 +45,7 @@ def test_what_an_old_libvirt_does_not_know_is_printed_and_named(gpu_launcher: Co
     assert (result.stdout, result.returncode) == (golden("acpi-msdm"), 0)
     assert result.stderr == (
         "gpu-launcher: warning: firmware.acpi.msdmNameRef: <table type='msdm'> needs libvirt 11.2.0; "
-        "say with --libvirt which one it is for, and what that does not know is refused\n"
+        "take a newer libvirt, as gpu-launcher's image has it, or leave out what asks for it\n"
     )
 
 
@@ -53,7 +53,7 @@ def test_with_libvirts_version_what_it_does_not_know_is_refused(gpu_launcher: Co
     vm = FIXTURES / "vms" / "acpi-msdm.yaml"
     old, new = (gpu_launcher("render", vm, "--libvirt", version) for version in ("9.0.0", "11.2"))
     assert old.stderr.startswith(
-        "gpu-launcher: <table type='msdm'> of firmware.acpi.msdmNameRef needs libvirt 11.2.0, "
+        "gpu-launcher: firmware.acpi.msdmNameRef: <table type='msdm'> needs libvirt 11.2.0, and this is 9.0.0; "
     )
     assert (old.stderr.count("\n"), old.stdout, old.returncode) == (1, "", 1)
     assert (new.stdout, new.stderr, new.returncode) == (golden("acpi-msdm"), "", 0)
@@ -148,19 +148,22 @@ def test_a_sysfs_that_is_named_is_looked_at_also_without_devices(gpu_launcher: C
 
 def test_line_breaks_from_outside_break_no_line(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", ONE_GPU, "--env", "A\nB")
-    assert (result.stderr, result.returncode) == ("gpu-launcher: --env A\\nB: expected NAME=VALUE\n", 2)
+    assert (result.stderr, result.returncode) == (
+        "gpu-launcher: --env A\\nB: has no name and value; expected NAME=VALUE\n",
+        2,
+    )
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem"),
     [
-        (["--env=X=1"], "gpu 'gpu1' asks for nvidia.com/TU106_GEFORCE_RTX_2060_REV__A, but PCI_RESOURCE_"),
-        ([VALUE], f"gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty"),
-        ([VALUE + "0000:41:00x0"], f"gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE}: '0000:41:00x0' is not"),
-        (["--env=X"], "--env X: expected NAME=VALUE"),
+        (["--env=X=1"], "gpu 'gpu1': asks for nvidia.com/TU106_GEFORCE_RTX_2060_REV__A, but PCI_RESOURCE_"),
+        ([VALUE], f"gpu 'gpu1': asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty"),
+        ([VALUE + "0000:41:00x0"], f"gpu 'gpu1': asks for {RTX_2060}, but {RTX_2060_VARIABLE}: '0000:41:00x0' is not"),
+        (["--env=X"], "--env X: has no name and value; expected NAME=VALUE"),
         (["--env-file=/nowhere"], "/nowhere: cannot read the variables"),
         ([VALUE + "0000:01:00.0", "--sysfs=/nowhere"], "/nowhere: expected a sysfs tree"),
-        ([VALUE + "0000:01:00.0", "--libvirt=new"], "--libvirt new: expected a version like 11.3.0"),
+        ([VALUE + "0000:01:00.0", "--libvirt=new"], "--libvirt new: is no version; expected one like 11.3.0"),
         (["--frobnicate"], "No such option: --frobnicate. Try: gpu-launcher --help"),
     ],
 )
@@ -193,7 +196,7 @@ def test_an_exhausted_variable_is_one_line_and_2(gpu_launcher: Command, tmp_path
     vm = write_vmi(tmp_path / "vm.yaml", gpus=[("gpu1", RTX_2060), ("gpu2", RTX_2060)])
     result = gpu_launcher("render", vm, VALUE + "0000:01:00.0")
     assert result.stderr.startswith(
-        f"gpu-launcher: gpu 'gpu2' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is exhausted"
+        f"gpu-launcher: gpu 'gpu2': asks for {RTX_2060}, but {RTX_2060_VARIABLE} is exhausted"
     )
     assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)
 
@@ -202,7 +205,7 @@ def test_an_env_file_with_anything_else_in_it_is_refused_by_line(gpu_launcher: C
     path = tmp_path / "pod.env"
     path.write_text('X=1\ndeclare -x Y="never closed\n')
     result = gpu_launcher("render", ONE_GPU, "--env-file", path)
-    assert result.stderr.startswith(f"gpu-launcher: {path}: line 2: expected NAME=VALUE")
+    assert result.stderr.startswith(f"gpu-launcher: {path}: line 2: found ")
     assert result.returncode == 2
 
 
@@ -224,7 +227,9 @@ def test_what_volumes_hold_comes_in_by_flags(gpu_launcher: Command) -> None:
 
 def test_a_block_size_that_is_none_is_one_line(gpu_launcher: Command) -> None:
     result = gpu_launcher("render", FIXTURES / "vms" / "no-devices.yaml", "--block-size", "data=big")
-    assert result.stderr.startswith("gpu-launcher: --block-size data=big: expected NAME=LOGICAL/PHYSICAL/DISCARD")
+    assert result.stderr.startswith(
+        "gpu-launcher: --block-size data=big: is no volume's block sizes; expected NAME=LOGICAL/PHYSICAL/DISCARD"
+    )
     assert (result.stdout, result.returncode) == ("", 2)
 
 
@@ -266,7 +271,7 @@ def test_explain_is_json_for_programs(gpu_launcher: Command) -> None:
 
 def test_explain_says_what_render_would_refuse(gpu_launcher: Command) -> None:
     result = gpu_launcher("explain", ONE_GPU, VALUE)
-    assert result.stderr.startswith(f"gpu-launcher: gpu 'gpu1' asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty")
+    assert result.stderr.startswith(f"gpu-launcher: gpu 'gpu1': asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty")
     assert (result.stdout, result.returncode) == ("", 2)
 
 

@@ -49,7 +49,7 @@ def device(directory: Path, claim: ResourceClaim = BY_NAME) -> DeviceID:
 def problem(directory: Path) -> str:
     with pytest.raises(UserError) as error:
         device(directory)
-    prefix = f"gpu 'gpu1' is request 'gpu' of claim 'gpus', but {directory}/resourceclaims/team-gpus/gpu"
+    prefix = f"gpu 'gpu1': is request 'gpu' of claim 'gpus', but {directory}/resourceclaims/team-gpus/gpu"
     assert str(error.value).startswith(prefix)
     assert "\n" not in str(error.value)
     return str(error.value).removeprefix(prefix).removeprefix("/gpu.example.com-metadata.json")
@@ -118,8 +118,8 @@ def test_a_file_that_does_not_name_one_device_is_refused_by_path(tmp_path: Path,
 
 def test_a_file_that_is_not_there_is_refused_with_what_would_write_it(tmp_path: Path) -> None:
     assert problem(tmp_path) == (
-        ": No such file or directory; expected a DRA driver's file *-metadata.json there: "
-        "its driver has to publish device metadata (KEP-5304)"
+        ": No such file or directory; expected a file *-metadata.json there, "
+        "which DRA drivers write that publish device metadata (KEP-5304)"
     )
     write(tmp_path, "", "resourceclaims/team-gpus/gpu/README")
     assert problem(tmp_path) == ": has no file; expected one file *-metadata.json: a request of one driver"

@@ -1,8 +1,8 @@
 import pytest
 from lxml.builder import E
 
-from launcher.versions import NEWER, Newer, newer_elements, numbered, parse_version, refuse_newer, shown
-from program.errors import Refusal, UserError
+from launcher.versions import NEWER, Newer, newer_elements, numbered, parse_version, shown, too_new
+from program.errors import UserError
 
 #: A domain with every element of the table.
 EVERYTHING = E.domain(
@@ -46,19 +46,16 @@ def test_the_table_is_about_what_is_newer_than_9_0() -> None:
     assert len({newer.path for newer in NEWER}) == len(NEWER)
 
 
-def test_a_refusal_names_every_element_that_is_missing_and_the_version_of_each() -> None:
-    found = newer_elements(E.domain(E.launchSecurity(type="tdx"), E.devices(E.panic(model="pvpanic"))))
-    refuse_newer(found, (11, 6, 0))
-    with pytest.raises(Refusal) as one:
-        refuse_newer(found, (11, 3, 0))
-    assert str(one.value) == (
-        "<launchSecurity type='tdx'> of launchSecurity.tdx needs libvirt 11.6.0, and this is 11.3.0: "
-        "take a newer libvirt, or leave out what asks for it"
+def test_what_is_too_new_is_said_with_the_field_that_asks_for_it_and_the_version() -> None:
+    elements = newer_elements(E.domain(E.launchSecurity(type="tdx"), E.devices(E.panic(model="pvpanic"))))
+    assert too_new(elements, (11, 6, 0)) == ()
+    (problem,) = too_new(elements, (11, 3, 0))
+    assert str(problem) == (
+        "launchSecurity.tdx: <launchSecurity type='tdx'> needs libvirt 11.6.0, and this is 11.3.0; "
+        "take a newer libvirt, as gpu-launcher's image has it, or leave out what asks for it"
     )
-    with pytest.raises(
-        Refusal, match=r"needs libvirt 11\.6\.0; <panic model='pvpanic'> of devices\.panicDevices needs"
-    ):
-        refuse_newer(found, (9, 0, 0))
+    both = too_new(elements, (9, 0, 0))
+    assert [problem.subject for problem in both] == ["launchSecurity.tdx", "devices.panicDevices"]
 
 
 @pytest.mark.parametrize(("text", "version"), [("9.0", (9, 0, 0)), ("11.10.3", (11, 10, 3)), ("12.5.0", (12, 5, 0))])
@@ -68,7 +65,7 @@ def test_a_version_is_read_as_libvirt_prints_it(text: str, version: tuple[int, i
 
 @pytest.mark.parametrize("text", ["", "9", "9.0.0.0", "v9.0", "9.-1", "9.x", "9..0", "99999.0", "\u0669.\u0660"])
 def test_anything_else_is_no_version(text: str) -> None:
-    with pytest.raises(UserError, match="expected a version like"):
+    with pytest.raises(UserError, match="is no version; expected one like"):
         parse_version(text)
 
 
@@ -79,4 +76,4 @@ def test_libvirts_number_is_its_version() -> None:
 
 def test_an_element_is_said_with_the_field_that_asks_for_it() -> None:
     newer = Newer("devices/x", (10, 1, 0), "<x>", "devices.y")
-    assert str(newer) == "<x> of devices.y needs libvirt 10.1.0"
+    assert str(newer.problem(None)).startswith("devices.y: <x> needs libvirt 10.1.0; take a newer libvirt")

@@ -24,7 +24,7 @@ def test_a_list_of_cpus_is_read_as_the_kernel_writes_it(text: str, cpus: tuple[i
     ["a", "1,", ",1", "1-", "-1", "3-1", "0x1", " 1", "1 2", "0-7:1/2", "\u0661", "65536", "0-65536", "0-99999999999"],
 )
 def test_any_other_text_is_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="CPUs; expected one like 0-3"):
+    with pytest.raises(ValueError, match=r"is no (list|range) of CPUs"):
         parse_cpulist(text)
 
 

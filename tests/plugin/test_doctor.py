@@ -12,6 +12,7 @@ from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.naming import PCIIDs
 from plugin.doctor.evidence import read_evidence
 from plugin.doctor.findings import NODE, Check, Finding, examine
+from program.finding import worst
 from program.problem import Problem, Severity
 from tests.compose import (
     RTX_2060,
@@ -83,10 +84,6 @@ def about(found: tuple[Finding, ...], check: Check, device: str | None = None) -
 def fixes(finding: Finding) -> tuple[str, ...]:
     """The fix and the steps, as the page lists them."""
     return tuple(step for step in (finding.problem.fix, *finding.steps) if step)
-
-
-def worst(found: tuple[Finding, ...]) -> Severity:
-    return max(finding.severity for finding in found)
 
 
 INTEL_WITHOUT = Platform(iommus=(), chips=("IO-APIC",), command_line="quiet")
@@ -364,7 +361,7 @@ def test_an_iommu_that_is_off_is_turned_on_where_it_was_turned_off(
     findings: Examine, node: NodeOf, platform: Platform, wrong: str, fix: tuple[str, ...]
 ) -> None:
     found = about(findings(node("rtx-2060-without-iommu", platform)), Check.IOMMU)
-    assert found == Finding(Severity.ERROR, Check.IOMMU, Problem(NODE, wrong, fix[0]), fix[1:])
+    assert found == Finding(Severity.ERROR, Problem(NODE, wrong, fix[0]), Check.IOMMU, fix[1:])
 
 
 @pytest.mark.parametrize(
@@ -528,8 +525,8 @@ def test_a_card_on_a_driver_of_the_hosts_is_bound_or_withheld(findings: Examine,
     found = about(findings(this), Check.VIABILITY, GPU)
     assert found == Finding(
         Severity.ERROR,
-        Check.VIABILITY,
         Problem(GPU, "is bound to nvidia", "bind the whole card to vfio-pci"),
+        Check.VIABILITY,
         (f"gpu-plugin bind {GPU}", "if the node is to keep it: a rule with withhold: true in the config"),
     )
     withheld = about(findings(this, Config(offer=(Rule(address=GPU, withhold=True),))), Check.VIABILITY, GPU)

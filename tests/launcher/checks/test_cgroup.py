@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.cgroup import Limits, cpus, memory, read_limits
-from launcher.checks.finding import Level
 from launcher.guest import CPUTopology
+from program.problem import Severity
 from tests.launcher.checks.trees import GIB, MIB, write
 from tests.launcher.vms import a_guest
 
@@ -59,11 +59,11 @@ def test_a_guest_that_vfio_pins_has_to_fit_below_the_memory_limit() -> None:
     pinned, grows = (memory(guest, GIB, 256 * MIB, is_pinned=is_pinned) for is_pinned in (True, False))
     assert pinned is not None
     assert grows is not None
-    assert (pinned.level, grows.level) == (Level.ERROR, Level.WARNING)
+    assert (pinned.severity, grows.severity) == (Severity.ERROR, Severity.WARNING)
     assert str(pinned).startswith(
         "the container's memory limit: is 1024 MiB, and the guest takes 1024 MiB, with 256 MiB beside it: VFIO and SEV"
     )
-    assert "raise resources.limits.memory" in grows.fix
+    assert "raise resources.limits.memory" in grows.problem.fix
 
 
 def test_what_is_beside_the_guest_may_never_be_used_and_is_a_warning() -> None:
@@ -72,7 +72,7 @@ def test_what_is_beside_the_guest_may_never_be_used_and_is_a_warning() -> None:
     assert memory(guest, None, 256 * MIB, is_pinned=True) is memory(guest, enough, 256 * MIB, is_pinned=True) is None
     found = memory(guest, enough - 1, 256 * MIB, is_pinned=True)
     assert found is not None
-    assert found.level is Level.WARNING
+    assert found.severity is Severity.WARNING
 
 
 def test_hugepages_count_for_no_memory_limit() -> None:
@@ -80,7 +80,7 @@ def test_hugepages_count_for_no_memory_limit() -> None:
     assert memory(guest, 256 * MIB, 256 * MIB, is_pinned=True) is None
     found = memory(guest, 255 * MIB, 256 * MIB, is_pinned=True)
     assert found is not None
-    assert "the guest takes 0 MiB, with 256 MiB beside it" in found.says
+    assert "the guest takes 0 MiB, with 256 MiB beside it" in found.problem.wrong
 
 
 def test_fewer_cpus_than_vcpus_are_a_warning() -> None:
@@ -88,4 +88,5 @@ def test_fewer_cpus_than_vcpus_are_a_warning() -> None:
     assert cpus(guest, 4.0) is cpus(guest, None) is None
     found = cpus(guest, 1.5)
     assert found is not None
-    assert (found.level, found.says.partition(":")[0]) == (Level.WARNING, "is 1.5 CPUs, and the guest has 4 vCPUs")
+    assert found.severity is Severity.WARNING
+    assert found.problem.wrong.startswith("is 1.5 CPUs, and the guest has 4 vCPUs: ")

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from launcher.checks.devices import Nodes, in_sysfs, in_the_container, read_nodes
-from launcher.checks.finding import Finding, Level
 from launcher.hostdevs import Card, whole_cards
 from pci.host import Host
 from pci.resource import Kind, variable
 from pci.sysfs.functions import DEVICES, read_host
+from program.finding import Finding
+from program.problem import Severity
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, platform_device
 from tests.launcher.vms import RTX_2060, RTX_3090, claim, entries
@@ -51,8 +52,9 @@ def test_a_whole_card_on_vfio_with_its_nodes_is_nothing_to_speak_of(machine: Mac
 
 def test_a_device_that_is_gone_is_named_with_why_the_variable_may_be_old(machine: Machine) -> None:
     (found,) = seen(machine("rtx-2060"), "0000:86:00.0")
-    assert (found.level, found.subject, found.says) == (Level.ERROR, "gpu 'gpu1'", "0000:86:00.0 is not in sysfs")
-    assert ANEW in found.fix
+    assert found.severity is Severity.ERROR
+    assert found.problem[:2] == ("gpu 'gpu1'", "0000:86:00.0 is not in sysfs")
+    assert ANEW in found.problem.fix
 
 
 @pytest.mark.parametrize(("driver", "named"), [("nouveau", "nouveau"), (None, "no driver")])
@@ -62,34 +64,35 @@ def test_a_card_on_another_driver_is_said_as_what_is_there_now(
     sys = copied_machine("rtx-2060")
     bind(sys, GPU, driver)
     (found,) = seen(sys)
-    assert found.says == f"0000:01:00.0 (VGA, 10de:1f08) is bound to {named}"
-    assert found.fix.startswith("bind the whole card to vfio-pci; if it is another device than was allocated")
+    assert found.problem.wrong == f"0000:01:00.0 (VGA, 10de:1f08) is bound to {named}"
+    assert found.problem.fix.startswith("bind the whole card to vfio-pci, or, if it is another device")
 
 
 def test_a_companion_elsewhere_is_the_offender_by_name(machine: Machine) -> None:
     (found,) = seen(machine("rtx-2060-audio-on-snd-hda-intel"))
-    assert found.says.endswith("is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel")
-    assert found.fix == "bind it to vfio-pci"
+    _, wrong, fix = found.problem
+    assert wrong.endswith("is in group 1, which is not viable: 0000:01:00.1 (audio) is bound to snd_hda_intel")
+    assert fix == "bind it to vfio-pci"
 
 
 def test_a_member_of_the_group_that_is_not_on_pci_is_the_offender_too(copied_machine: Machine) -> None:
     sys = copied_machine("rtx-2060")
     platform_device(sys, 1, "INTC1055:00", "intel-gpio")
     (found,) = seen(sys)
-    assert "INTC1055:00 (not on PCI) is bound to intel-gpio" in found.says
+    assert "INTC1055:00 (not on PCI) is bound to intel-gpio" in found.problem.wrong
 
 
 def test_another_card_in_the_group_keeps_it_if_somebody_else_has_that(copied_machine: Machine) -> None:
     sys = copied_machine("two-gpus-one-group")
     bind(sys, "0000:02:00.1", "snd_hda_intel")
     (found,) = seen(sys)
-    assert "0000:02:00.1 (audio) is bound to snd_hda_intel" in found.says
+    assert "0000:02:00.1 (audio) is bound to snd_hda_intel" in found.problem.wrong
 
 
 def test_without_an_iommu_no_guest_can_be_given_anything(machine: Machine) -> None:
     (found,) = seen(machine("rtx-2060-without-iommu"))
-    assert found.says.endswith("is in no IOMMU group: the IOMMU is off")
-    assert found.fix.startswith("turn on VT-d or AMD-Vi in the firmware")
+    assert found.problem.wrong.endswith("is in no IOMMU group: the IOMMU is off")
+    assert found.problem.fix.startswith("turn on VT-d or AMD-Vi in the firmware")
 
 
 def test_a_companion_that_fell_off_the_bus_leaves_the_card_not_whole(copied_machine: Machine) -> None:
@@ -97,22 +100,22 @@ def test_a_companion_that_fell_off_the_bus_leaves_the_card_not_whole(copied_mach
     function = (sys / DEVICES / "0000:01:00.2").resolve()
     (function / "uevent").unlink()
     (found,) = seen(sys)
-    assert found.says == "0000:01:00.2, on its slot and in its group, cannot be read in sysfs"
+    assert found.problem.wrong == "0000:01:00.2, on its slot and in its group, cannot be read in sysfs"
 
 
 def test_a_gpu_of_another_vendor_is_what_was_there_before_and_refused(machine: Machine) -> None:
     """Booted with another device in front, the address is that one's, and it may be another guest's."""
     (found,) = seen(machine("rtx-2060"), resource="amd.com/NAVI_31")
-    assert found.level is Level.ERROR
-    assert found.says == "asks for amd.com/NAVI_31, and 0000:01:00.0 (VGA, 10de:1f08) is not of amd.com"
-    assert ANEW in found.fix
+    assert found.severity is Severity.ERROR
+    assert found.problem.wrong == "asks for amd.com/NAVI_31, and 0000:01:00.0 (VGA, 10de:1f08) is not of amd.com"
+    assert ANEW in found.problem.fix
 
 
 def test_a_gpu_that_is_none_is_a_warning_and_a_host_device_may_be_anything(copied_machine: Machine) -> None:
     sys = copied_machine("lab-modern")
     bind(sys, "0000:07:00.0", "vfio-pci")
     (found,) = seen(sys, "0000:07:00.0", "example.com/card")
-    assert (found.level, found.says) == (Level.WARNING, "0000:07:00.0 (USB, 1b36:000d) is no GPU")
+    assert (found.severity, found.problem.wrong) == (Severity.WARNING, "0000:07:00.0 (USB, 1b36:000d) is no GPU")
     assert seen(sys, "0000:07:00.0", "example.com/card", gpus=False) == []
 
 
@@ -124,14 +127,15 @@ def test_a_mediated_device_has_to_be_there(machine: Machine) -> None:
     """Nobody makes them again after a boot."""
     gone = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
     (found,) = seen(machine("rtx-2060"), gone, "nvidia.com/GRID_T4-1Q", Kind.MDEV)
-    assert f"the mediated device {gone} is not in {machine('rtx-2060')}" in found.says
+    assert f"the mediated device {gone} is not in {machine('rtx-2060')}" in found.problem.wrong
 
 
 def test_every_card_is_looked_at_and_not_the_first_alone(copied_machine: Machine) -> None:
     sys = copied_machine("two-rtx-3090")
     for address in ("0000:01:00.0", "0000:e1:00.0"):
         bind(sys, address, "nvidia")
-    assert [found.subject for found in seen(sys, "0000:01:00.0,0000:e1:00.0", RTX_3090)] == ["gpu 'gpu1'", "gpu 'gpu2'"]
+    findings = seen(sys, "0000:01:00.0,0000:e1:00.0", RTX_3090)
+    assert [finding.problem.subject for finding in findings] == ["gpu 'gpu1'", "gpu 'gpu2'"]
 
 
 def test_a_container_without_vfio_is_told_what_the_pod_has_to_request(machine: Machine, tmp_path: Path) -> None:
@@ -214,4 +218,4 @@ def test_a_card_of_vfios_mode_without_an_iommu_is_refused(machine: Machine) -> N
     sys = machine("rtx-2060")
     host = replace(read_host(sys), noiommu=frozenset({1}))
     (found,) = in_sysfs(cards_of(host, GPU), host, sys)
-    assert "no-IOMMU mode, in which no guest can be given a device" in found.says
+    assert "no-IOMMU mode, in which no guest can be given a device" in found.problem.wrong

@@ -21,7 +21,7 @@ def said(
 ) -> list[str]:  # fmt: skip
     guest = a_guest(page=2 * MIB, is_memfd=memfd)
     found = hugepages(guest, 2 * MIB, cells, read_pools(sys, 2 * MIB, mounts), limits, guest_runs=guest_runs)
-    return [f"{finding.subject} {finding.says}" for finding in found]
+    return [f"{finding.problem.subject} {finding.problem.wrong}" for finding in found]
 
 
 def test_enough_free_pages_are_nothing_to_speak_of(tmp_path: Path) -> None:

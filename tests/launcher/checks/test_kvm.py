@@ -1,9 +1,9 @@
 import errno
 from pathlib import Path
 
-from launcher.checks.finding import Level
 from launcher.checks.kvm import kvm
 from launcher.checks.opening import opened
+from program.problem import Severity
 
 KVM = Path("/dev/kvm")
 
@@ -23,12 +23,13 @@ def test_without_kvm_nobody_is_given_a_slow_guest_who_has_not_asked_for_one(tmp_
     assert str(found).startswith(
         "/dev/kvm: is not there, and the guest would have QEMU's own, slow CPU; give the container"
     )
-    assert 'allow it with --emulation, or with the annotation gpu-launcher.dev/allow-emulation: "true"' in found.fix
+    allow = 'allow it with --emulation, or with the annotation gpu-launcher.dev/allow-emulation: "true"'
+    assert allow in found.problem.fix
 
 
 def test_a_device_that_cannot_be_opened_is_none_and_said_also_to_who_allows_emulation() -> None:
     refused, warned = (kvm(KVM, errno.EACCES, emulation_allowed=allowed) for allowed in (False, True))
     assert refused is not None
     assert warned is not None
-    assert (refused.level, warned.level) == (Level.ERROR, Level.WARNING)
-    assert "cannot be opened: Permission denied" in refused.says
+    assert (refused.severity, warned.severity) == (Severity.ERROR, Severity.WARNING)
+    assert "cannot be opened: Permission denied" in refused.problem.wrong

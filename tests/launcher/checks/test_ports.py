@@ -16,7 +16,7 @@ def test_a_socket_for_each_port_needs_as_many_open_files(tmp_path: Path) -> None
     assert str(found).startswith(
         "interface 'default': gets all ports of the pod, and passt listens on each: that takes 72560"
     )
-    assert "list the ports that are to reach the guest" in found.fix
+    assert "list the ports that are to reach the guest" in found.problem.fix
     assert ports(attached(vm.spec), "", ENOUGH) is None, "Linux's own range, where it is not known"
 
 

@@ -1,9 +1,9 @@
 import os
 from pathlib import Path
 
-from launcher.checks.finding import Level
 from launcher.checks.space import Growing, Room, read_rooms, space
 from launcher.storage.made import EmptyDisk, Link, Overlay
+from program.problem import Severity
 from tests.launcher.checks.trees import GIB, MIB, write
 
 
@@ -34,7 +34,7 @@ def test_more_than_there_is_room_for_is_a_warning() -> None:
     growing = (Growing(Path("/var/a"), 2 * GIB), Growing(Path("/var/b"), 3 * GIB))
     assert list(space((Room(Path("/var"), 5 * GIB, growing),))) == []
     (found,) = space((Room(Path("/var"), 5 * GIB - 1, growing),))
-    assert found.level is Level.WARNING
+    assert found.severity is Severity.WARNING
     assert str(found).startswith(
         "/var: has 5119 MiB free, and what the guest writes to /var/a, /var/b may take 5120 MiB; give the pod more"
     )

@@ -12,7 +12,7 @@ QUEUES = "      networkInterfaceMultiqueue: true\n"
 def test_what_passt_has_no_word_for_is_said_and_nothing_else(tmp_path: Path) -> None:
     said = "masquerade: {}, dhcpOptions: {bootFileName: pxelinux.0, tftpServerName: '', ntpServers: [192.0.2.1]}"
     vmi = vmi_of(tmp_path, said, devices=QUEUES)
-    assert [problem.subject for problem in not_tuned(vmi.spec.domain.devices)] == [
+    assert [finding.problem.subject for finding in not_tuned(vmi.spec.domain.devices)] == [
         "spec.domain.devices.networkInterfaceMultiqueue",
         "spec.domain.devices.interfaces[0].dhcpOptions.bootFileName",
         "spec.domain.devices.interfaces[0].dhcpOptions.ntpServers",
@@ -28,5 +28,5 @@ def test_nothing_is_said_of_a_card_that_is_not_there(tmp_path: Path) -> None:
 
 def test_ports_that_an_earlier_card_has_are_said() -> None:
     cards = attached(read_manifest(case("networks-untold").vm).spec)
-    assert [finding.subject for finding in reached_elsewhere(cards)] == ["interface 'nine'"]
+    assert [finding.problem.subject for finding in reached_elsewhere(cards)] == ["interface 'nine'"]
     assert list(reached_elsewhere(attached(read_manifest(case("networks").vm).spec))) == []

@@ -1,6 +1,7 @@
 import errno
 import os
-import stat
+import shutil
+import subprocess
 from pathlib import Path
 
 from launcher import paths
@@ -19,16 +20,17 @@ def said(tmp_path: Path, *, domain: str = "", below: str = "") -> list[str]:
 
 
 def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) -> None:
-    """A socket is a file that even root cannot open. What is not there at all is said where it is needed."""
+    """As whoever may not. What is not there, and what is no file, is said where it is needed."""
     assert said(tmp_path, below=DATA) == []
     write(tmp_path, {paths.disk_image("data"): ""})
     assert said(tmp_path, below=DATA) == []
     disk = tmp_path / paths.disk_image("data").lstrip("/")
-    disk.unlink()
-    os.mknod(disk, stat.S_IFSOCK | 0o600)
-    (found,) = said(tmp_path, below=DATA)
+    shutil.copy("/bin/sleep", disk)
+    with subprocess.Popen([disk, "60"]) as running:
+        (found,) = said(tmp_path, below=DATA)
+        running.kill()
     assert found.startswith(
-        f"the volume 'data': {paths.disk_image('data')} cannot be written: {os.strerror(errno.ENXIO)}; let its owner"
+        f"the volume 'data': {paths.disk_image('data')} cannot be written: {os.strerror(errno.ETXTBSY)}; let its owner"
     )
 
 
@@ -36,7 +38,7 @@ def test_a_kernel_has_to_be_in_the_image_that_is_mounted(tmp_path: Path) -> None
     write(tmp_path, {f"{paths.KERNEL_BOOT}/vmlinuz": ""})
     (found,) = said(tmp_path, domain=BOOT)
     assert found == (
-        f"firmware.kernelBoot: {paths.KERNEL_BOOT}/initrd cannot be read: No such file or directory; "
+        f"firmware.kernelBoot: {tmp_path}{paths.KERNEL_BOOT}/initrd cannot be found: No such file or directory; "
         f"expected a path of kernels, which the pod mounts whole at {paths.KERNEL_BOOT}"
     )
     write(tmp_path, {f"{paths.KERNEL_BOOT}/initrd": ""})
@@ -49,3 +51,20 @@ def test_a_table_has_to_be_a_key_of_its_secret(tmp_path: Path) -> None:
     assert found.endswith("expected the key slic.bin in that secret")
     write(tmp_path, {f"{paths.mounted('secret', 'tables')}/slic.bin": ""})
     assert said(tmp_path, domain=TABLES, below=SECRET) == []
+
+
+def test_a_disk_that_the_node_has_to_cache_is_a_warning(tmp_path: Path) -> None:
+    """Of what the manifest asks for, and of the default; not of a cache that needs no direct I/O."""
+    disks = "disks: [{name: data, disk: {bus: virtio}, cache: CACHE}]\n      autoattachPodInterface: false\n"
+    for cache in ("null", "none", "directsync", "writethrough", "writeback"):
+        spec = vmi(tmp_path, devices=f"      {disks.replace('CACHE', cache)}", below=DATA).spec
+        found = list(volumes(spec, Facts(no_direct_io=frozenset({"data"})), tmp_path))
+        assert len(found) == (cache in ("null", "none", "directsync")), cache
+        assert list(volumes(spec, Facts(), tmp_path)) == []
+    assert "so that its disk has cache: writethrough" in str(
+        *volumes(
+            vmi(tmp_path, devices=f"      {disks.replace('CACHE', 'none')}", below=DATA).spec,
+            Facts(no_direct_io=frozenset({"data"})),
+            tmp_path,
+        )
+    )

@@ -9,13 +9,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher import paths
-from launcher.checks.finding import Finding, Level
 from launcher.manifest.reading import read_manifest
 from launcher.running.embedded import DEFAULT_URI
 from launcher.starting.here import Here
 from launcher.starting.pod import Pod
 from launcher.starting.start import start_of
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS
+from program.finding import Finding
+from program.problem import Severity
 from tests.breaking import Break, breaks, broken
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
@@ -67,9 +68,7 @@ def test_a_libvirt_that_cannot_be_reached_is_a_finding(gpu_launcher: Command, tm
     (tmp_path / "vm.yaml").write_text(vmi_text())
     uri = f"qemu+unix:///system?socket={tmp_path}/nobody"
     result = gpu_launcher("check", "--vm", tmp_path / "vm.yaml", "--connect", uri)
-    assert "error: libvirt: libvirt cannot be reached at qemu+unix" in result.stdout.replace(
-        "libvirt: cannot", "libvirt: libvirt cannot"
-    )
+    assert "error: libvirt: cannot be reached at qemu+unix" in result.stdout
     assert result.returncode == 4
 
 
@@ -96,7 +95,7 @@ def test_run_says_each_thing_that_keeps_it_from_starting_and_what_it_does_not_mi
     )
     assert second.startswith("gpu-launcher: error: gpu 'gpu2': 0000:e1:00.0 (VGA, 10de:2204) is bound to nvidia; ")
     assert third.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE}: has 0000:86:00.0 left over")
-    assert last == ("gpu-launcher: 2 things keep the VM from starting; the lines above say each, with what mends it")
+    assert last == "gpu-launcher: the VM: 2 things keep it from starting; the lines above say each, with its fix"
     assert result.returncode == 1
 
 
@@ -108,11 +107,11 @@ def test_run_starts_what_has_warnings_alone(gpu_launcher: Command, machine: Mach
     )
     warning, *_, last = result.stderr.splitlines()
     assert warning.startswith(f"gpu-launcher: warning: {RTX_3090_VARIABLE}: has 0000:86:00.0 left over")
-    assert last.startswith("gpu-launcher: libvirt cannot be reached at test:///nothing: ")
+    assert last.startswith("gpu-launcher: libvirt: cannot be reached at test:///nothing: ")
 
 
 def findings(vm: Path, sys: Path, environ: dict[str, str], place: Here) -> tuple[Finding, ...]:
-    return start_of(read_manifest(vm), Pod(environ={"PATH": "/nowhere", **environ}, sysfs=sys), place).found
+    return start_of(read_manifest(vm), Pod(environ={"PATH": "/nowhere", **environ}, sysfs=sys), place).all_findings
 
 
 def test_a_container_with_nothing_in_it_lacks_everything_that_the_vm_has(
@@ -140,7 +139,8 @@ def test_a_container_with_nothing_in_it_lacks_everything_that_the_vm_has(
     empty.mkdir()
     place = Here(uri=DEFAULT_URI, root=empty, dev=empty, proc=empty)
     found = findings(tmp_path / "vm.yaml", sys, {RTX_3090_VARIABLE: "0000:01:00.0"}, place)
-    subjects = {finding.subject for finding in found} - {"RLIMIT_MEMLOCK"}  # which this machine may let us raise
+    # This machine may let us raise it.
+    subjects = {finding.problem.subject for finding in found} - {"RLIMIT_MEMLOCK"}
     assert subjects == {
         f"{empty}/kvm",
         "/dev/vfio/vfio",
@@ -153,7 +153,7 @@ def test_a_container_with_nothing_in_it_lacks_everything_that_the_vm_has(
         "firmware.kernelBoot",
         str(empty),
     }
-    assert all(finding.fix for finding in found)
+    assert all(finding.problem.fix for finding in found)
 
 
 def test_what_the_contents_of_a_volume_lack_is_found_too(machine: Machine, tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_start_that_is_cleared_is_what_the_domain_is_made_of(machine: Machine,
     dev = make_nodes(machine("rtx-2060"), tmp_path / "dev")
     pod = Pod(environ={RTX_2060_VARIABLE: "0000:01:00.0"}, sysfs=machine("rtx-2060"))
     start = start_of(read_manifest(ONE_GPU), pod, Here(uri="test:///default", dev=dev))
-    assert start.found == ()
+    assert start.all_findings == ()
     assert start.layout is not None
     assert (len(start.cards), len(start.layout.seats), start.facts.kvm) == (1, 1, True)
 
@@ -214,5 +214,5 @@ def test_whatever_is_broken_in_sysfs_every_finding_has_a_fix(breakable: Path, fo
     place = Here(uri=DEFAULT_URI, emulation=True, root=breakable.parent / "root", dev=breakable.parent, proc=None)
     with broken(breakable, found):
         told = findings(vm, breakable, {RTX_3090_VARIABLE: value}, place)
-    assert [finding for finding in told if not (finding.subject and finding.says and finding.fix)] == []
-    assert any(finding.level is Level.ERROR for finding in told), "its nodes are not there"
+    assert [finding for finding in told if not all(finding.problem)] == []
+    assert any(finding.severity is Severity.ERROR for finding in told), "its nodes are not there"

@@ -292,7 +292,7 @@ def test_a_vm_without_a_serial_port_has_no_console(gpu_launcher: Command, path: 
     with on_test_driver(tmp_path) as vm, served(path, vm):
         result = gpu_launcher("ctl", "console", "--socket", path)
     assert result.stderr == (
-        "gpu-launcher: the VM has no serial console; its manifest has autoattachSerialConsole: false\n"
+        "gpu-launcher: the VM: has no serial console; leave autoattachSerialConsole: false out of its manifest\n"
     )
     assert result.returncode == 1
 

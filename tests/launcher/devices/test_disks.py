@@ -57,6 +57,16 @@ def test_a_disk_matches_the_block_size_of_its_volume_where_that_is_known(path: P
         disks_of(vmi, Facts(block_sizes={"b": BlockSizes(512, 4096, 65536)}))
 
 
+def test_a_disk_that_several_guests_share_is_refused_where_each_node_would_cache_it(path: Path) -> None:
+    facts = Facts(no_direct_io=frozenset({"a"}))
+    (alone,) = disks_of(read(path, disks="{name: a, disk: {bus: virtio}}", volumes=claim("a")), facts)
+    assert alone.cache == "writethrough"
+    shared = read(path, disks="{name: a, disk: {bus: virtio}, shareable: true}", volumes=claim("a"))
+    assert [disk.cache for disk in disks_of(shared)] == ["none"]
+    with pytest.raises(UserError, match=r"'a' is shareable, so the node may not cache it, .* takes no direct I/O"):
+        disks_of(shared, facts)
+
+
 def test_base64_may_have_lines(path: Path) -> None:
     seed = '{name: a, cloudInitNoCloud: {userDataBase64: "I2Nsb3Vk\\r\\nLWNvbmZpZw==\\n"}}'
     assert len(disks_of(read(path, disks="", volumes=seed))) == 1
@@ -64,7 +74,7 @@ def test_base64_may_have_lines(path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["I2Nsb3VkLWNvbmZpZw", "I2Nsb3VkLWNvbmZpZw==I2", "I2 Nsb3Vk", "Straße=="])
 def test_what_is_not_base64_is_refused(path: Path, text: str) -> None:
-    with pytest.raises(UserError, match="cloudInitNoCloud: networkDataBase64: is not base64: "):
+    with pytest.raises(UserError, match=r"cloudInitNoCloud\.networkDataBase64: is not base64: "):
         read(path, disks="", volumes=f'{{name: a, cloudInitNoCloud: {{networkDataBase64: "{text}"}}}}')
 
 
@@ -75,5 +85,5 @@ def test_block_sizes_are_three_numbers_or_one() -> None:
 
 @pytest.mark.parametrize("setting", ["", "a", "a=", "=512", "a=512/4096", "a=512/4096/0/1", "a=-512", "a=1k", "a=²"])
 def test_other_block_sizes_are_refused(setting: str) -> None:
-    with pytest.raises(ValueError, match="expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes"):
+    with pytest.raises(UserError, match="expected NAME=LOGICAL/PHYSICAL/DISCARD in bytes"):
         read_block_sizes(setting)

@@ -231,7 +231,9 @@ def test_what_is_not_pinned_has_the_lowest_seats_that_are_free(given: tuple[Card
 
 def test_what_does_not_fit_the_bus_numbers_is_refused() -> None:
     one = card(1, [0])
-    with pytest.raises(UserError, match=r"'gpu1' would have seat 0 in its NUMA cell, and with 67 cells .* for 0 seats"):
+    with pytest.raises(
+        UserError, match=r"'gpu1': would have seat 0 in its NUMA cell, and with 67 cells .* for 0 seats"
+    ):
         layout((one,), {}, {one: Upstream(cell=5)}, cells(67))
     full = tuple(card(number, [0]) for number in range(1, SEATS + 1))
     bridges = {each: tuple(PCIAddress(0, n, bus, 0) for bus in range(5)) for n, each in enumerate(full)}
@@ -319,7 +321,7 @@ def test_a_mediated_device_has_a_seat_like_a_card() -> None:
 def test_there_are_seats_for_32() -> None:
     full = tuple(card(number, [0, 1]) for number in range(SEATS))
     assert layout(full).bridges[-1].address == PCIAddress(0, 0, 4, 7)
-    with pytest.raises(UserError, match="have 33 entries; a guest has seats for 32"):
+    with pytest.raises(UserError, match="have 33 entries; expected at most 32 cards"):
         layout((*full, card(99, [0])))
 
 
@@ -336,8 +338,8 @@ def test_cards_that_come_along_count_for_the_seats_and_are_named_apart() -> None
     with pytest.raises(UserError) as error:
         layout((*full, along))
     assert str(error.value) == (
-        "gpus and hostDevices have 32 entries and bring 1 other cards of their IOMMU groups along; "
-        "a guest has seats for 32"
+        "gpus and hostDevices: have 32 entries and bring 1 other cards of their IOMMU groups along; "
+        "expected at most 32 cards, for which a guest has seats"
     )
     *_, last = layout((*full[:2], along)).seats
     assert ([device.alias for device in last.hostdevs], last.claim) == ([None], full[0].claim)

@@ -31,6 +31,7 @@ from launcher.running import guest
 from pci.address import PCIAddress
 from pci.host import BAR
 from program.errors import Refusal
+from program.problem import Problem
 from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case
@@ -70,7 +71,7 @@ def hole(guest: Guest, layout: Layout, facts: Facts) -> Hole | None:
     return hole_of(guest, layout, facts)[0]
 
 
-def warnings(guest: Guest, layout: Layout, facts: Facts) -> tuple[str, ...]:
+def warnings(guest: Guest, layout: Layout, facts: Facts) -> tuple[Problem, ...]:
     return hole_of(guest, layout, facts)[1]
 
 
@@ -136,8 +137,8 @@ def test_more_cards_with_io_ports_than_firmware_has_room_for_are_a_warning() -> 
     cards = Facts(bars={PCIAddress(0, bus, 0, 0): ports for bus in range(1, 33)})
     for machine, firmware, most in ((OVMF, "OVMF", 9), (BIOS, "SeaBIOS", 14)):
         assert warnings(machine, seats(most), cards) == ()
-        (said,) = warnings(machine, seats(most + 1), cards)
-        assert said.startswith(f"{most + 1} cards have I/O ports, and {firmware} has room for those of {most}")
+        (problem,) = warnings(machine, seats(most + 1), cards)
+        assert problem.wrong.startswith(f"{most + 1} cards have I/O ports, and {firmware} has room for those of {most}")
 
 
 @pytest.mark.parametrize(
@@ -164,17 +165,17 @@ def test_under_emulation_a_hole_that_does_not_fit_is_left_out_and_said() -> None
     """QEMU would not start with it: phys-bits too low."""
     world = facts(*(A100,) * 8, kvm=False)
     assert hole(OVMF, seats(8), world) is None
-    (said,) = warnings(OVMF, seats(8), world)
-    assert said == (
-        "the cards' BARs need 1025 GiB of the guest's addresses, more than QEMU's own CPU can have with its 40 address "
-        "bits; expected KVM"
+    (problem,) = warnings(OVMF, seats(8), world)
+    assert str(problem) == (
+        "the cards' BARs: need 1025 GiB of the guest's addresses, more than QEMU's own CPU can have with its 40 "
+        "address bits; expected KVM"
     )
 
 
 def test_a_host_with_too_few_address_bits_is_named_with_both_figures() -> None:
-    (said,) = warnings(OVMF, seats(8), facts(*(H100,) * 8, bits=39))
-    assert said == (
-        "the cards' BARs need 2049 GiB of the guest's addresses, which takes 43 address bits, and this node's CPUs "
+    (problem,) = warnings(OVMF, seats(8), facts(*(H100,) * 8, bits=39))
+    assert str(problem) == (
+        "the cards' BARs: need 2049 GiB of the guest's addresses, which takes 43 address bits, and this node's CPUs "
         "have 39; expected fewer such cards, or a node whose `address sizes` in /proc/cpuinfo are larger"
     )
     assert warnings(OVMF, seats(8), facts(*(H100,) * 8, bits=46)) == ()
@@ -183,10 +184,10 @@ def test_a_host_with_too_few_address_bits_is_named_with_both_figures() -> None:
 
 def test_bios_and_memory_above_4_gib_are_warned_of() -> None:
     assert warnings(BIOS, seats(1), facts(A100)) == ()
-    (said,) = warnings(a_guest(memory=8 * GIB), seats(1), facts(A100))
-    assert said == (
-        "the cards' BARs need 129 GiB of the guest's addresses; SeaBIOS 1.16.3 (Debian 13) puts such BARs on top of "
-        "each other; expected EFI"
+    (problem,) = warnings(a_guest(memory=8 * GIB), seats(1), facts(A100))
+    assert str(problem) == (
+        "the cards' BARs: need 129 GiB of the guest's addresses, and SeaBIOS 1.16.3 (Debian 13) puts such BARs on top "
+        "of each other; expected EFI"
     )
 
 
@@ -194,9 +195,9 @@ def test_an_arm64_guest_gets_no_hole_and_a_warning_beyond_its_window() -> None:
     arm = a_guest(architecture="arm64", machine="virt", is_efi=True)
     assert hole(arm, seats(8), facts(*(A100,) * 8)) is None
     assert warnings(arm, seats(1), facts(A100)) == ()
-    (said,) = warnings(arm, seats(8), facts(*(A100,) * 8))
-    assert said == (
-        "the cards' BARs need 1025 GiB of the guest's addresses, and an arm64 machine has 512; "
+    (problem,) = warnings(arm, seats(8), facts(*(A100,) * 8))
+    assert str(problem) == (
+        "the cards' BARs: need 1025 GiB of the guest's addresses, and an arm64 machine has 512; "
         "expected fewer such cards"
     )
 
@@ -413,5 +414,5 @@ def test_what_speaks_against_the_bars_is_a_warning_beside_the_answer(gpu_launche
     assert result.returncode == 0
     (line,) = result.stderr.splitlines()
     assert line.startswith(
-        "gpu-launcher: warning: BARs: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU"
+        "gpu-launcher: warning: the cards' BARs: need 513 GiB of the guest's addresses, more than QEMU"
     )

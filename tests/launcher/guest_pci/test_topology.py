@@ -83,17 +83,17 @@ def test_the_guest_sees_the_gpus_of_an_hgx_at_these_addresses() -> None:
 
 
 def test_a_card_that_is_not_where_the_topology_would_have_it_says_why() -> None:
-    def said(name: str) -> list[str | None]:
+    def misplaced(name: str) -> list[str | None]:
         return [seat.misplaced for seat in of_case(name)[2].seats]
 
     unknown = "is on a NUMA node that the host's firmware does not tell"
-    assert said("topology-numa-unknown") == [f"0000:01:00.0 {unknown}; it is on bus 0, in no NUMA cell", None]
-    assert said("topology-numa-elsewhere") == [
+    assert misplaced("topology-numa-unknown") == [f"0000:01:00.0 {unknown}: it is on bus 0, in no NUMA cell", None]
+    assert misplaced("topology-numa-elsewhere") == [
         None,
-        "0000:e1:00.0 is on NUMA node 1, and the guest's CPUs are on 0; it is on bus 0, in no NUMA cell",
+        "0000:e1:00.0 is on NUMA node 1, and the guest's CPUs are on 0: it is on bus 0, in no NUMA cell",
     ]
     behind = "it is behind its switches, and in no NUMA cell"
-    assert said("topology-mirror-unknown")[:2] == [f"0000:0{n}:00.0 {unknown}; {behind}" for n in (1, 4)]
+    assert misplaced("topology-mirror-unknown")[:2] == [f"0000:0{n}:00.0 {unknown}: {behind}" for n in (1, 4)]
 
 
 def test_two_cards_of_a_unit_are_behind_one_switch_though_their_node_is_not_known() -> None:

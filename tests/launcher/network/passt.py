@@ -1,5 +1,6 @@
 """A real passt in a network namespace of its own, called as libvirt calls it, and a guest's card at its socket."""
 
+import os
 import socket
 import struct
 import subprocess
@@ -74,7 +75,12 @@ def called(directory: Path, script: str, interface: Element) -> Iterator[Running
     arguments = ("--foreground", "--quiet", *_arguments(interface, listening))
     with (
         called_for_passt(directory, script),
-        subprocess.Popen([*within, "passt", *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE) as process,
+        subprocess.Popen(
+            [*within, "passt", *arguments],
+            env={**os.environ, "PATH": f"{directory}/bin:{os.environ['PATH']}"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+        ) as process,
     ):
         try:
             deadline = time.monotonic() + 20

@@ -46,9 +46,12 @@ def test_the_image_is_of_this_version_and_the_nodes_devices_are_of_our_plugin_un
         ),
         (
             ("claims.yaml", "--node-devices", "a/b"),
-            "--node-devices a/b: expected a domain, like devices.gpu-launcher.dev",
+            "--node-devices a/b: is no domain; expected one like devices.gpu-launcher.dev",
         ),
-        (("claims.yaml", "--image", ""), "--image : expected an image, like registry.example.com/gpu-launcher:1.0"),
+        (
+            ("claims.yaml", "--image", ""),
+            "--image : is no image; expected one like registry.example.com/gpu-launcher:1.0",
+        ),
         (("none.yaml",), "none.yaml: cannot read the manifest: No such file or directory"),
     ],
 )

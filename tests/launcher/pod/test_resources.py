@@ -95,7 +95,7 @@ def test_several_requests_of_one_claim_are_the_claim_as_a_whole() -> None:
         ),
         (
             "    resources: {requests: {cpu: 2}, limits: {cpu: 1500m}}\n",
-            "spec.domain.resources.requests.cpu: 2 is more than the limit, which is 1500m",
+            "spec.domain.resources.requests.cpu: 2 is more than the limit; expected at most 1500m",
         ),
         (
             "    cpu: {cores: 4, dedicatedCpuPlacement: true}\n    resources: {limits: {cpu: 3500m}}\n",

@@ -49,7 +49,10 @@ def test_kubectls_own_note_stays_behind(tmp_path: Path) -> None:
             "  tolerations: [{tolerationSeconds: .nan}]\n",
             "spec.tolerations[0].tolerationSeconds: nan is no number that",
         ),
-        ("  dnsConfig: {options: !!binary aGVsbG8=}\n", "spec.dnsConfig.options: expected text, a number, a list or"),
+        (
+            "  dnsConfig: {options: !!binary aGVsbG8=}\n",
+            "spec.dnsConfig.options: found bytes; expected text, a number, a list or",
+        ),
     ],
 )
 def test_what_json_cannot_say_is_refused_by_its_path(tmp_path: Path, said: str, error: str) -> None:

@@ -41,7 +41,6 @@ def test_a_vm_without_devices_runs_as_qemus_user_and_may_do_nothing(tmp_path: Pa
             [],
             [
                 "--give=/var/run/kubevirt-private/vmi-disks/there/a, b & <c>.img",
-                "--give=/var/run/kubevirt-private/vmi-disks/made",
                 "--give=/var/run/kubevirt-private/vmi-disks/made/made.img",
                 "--give=/var/run/kubevirt-private/vmi-disks/media/media.iso",
             ],
@@ -101,3 +100,12 @@ def test_low_ports_are_everybodys_in_the_pods_network_where_some_are_forwarded(
     interface = f"interfaces: [{{name: default, passt: {{}}{ports}}}]"
     path.write_text(path.read_text().replace("autoattachPodInterface: false", interface))
     assert [sysctl["name"] for sysctl in pod_of(path)["spec"]["securityContext"]["sysctls"]] == names
+
+
+def test_a_name_that_kubernetes_would_expand_reaches_run_as_it_is(tmp_path: Path) -> None:
+    """$(NAME) is the variable's value in a container's command, and $$ a $."""
+    disk = "{name: d, hostDisk: {path: '/data/$(HOSTNAME) $$ $x.img', type: Disk}}"
+    command = container_of(written_vm(tmp_path / "vm.yaml", spec=f"  volumes: [{disk}]\n"))["command"]
+    (given,) = (argument for argument in command if "vmi-disks" in argument)
+    assert given == "--give=/var/run/kubevirt-private/vmi-disks/d/$$(HOSTNAME) $$$$ $$x.img"
+    assert [argument for argument in command if "$" in argument.replace("$$", "")] == []

@@ -47,12 +47,12 @@ def test_an_image_is_mounted_whole_and_the_node_gets_it_with_the_vms_secret() ->
     assert pod_of(vm)["spec"]["imagePullSecrets"] == [{"name": "registry"}]
 
 
-def test_a_file_of_the_nodes_is_mounted_alone_and_one_that_is_to_be_made_in_its_directory() -> None:
+def test_a_file_of_the_nodes_is_mounted_alone_also_where_the_kubelet_makes_it() -> None:
     vm = VMS / "host-disk.yaml"
     assert source(vm, "media") == {"hostPath": {"path": "/data/media.iso", "type": "File"}}
     assert mounted(vm, "media") == [{"mountPath": "/var/run/kubevirt-private/vmi-disks/media/media.iso"}]
-    assert source(vm, "made") == {"hostPath": {"path": "/data", "type": "DirectoryOrCreate"}}
-    assert mounted(vm, "made") == [{"mountPath": "/var/run/kubevirt-private/vmi-disks/made"}]
+    assert source(vm, "made") == {"hostPath": {"path": "/data/made.img", "type": "FileOrCreate"}}
+    assert mounted(vm, "made") == [{"mountPath": "/var/run/kubevirt-private/vmi-disks/made/made.img"}]
 
 
 @pytest.mark.parametrize(
@@ -120,8 +120,8 @@ def test_what_no_pod_can_mount_is_refused_by_its_path(tmp_path: Path) -> None:
         return written_vm(tmp_path / "vm.yaml", spec=f"  volumes: [{first}, {volume}]\n")
 
     claim = "persistentVolumeClaim: {claimName: c}"
-    assert refused(vm("{name: d, hostDisk: {path: '/a:b', type: Disk}}")) == (
-        "spec.volumes[1].hostDisk.path: '/a:b' has a colon in its name, and Kubernetes mounts no such path; "
+    assert refused(vm("{name: d, hostDisk: {path: '/data/a:b', type: Disk}}")) == (
+        "spec.volumes[1].hostDisk.path: '/data/a:b' has a colon in its name, and Kubernetes mounts no such path; "
         "rename the file"
     )
     assert refused(vm(f"{{name: kvm, {claim}}}"), frozenset({"kvm"})) == (

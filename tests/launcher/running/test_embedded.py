@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import Refusal, UserError
-from launcher.running.embedded import DEFAULT_URI, asked_for, prepared, qemu_conf, root_of
+from launcher.running.embedded import DEFAULT_URI, asked_for, is_taken, prepared, qemu_conf, root_of
+from program.errors import Refusal, UserError
 from tests.processes import ROOT
 
 
@@ -19,7 +19,7 @@ def test_the_root_is_in_the_uri_of_an_embedded_driver_alone() -> None:
 
 @pytest.mark.parametrize("query", ["", "?root=", "?root=here", "?root=/a&root=/b", "?root=/a%00"])
 def test_a_root_that_is_none_is_refused(query: str) -> None:
-    with pytest.raises(UserError, match="expected root to be an absolute path, like qemu:///embed"):
+    with pytest.raises(UserError, match="its root is no absolute path; expected one, like qemu:///embed"):
         root_of(f"qemu:///embed{query}")
 
 
@@ -66,3 +66,33 @@ def test_a_file_that_cannot_be_written_whole_is_not_there(tmp_path: Path) -> Non
     done = subprocess.run([sys.executable, "-B", "-c", program], cwd=ROOT, capture_output=True, text=True, check=False)
     assert "cannot make the root of libvirt's embedded driver: File too large; expected" in done.stderr
     assert list((tmp_path / "etc").iterdir()) == []
+
+
+def test_a_root_is_taken_while_a_launcher_has_its_vm_there(tmp_path: Path) -> None:
+    """Running or paused: so `check` tells a guest's own cards from those that are in use."""
+    assert not is_taken(tmp_path / "nowhere")
+    with prepared(tmp_path):
+        assert is_taken(tmp_path)
+    assert not is_taken(tmp_path)
+
+
+def test_qemu_may_not_open_its_configuration_for_writing(tmp_path: Path) -> None:
+    with prepared(tmp_path):
+        assert (tmp_path / "etc" / "qemu.conf").stat().st_mode & 0o777 == 0o444
+
+
+def test_a_domain_whose_qemu_is_gone_is_not_libvirts_to_end(tmp_path: Path) -> None:
+    """In a container that starts again the number is another process's."""
+    state = tmp_path / "run" / "qemu"
+    state.mkdir(parents=True)
+    for name, number in (("theirs", str(os.getpid())), ("gone", "4194305"), ("none", "/proc/self")):
+        (state / f"{name}.xml").write_text("<domstatus/>")
+        (state / f"{name}.pid").write_text(number)
+    (state / "without.xml").write_text("<domstatus/>")
+    pretends = [sys.executable, "-c", "import time; time.sleep(60)", "guest=ours,debug-threads=on"]
+    with subprocess.Popen(pretends) as qemu:
+        (state / "ours.xml").write_text("<domstatus/>")
+        (state / "ours.pid").write_text(f"{qemu.pid}\n")
+        with prepared(tmp_path):
+            assert {path.name for path in state.iterdir()} == {"ours.xml", "ours.pid"}
+        qemu.kill()

@@ -8,6 +8,7 @@ its own paths; and what is in that namespace when it has ended is what it has le
 import os
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 
 from launcher.running.events import Ending
+from tests.conftest import Command
 from tests.launcher import kernels
 from tests.processes import Program, running
 from tests.waiting import until
@@ -67,6 +69,18 @@ class Pod:
             "    devices: {autoattachPodInterface: false, autoattachGraphicsDevice: false, panicDevices: [{}]}\n"
             f"{domain}"
         )
+
+    @property
+    def socket(self) -> Path:
+        return self.run / "kubevirt" / "sockets" / "launcher-sock"
+
+    def have_qemu_hang(self) -> None:
+        """Have it never answer, whatever libvirt asks of it; which has not asked yet."""
+        shutil.rmtree(self.root / "cache")
+        program = self.path / "qemu-system-x86_64"
+        asked = self.path / "asked"
+        program.write_text(f"#!/bin/sh\ntrap '' TERM\necho > {asked}\nwhile :; do sleep 60; done\n")
+        program.chmod(0o755)
 
     def put_before_qemu(self, body: str) -> None:
         """Have Python do that where QEMU would run a guest; libvirt's questions it answers."""
@@ -136,7 +150,7 @@ class Launched:
     def is_starting(self) -> None:
         """The slow QEMU is there, and libvirt waits for it."""
         self.program.wait_for_line("INFO QEMU: ")
-        until(lambda: any(b"guest=" in _arguments(pid) for pid in self.processes()))
+        until(lambda: any(b"guest=" in arguments_of(pid) for pid in self.processes()))
 
     def ended(self, seconds: float) -> tuple[int, str]:
         """Its exit code and last line; within so many seconds, with no process left and nothing in its /run."""
@@ -154,11 +168,11 @@ def _namespace(pid: int) -> str:
 def _child(pid: int) -> int:
     """Of a process, the one child that is not QEMU."""
     children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    (found,) = (child for child in children if b"guest=" not in _arguments(child))
+    (found,) = (child for child in children if b"guest=" not in arguments_of(child))
     return found
 
 
-def _arguments(pid: int) -> bytes:
+def arguments_of(pid: int) -> bytes:
     try:
         return Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
@@ -297,6 +311,127 @@ def test_as_process_1_it_ends_all_of_its_pod(pod: Pod, signum: signal.Signals) -
         assert launched.program.log[-1] == last_line(Ending.ON_REQUEST)
 
 
+def test_a_guest_whose_qemu_does_not_answer_ends_with_its_grace_period(pod: Pod) -> None:
+    """Libvirt gives QEMU 10 s more. It was there for ever, with the launcher in libvirt's call that asks the guest."""
+    pod.write(grace=2)
+    with pod.launched() as launched:
+        launched.is_running()
+        os.kill(launched.qemu, signal.SIGSTOP)
+        asked = time.monotonic()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(45) == (0, last_line(Ending.ON_REQUEST))
+        assert time.monotonic() - asked >= 2
+    assert "WARNING the guest is still there after its grace period; ending it" in launched.program.log
+
+
+def test_a_start_whose_qemu_does_not_answer_can_be_stopped(pod: Pod) -> None:
+    pod.put_before_qemu("os.kill(os.getpid(), 19); time.sleep(600)")
+    with pod.launched() as launched:
+        launched.is_starting()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(40) == (0, last_line(Ending.NOT_STARTED))
+
+
+@pytest.mark.parametrize("how", ["SIGTERM", "ctl kill", "ctl shutdown"])
+def test_a_stop_while_libvirt_asks_a_qemu_that_does_not_answer_is_soon(
+    pod: Pod, how: str, gpu_launcher: Command
+) -> None:
+    """SIGTERM took 75 s, and nobody could be asked over the control socket."""
+    pod.have_qemu_hang()
+    with pod.launched() as launched:
+        until(lambda: (pod.path / "asked").exists() and pod.socket.exists())
+        asked = time.monotonic()
+        if how == "SIGTERM":
+            launched.program.send(signal.SIGTERM)
+        else:
+            assert gpu_launcher("ctl", "state", "--socket", pod.socket).stdout == "default/vm: preparing\n"
+            assert gpu_launcher(*how.split(), "--socket", pod.socket).returncode == 0
+        assert launched.ended(30) == (0, last_line(Ending.NOT_STARTED))
+        assert time.monotonic() - asked < 20
+
+
+def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
+    """What a container that was killed has left; a preflight that refuses came before it was looked at."""
+    (pod.root / "ready").touch()
+    with pod.launched() as launched:
+        until(lambda: len(launched.processes()) > 1 and b"gpu-launcher" in arguments_of(launched.program.process.pid))
+        until(lambda: _child(launched.program.process.pid) > 0)
+        assert not (pod.root / "ready").exists()
+        launched.program.send(signal.SIGTERM)
+        launched.ended(20)
+    (pod.root / "ready").touch()
+    with pod.launched("rm /run/kubevirt/container-disks/kernel-boot/kernel") as launched:
+        assert launched.ended(20)[0] == 1
+
+
+def test_a_guest_is_not_ready_after_everything_of_it_was_killed(pod: Pod) -> None:
+    with pod.launched(by=_AS_PROCESS_1) as launched:
+        launched.is_running()
+        for pid in launched.processes():
+            os.kill(pid, signal.SIGKILL)
+        launched.program.end(10)
+    assert (pod.root / "ready").exists(), "nobody was left to take it away"
+    pod.put_before_qemu("time.sleep(600)")
+    with pod.launched() as launched:
+        launched.is_starting()
+        assert not (pod.root / "ready").exists()
+        launched.program.send(signal.SIGTERM)
+        launched.ended(20)
+
+
+def test_a_container_that_starts_again_ends_nobody_who_has_the_number_that_its_qemu_had(pod: Pod) -> None:
+    """Libvirt waited 44 s for a process that it could not end, and ended any other."""
+    pod.write(grace=0)
+    with pod.launched(by=_AS_PROCESS_1) as launched:
+        launched.is_running()
+        for pid in launched.processes():
+            os.kill(pid, signal.SIGKILL)
+        launched.program.end(10)
+    number = pod.root / "run" / "qemu" / f"{DOMAIN}.pid"
+    with subprocess.Popen(["sleep", "600"]) as somebody:
+        status = number.with_suffix(".xml")
+        status.write_text(status.read_text().replace(f"pid='{number.read_text().strip()}'", f"pid='{somebody.pid}'"))
+        number.write_text(f"{somebody.pid}\n")
+        with pod.launched() as again:
+            again.is_running()
+            assert somebody.poll() is None
+            again.program.send(signal.SIGTERM)
+            assert again.ended(20) == (0, last_line(Ending.ON_REQUEST))
+        somebody.kill()
+
+
+def test_no_link_in_a_claim_has_qemu_open_a_file_of_the_launchers(pod: Pod) -> None:
+    """A real QEMU had qemu.conf open, for reading and writing."""
+    disk = "    devices: {disks: [{name: data, disk: {bus: virtio}}], autoattachPodInterface: false}\n"
+    pod.write()
+    text = pod.vm.read_text()
+    volumes = "  volumes: [{name: data, persistentVolumeClaim: {claimName: c}}]\n"
+    pod.vm.write_text("".join(line for line in text.splitlines(True) if "devices:" not in line) + disk + volumes)
+    link = "ln -s /run/gpu-launcher/etc/qemu.conf /run/kubevirt-private/vmi-disks/data/disk.img"
+    here = "/run/kubevirt-private && mount -t tmpfs none /run/kubevirt-private"
+    with pod.launched(f"mkdir {here} && mkdir -p /run/kubevirt-private/vmi-disks/data && {link}") as launched:
+        code = launched.program.end(20)
+    assert launched.program.log[-1].startswith(
+        "gpu-launcher: the volume 'data': /var/run/kubevirt-private/vmi-disks/data/disk.img leads out of its volume, "
+    )
+    assert (code, oct((pod.root / "etc" / "qemu.conf").stat().st_mode & 0o777)) == (1, "0o444")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root mounts a ramfs")
+def test_a_disk_on_a_file_system_without_direct_io_is_written_through_and_said(pod: Pod) -> None:
+    """QEMU did not start: "file system may not support O_DIRECT"."""
+    pod.write(grace=0)
+    disks = "disks: [{name: scratch, disk: {bus: virtio}}], autoattachPodInterface: false"
+    text = pod.vm.read_text().replace("autoattachPodInterface: false", disks)
+    pod.vm.write_text(f"{text}  volumes: [{{name: scratch, emptyDisk: {{capacity: 1Mi}}}}]\n")
+    with pod.launched("mkdir -p /run/libvirt/empty-disks && mount -t ramfs none /run/libvirt/empty-disks") as launched:
+        launched.is_running()
+        assert b'"cache":{"direct":false,' in arguments_of(launched.qemu)
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(20) == (0, last_line(Ending.ON_REQUEST))
+    assert any("is on a file system without direct I/O (O_DIRECT)" in line for line in launched.program.log)
+
+
 #: Of a start, in their order: what can be seen of it from outside.
 MOMENTS: Mapping[str, Callable[[Launched], bool]] = {
     "it is Python": lambda launched: True,
@@ -347,12 +482,12 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "a machine type that libvirt refuses": (
         "true",
         {"domain": "    machine: {type: pc-q35-0.1}\n"},
-        "libvirt cannot define the domain: unsupported configuration: ",
+        "libvirt: cannot define the domain: unsupported configuration: ",
     ),
     "a kernel that is not there": (
         "rm /run/kubevirt/container-disks/kernel-boot/kernel",
         {},
-        "firmware.kernelBoot: /var/run/kubevirt/container-disks/kernel-boot/kernel cannot be read: No such file",
+        "firmware.kernelBoot: /var/run/kubevirt/container-disks/kernel-boot/kernel cannot be found: No such file",
     ),
     "firmware that is not there": (
         "mount -t tmpfs none /usr/share/qemu/firmware",
@@ -382,7 +517,7 @@ def test_a_qemu_that_does_not_start_is_quoted_in_one_line(pod: Pod) -> None:
     pod.put_before_qemu('sys.exit("qemu-system-x86_64: the machine\\nis too small")')
     with pod.launched() as launched:
         code, line = launched.ended(10)
-    assert line.startswith("gpu-launcher: libvirt cannot start the domain: ")
+    assert line.startswith("gpu-launcher: libvirt: cannot start the domain: ")
     assert "the machine is too small" in line
     assert code == 1
 

@@ -11,7 +11,6 @@ import pytest
 from lxml import etree
 
 from launcher.domain import socket_directory as socket_directory_of
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.reading import read_manifest
@@ -20,6 +19,7 @@ from launcher.running import guest
 from launcher.running.events import Ending
 from launcher.running.sockets import socket_directory
 from launcher.running.vm import Change
+from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
 from tests.launcher.vms import domain_of, vmi_text, write_vmi
@@ -157,7 +157,7 @@ def test_what_libvirt_says_in_lines_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_failure_of_libvirt_on_the_way_is_a_refusal() -> None:
-    refused = pytest.raises(Refusal, match="libvirt cannot go on at test:///default: Domain not found")
+    refused = pytest.raises(Refusal, match="libvirt: cannot go on at test:///default: Domain not found")
     with refused, guest.connected("test:///default", a_vm()) as connection:
         connection.lookupByName("nobody")
 

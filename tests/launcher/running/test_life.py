@@ -10,7 +10,6 @@ import libvirt
 import pytest
 
 from launcher.domain import domain_name, socket_directory
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.reading import read_manifest
@@ -20,6 +19,7 @@ from launcher.running.events import Ending
 from launcher.running.plan import Plan
 from launcher.running.run import run, tidy
 from launcher.running.vm import VM, Change, Identity, Phase, StopRequested
+from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.running.told import Changes, told
 from tests.launcher.vms import domain_of, write_vmi
@@ -79,7 +79,7 @@ def test_a_vm_goes_through_its_phases_and_is_asked_at_any_time(tmp_path: Path) -
         assert vm.domain().name() == "default_vm"
         vm.request(StopRequested.SHUTDOWN)
         assert [change.phase for change in changes if not change.event] == [Phase.STOPPING, Phase.ENDED]
-        with pytest.raises(Refusal, match="it is ended"):
+        with pytest.raises(Refusal, match="is ended"):
             vm.domain()
     assert endings == [Ending.ON_REQUEST]
 

@@ -68,7 +68,7 @@ def test_a_card_whose_nodes_are_not_in_the_container_is_refused_before_anything_
 def test_no_libvirt_where_the_uri_points_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
     vm = write_vmi(tmp_path / "vm.yaml")
     result = gpu_launcher("run", "--vm", vm, "--connect", f"qemu+unix:///system?socket={tmp_path}/nobody")
-    assert "libvirt cannot be reached at " in result.stderr
+    assert "libvirt: cannot be reached at " in result.stderr
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
 
@@ -83,7 +83,7 @@ def test_a_domain_of_that_name_is_somebody_elses_and_stays(
         env={RTX_2060_VARIABLE: "0000:01:00.0"},
     )
     assert result.stderr == (
-        "gpu-launcher: libvirt has a domain called lab_one-gpu already; undefine it, or use another connection\n"
+        "gpu-launcher: libvirt: has a domain called lab_one-gpu already; undefine it, or use another connection\n"
     )
     assert result.returncode == 1
 
@@ -100,7 +100,7 @@ def test_a_libvirt_that_is_too_old_is_not_asked_to_take_the_domain(gpu_launcher:
 def test_a_root_that_is_not_absolute_is_refused_before_anything_is_made(gpu_launcher: Command, tmp_path: Path) -> None:
     vm = write_vmi(tmp_path / "vm.yaml")
     result = gpu_launcher("run", "--vm", vm, "--connect", "qemu:///embed?root=here", "--emulation")
-    assert "expected root to be an absolute path" in result.stderr
+    assert "its root is no absolute path" in result.stderr
     assert (result.stderr.count("\n"), result.returncode) == (1, 2)
     assert not (ROOT / "here").exists()
 

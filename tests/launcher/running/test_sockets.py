@@ -3,8 +3,8 @@ from pathlib import Path
 
 import pytest
 
-from launcher.errors import Refusal
 from launcher.running.sockets import socket_directory
+from program.errors import Refusal
 
 
 def listen(path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,14 +21,14 @@ hold_signals()
 def work():
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
     {body}
-sys.exit(supervise(work, lambda: print("tidied", flush=True)))
+sys.exit(supervise(work, lambda: print("tidied", flush=True), lambda: {grace}))
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]
 
 
-def program(body: str, before: str = "") -> str:
-    return _PROGRAM.format(body="\n    ".join(body.strip().split("\n")), before=before)
+def program(body: str, before: str = "", grace: float = 0) -> str:
+    return _PROGRAM.format(body="\n    ".join(body.strip().split("\n")), before=before, grace=grace)
 
 
 def as_process_1(body: str, before: str = "") -> subprocess.CompletedProcess[str]:
@@ -35,12 +36,12 @@ def as_process_1(body: str, before: str = "") -> subprocess.CompletedProcess[str
     return called("unshare", *as_root, "--pid", "--fork", "--kill-child", "--mount-proc", body=body, before=before)
 
 
-def as_any_process(body: str, before: str = "") -> subprocess.CompletedProcess[str]:
-    return called(body=body, before=before)
+def as_any_process(body: str, before: str = "", grace: float = 0) -> subprocess.CompletedProcess[str]:
+    return called(body=body, before=before, grace=grace)
 
 
-def called(*within: str, body: str, before: str) -> subprocess.CompletedProcess[str]:
-    command = [*within, sys.executable, "-c", program(body, before)]
+def called(*within: str, body: str, before: str, grace: float = 0) -> subprocess.CompletedProcess[str]:
+    command = [*within, sys.executable, "-c", program(body, before, grace)]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
 
 
@@ -90,9 +91,21 @@ print(heard == [signal.SIGINT])
     assert (done.stdout, done.returncode) == ("True\n", 0)
 
 
-def test_a_signal_that_comes_before_there_is_a_worker_reaches_it() -> None:
-    done = as_process_1("signal.pause()", before="os.kill(os.getpid(), signal.SIGTERM)")
+def test_a_signal_that_comes_before_there_is_a_worker_reaches_it(run: Run) -> None:
+    done = run("signal.pause()", before="os.kill(os.getpid(), signal.SIGTERM)")
     assert done.returncode == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("state", ["SIGSTOP", "SIG_IGN"])
+def test_a_worker_that_does_not_end_is_killed_after_the_grace_period_and_what_is_the_launchers(state: str) -> None:
+    """With a grace period that leaves one second of the launcher's forty."""
+    hangs = {"SIGSTOP": "os.kill(os.getpid(), signal.SIGSTOP)", "SIG_IGN": "time.sleep(600)"}
+    ignores = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
+    begun = time.monotonic()
+    done = as_any_process(f"{ignores}; os.kill(os.getppid(), signal.SIGTERM); {hangs[state]}", grace=-39)
+    assert time.monotonic() - begun < 20
+    assert (done.stdout, done.returncode) == ("tidied\n", 137)
+    assert done.stderr == "gpu-launcher: the worker has not ended in time and is killed, and so the guest\n"
 
 
 def test_what_becomes_its_child_is_reaped(run: Run) -> None:

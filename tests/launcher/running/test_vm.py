@@ -6,8 +6,8 @@ from typing import Any
 import libvirt
 import pytest
 
-from launcher.errors import Refusal
 from launcher.running.vm import VM, Change, Identity, Phase, StopRequested
+from program.errors import Refusal
 
 
 @pytest.fixture
@@ -23,13 +23,13 @@ def domain() -> Iterator[Any]:
 
 
 def test_a_vm_has_its_domain_from_define_to_undefine(vm: VM, domain: Any) -> None:
-    with pytest.raises(Refusal, match="default/vm is not defined: it is preparing"):
+    with pytest.raises(Refusal, match="default/vm: is preparing, and not defined"):
         vm.domain()
     with vm.having(domain):
         vm.becomes(Phase.RUNNING)
         assert vm.domain().name() == "test"
     vm.becomes(Phase.ENDED)
-    with pytest.raises(Refusal, match="it is ended"):
+    with pytest.raises(Refusal, match="is ended"):
         vm.domain()
 
 

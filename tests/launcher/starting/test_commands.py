@@ -70,7 +70,7 @@ EVERYWHERE = [
         "large-bars-efi",
         "two-h100",
         {H100: "0000:41:00.0,0000:c1:00.0"},
-        ("BARs: the cards' BARs need 513 GiB of the guest's addresses, more than QEMU's own CPU",),
+        ("the cards' BARs: need 513 GiB of the guest's addresses, more than QEMU's own CPU",),
     ),
 ]
 
@@ -128,12 +128,12 @@ def test_all_commands_say_every_error_at_once(gpu_launcher: Command, machine: Ma
     offline = (tmp_path / "vm.yaml", "--sysfs", sysfs, "--emulation", "--cpuset", "0")
     rendered = gpu_launcher("render", *offline, env=environ)
     *errors, last = rendered.stderr.splitlines()
-    assert [line.split(" asks for ")[0].split(": the guest")[0] for line in errors] == [
+    assert [line.split(": asks for ")[0].split(": the guest")[0] for line in errors] == [
         "gpu-launcher: error: gpu 'a'",
         "gpu-launcher: error: gpu 'c'",
         "gpu-launcher: error: spec.domain.cpu.dedicatedCpuPlacement",
     ]
-    assert last == "gpu-launcher: 3 things keep the VM from starting; the lines above say each, with what mends it"
+    assert last == "gpu-launcher: the VM: 3 things keep it from starting; the lines above say each, with its fix"
     assert (rendered.stdout, rendered.returncode) == ("", 2)
     explained = gpu_launcher("explain", *offline, env=environ)
     assert (explained.stderr, explained.stdout, explained.returncode) == (rendered.stderr, "", 2)
@@ -171,6 +171,7 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
     "--dra": ("dra-without-vgpu", OFFLINE, ("--dra", FIXTURES / "dra" / "pod")),
     "--emulation": ("large-bars-efi", tuple(case("large-bars-efi").arguments()[1:]), ("--emulation",)),
     "--block-volume": ("container-disks", OFFLINE, ("--block-volume", "nothing")),
+    "--no-direct-io": ("container-disks", OFFLINE, ("--no-direct-io", "nothing")),
     "--raw-image": ("container-disks", OFFLINE, ("--raw-image", "nothing")),
     "--block-size": (
         "discard-granularity",

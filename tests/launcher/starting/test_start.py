@@ -10,7 +10,6 @@ from launcher.starting.elsewhere import Elsewhere
 from launcher.starting.here import Here
 from launcher.starting.pod import Pod
 from launcher.starting.start import Start, start_of
-from program.errors import Refusal, UserError
 from tests.conftest import Machine
 from tests.launcher.cases import case
 from tests.launcher.checks.trees import write
@@ -22,8 +21,8 @@ NUMA = ("{name: vm}", "{name: vm, annotations: {gpu-launcher.dev/topology: numa}
 
 
 def errors(start: Start) -> list[str]:
-    """How each begins."""
-    return [str(error).split(" asks for ")[0].split(": ")[0] for error in start.errors]
+    """What each is about."""
+    return [error.problem.subject for error in start.errors]
 
 
 def printed(
@@ -65,13 +64,13 @@ def test_a_sysfs_that_is_none_is_all_that_is_said_of_what_it_would_show(tmp_path
 def test_each_error_is_the_stages_own(copied_machine: Machine, tmp_path: Path) -> None:
     sys = write(copied_machine("two-rtx-3090"), {"bus/pci/devices/0000:01:00.0/resource": "nonsense\n"})
     start = printed(vmi_text(gpus=[("a", RTX_3090)], domain=OWN_CPUS), tmp_path, CARD, sys)
-    assert [(type(error), error.exit_code) for error in start.errors] == [(Refusal, 1), (UserError, 2)]
+    assert [error.exit_code for error in start.errors] == [1, 2]
     assert (start.facts.bars, start.layout is not None, start.xml) == ({}, True, None)
 
 
 def test_what_is_to_be_printed_warns_of_what_its_reader_must_know_and_only_then(tmp_path: Path) -> None:
     whole = printed(vmi_text(gpus=[("a", RTX_3090)]), tmp_path, CARD, None)
-    assert [warning.subject for warning in whole.warnings] == ["gpu 'a'"]
+    assert [warning.problem.subject for warning in whole.warnings] == ["gpu 'a'"]
     refused = printed(vmi_text(gpus=[("a", RTX_3090), ("b", RTX_3090)]), tmp_path, CARD, None)
     assert (errors(refused), refused.warnings) == (["gpu 'b'"], ())
 
@@ -79,7 +78,10 @@ def test_what_is_to_be_printed_warns_of_what_its_reader_must_know_and_only_then(
 def test_what_is_left_over_is_said_beside_an_error(tmp_path: Path) -> None:
     """It is often what the other resource was to be."""
     start = printed(vmi_text(gpus=[("b", RTX_2060)]), tmp_path, CARD, None)
-    assert (errors(start), [warning.subject for warning in start.warnings]) == (["gpu 'b'"], [RTX_3090_VARIABLE])
+    assert (errors(start), [warning.problem.subject for warning in start.warnings]) == (
+        ["gpu 'b'"],
+        [RTX_3090_VARIABLE],
+    )
 
 
 def test_cells_pinning_and_hole_are_carried_as_the_domain_has_them() -> None:
@@ -115,7 +117,8 @@ def test_hugepages_of_a_node_that_are_too_few_are_found_where_nodes_are_passed_t
     )
     here = Here(uri=f"qemu:///embed?root={tmp_path}", emulation=True, root=tmp_path, dev=None, proc=None)
     start = start_of(read_manifest(tmp_path / "vm.yaml"), Pod(environ={}, sysfs=sys), here)
-    said = [finding.says for finding in start.found if finding.subject == "hugepages of 2 MiB"]
+    problems = [finding.problem for finding in start.all_findings]
+    said = [problem.wrong for problem in problems if problem.subject == "hugepages of 2 MiB"]
     assert said == ["are free for 0 MiB on NUMA node 1, and the guest has 512 MiB of it"]
 
 
@@ -124,5 +127,6 @@ def test_what_libvirt_makes_of_a_disk_is_refused_beside_all_else(machine: Machin
     (tmp_path / "vm.yaml").write_text(case("discard-granularity").vm.read_text())
     pod = Pod(environ={}, sysfs=machine("rtx-2060"))
     start = start_of(read_manifest(tmp_path / "vm.yaml"), pod, Here(uri="test:///default", root=tmp_path))
-    assert [type(error) for error in start.errors] == [UserError]
+    (error,) = start.errors
+    assert "block" in str(error)
     assert start.xml is None

@@ -16,12 +16,12 @@ from lxml import etree
 
 from launcher import paths
 from launcher.domain import domain_uuid
-from launcher.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.storage.made import made
 from launcher.storage.programs import output
+from program.errors import Refusal
 from tests.launcher.cases import Case, cases
 from tests.launcher.storage.pods import (
     SIZE,
@@ -165,7 +165,7 @@ def test_a_secret_without_the_key_is_named_with_the_keys_that_it_has(root: Path,
     mount(root, paths.mounted("secret", "seed"), {"user-data": b"", "password": b""})
     assert refusal(vmi, root) == (
         "the volume 'seed': the secret 'login' has no key 'userdata'; expected it, or 'userData', "
-        "with data for cloud-init; mounted is 'password', 'user-data'"
+        "with data for cloud-init, and not only 'password', 'user-data'"
     )
 
 
@@ -231,8 +231,8 @@ def test_windows_needs_an_answer_file(root: Path, tmp_path: Path) -> None:
     vmi = vmi_with(tmp_path, "{name: answers, sysprep: {configMap: {name: windows}}}")
     mount(root, paths.mounted("sysprep", "answers"), {"answers.xml": b""})
     assert refusal(vmi, root) == (
-        "the volume 'answers': expected an answer file for Windows, autounattend.xml or unattend.xml; "
-        "mounted is 'answers.xml'"
+        "the volume 'answers': has no answer file for Windows: mounted is 'answers.xml'; "
+        "expected autounattend.xml or unattend.xml"
     )
 
 
@@ -367,19 +367,18 @@ def test_a_file_of_the_nodes_is_made_once_and_stays(root: Path, tmp_path: Path) 
 
 def test_a_file_of_the_nodes_that_is_not_there_is_made_only_as_the_manifest_says(root: Path, tmp_path: Path) -> None:
     file = paths.disk_image("data", "vm.img")
-    said = f"the volume 'data': there is no {file}, which is /srv/vm.img of the node"
+    said = f"the volume 'data': {file}, which is /srv/vm.img of the node, is not there"
 
     def words(rest: str) -> str:
         return refusal(vmi_with(tmp_path, f"{{name: data, hostDisk: {{path: /srv/vm.img, {rest}}}}}"), root)
 
     assert words("type: Disk") == f"{said}; put a disk image there, or write type: DiskOrCreate with a capacity"
     assert words("type: DiskOrCreate") == f"{said}; write its capacity, with which it is made"
-    mount = str(Path(file).parent)
-    unmounted = f"{said}: {mount}: No such file or directory; expected the pod to mount it there"
+    unmounted = f"{said}: No such file or directory; expected the pod to mount it there"
     assert words("type: DiskOrCreate, capacity: 1Mi") == unmounted
     below(root, file).parent.mkdir(parents=True)
     assert words("type: DiskOrCreate, capacity: 4E").startswith(
-        f"{said}; it is to have 4000000000000000000 bytes, and "
+        f"{said}, and is to have 4000000000000000000 bytes, and "
     )
 
 
@@ -436,7 +435,7 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
 _PREPARE = """
 import sys
 from pathlib import Path
-from launcher.errors import Refusal
+from program.errors import Refusal
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.storage.made import made
@@ -456,7 +455,7 @@ NO_ROOM = "make room in its volume, or raise the volume's size or sizeLimit"
     ("volume", "words"),
     [
         ("{name: seed, cloudInitNoCloud: {userData: x}}", NO_ROOM),
-        ("{name: data, hostDisk: {path: /disk.img, type: DiskOrCreate, capacity: 1Gi}}", NO_ROOM),
+        ("{name: data, hostDisk: {path: /data/disk.img, type: DiskOrCreate, capacity: 1Gi}}", NO_ROOM),
         ("{name: scratch, emptyDisk: {capacity: 1Gi}}", "qemu-img create"),
     ],
     ids=["iso", "raw", "qcow2"],
@@ -483,7 +482,7 @@ def test_a_full_disk_is_said_in_one_line_and_nothing_is_left(
 def test_a_program_that_is_not_installed_is_named_with_its_package() -> None:
     with pytest.raises(Refusal) as refused:
         output(("no-such-program", "--help"), package="some-package")
-    said = "no-such-program is not installed, and makes the guest's disks; install the package some-package"
+    said = "no-such-program: is not installed, and makes the guest's disks; install the package some-package"
     assert str(refused.value) == said
 
 

@@ -1,0 +1,140 @@
+"""Whoever fills a volume may put anything where a file is expected: nothing there leads out of the volume."""
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from launcher import paths
+from launcher.checks.volumes import volumes
+from launcher.facts import Facts
+from launcher.storage.made import made, refuse_links
+from launcher.storage.needs import needs_of
+from program.errors import Refusal
+from tests.launcher.storage.pods import SIZE, below, needed, put, qcow2, vmi_with
+
+_KERNELS = "firmware: {kernelBoot: {container: {image: x, kernelPath: /boot/vmlinuz, initrdPath: /boot/initrd}}}"
+
+#: By volume and firmware: the manifest's volume, lines below its domain, and the file that a link may stand for.
+FILES = {
+    "a claim": ("{name: v, persistentVolumeClaim: {claimName: c}}", "", paths.disk_image("v")),
+    "a DataVolume": ("{name: v, dataVolume: {name: c}}", "", paths.disk_image("v")),
+    "an ephemeral claim": ("{name: v, ephemeral: {persistentVolumeClaim: {claimName: c}}}", "", paths.disk_image("v")),
+    "a host disk": ("{name: v, hostDisk: {path: /data/a.img, type: Disk}}", "", paths.disk_image("v", "a.img")),
+    "a host disk to be made": (
+        "{name: v, hostDisk: {path: /data/a.img, type: DiskOrCreate, capacity: 1Mi}}",
+        "",
+        paths.disk_image("v", "a.img"),
+    ),
+    "an image": ("{name: v, containerDisk: {image: x}}", "", f"{paths.image_volume('v')}/disk/disk.img"),
+    "an image's path": ("{name: v, containerDisk: {image: x, path: /a}}", "", f"{paths.image_volume('v')}/a"),
+    "a config map": ("{name: v, configMap: {name: c}}", "", f"{paths.mounted('config-map', 'v')}/key"),
+    "a secret": ("{name: v, secret: {secretName: c}}", "", f"{paths.mounted('secret', 'v')}/key"),
+    "the downward API": ("{name: v, downwardAPI: {}}", "", f"{paths.mounted('downwardapi', 'v')}/key"),
+    "an answer file": (
+        "{name: v, sysprep: {secret: {name: c}}}",
+        "",
+        f"{paths.mounted('sysprep', 'v')}/autounattend.xml",
+    ),
+    "a service account": ("{name: v, serviceAccount: {serviceAccountName: c}}", "", f"{paths.SERVICE_ACCOUNT}/token"),
+    "cloud-init's secret": (
+        "{name: v, cloudInitNoCloud: {secretRef: {name: c}}}",
+        "",
+        f"{paths.mounted('secret', 'v')}/userdata",
+    ),
+    "a kernel": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_BOOT}/boot/vmlinuz"),
+    "an initrd": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_BOOT}/boot/initrd"),
+    "an ACPI table": (
+        "{name: v, secret: {secretName: c}}",
+        "firmware: {acpi: {slicNameRef: v}}",
+        f"{paths.mounted('secret', 'v')}/slic.bin",
+    ),
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    put(tmp_path, "outside/qemu.conf", bytes(SIZE))
+    directory = tmp_path / "root"
+    directory.mkdir()
+    return directory
+
+
+def said(root: Path, tmp_path: Path, name: str) -> list[str]:
+    """What is said of it before the start."""
+    volume, domain, _ = FILES[name]
+    vmi = vmi_with(tmp_path, volume, domain=f"    {domain}\n" if domain else "")
+    return [*map(str, needs_of(vmi, Facts(), root).refusals), *map(str, volumes(vmi.spec, Facts(), root))]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_no_link_leads_out_of_a_volume(root: Path, tmp_path: Path, name: str) -> None:
+    file = put(root, FILES[name][2])
+    file.unlink()
+    file.symlink_to(os.path.relpath(tmp_path / "outside" / "qemu.conf", file.parent))
+    assert file.stat().st_size == SIZE
+    lines = said(root, tmp_path, name)
+    words = (f"leads out of its volume, to {tmp_path}/outside/qemu.conf", "has no disk in", "has no file /a")
+    assert [line for line in lines if any(each in line for each in words)], lines
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root makes device nodes")
+@pytest.mark.parametrize("name", ["a claim", "an ephemeral claim", "a host disk", "a host disk to be made", "a kernel"])
+@pytest.mark.parametrize(
+    ("what", "mode"),
+    [
+        ("a pipe", stat.S_IFIFO),
+        ("a socket", stat.S_IFSOCK),
+        ("a device", stat.S_IFCHR),
+        ("a device", stat.S_IFBLK),
+        ("a directory", stat.S_IFDIR),
+    ],
+)
+def test_what_is_no_regular_file_is_not_opened(root: Path, tmp_path: Path, name: str, what: str, mode: int) -> None:
+    """A pipe's opening would wait for somebody, and a device's may do something to it."""
+    file = put(root, FILES[name][2])
+    file.unlink()
+    if mode == stat.S_IFDIR:
+        file.mkdir()
+    else:
+        os.mknod(file, 0o600 | mode, os.makedev(1, 3))
+    lines = said(root, tmp_path, name)
+    assert [line for line in lines if f"{file} is {what}; expected" in line], lines
+
+
+def test_a_link_within_a_volume_is_its_own_affair(root: Path, tmp_path: Path) -> None:
+    """Debian's images have /vmlinuz, a link to a file in boot."""
+    put(root, f"{paths.KERNEL_BOOT}/boot/vmlinuz-6.1")
+    put(root, f"{paths.KERNEL_BOOT}/boot/initrd")
+    below(root, f"{paths.KERNEL_BOOT}/boot/vmlinuz").symlink_to("vmlinuz-6.1")
+    put(root, f"{paths.image_volume('v')}/images/one.qcow2")
+    qcow2(below(root, f"{paths.image_volume('v')}/images/one.qcow2"))
+    (below(root, paths.image_volume("v")) / "a").symlink_to("images/one.qcow2")
+    vmi = vmi_with(tmp_path, FILES["an image's path"][0], domain=f"    {_KERNELS}\n")
+    with made(needed(vmi, Facts(), root)):
+        assert below(root, paths.container_disk(0)).resolve().name == "one.qcow2"
+    assert list(volumes(vmi.spec, Facts(), root)) == []
+
+
+def test_what_has_become_a_link_since_the_vm_was_planned_is_refused_then(root: Path, tmp_path: Path) -> None:
+    disk = put(root, paths.disk_image("v"), bytes(SIZE))
+    needs = needed(vmi_with(tmp_path, FILES["a claim"][0]), Facts(), root)
+    with made(needs):
+        refuse_links(needs)
+        disk.unlink()
+        disk.symlink_to(tmp_path / "outside" / "qemu.conf")
+        with pytest.raises(Refusal, match=r"the volume 'v': .*/disk\.img leads out of its volume, to "):
+            refuse_links(needs)
+    with pytest.raises(Refusal, match="leads out of its volume"), made(needs):
+        pass
+
+
+def test_a_link_that_leads_nowhere_or_to_itself_is_one_line(root: Path, tmp_path: Path) -> None:
+    disk = put(root, paths.disk_image("v"))
+    vmi = vmi_with(tmp_path, FILES["a claim"][0])
+    for target, reason in (("nowhere", "No such file or directory"), ("disk.img", "Too many levels of symbolic links")):
+        disk.unlink()
+        disk.symlink_to(target)
+        (refusal,) = needs_of(vmi, Facts(), root).refusals
+        assert f"{disk} cannot be found: {reason}; expected a regular file in {disk.parent}" in str(refusal)
