@@ -5,6 +5,7 @@ In a pod it is looked up there; `render` takes it by flags, so that the same inp
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 
 from pci.address import PCIAddress
 from pci.host import BAR
@@ -26,12 +27,14 @@ class BlockSizes:
 class PodInterface:
     """What Multus has attached to the pod for a network: `device`, the interface's name there, empty for none.
 
-    `has_address`: an IP address, by which the pod can speak there. `is_tap`: the other end is a process's that opens
-    it. `function`: the virtual function that it is.
+    `has_address`: an IP address, by which the pod can speak there; `subnet`: the IPv4 one of it, where no route of the
+    pod's by that interface has a gateway, None otherwise. `is_tap`: the other end is a process's that opens it.
+    `function`: the virtual function that it is.
     """
 
     device: str
     has_address: bool = False
+    subnet: IPv4Network | None = None
     is_tap: bool = False
     function: PCIAddress | None = None
 

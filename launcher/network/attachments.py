@@ -63,10 +63,12 @@ class Forwards:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Passt:
     """passt, on the pod's network, or by the pod's interface `device`. `addresses` are a masqueraded guest's, of IPv4
-    and of IPv6; without any the guest has the pod's own."""
+    and of IPv6; without any the guest has the pod's own, and `gateway` is what the guest is told where the pod has
+    none there."""
 
     addresses: tuple[GuestAddress, ...] = ()
     device: str | None = None
+    gateway: IPv4Address | None = None
     forwards: Forwards
 
 
@@ -132,12 +134,13 @@ def _to_second(
     if found.is_tap and network.interface.method == "bridge":
         return Tap(device=found.device)
     if found.has_address:
-        return Passt(device=found.device, forwards=forwards)
+        gateway = found.subnet[1] if found.subnet is not None and found.subnet.prefixlen < 31 else None
+        return Passt(device=found.device, gateway=gateway, forwards=forwards)
     raise Refusal(
         subject,
         f"{found.device} has no IP address, with which passt would speak there, and is no tap that QEMU could open",
-        f"give {network.definition} an ipam; or, for the guest's own addresses, make it a tap with the CNI plugin tap "
-        "(containernetworking/plugins 1.3), and write `bridge: {}`",
+        f"give {network.definition} an ipam, or, for addresses of the guest's own, a CNI that makes a tap (tap of "
+        "containernetworking/plugins), and write `bridge: {}`",
     )
 
 

@@ -1,8 +1,10 @@
 """What of second networks is there in a pod: the one reader of it."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
+from typing import NamedTuple
 
 from launcher import paths
 from launcher.facts import PodInterface
@@ -69,17 +71,42 @@ def _interface(device: str, root: Path) -> PodInterface | None:
         flags = int((root / _NET / device / "tun_flags").read_text(), 16)
     except (OSError, ValueError):
         flags = 0  # no tap's
-    return PodInterface(device=device, has_address=_has_address(device, root), is_tap=bool(flags & _IFF_TAP))
-
-
-def _has_address(device: str, root: Path) -> bool:
-    """Whether an IPv4 route leads through it, as one does with every address of a subnet, or it has an IPv6 address
-    that is not link-local."""
-    routes = (line.split() for line in _lines(root / "proc/net/route"))
-    addresses = (line.split() for line in _lines(root / "proc/net/if_inet6"))
-    return any(route[:1] == [device] for route in routes) or any(
-        address[5:6] == [device] and address[3] == _GLOBAL for address in addresses
+    routes = [route for route in _routes(root) if route.device == device]
+    return PodInterface(
+        device=device,
+        has_address=bool(routes) or _has_ipv6(device, root),
+        subnet=None if any(route.has_gateway for route in routes) else _largest(routes),
+        is_tap=bool(flags & _IFF_TAP),
     )
+
+
+class _Route(NamedTuple):
+    device: str
+    to: IPv4Network
+    has_gateway: bool
+
+
+def _routes(root: Path) -> Iterator[_Route]:
+    """The IPv4 routes of the pod, as /proc/net/route has them: little-endian, in hexadecimal."""
+    for line in _lines(root / "proc/net/route")[1:]:
+        device, destination, gateway, *_, mask, _mtu, _window, _irtt = line.split()
+        to = IPv4Network((_address(destination), str(_address(mask))))
+        yield _Route(device, to, _address(gateway) != IPv4Address(0))
+
+
+def _address(text: str) -> IPv4Address:
+    return IPv4Address(bytes.fromhex(text)[::-1])
+
+
+def _largest(routes: list[_Route]) -> IPv4Network | None:
+    """The subnet of the interface's own address, to which there is a route in each."""
+    return min((route.to for route in routes), key=lambda to: to.prefixlen, default=None)
+
+
+def _has_ipv6(device: str, root: Path) -> bool:
+    """Whether it has an address that is not link-local."""
+    addresses = (line.split() for line in _lines(root / "proc/net/if_inet6"))
+    return any(address[5:6] == [device] and address[3] == _GLOBAL for address in addresses)
 
 
 def _lines(path: Path) -> list[str]:

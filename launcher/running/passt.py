@@ -32,7 +32,9 @@ def called_for_passt(root: Path, script: str) -> Iterator[None]:
         program.chmod(0o700)
     except OSError as error:
         raise Refusal(
-            program, f"cannot be written: {error.strerror}", "expected a directory that can be written; see --connect"
+            program,
+            f"cannot be written: {error.strerror}",
+            "expected a directory that can be written, name one with --connect",
         ) from error
     try:
         yield

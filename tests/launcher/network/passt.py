@@ -15,7 +15,7 @@ from lxml.etree import _Element as Element
 
 from launcher.running.passt import called_for_passt
 
-#: What the pod has: its address and gateway, of which the guest of a bridge has the same.
+#: What the pod has: its address and gateway, of which the guest of a bridge has the same. Its net1 has no gateway.
 ADDRESS, GATEWAY = IPv4Address("10.244.1.5"), IPv4Address("10.244.1.1")
 _POD = f"""
 set -e
@@ -25,6 +25,10 @@ ip addr add {ADDRESS}/24 dev eth0
 ip link set eth0 up
 ip link set node up
 ip route add default via {GATEWAY}
+ip link add net1 type veth peer name lan
+ip addr add 192.0.2.17/24 dev net1
+ip link set net1 up
+ip link set lan up
 echo 0 > /proc/sys/net/ipv4/ip_unprivileged_port_start
 exec "$0" "$@"
 """
@@ -96,6 +100,8 @@ def called(directory: Path, script: str, interface: Element) -> Iterator[Running
 def _arguments(interface: Element, listening: Path) -> Iterator[str]:
     """What libvirt makes of an <interface> (src/qemu/qemu_passt.c)."""
     yield from ("--one-off", "--socket", str(listening))
+    if (source := interface.find("source")) is not None:
+        yield from ("--interface", source.get("dev", ""))
     for ip in interface.iterfind("ip"):
         yield from ("--address", ip.get("address", ""))
         if prefix := ip.get("prefix"):

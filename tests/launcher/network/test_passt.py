@@ -1,13 +1,16 @@
 """passt as libvirt calls it, by what a guest's DHCP client is told: a real passt, without libvirt, QEMU and guest."""
 
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv4Network
 from pathlib import Path
 from uuid import UUID
 
 from launcher.elements.interfaces import interface
+from launcher.facts import PodInterface
 from launcher.manifest.guest import guest_of
+from launcher.manifest.reading import read_manifest
 from launcher.network.attachments import attached
 from launcher.network.passt import script
+from tests.launcher.cases import case
 from tests.launcher.network.passt import ADDRESS, GATEWAY, called
 from tests.launcher.network.vms import vmi_of
 
@@ -55,6 +58,23 @@ def test_a_guest_on_a_bridge_is_told_the_pods_address_and_gateway(short_dir: Pat
     with called(short_dir, text, element) as passt:
         lease = passt.lease()
     assert (lease.address, lease.mask, lease.router) == (ADDRESS, IPv4Address("255.255.255.0"), GATEWAY)
+
+
+def test_on_a_second_network_without_a_gateway_there_is_dhcp_all_the_same(short_dir: Path) -> None:
+    """passt has none for an interface without a gateway (conf.c); any address of the subnet will do, since passt
+    answers for all."""
+    vmi = read_manifest(case("networks-untold").vm)
+    there = {
+        "seven": PodInterface(device="net1", has_address=True, subnet=IPv4Network("192.0.2.0/24")),
+        "nine": PodInterface(device="net2", has_address=True),
+    }
+    cards = attached(vmi.spec, there)
+    text = script(cards)
+    assert text is not None
+    element = interface(cards[1], guest_of(vmi), ONE)
+    with called(short_dir, text, element) as passt:
+        lease = passt.lease()
+    assert (str(lease.address), str(lease.router)) == ("192.0.2.17", "192.0.2.1")
 
 
 def test_a_vm_without_a_network_has_nothing_called_for_it(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """What is read in a pod: a tree that stands for its /sys, /proc and the file of the downward API."""
 
 import shutil
+from ipaddress import IPv4Network
 from pathlib import Path
 from threading import Timer
 
@@ -46,9 +47,15 @@ def write_status(root: Path) -> None:
 
 def test_an_interface_with_an_address_and_a_tap_are_told_by_the_kernel(root: Path) -> None:
     assert read_pod_interfaces(SPEC, root) == {
-        "vlan": PodInterface(device="net1", has_address=True),
+        "vlan": PodInterface(device="net1", has_address=True, subnet=IPv4Network("192.0.2.0/24")),
         "trunk": PodInterface(device="net2", is_tap=True),
     }
+
+
+def test_where_the_network_has_a_gateway_the_guest_is_told_that_one(root: Path) -> None:
+    behind = "net1\t00C633C0\t010200C0\t0003\t0\t0\t0\t00FFFFFF\t0\t0\t0\n"
+    (root / "proc/net/route").write_text(ROUTES + behind)
+    assert read_pod_interfaces(SPEC, root)["vlan"] == PodInterface(device="net1", has_address=True)
 
 
 def test_an_address_of_ipv6_is_one_too_and_a_link_local_one_is_none(root: Path) -> None:
