@@ -10,6 +10,7 @@ from launcher.commands.answers import clear
 from launcher.commands.options import Emulation, Instancetype, Name, Preference
 from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
+from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, root_of
 from launcher.running.plan import Plan
@@ -86,6 +87,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
         grace=vmi.spec.terminationGracePeriodSeconds,
         paused=vmi.spec.startStrategy == "Paused",
         control=control,
+        passt=script(start.network_cards),
     )
 
 

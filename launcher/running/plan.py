@@ -29,6 +29,7 @@ class Plan:
     `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
     the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
     `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
+    `passt` is the program that libvirt is to call for passt, as text; None where the guest has no network.
     """
 
     identity: Identity
@@ -43,6 +44,7 @@ class Plan:
     grace: float
     paused: bool = False
     control: Path | None = None
+    passt: str | None = None
 
 
 class Planner:

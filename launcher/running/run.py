@@ -17,6 +17,7 @@ from launcher.running import guest
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
 from launcher.running.limits import let_lock
+from launcher.running.passt import called_for_passt
 from launcher.running.plan import Plan
 from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
@@ -115,6 +116,7 @@ def _files(plan: Plan) -> Iterator[Ready]:
     root = root_of(plan.uri)
     with (
         made(plan.needs),
+        called_for_passt(root, plan.passt) if root is not None and plan.passt is not None else nullcontext(),
         socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
         repeated(root, plan.domain) if root is not None else nullcontext(),
         readiness(root) if root is not None else nullcontext(_nobody_asks) as ready,
