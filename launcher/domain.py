@@ -114,7 +114,7 @@ def _devices(
         *controllers.placeholders(guest, layout),
         *(disks.disk(disk, guest, has_many_queues=asked.blockMultiQueue) for disk in devices.disks),
         *filesystems.filesystems(asked.filesystems, guest),
-        *interfaces.interfaces(asked.connected, guest, uuid),
+        *(interfaces.interface(card, guest, uuid) for card in devices.network_cards),
         *consoles.consoles(asked, sockets),
         *graphics.graphics(devices.screen, sockets),
         *peripherals.peripherals(asked, devices.inputs, guest),

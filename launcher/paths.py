@@ -18,6 +18,8 @@ CONTAINER_DISKS = "/var/run/kubevirt/container-disks"
 
 #: The manifest, from the pod's ConfigMap.
 MANIFEST = "/etc/gpu-launcher/vm.yaml"
+#: What Multus says of the pod's second networks, from its annotation.
+NETWORK_STATUS = "/etc/gpu-launcher-networks/status"
 #: The root of libvirt's embedded driver; short, since sockets below it may have 107 bytes in all.
 LIBVIRT_ROOT = "/run/gpu-launcher"
 #: There exactly while the guest runs, for the pod's readiness probe.

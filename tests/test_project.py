@@ -37,6 +37,7 @@ BREACHES = {
     "sysfs-storeys": ("pci/sysfs/attribute.py", "import pci.sysfs.functions"),
     "program-storeys": ("program/problem.py", "import program.errors"),
     "launcher-storeys": ("launcher/claims.py", "import launcher.guest_pci.addresses"),
+    "network-storeys": ("launcher/network/attachments.py", "import launcher.network.passt"),
     "starting-storeys": ("launcher/starting/pod.py", "import launcher.starting.start"),
     "starting": ("launcher/running/run.py", "import launcher.starting.pod"),
     "start": ("launcher/starting/start.py", "import launcher.storage.needs"),

@@ -19,6 +19,7 @@ from launcher.commands.options import (
     Instancetype,
     Libvirt,
     Name,
+    NetworkStatus,
     NoDirectIO,
     Preference,
     RawImage,
@@ -46,6 +47,7 @@ def explain(
     block_size: BlockSize = None,
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
+    network_status: NetworkStatus = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw the host's PCI Express and the guest's.")
@@ -69,6 +71,7 @@ def explain(
         block_size=block_size,
         cpuset=cpuset,
         libvirt=libvirt,
+        network_status=network_status,
     )
     assert start.layout is not None, "nothing was refused"
     # The stages read them only where the guest is to get some.

@@ -76,6 +76,15 @@ Cpuset = Annotated[
     str | None,
     typer.Option("--cpuset", metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement."),
 ]
+NetworkStatus = Annotated[
+    Path | None,
+    typer.Option(
+        "--network-status",
+        metavar="FILE",
+        help="What Multus has attached to the pod: its annotation k8s.v1.cni.cncf.io/network-status.  "
+        "[default: interfaces net1, net2, ... with an address]",
+    ),
+]
 Libvirt = Annotated[
     str | None,
     typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),

@@ -13,6 +13,7 @@ from launcher.commands.options import (
     Instancetype,
     Libvirt,
     Name,
+    NetworkStatus,
     NoDirectIO,
     Preference,
     RawImage,
@@ -37,6 +38,7 @@ def render(
     block_size: BlockSize = None,
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
+    network_status: NetworkStatus = None,
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     start = offline(
@@ -55,6 +57,7 @@ def render(
         block_size=block_size,
         cpuset=cpuset,
         libvirt=libvirt,
+        network_status=network_status,
     )
     assert start.xml is not None, "nothing was refused"
     print_text(start.xml)

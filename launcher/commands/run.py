@@ -10,6 +10,7 @@ from launcher.commands.answers import clear
 from launcher.commands.options import Emulation, Instancetype, Name, Preference
 from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
+from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.running.plan import Plan
@@ -89,6 +90,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
         control=control,
         credentials=credentials_of(vmi),
         shares=shares_of(vmi) if has_qemu_here(uri) else (),
+        passt=script(start.network_cards),
     )
 
 

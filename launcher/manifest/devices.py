@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from launcher.claims import Entry, EntryKind
+from launcher.claims import Entry, EntryKind, VirtualFunctionOf
 from launcher.manifest.disks import Disk
 from launcher.manifest.filesystems import Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
@@ -76,7 +76,9 @@ class Devices(Object):
     autoattachVSOCK: bool = False
     logSerialConsole: bool = False
     blockMultiQueue: bool = False
-    networkInterfaceMultiqueue: Annotated[None, Refused("passt has one pair of queues", "leave it out")] = None
+    networkInterfaceMultiqueue: Annotated[
+        bool, Ignored("passt has one pair of queues for each card, and a warning says so")
+    ] = False
     useVirtioTransitional: bool = False
     disableHotplug: Annotated[Any, Ignored("there is no hotplug, said or not")] = None
     clientPassthrough: Annotated[
@@ -89,10 +91,15 @@ class Devices(Object):
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """gpus, then hostDevices."""
+        """gpus, then hostDevices, then the interfaces that are virtual functions."""
         lists = ((EntryKind.GPU, self.gpus), (EntryKind.HOST_DEVICE, self.hostDevices))
-        return tuple(
-            Entry(kind=kind, name=device.name, wants=device.wants) for kind, devices in lists for device in devices
+        return (
+            *(Entry(kind=kind, name=device.name, wants=device.wants) for kind, devices in lists for device in devices),
+            *(
+                Entry(kind=EntryKind.SRIOV, name=interface.name, wants=VirtualFunctionOf(interface.name))
+                for interface in self.connected
+                if interface.sriov is not None
+            ),
         )
 
     @property
@@ -144,6 +151,7 @@ def _check_names(devices: Devices) -> None:
         *(f"{'dra-' if gpu.claimName else ''}gpu-{gpu.name}" for gpu in devices.gpus),
         *(f"{'dra-' if device.claimName else ''}hostdevice-{device.name}" for device in devices.hostDevices),
         *(f"usb-host-{device.name}" for device in devices.hostDevices),
+        *(f"sriov-{interface.name}" for interface in devices.interfaces if interface.sriov is not None),
     ]
     if name := first_twice([*named, *prefixed]):
         raise Nonsense(f"two devices would have the alias {name!r} in the domain", "rename one of them")

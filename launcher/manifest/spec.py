@@ -193,7 +193,7 @@ class Spec(Object):
     @property
     def on_pods_network(self) -> tuple[Interface, ...]:
         """The guest's interfaces that have the pod's own network, by which the pod's address is the guest's."""
-        others = {network.name for network in self.networks if network.pod is None}
+        others = {network.name for network in self.networks if not network.is_pods}
         return tuple(interface for interface in self.domain.devices.connected if interface.name not in others)
 
     @property

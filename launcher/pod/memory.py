@@ -110,7 +110,7 @@ def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
         Part(_VCPU * guest.vcpus, f"{guest.vcpus} vCPU{'s' if guest.vcpus > 1 else ''}"),
         Part(_IO_THREAD, "QEMU's I/O thread"),
         Part(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
-        Part(_PASST * len(devices.connected), "passt, the guest's network"),
+        Part(_PASST * sum(card.method != "sriov" for card in devices.connected), "passt, the guest's network"),
         Part(_VIRTIOFSD * len(devices.filesystems), "virtiofsd, for the volumes that the guest mounts"),
         Part(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
         *(Part(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(spec)),

@@ -118,7 +118,7 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
     mounted = mounts(spec, guest, vm.name, block)
     devices = volume_devices(mounted)
     metadata = _metadata(vm.name, given, vm)
-    metadata["annotations"] = {**annotations(vm), MEMORY: explained(needed)}
+    metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
     container: Object = {
         "name": _CONTAINER,
         "image": image,

@@ -13,6 +13,7 @@ from launcher.guest import Guest
 from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
+from launcher.network.multus import STATUS, second_networks
 from launcher.pod.plain import plain
 from launcher.quantity import written
 from program.errors import UserError
@@ -149,6 +150,11 @@ def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
     kernel = spec.domain.firmware.kernelBoot
     manifest = PurePosixPath(paths.MANIFEST)
     yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map(vm)}}, str(manifest.parent), read_only=True)
+    if any(network.interface.method == "sriov" for network in second_networks(spec)):
+        status = PurePosixPath(paths.NETWORK_STATUS)
+        field = {"fieldPath": f"metadata.annotations['{STATUS}']"}
+        items = [{"path": status.name, "fieldRef": field}]
+        yield Mount(f"{_OURS}networks", {"downwardAPI": {"items": items}}, str(status.parent), read_only=True)
     yield _empty("run", paths.LIBVIRT_ROOT)
     yield _empty("private", paths.PRIVATE)
     yield _empty("sockets", str(PurePosixPath(paths.CONTROL_SOCKET).parent))

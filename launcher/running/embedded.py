@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher import paths
+from launcher.running.passt import look_here_first
 from program.errors import ProgramError, Refusal, UserError
 
 #: A pod has one VM, so it has one root.
@@ -132,15 +133,24 @@ def prepared(root: Path) -> Iterator[None]:
                 # One that is root's alone, as systemd mounts it, would keep libvirt from starting at all.
                 huge_pages = Path(paths.HUGEPAGES).is_mount() and os.access(paths.HUGEPAGES, os.W_OK)
                 _write(conf, qemu_conf(os.getuid(), os.getgid(), huge_pages=huge_pages))
+            _forget_halves(root)
             _forget_the_numbers(root / "run" / "qemu")
         except OSError as error:
             raise _unusable(root, error) from error
         if os.getuid() != 0:
             # Libvirt has its places in a user's home, besides; and a container's user often has none.
             os.environ["HOME"] = str(root)
+        look_here_first(root)
         yield
     finally:
         os.close(place)
+
+
+def _forget_halves(root: Path) -> None:
+    """Take away the files that libvirt was writing when its process was killed (virFileRewrite): nobody else does."""
+    for directory in ("etc/qemu", "run/qemu"):
+        for half in (root / directory).glob("*.xml.new"):
+            half.unlink()
 
 
 def _forget_the_numbers(state: Path) -> None:

@@ -32,6 +32,7 @@ class Plan:
     the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
     `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
     `credentials` are for the guest's agent, and `shares` for virtiofsd to serve.
+    `passt` is the program that libvirt is to call for passt, as text; None where the guest has no network.
     """
 
     identity: Identity
@@ -48,6 +49,7 @@ class Plan:
     control: Path | None = None
     credentials: tuple[ByAgent, ...] = ()
     shares: tuple[Share, ...] = ()
+    passt: str | None = None
 
 
 class Planner:

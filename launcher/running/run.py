@@ -18,6 +18,7 @@ from launcher.running import credentials, guest, virtiofs
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
 from launcher.running.limits import let_lock
+from launcher.running.passt import called_for_passt
 from launcher.running.plan import Plan
 from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
@@ -31,7 +32,7 @@ _log = logging.getLogger(__name__)
 _ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
 _PATIENCE = 3.0  # seconds for libvirt to answer a question without which the VM lives on
 _START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU is gone which it is starting
-_PREPARING_GIVEN_UP = 2.0  # seconds for it to come back from what it does before that
+_PREPARING_GIVEN_UP = 5.0  # seconds for it to come back from what it does before that
 #: Seconds for libvirt to end the domain: it gives QEMU 10 to end by itself and waits 30 for the kernel to take back
 #: what VFIO has pinned (virProcessKillPainfullyDelay). The supervisor has 40, and the kubelet 45.
 _ENDED = 35.0
@@ -117,6 +118,7 @@ def _files(plan: Plan) -> Iterator[Ready]:
     root = root_of(plan.uri)
     with (
         made(plan.needs),
+        called_for_passt(root, plan.passt) if root is not None and plan.passt is not None else nullcontext(),
         socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
         repeated(root, plan.domain) if root is not None else nullcontext(),
         readiness(root) if root is not None else nullcontext(_nobody_asks) as ready,

@@ -1,7 +1,7 @@
 """A pod of one container without a kubelet: user, capabilities, mounts and variables are what the Pod says, and its
 namespaces are its own. It needs root.
 
-What a node would add and this doesn't: devices, profiles of seccomp and AppArmor, cgroups, and DNS.
+What a node would add and this doesn't: devices but /dev/net/tun, profiles of seccomp and AppArmor, and cgroups.
 """
 
 import os
@@ -16,8 +16,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-#: The pod's network: a card with this address, whose other end is the pod's too, with the address of the gateway.
-ADDRESS, GATEWAY = "10.0.2.5", "10.0.2.1"
+#: The pod's network: a card with these addresses, whose other end is the pod's too, with those of the gateway.
+ADDRESS, GATEWAY = "10.244.1.5", "10.244.1.1"
+ADDRESS_6, GATEWAY_6 = "fd00:244:1::5", "fd00:244:1::1"
+DNS, SEARCH = "10.96.0.10", "cluster.example.com"
+#: On a second network there is this one, and a tap of the container's user, net1, as a CNI makes it.
+PEER = "192.0.2.1"
 
 # What a container runtime does before it starts the first process. Its arguments: the container's root, the lines of
 # the mounts (`target source option`), the lines of the sysctls (`file value`), and that process.
@@ -30,9 +34,18 @@ ip link set lo up
 ip link add eth0 type veth peer name gateway
 ip addr add {ADDRESS}/24 dev eth0
 ip addr add {GATEWAY}/24 dev gateway
+ip addr add {ADDRESS_6}/64 dev eth0 nodad
+ip addr add {GATEWAY_6}/64 dev gateway nodad
 ip link set eth0 up
 ip link set gateway up
 ip route add default via {GATEWAY} dev eth0
+ip route add default via {GATEWAY_6} dev eth0
+ip link add lan type bridge
+ip addr add {PEER}/24 dev lan
+ip link set lan up
+ip tuntap add net1 mode tap user 107
+ip link set net1 master lan
+ip link set net1 up
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 echo "$sysctls" | while read -r file value; do
@@ -44,7 +57,8 @@ for node in null zero full random urandom tty; do
     touch "$root/dev/$node"
     mount --bind "/dev/$node" "$root/dev/$node"
 done
-mkdir "$root/dev/pts" "$root/dev/shm"
+mkdir "$root/dev/net" "$root/dev/pts" "$root/dev/shm"
+mknod -m 666 "$root/dev/net/tun" c 10 200
 mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
 mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
 ln -s pts/ptmx "$root/dev/ptmx"
@@ -166,6 +180,9 @@ def running(
         f"{_within(root, mount['mountPath'])} {sources[mount['name']]} {'ro' if mount.get('readOnly') else 'rw'}"
         for mount in container["volumeMounts"]
     )
+    resolver = directory / "resolv.conf"
+    resolver.write_text(f"nameserver {DNS}\nsearch {SEARCH}\n")
+    mounts.append(f"{root}/etc/resolv.conf {resolver} ro")
     sysctls = [
         f"{sysctl['name'].replace('.', '/')} {sysctl['value']}" for sysctl in spec["securityContext"].get("sysctls", ())
     ]

@@ -14,7 +14,7 @@ import yaml
 from launcher.running.events import Ending
 from tests.image.container import Container
 from tests.image.guest import guest_disk
-from tests.image.pod import ADDRESS, RunningPod, running
+from tests.image.pod import ADDRESS, ADDRESS_6, DNS, GATEWAY, SEARCH, RunningPod, running
 
 VM = """\
 apiVersion: kubevirt.io/v1
@@ -24,10 +24,10 @@ metadata:
   annotations: {gpu-launcher.dev/allow-emulation: "true"}
 spec:
   terminationGracePeriodSeconds: 60
-  networks: [{name: default, pod: {}}]
+  networks: [{name: default, pod: {}}, {name: lan, multus: {networkName: lan}}]
   volumes:
   - {name: root, containerDisk: {image: "guest:1"}}
-  - {name: seed, cloudInitNoCloud: {userData: "#cloud-config of the test"}}
+  - {name: seed, cloudInitNoCloud: {userData: "#cloud-config of the test, with static IPv6"}}
   domain:
     memory: {guest: 512Mi}
     cpu: {model: qemu64}
@@ -35,7 +35,7 @@ spec:
     devices:
       disks: [{name: root, disk: {bus: virtio}}, {name: seed, disk: {bus: virtio}}]
       tpm: {}
-      interfaces: [{name: default, passt: {}, ports: [{port: 8080}]}]
+      interfaces: [{name: default, masquerade: {}, ports: [{port: 8080}]}, {name: lan, bridge: {}}]
 """
 
 
@@ -59,6 +59,7 @@ spec:
       tpm: {{}}
       interfaces: [{{name: default, passt: {{}}, ports: [{{port: 8080}}]}}]
 """
+GUEST_ON_THE_LAN, REFUSED = "192.0.2.9", "Connection refused"  # the guest gives itself that address (guest/init)
 #: What each process of the container is, as whom, and with which capabilities.
 _WHO = "grep -hE '^(Name|Uid|CapEff):' /proc/[0-9]*/status | paste - - -"
 
@@ -86,6 +87,16 @@ def _guest_image(container: Container, directory: Path) -> Path:
     return directory
 
 
+def _page(pod: RunningPod, address: str) -> str:
+    """The page that the guest serves there, or why it cannot be had, seen from the pod."""
+    fetch = (
+        "import urllib.request as r, urllib.error as e\n"
+        f"try: print(r.urlopen('http://{address}/', timeout=30).read().decode(), end='')\n"
+        "except e.URLError as error: print(error.reason.strerror, end='')\n"
+    )
+    return pod.exec("python3", "-c", fetch)
+
+
 def _who(pod: RunningPod) -> dict[str, tuple[str, int]]:
     """The user and the effective capabilities of each program in the pod."""
     lines = (line.split() for line in pod.exec("sh", "-c", _WHO).splitlines())
@@ -104,22 +115,45 @@ def test_a_vm_boots_in_its_pod_with_all_that_it_asks_for_and_shuts_down_when_ask
         with pod.executing("gpu-launcher", "ctl", "console", into=console) as joined:
             pod.until("the guest is up", lambda: "GUEST ready" in console.read_text(errors="replace"), 120)
             state = pod.exec("gpu-launcher", "ctl", "state")
-            fetch = f"import urllib.request as r; print(r.urlopen('http://{ADDRESS}:8080/').read().decode(), end='')"
-            page = pod.exec("python3", "-c", fetch)
+            pages = [_page(pod, f"{host}:8080") for host in (ADDRESS, f"[{ADDRESS_6}]", GUEST_ON_THE_LAN)]
+            others = [_page(pod, f"{host}:9090") for host in (ADDRESS, f"[{ADDRESS_6}]")]
             who = _who(pod)
             assert pod.terminate(60) == 0
             assert joined.wait(10) == 0
         log = pod.log.read_text()
     said = [line for line in console.read_text(errors="replace").splitlines() if line.startswith("GUEST ")]
     assert {"GUEST firmware EFI", "GUEST TPM 2"} < set(said)
-    assert "GUEST user-data #cloud-config of the test" in said
-    assert f"GUEST address {ADDRESS}" in said  # passt gives the guest the pod's own
-    assert page.splitlines() == said[:-1]
+    assert "GUEST user-data #cloud-config of the test, with static IPv6" in said
+    assert {"GUEST address 10.0.2.2/24", "GUEST gateway 10.0.2.1", f"GUEST DNS {DNS}, {SEARCH}"} < set(said)
+    assert [page.splitlines() for page in pages] == [said[:-1]] * 3, "by IPv4, by IPv6 and on its second network"
+    assert others == [REFUSED, REFUSED], "a port that is not listed reaches nobody"
     assert said[-1] == "GUEST power button"
     assert state == "default/vm: running\n"
     assert log.endswith("INFO default_vm has ended: as requested\n")
     assert {"gpu-launcher", "passt", "qemu-system-x86", "swtpm"} <= set(who)
     assert set(who.values()) == {("107", 0)}, "nobody has a capability, or is another user"
+
+
+def test_a_guest_on_a_bridge_has_the_pods_address_and_all_its_ports(
+    launcher_container: Container, tmp_path: Path
+) -> None:
+    vm = VM.replace("masquerade: {}, ports: [{port: 8080}]", "bridge: {}").replace(", with static IPv6", "")
+    objects, console = _objects(vm, launcher_container), tmp_path / "console"
+    (pod_object,) = (manifest for manifest in objects if manifest["kind"] == "Pod")
+    # passt has a socket for each port but those from which connections go out, and a test may not open so many files.
+    pod_object["spec"]["securityContext"]["sysctls"] += [
+        {"name": "net.ipv4.ip_local_port_range", "value": "1024 60999"}
+    ]
+    images = {"guest:1": _guest_image(launcher_container, tmp_path / "guest")}
+    with running(objects, launcher_container.root(), tmp_path, images) as pod:
+        pod.until("it is ready", pod.is_ready, 60)
+        with pod.executing("gpu-launcher", "ctl", "console", into=console):
+            pod.until("the guest is up", lambda: "GUEST ready" in console.read_text(errors="replace"), 120)
+            page = _page(pod, f"{ADDRESS}:80")
+            assert pod.terminate(60) == 0
+    said = [line for line in console.read_text(errors="replace").splitlines() if line.startswith("GUEST ")]
+    assert {f"GUEST address {ADDRESS}/24", f"GUEST gateway {GATEWAY}", f"GUEST DNS {DNS}, {SEARCH}"} < set(said)
+    assert page.splitlines() == said[:-1]
 
 
 def test_what_is_roots_is_handed_over_before_anything_of_the_vm_starts(

@@ -119,12 +119,13 @@ def test_every_part_that_a_pod_can_have_is_documented_with_its_size() -> None:
     for part in parts:
         name = re.sub(r"^\d+ vCPUs?$", "vCPUs", part.what)
         assert name in rows, part
-        if name not in (
-            "vCPUs",
-            "virtiofsd, for the volumes that the guest mounts",
-            "page tables for the guest's memory",
-            "memory.reservedOverhead",
-        ):
+        if name == "passt, the guest's network":
+            assert rows[name] == "200Mi each"
+            assert part.size % (200 << 20) == 0
+        elif name == "virtiofsd, for the volumes that the guest mounts":
+            assert rows[name] == "80Mi each"
+            assert part.size % (80 << 20) == 0
+        elif name not in ("vCPUs", "page tables for the guest's memory", "memory.reservedOverhead"):
             assert rows[name] == written(part.size)
     assert {part.what for part in parts} >= {
         "encrypted memory's buffers",

@@ -44,6 +44,7 @@ GOLDEN = (
     "kernel-boot",
     "list-of-dumps",
     "made-isos",
+    "networks",
     "no-devices",
     "probes",
     "probes-of-the-agent",
@@ -144,7 +145,9 @@ def paths_of(domain: Any) -> set[str]:
     """Files, devices and sockets that the domain names, but for the source of entropy, which every container has."""
     texts = [domain.findtext(f"os/{name}") for name in ("kernel", "initrd", "nvram")]
     texts += [table.text for table in domain.iterfind("os/acpi/table")]
-    for element in domain.iter("source", "log", "listen"):
+    # An <interface>'s <source> names an interface of the pod's network.
+    files = (element for element in domain.iter("source", "log", "listen") if element.getparent().tag != "interface")
+    for element in files:
         texts += [element.get(name) for name in ("file", "dev", "path", "socket")]
     return {text for text in texts if text}
 

@@ -104,3 +104,11 @@ def test_a_number_that_is_another_processs_now_is_not_libvirts_to_end(tmp_path: 
             for name, number in numbers.items():
                 assert f" pid='{number}'>" in (state / f"{name}.xml").read_text()
         qemu.kill()
+
+
+def test_what_libvirt_was_writing_when_it_was_killed_goes(tmp_path: Path) -> None:
+    for half in (tmp_path / "etc" / "qemu" / "vm.xml.new", tmp_path / "run" / "qemu" / "vm.xml.new"):
+        half.parent.mkdir(parents=True)
+        half.touch()
+    with prepared(tmp_path):
+        assert list(tmp_path.rglob("*.new")) == []

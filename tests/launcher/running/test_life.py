@@ -1,8 +1,10 @@
 """A VM from its plan to its end, in the test's own process: what its other threads ask of it."""
 
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -17,8 +19,9 @@ from launcher.paths import KERNEL_BOOT
 from launcher.running.embedded import root_of
 from launcher.running.events import Ending
 from launcher.running.plan import Plan
-from launcher.running.run import run, tidy
+from launcher.running.run import Ahead, run, tidy
 from launcher.running.vm import VM, Change, Identity, Phase, StopRequested
+from launcher.storage.made import Brought
 from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.running.told import Changes, told
@@ -91,6 +94,35 @@ def test_a_stop_that_comes_before_the_start_prevents_it(tmp_path: Path) -> None:
         vm.request(StopRequested.SHUTDOWN)
         assert run(planned, vm, nullcontext()) is Ending.NOT_STARTED
         assert "started" not in [change.event for change in changes]
+
+
+@pytest.mark.parametrize("stop", StopRequested)
+def test_a_stop_does_not_wait_for_a_libvirt_that_does_not_answer(tmp_path: Path, stop: StopRequested) -> None:
+    planned = plan(tmp_path, "test:///default")
+    vm, hangs, begun = VM(planned.identity), threading.Event(), time.monotonic()
+    vm.request(stop)
+    assert run(planned, vm, nullcontext(), Ahead(looked=hangs.wait)) is Ending.NOT_STARTED
+    assert time.monotonic() - begun < 20
+    hangs.set()
+
+
+def test_what_becomes_a_link_before_libvirt_has_the_domain_is_refused(tmp_path: Path) -> None:
+    volume = tmp_path / "volume"
+    volume.mkdir()
+    disk = volume / "disk.img"
+    disk.touch()
+
+    def swap() -> None:
+        disk.unlink()
+        disk.symlink_to("/etc/passwd")
+
+    whose = "the volume 'data'"
+    planned = replace(plan(tmp_path, "test:///default"), needs=(Brought(disk, volume, whose),))
+    vm = VM(planned.identity)
+    with told(vm) as changes:
+        with pytest.raises(Refusal, match=r"the volume 'data': .* leads out of its volume, to /etc/passwd"):
+            run(planned, vm, nullcontext(), Ahead(looked=swap))
+        assert [change.phase for change in changes] == [Phase.PREPARING, Phase.ENDED]
 
 
 def test_a_guest_is_ready_exactly_while_it_runs_and_a_paused_one_is_resumed_to_shut_down(

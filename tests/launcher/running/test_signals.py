@@ -80,8 +80,15 @@ def is_right(whom: str, code: int, line: str) -> bool:
             )
 
 
-def lived(seed: int, known_qemu: Path, start: float) -> Round:
-    """One VM, to which a signal comes."""
+def lived(seed: int, known_qemu: Path, start: float) -> Round | Exception:
+    """One VM, to which a signal comes; what was wrong of it, where something was."""
+    try:
+        return _lived(seed, known_qemu, start)
+    except Exception as error:
+        return error
+
+
+def _lived(seed: int, known_qemu: Path, start: float) -> Round:
     dice = random.Random(seed)
     with TemporaryDirectory(prefix="gl-", dir="/tmp") as directory:
         here = Path(directory)
@@ -129,8 +136,11 @@ def test_whatever_is_killed_or_stopped_at_whatever_moment(request: pytest.Fixtur
             launched.ended(_DEADLINE)
     seeds = range(first, first + (500 if thorough else 12))
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        rounds = list(pool.map(lambda seed: lived(seed, known_qemu, start), seeds))
+        ended = list(pool.map(lambda seed: lived(seed, known_qemu, start), seeds))
+    rounds = [found for found in ended if isinstance(found, Round)]
     print(f"a start: {start:.1f} s; {Counter((found.signum.name, found.whom) for found in rounds)}")
     middle = sorted(found.seconds for found in rounds)[len(rounds) // 2]
     slowest = max(rounds, key=lambda found: found.seconds)
     print(f"all had ended after {middle:.1f} s (median) and at most {slowest.seconds:.1f} s: {slowest}")
+    wrong = [found for found in ended if isinstance(found, Exception)]
+    assert not wrong, "\n".join(map(str, wrong))

@@ -186,6 +186,11 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
         tuple(case("topology-numa-dedicated").arguments()[1:]),
         ("--cpuset", "0-3,16-19"),
     ),
+    "--network-status": (
+        "networks",
+        (*OFFLINE, "--network-status", FIXTURES / "networks" / "pod.json"),
+        ("--network-status", FIXTURES / "networks" / "other-pod.json"),
+    ),
     "--libvirt": ("acpi-msdm", OFFLINE, ("--libvirt", "9.0.0")),
 }
 
