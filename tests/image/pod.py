@@ -35,11 +35,11 @@ ip link add eth0 type veth peer name gateway
 ip addr add {ADDRESS}/24 dev eth0
 ip addr add {GATEWAY}/24 dev gateway
 ip addr add {ADDRESS_6}/64 dev eth0 nodad
-ip addr add {GATEWAY_6}/64 dev gateway nodad
 ip link set eth0 up
 ip link set gateway up
 ip route add default via {GATEWAY} dev eth0
 ip route add default via {GATEWAY_6} dev eth0
+ip addr add {GATEWAY_6}/64 dev gateway nodad
 ip link add lan type bridge
 ip addr add {PEER}/24 dev lan
 ip link set lan up

@@ -125,6 +125,7 @@ def test_a_vm_boots_in_its_pod_with_all_that_it_asks_for_and_shuts_down_when_ask
     assert {"GUEST firmware EFI", "GUEST TPM 2"} < set(said)
     assert "GUEST user-data #cloud-config of the test, with static IPv6" in said
     assert {"GUEST address 10.0.2.2/24", "GUEST gateway 10.0.2.1", f"GUEST DNS {DNS}, {SEARCH}"} < set(said)
+    assert "GUEST IPv6 fd10:0:2::2/120" in said
     assert [page.splitlines() for page in pages] == [said[:-1]] * 3, "by IPv4, by IPv6 and on its second network"
     assert others == [REFUSED, REFUSED], "a port that is not listed reaches nobody"
     assert said[-1] == "GUEST power button"
