@@ -12,13 +12,14 @@ from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
 from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
-from launcher.running.embedded import DEFAULT_URI, root_of
+from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.running.plan import Plan
 from launcher.running.user import LIMITS
 from launcher.running.vm import Identity
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
+from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
 
@@ -87,6 +88,8 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
         grace=vmi.spec.terminationGracePeriodSeconds,
         paused=vmi.spec.startStrategy == "Paused",
         control=control,
+        credentials=credentials_of(vmi),
+        shares=shares_of(vmi) if has_qemu_here(uri) else (),
         passt=script(start.network_cards),
     )
 

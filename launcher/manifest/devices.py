@@ -6,6 +6,7 @@ from pydantic import model_validator
 
 from launcher.claims import Entry, EntryKind, VirtualFunctionOf
 from launcher.manifest.disks import Disk
+from launcher.manifest.filesystems import Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
 from launcher.manifest.objects import Below, Ignored, Items, Object, Refused
@@ -86,7 +87,7 @@ class Devices(Object):
     downwardMetrics: Annotated[
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
-    filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher", "use a disk instead")] = None
+    filesystems: Items[Filesystem] = ()
 
     @property
     def entries(self) -> tuple[Entry, ...]:

@@ -9,15 +9,18 @@ from launcher.manifest import relations, sizes
 from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
+from launcher.manifest.credentials import AccessCredential, check_credentials
 from launcher.manifest.datavolumes import DataVolumeTemplate, check_templates
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
+from launcher.manifest.filesystems import check_filesystems
 from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
-from launcher.manifest.interfaces import Network, check_networks
+from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused
+from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import Volume, check_service_account, check_volumes
@@ -25,9 +28,6 @@ from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
 _RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest")
-_PROBES = Refused(
-    "probes are asked by KubeVirt's handler", "leave it out: the pod's own readiness says whether the guest runs"
-)
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
@@ -152,15 +152,13 @@ class Spec(Object):
     networks: Items[Network] = ()
     volumes: Items[Volume] = ()
     resourceClaims: Items[ResourceClaim] = ()
-    accessCredentials: Annotated[
-        None, Refused("keys and passwords are propagated by KubeVirt's handler", "put them into cloud-init")
-    ] = None
+    accessCredentials: Items[AccessCredential] = ()
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations", "use volumes")] = None
     hostname: DNSLabel | None = None
     serviceAccountName: DNSName | None = None
     subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
-    livenessProbe: Annotated[None, _PROBES] = None
-    readinessProbe: Annotated[None, _PROBES] = None
+    livenessProbe: LivenessProbe | None = None
+    readinessProbe: Probe | None = None
     evictionStrategy: Annotated[Any, Ignored("there is no live migration: an evicted pod shuts its guest down")] = None
     affinity: Annotated[Mapping[Text, Any] | None, _SCHEDULING] = None
     dnsConfig: Annotated[Mapping[Text, Any] | None, _RESOLVER] = None
@@ -176,7 +174,9 @@ class Spec(Object):
         devices = self.domain.devices
         sizes.check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
         check_volumes(self.volumes)
+        check_credentials(self.accessCredentials, self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
+        check_filesystems(devices.filesystems, devices.disks, self.volumes)
         check_service_account(self.serviceAccountName, self.volumes)
         check_networks(devices.interfaces, self.networks)
         check_architecture(devices, self.architecture)
@@ -186,12 +186,26 @@ class Spec(Object):
         if self.architecture == "arm64":
             relations.check_arm64(domain.firmware, domain.features, domain.clock, domain.launchSecurity)
         relations.check_acpi_tables(domain.firmware, self.volumes)
+        for name in ("livenessProbe", "readinessProbe"):
+            check_ports(getattr(self, name), name, self.on_pods_network)
         return self
 
     @property
+    def on_pods_network(self) -> tuple[Interface, ...]:
+        """The guest's interfaces that have the pod's own network, by which the pod's address is the guest's."""
+        others = {network.name for network in self.networks if not network.is_pods}
+        return tuple(interface for interface in self.domain.devices.connected if interface.name not in others)
+
+    @property
     def disks(self) -> tuple[Disk, ...]:
-        """The disks of domain.devices, and those that volumes without a disk have by default."""
-        return with_default_disks(self.domain.devices.disks, self.volumes)
+        """The disks of domain.devices, and those that volumes without a disk or filesystem have by default."""
+        devices, shared = self.domain.devices, self.shared
+        return with_default_disks(devices.disks, tuple(volume for volume in self.volumes if volume.name not in shared))
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The names of the volumes that the guest mounts by virtiofs."""
+        return frozenset(filesystem.name for filesystem in self.domain.devices.filesystems)
 
     @property
     def efi(self) -> EFI | None:

@@ -1,16 +1,11 @@
-"""When the pod's container starts again, counts as ready, and has to be gone."""
+"""When the pod's container starts again, and when it has to be gone."""
 
-from typing import Any
-
-from launcher import paths
 from launcher.manifest.spec import Spec, VirtualMachine, VirtualMachineInstance
 from program.errors import UserError
 
 #: Seconds for us, beside the guest's own grace. libvirt gives QEMU 10 to end by itself and waits 30 for it to be gone
 #: (virProcessKillPainfullyDelay), in which the kernel gives back what VFIO has pinned; 5 for the launcher itself.
 _OURS = 45
-#: Seconds between two looks at whether the guest runs. Each is a process in the container.
-_PERIOD = 5
 
 _RESTART = {"Always": "Always", "RerunOnFailure": "OnFailure", "Once": "Never", "Manual": "Never"}
 
@@ -39,8 +34,3 @@ def restart_policy(manifest: VirtualMachine | VirtualMachineInstance, *, start: 
 def grace(spec: Spec) -> int:
     """Seconds from the pod's deletion to the kubelet's SIGKILL."""
     return spec.terminationGracePeriodSeconds + _OURS
-
-
-def readiness_probe() -> dict[str, Any]:
-    """The file is there exactly while the guest runs."""
-    return {"exec": {"command": ["test", "-e", paths.READY]}, "periodSeconds": _PERIOD, "failureThreshold": 1}

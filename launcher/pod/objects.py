@@ -9,9 +9,10 @@ from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
-from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
+from launcher.pod.lifecycle import grace, restart_policy
 from launcher.pod.memory import Memory, memory
 from launcher.pod.plain import literal, plain
+from launcher.pod.probes import probes
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
@@ -113,7 +114,7 @@ def _state(given: Given, vm: Metadata) -> Object:
 def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_devices: str) -> Object:
     vmi = given.instance
     vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
-    needed = memory(spec.domain, guest)
+    needed = memory(spec, guest)
     mounted = mounts(spec, guest, vm.name, block)
     devices = volume_devices(mounted)
     metadata = _metadata(vm.name, given, vm)
@@ -127,7 +128,7 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
             {"name": name, "value": paths.LIBVIRT_ROOT}
             for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
         ],
-        "readinessProbe": readiness_probe(),
+        **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
         "securityContext": container_security(spec, guest, block),
         "terminationMessagePolicy": "FallbackToLogsOnError",

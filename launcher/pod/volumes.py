@@ -64,6 +64,12 @@ def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mo
     UserError, by the manifest's path, for what a pod cannot mount.
     """
     for volume in spec.volumes:
+        if volume.name in block & spec.shared:
+            raise UserError(
+                f"--block-volume {volume.name}",
+                "the guest mounts the volume by virtiofs",
+                "expected a claim with a file system, or its disk in devices.disks",
+            )
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
                 f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
@@ -155,6 +161,11 @@ def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
     yield _empty("tmp", "/tmp")  # noqa: S108 (the container's own)
     if kinds & {"containerDisk", "ephemeral", "cloudInitNoCloud", "cloudInitConfigDrive"}:
         yield _empty("ephemeral-disks", paths.EPHEMERAL)
+    for number, secret in enumerate(dict.fromkeys(credential.secret for credential in spec.accessCredentials)):
+        source = {"secret": {"secretName": secret}}
+        yield Mount(f"{_OURS}credentials-{number}", source, paths.credentials(secret), read_only=True)
+    if spec.shared:
+        yield _empty("virtiofs", paths.VIRTIOFS)
     if "emptyDisk" in kinds:
         yield _empty("empty-disks", paths.EMPTY_DISKS)
     if "containerDisk" in kinds:
@@ -201,8 +212,8 @@ def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator
                 yield from _cloud_init(volume.name, cloud_init)
             case "configMap" | "secret" | "downwardAPI" | "sysprep":
                 yield _files(volume, index)
-            case "emptyDisk" | "serviceAccount":
-                pass  # made in an empty volume; mounted by the kubelet
+            case "emptyDisk" | "serviceAccount" | "containerPath":
+                pass  # made in an empty volume; mounted by the kubelet, or by a webhook
 
 
 def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:

@@ -101,7 +101,7 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
         nodes = read_nodes(here.dev, start.cards, start.host)
         yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs)
     limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
-    beside = sum(part.size for part in overhead(spec.domain, guest))
+    beside = sum(part.size for part in overhead(spec, guest))
     for finding in (
         None if here.guest_runs else memlock(start.locked, let_lock(start.locked)),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),

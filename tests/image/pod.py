@@ -10,9 +10,10 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 #: The pod's network: a card with these addresses, whose other end is the pod's too, with those of the gateway.
@@ -34,11 +35,11 @@ ip link add eth0 type veth peer name gateway
 ip addr add {ADDRESS}/24 dev eth0
 ip addr add {GATEWAY}/24 dev gateway
 ip addr add {ADDRESS_6}/64 dev eth0 nodad
-ip addr add {GATEWAY_6}/64 dev gateway nodad
 ip link set eth0 up
 ip link set gateway up
 ip route add default via {GATEWAY} dev eth0
 ip route add default via {GATEWAY_6} dev eth0
+ip addr add {GATEWAY_6}/64 dev gateway nodad
 ip link add lan type bridge
 ip addr add {PEER}/24 dev lan
 ip link set lan up
@@ -118,8 +119,28 @@ class RunningPod:
 
     def is_ready(self) -> bool:
         """Whether the container's readiness probe succeeds."""
-        with self.executing(*self.container["readinessProbe"]["exec"]["command"], into=Path(os.devnull)) as probe:
-            return probe.wait(10) == 0
+        return self.answers("readinessProbe")
+
+    def answers(self, probe: str) -> bool:
+        """Whether that probe of the container's, a command, succeeds. Under emulation it has more time than it says."""
+        with self.executing(*self.container[probe]["exec"]["command"], into=Path(os.devnull)) as command:
+            return command.wait(60) == 0
+
+    def from_outside(self, *argv: str | Path, seconds: float = 120) -> str:
+        """What a program of this machine's prints that is in the pod's network alone; it has to succeed."""
+        entering = ("nsenter", f"--target={self.pid}", "--net")
+        done = subprocess.run([*entering, *argv], capture_output=True, text=True, timeout=seconds, check=False)
+        assert done.returncode == 0, f"{argv} exited with {done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def pids_of(self, name: str) -> list[int]:
+        """The pod's processes of that name, by the numbers that they have here."""
+        own, found = Path(f"/proc/{self.pid}/ns/pid").readlink(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended meanwhile
+                if (process / "ns" / "pid").readlink() == own and (process / "comm").read_text().strip() == name:
+                    found.append(int(process.name))
+        return found
 
     def until(self, what: str, look: Callable[[], bool], seconds: float) -> None:
         """Wait until `look` finds it; it fails with the log where it does not, or the pod ends first."""
@@ -137,17 +158,23 @@ class RunningPod:
 
 
 @contextmanager
-def running(objects: Iterable[Object], root: Path, directory: Path, images: Mapping[str, Path]) -> Iterator[RunningPod]:
+def running(
+    objects: Iterable[Object],
+    root: Path,
+    directory: Path,
+    images: Mapping[str, Path],
+    volumes: Mapping[str, Path] = MappingProxyType({}),
+) -> Iterator[RunningPod]:
     """The pod among these objects on the file system `root`; killed at the end of the block.
 
-    Its volumes are empty ones, directories of the node's (this machine's), the config map among the objects, and
-    images: the directories with their files, by their names.
+    Its volumes are empty ones, directories of the node's (this machine's), the config map among the objects, images,
+    and claims and secrets: the directories with their files, by their names.
     `directory` is for its volumes and its log.
     """
     by_kind = {manifest["kind"]: manifest for manifest in objects}
     spec = by_kind["Pod"]["spec"]
     (container,) = spec["containers"]
-    sources = {volume["name"]: _source(volume, by_kind, directory, images, spec) for volume in spec["volumes"]}
+    sources = {volume["name"]: _source(volume, by_kind, directory, images, volumes, spec) for volume in spec["volumes"]}
     # Sorted, since a mount on what another mounts comes after it.
     mounts = sorted(
         f"{_within(root, mount['mountPath'])} {sources[mount['name']]} {'ro' if mount.get('readOnly') else 'rw'}"
@@ -182,8 +209,19 @@ def running(objects: Iterable[Object], root: Path, directory: Path, images: Mapp
         parent.wait()
 
 
-def _source(volume: Object, by_kind: Object, directory: Path, images: Mapping[str, Path], spec: Object) -> Path:
+def _source(
+    volume: Object,
+    by_kind: Object,
+    directory: Path,
+    images: Mapping[str, Path],
+    volumes: Mapping[str, Path],
+    spec: Object,
+) -> Path:
     """The directory that is mounted for a volume of the Pod."""
+    if "persistentVolumeClaim" in volume:
+        return volumes[volume["persistentVolumeClaim"]["claimName"]]
+    if "secret" in volume:
+        return volumes[volume["secret"]["secretName"]]
     if "hostPath" in volume:
         path = Path(volume["hostPath"]["path"])
         if volume["hostPath"]["type"] == "FileOrCreate":

@@ -59,8 +59,8 @@ def test_json_is_yaml_too(path: Path) -> None:
         (("deviceName:", "xyz: x, deviceName:"), "spec.domain.devices.gpus[0].xyz: not a field that"),
         # Fields of KubeVirt's that nothing is made of.
         (
-            ("devices:\n", "devices:\n      filesystems: [{name: root}]\n"),
-            "spec.domain.devices.filesystems: is not converted",
+            ("devices:\n", "devices:\n      clientPassthrough: {}\n"),
+            "spec.domain.devices.clientPassthrough: is not converted",
         ),
         # Values.
         (("name: gpu1", "name: gpu.1"), "spec.domain.devices.gpus[0].name: 'gpu.1' cannot be part of a libvirt alias"),

@@ -50,8 +50,8 @@ def test_what_is_misspelt_mistyped_or_refused_is_invalid(domain: str) -> None:
 
 
 def test_what_is_refused_says_why_in_the_schema() -> None:
-    filesystems = SCHEMA["$defs"]["Devices"]["properties"]["filesystems"]
-    assert filesystems["description"].startswith("refused: virtiofs needs")
+    redirection = SCHEMA["$defs"]["Devices"]["properties"]["clientPassthrough"]
+    assert redirection["description"].startswith("refused: USB redirection is")
 
 
 def test_the_command_prints_it(gpu_launcher: Command) -> None:

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import paths
 from launcher.manifest.reading import read_given
 from launcher.pod.lifecycle import restart_policy
 from program.errors import UserError
 from tests.launcher.cases import VMS
-from tests.launcher.pod.made import container_of, pod_of, text_of, written_vm
+from tests.launcher.pod.made import pod_of, text_of, written_vm
 
 
 def machine(path: Path, said: str) -> Path:
@@ -71,8 +70,3 @@ def test_a_vm_that_says_twice_when_it_runs_is_refused(tmp_path: Path, start: boo
 def test_a_guest_has_all_of_its_grace_before_the_kubelet_kills(tmp_path: Path) -> None:
     path = written_vm(tmp_path / "vm.yaml", spec="  terminationGracePeriodSeconds: 120\n")
     assert pod_of(path)["spec"]["terminationGracePeriodSeconds"] == 165
-
-
-def test_the_pod_is_ready_while_the_launchers_file_is_there(tmp_path: Path) -> None:
-    container = container_of(written_vm(tmp_path / "vm.yaml"))
-    assert container["readinessProbe"]["exec"]["command"] == ["test", "-e", paths.READY]

@@ -27,6 +27,7 @@ from tests.processes import FIXTURES
 
 PODS = FIXTURES / "pods"
 GOLDEN = (
+    "access-credentials",
     "arm64-gpu",
     "claims-as-block-devices",
     "claims-with-file-systems",
@@ -45,11 +46,14 @@ GOLDEN = (
     "made-isos",
     "networks",
     "no-devices",
+    "probes",
+    "probes-of-the-agent",
     "realtime",
     "rng-and-vsock",
     "scheduling",
     "seed-001-two-gpus",
     "tpm-persistent",
+    "virtiofs",
     "whole-machine",
 )
 CASES = cases()
