@@ -93,6 +93,7 @@ def lived(seed: int, known_qemu: Path, start: float) -> Round | Exception:
     try:
         return _lived(seed, known_qemu, start)
     except Exception as error:
+        print(error, flush=True)
         return error
 
 
@@ -118,7 +119,7 @@ def _lived(seed: int, known_qemu: Path, start: float) -> Round:
             until(lambda: launched.processes() == {}, _DEADLINE)
             seconds = time.monotonic() - sent
             log = launched.program.log
-            case = (seed, signum.name, whom, round(at, 2), round(seconds, 1), code, log)
+            case = str((seed, signum.name, whom, round(at, 2), round(seconds, 1), code, log))
             assert not any("Traceback" in line for line in log), case
             assert is_right(whom, code, log[-1] if log else ""), case
             assert pod.left() == set(), case
