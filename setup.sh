@@ -25,6 +25,12 @@ libarchive-tools|bsdtar, which makes images of cloud-init'\''s data and the like
 pci.ids|the names of PCI devices
 '"${1-}"
 
+# Debian 12's is QEMU's own, a part of qemu-system-common.
+if [ "$(. /etc/os-release && echo "$VERSION_ID")" != 12 ]; then
+    packages="$packages
+virtiofsd|the volumes that guests mount"
+fi
+
 missing=''
 for entry in $(echo "$packages" | cut -d'|' -f1); do
     if [ "$(dpkg-query -W -f='${db:Status-Status}' "$entry" 2>/dev/null)" != installed ]; then

@@ -34,6 +34,7 @@ class EntryKind(StrEnum):
 
     GPU = "gpu"
     HOST_DEVICE = "hostdevice"
+    SRIOV = "sriov"
 
 
 class Request(NamedTuple):
@@ -46,13 +47,28 @@ class Request(NamedTuple):
         return f"request {self.name!r} of claim {self.claim!r}"
 
 
+class VirtualFunctionOf(NamedTuple):
+    """The virtual function that Multus has attached to the pod for a network; `network` is its name in
+    spec.networks."""
+
+    network: str
+
+    def __str__(self) -> str:
+        return f"the virtual function of network {self.network!r}"
+
+
+#: What something else than a device plugin has chosen a device for.
+Allocated = Request | VirtualFunctionOf
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry of gpus or hostDevices: it wants a device of a resource, or that of a request."""
+    """One entry of gpus, hostDevices or, with sriov, interfaces: it wants a device of a resource, that of a request, or
+    the virtual function of its network."""
 
     kind: EntryKind
     name: str
-    wants: str | Request
+    wants: str | Allocated
 
     def __str__(self) -> str:
         return f"{self.kind} {self.name!r}"
@@ -62,7 +78,7 @@ class Entry:
 class Claim:
     """An entry and its host device: a PCI function's address, a mediated device's UUID, a USB device's number.
 
-    `variable` is the one it came from; None for what DRA gave.
+    `variable` is the one it came from; None for what DRA or Multus gave.
     """
 
     entry: Entry
@@ -71,7 +87,8 @@ class Claim:
 
     @property
     def alias(self) -> str:
-        """KubeVirt's: ua-gpu-NAME, ua-hostdevice-NAME, ua-dra-gpu-NAME, ua-dra-hostdevice-NAME, ua-usb-host-NAME."""
+        """KubeVirt's: ua-gpu-NAME, ua-hostdevice-NAME, ua-sriov-NAME, ua-dra-gpu-NAME, ua-dra-hostdevice-NAME,
+        ua-usb-host-NAME."""
         if isinstance(self.device, USBAddress):
             return f"ua-usb-host-{self.entry.name}"
         dra = "dra-" if isinstance(self.entry.wants, Request) else ""
@@ -97,7 +114,7 @@ class LeftOver:
         )
 
 
-_NOTHING: Mapping[Request, DeviceID] = MappingProxyType({})
+_NOTHING: Mapping[Allocated, DeviceID] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,19 +131,20 @@ def claim(
     wanted: tuple[Entry, ...],
     environ: Mapping[str, str],
     host: Host | None,
-    allocated: Mapping[Request, DeviceID] = _NOTHING,
+    allocated: Mapping[Allocated, DeviceID] = _NOTHING,
 ) -> Claimed:
     """A claim for each entry that can have one; what is left of the variables; and why the other entries have none.
 
     `host`, where known, says which functions make a card (for the older dialect). `allocated` is what DRA gave for each
-    request in the manifest; one that it lacks is left out. An error names entry, resource and variable: one that is
-    unset, empty, exhausted or holds what is no device, or two entries that would have one device.
+    request in the manifest, and Multus for each network; one that it lacks is left out. An error names entry, resource
+    and variable: one that is unset, empty, exhausted or holds what is no device, or two entries that would have one
+    device.
     """
     claims: dict[Entry, Claim] = {}
     unmet: dict[Entry, UserError] = {}
     owners: dict[DeviceID, Entry] = {}
     for entry in wanted:
-        if isinstance(entry.wants, Request) and entry.wants in allocated:
+        if not isinstance(entry.wants, str) and entry.wants in allocated:
             device = allocated[entry.wants]
             if (first := owners.setdefault(device, entry)) is not entry:
                 unmet[entry] = _given_twice(entry, device, first)

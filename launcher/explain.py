@@ -3,9 +3,10 @@
 The JSON's keys stay; new ones may come. null is for what is not known or is not there.
 
     entries         in the manifest's order, gpus first
-      kind, name    gpu or hostdevice; the entry's name
+      kind, name    gpu, hostdevice, or sriov for an interface; the entry's name
       resource      deviceName
       claim, request  or claimName and requestName
+      network       or the network whose virtual function it is
       variable      the variable that the device is from
       alias         the device's in the domain: for virsh, and for the guest's log
       iommuGroup, numaNode  the device's on the host; a mediated device's node is its parent's
@@ -28,7 +29,7 @@ from collections.abc import Mapping
 from itertools import permutations
 from typing import TypedDict
 
-from launcher.claims import Claim, DeviceID, LeftOver, Request
+from launcher.claims import Claim, DeviceID, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
 from launcher.hostdevs import Card, function_of, mediated
@@ -47,6 +48,7 @@ class Explained(TypedDict):
     resource: str | None
     claim: str | None
     request: str | None
+    network: str | None
     variable: str | None
     alias: str
     iommuGroup: int | None
@@ -127,6 +129,7 @@ def _entry(card: Card, layout: Layout, seen: Mapping[HostDev, PCIAddress], host:
         "resource": wants if isinstance(wants, str) else None,
         "claim": wants.claim if isinstance(wants, Request) else None,
         "request": wants.name if isinstance(wants, Request) else None,
+        "network": wants.network if isinstance(wants, VirtualFunctionOf) else None,
         "variable": claim.variable,
         "alias": claim.alias,
         "iommuGroup": group,
@@ -185,6 +188,8 @@ def _matrix(heading: str, names: list[str], cells: Mapping[tuple[str, str], str]
 
 
 def _origin(entry: Explained) -> str:
+    if entry["network"] is not None:
+        return f"network {entry['network']}, by Multus"
     if entry["resource"] is None:
         return f"request {entry['request']} of claim {entry['claim']}"
     return f"{entry['resource']}, {entry['variable']}"

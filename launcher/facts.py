@@ -5,6 +5,7 @@ In a pod it is looked up there; `render` takes it by flags, so that the same inp
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from ipaddress import IPv4Network
 
 from pci.address import PCIAddress
 from pci.host import BAR
@@ -23,6 +24,22 @@ class BlockSizes:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodInterface:
+    """What Multus has attached to the pod for a network: `device`, the interface's name there, empty for none.
+
+    `has_address`: an IP address, by which the pod can speak there; `subnet`: the IPv4 one of it, where no route of the
+    pod's by that interface has a gateway, None otherwise. `is_tap`: the other end is a process's that opens it.
+    `function`: the virtual function that it is.
+    """
+
+    device: str
+    has_address: bool = False
+    subnet: IPv4Network | None = None
+    is_tap: bool = False
+    function: PCIAddress | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None where they are not known.
 
@@ -33,6 +50,7 @@ class Facts:
     `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
     `no_direct_io`: the names of the volumes with a file on a file system that does not take O_DIRECT.
     `block_sizes`: by volume, for disks that match those of their volume.
+    `pod_interfaces`: by network, what Multus has attached to the pod; None where that is not known.
     """
 
     kvm: bool = True
@@ -44,6 +62,7 @@ class Facts:
     raw_images: frozenset[str] = frozenset()
     no_direct_io: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)
+    pod_interfaces: Mapping[str, PodInterface] | None = None
 
 
 def read_block_sizes(setting: str) -> tuple[str, BlockSizes]:

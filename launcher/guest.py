@@ -34,7 +34,7 @@ class CPUTopology(NamedTuple):
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
     """`memory` is in bytes, and so is `page`, the size of the hugepages that it is in; None where it is in none.
-    `is_memfd`: it comes from memfd.
+    `is_memfd`: it comes from memfd. `is_shared`: other processes map it, as virtiofsd does by vhost-user.
 
     `has_own_cpus`: its vCPUs are pinned to CPUs of the pod's that are nobody else's, and so are `emulator_cpus` for
     QEMU's other threads, one for each thread of `iothread_pool`, and `iothreads` are spread over what there is; the
@@ -54,6 +54,7 @@ class Guest:
     confidentiality: Confidentiality | None = None
     page: int | None = None
     is_memfd: bool = False
+    is_shared: bool = False
     has_own_cpus: bool = False
     emulator_cpus: int = 0
     iothreads: int = 0

@@ -18,6 +18,8 @@ CONTAINER_DISKS = "/var/run/kubevirt/container-disks"
 
 #: The manifest, from the pod's ConfigMap.
 MANIFEST = "/etc/gpu-launcher/vm.yaml"
+#: What Multus says of the pod's second networks, from its annotation.
+NETWORK_STATUS = "/etc/gpu-launcher-networks/status"
 #: The root of libvirt's embedded driver; short, since sockets below it may have 107 bytes in all.
 LIBVIRT_ROOT = "/run/gpu-launcher"
 #: There exactly while the guest runs, for the pod's readiness probe.
@@ -34,10 +36,19 @@ NVRAM = f"{PRIVATE}/libvirt/qemu/nvram"
 SWTPM = f"{LIBVIRT_ROOT}/lib/swtpm"
 #: Where swtpm's tools keep the keys with which they sign a TPM's certificates (swtpm-localca.conf(5)).
 SWTPM_CA = "/var/lib/swtpm-localca"
+#: The sockets of virtiofsd, one of each volume: KubeVirt's (pkg/virtiofs). A volume's name of 63 characters just fits
+#: into the 107 bytes of a socket's path.
+VIRTIOFS = "/var/run/kubevirt/virtiofs-containers"
+#: Where Debian and Fedora have that program, which is not for users.
+VIRTIOFSD = "/usr/libexec/virtiofsd"
 #: Huge pages, where they don't come from memfd: the kernel's file system for them.
 HUGEPAGES = "/dev/hugepages"
 #: Where the service account's token is mounted (KubeVirt's pkg/config, ServiceAccountSourceDir).
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+_OWN = (
+    *("/dev", "/proc", "/sys", "/tmp", "/etc/gpu-launcher", "/var/run/kubevirt", "/var/run/libvirt"),  # noqa: S108
+    *(PRIVATE, EPHEMERAL, LIBVIRT_ROOT, SWTPM_CA),
+)
 #: The one ISO of the service account's token; a VM has at most one such volume.
 SERVICE_ACCOUNT_ISO = f"{PRIVATE}/service-account-disk/service-account.iso"
 
@@ -86,6 +97,25 @@ def mounted(kind: Literal["config-map", "secret", "downwardapi", "sysprep"], vol
     As a secret also the one that a cloud-init volume names.
     """
     return f"{PRIVATE}/{kind}/{volume}"
+
+
+def is_own(place: Path) -> bool:
+    """Whether there, below or above it, is what the launcher and QEMU rely on; `/var/run` is `/run`."""
+
+    def real(path: Path) -> Path:
+        return Path("/run") / path.relative_to("/var/run") if path.is_relative_to("/var/run") else path
+
+    return any(real(place).is_relative_to(own) or own.is_relative_to(real(place)) for own in map(real, map(Path, _OWN)))
+
+
+def virtiofs_socket(volume: str) -> str:
+    return f"{VIRTIOFS}/{volume}.sock"
+
+
+def credentials(secret: str) -> str:
+    """The directory where a secret of accessCredentials is mounted. KubeVirt's is among those of volumes, by a name
+    that a volume may have as well."""
+    return f"{PRIVATE}/access-credentials/{secret}"
 
 
 def image_volume(volume: str) -> str:

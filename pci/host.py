@@ -4,7 +4,7 @@ pci.sysfs reads them; what follows from them is decided elsewhere.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from uuid import UUID
 
@@ -135,7 +135,8 @@ class Host:
     could not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio
     made up because there is no IOMMU (enable_unsafe_noiommu_mode). `mdevs` are ascending by UUID. `vgpu_types` are the
     names of NVIDIA's vGPU types by number, for the types that some virtual function can still become. `egms` are
-    Grace's extended GPU memories (`egm4`) and the GPUs each belongs to.
+    Grace's extended GPU memories (`egm4`) and the GPUs each belongs to. `silent` are the names in sysfs of what the
+    kernel did not answer for: addresses, UUIDs, extended GPU memories.
     """
 
     functions: Mapping[PCIAddress, Function]
@@ -146,6 +147,31 @@ class Host:
     vgpu_types: Mapping[int, str] = field(default_factory=dict)
     egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
     others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
+    silent: frozenset[str] = frozenset()
+
+    def as_seen_since(self, before: "Host") -> "Host":
+        """Return this host with what the kernel does not answer for as it was `before`, as far as it was known then."""
+        if not self.silent:
+            return self
+        kept = {
+            address: function
+            for address, function in before.functions.items()
+            if address not in self.functions and str(address) in self.silent
+        }
+        groups = {group: set(addresses) for group, addresses in self.groups.items()}
+        for function in kept.values():
+            if function.iommu_group is not None:
+                groups.setdefault(function.iommu_group, set()).add(function.address)
+        mdevs = [mdev for mdev in before.mdevs if str(mdev.uuid) in self.silent]
+        return replace(
+            self,
+            functions=dict(sorted({**self.functions, **kept}.items())),
+            groups={group: tuple(sorted(groups[group])) for group in sorted(groups)},
+            mdevs=tuple(sorted((*self.mdevs, *mdevs), key=lambda mdev: mdev.uuid)),
+            # Each function names some of the types.
+            vgpu_types={**before.vgpu_types, **self.vgpu_types},
+            egms={**{name: gpus for name, gpus in before.egms.items() if name in self.silent}, **self.egms},
+        )
 
     @cached_property
     def _slots(self) -> Mapping[tuple[int, int, int], tuple[Function, ...]]:

@@ -32,6 +32,17 @@ NO_IOMMU = Hindrance(
 )
 
 
+#: What to do about something that the kernel does not answer for.
+END_THE_WAIT = (
+    "a driver that is to let go of it may be waiting for a guest: end that one, and look into the kernel's log"
+)
+
+
+def no_answer(name: str) -> Hindrance:
+    """Return what it means that the kernel does not answer for a function or a mediated device of that name."""
+    return Hindrance(f"is unknown, the kernel did not answer for {name}", END_THE_WAIT)
+
+
 def keeps_its_group(member: OtherMember) -> bool:
     """Whether this member, which is no PCI function, keeps its group from being opened: its driver is none of VFIO's
     (vfio-platform, vfio-amba, vfio-fsl-mc). All buses with an IOMMU count (iommu_device_use_default_domain)."""
@@ -74,9 +85,13 @@ def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
     broken = f"is in group {group}, which is not viable"
     for address in host.groups[group]:
         member = host.functions.get(address)
+        if member is not None and member.is_bridge:
+            continue
+        if host.silent and str(address) in host.silent:
+            return no_answer(str(address))
         if member is None:
             return Hindrance(f"{broken}: {address} cannot be read", "the kernel's log may say what became of it")
-        if member.is_bridge or is_on_vfio(member):
+        if is_on_vfio(member):
             continue
         if member.driver is None or member.driver in PLACEHOLDERS:
             # The kernel would let the group be opened; but the guest gets the card whole, this function included.

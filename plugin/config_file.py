@@ -5,9 +5,9 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from plugin.cards.config import Config, Nonsense
+from plugin.cards.config import Config
 from program.document import NotYAML, read_document
-from program.errors import UserError
+from program.errors import Nonsense, UserError
 
 _READ = "gpu-plugin config schema prints all that a config may say"
 

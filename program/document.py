@@ -1,6 +1,6 @@
 """YAML as Kubernetes reads it, from text to plain values in one pass; what a scalar means is PyYAML's to say."""
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -12,16 +12,34 @@ class NotYAML(ValueError):
     """The text is not a YAML document that is taken here; says where and why."""
 
 
+class Document(NamedTuple):
+    """A document of a YAML text: its value, as mappings, lists and scalars, and the line where it begins, from 1."""
+
+    value: Any
+    line: int
+
+
 def read_document(text: str) -> Any:
-    """Return the one document of a YAML text, as mappings, lists and scalars; None if there is none.
+    """Return the value of the one document of a YAML text; None if there is none.
+
+    NotYAML for a second document, and as for read_documents.
+    """
+    documents = read_documents(text)
+    if len(documents) > 1:
+        raise NotYAML(f"line {documents[1].line}: another document begins here, expected one in the file")
+    return documents[0].value if documents else None
+
+
+def read_documents(text: str) -> tuple[Document, ...]:
+    """Return the documents of a YAML text. One that is empty, like what comes after a `---` at the end, is none.
 
     NotYAML for what is not YAML, for a key that is there twice, for a value that is not of its tag (!!int "",
-    !!bool maybe), for a second document, and for one nested deeper, or with more in it, than anybody writes. Aliases
+    !!bool maybe), for a document nested deeper than anybody writes, and for more in all documents than that. Aliases
     are shared and cost nothing until somebody walks through them: what counts is how much a document holds with each
     alias written out.
     """
     try:
-        return _Document(text).read()
+        return _Stream(text).read()
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         # The last three are PyYAML's, for values that are not of their tag.
         mark = getattr(error, "problem_mark", None)
@@ -30,7 +48,7 @@ def read_document(text: str) -> Any:
         raise NotYAML(where + (", ".join(parts) or " ".join(str(error).split()))) from error
 
 
-class _Document(yaml.CSafeLoader):
+class _Stream(yaml.CSafeLoader):
     """Makes values of libyaml's events as they come."""
 
     def __init__(self, text: str) -> None:
@@ -38,16 +56,17 @@ class _Document(yaml.CSafeLoader):
         self._held = 0  # values so far
         self._anchored: dict[str, tuple[Any, int]] = {}  # by anchor: the value, and how much it holds
 
-    def read(self) -> Any:
+    def read(self) -> tuple[Document, ...]:
         self.get_event()  # the stream's start
-        if type(self.get_event()) is yaml.StreamEndEvent:
-            return None
-        document = self._value(self.get_event(), 1)
-        self.get_event()  # the document's end
-        after: Any = self.get_event()
-        if type(after) is not yaml.StreamEndEvent:
-            raise _problem("another document begins here, expected one in the file", after)
-        return document
+        documents = []
+        start: Any
+        while type(start := self.get_event()) is not yaml.StreamEndEvent:
+            self._anchored = {}  # an anchor is its document's
+            value = self._value(self.get_event(), 1)
+            if value is not None:
+                documents.append(Document(value, start.start_mark.line + 1))
+            self.get_event()  # the document's end
+        return tuple(documents)
 
     def _value(self, event: Any, depth: int) -> Any:
         """Return the value that begins with this event; the document itself is at depth 1."""

@@ -22,7 +22,8 @@ def _call(
     command that execs it."""
     # Only what it is given: the tester's own PCI_RESOURCE_* must not leak in.
     whole = {"PATH": os.environ["PATH"], **(environ or {})}
-    return {"args": [*within, BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole, "text": True}
+    call = {"args": [*within, BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole}
+    return {**call, "encoding": "utf-8", "errors": "backslashreplace"}
 
 
 class Program:
@@ -83,7 +84,7 @@ def running(
 
 
 def finished(
-    name: str, *arguments: str | Path, env: Mapping[str, str] | None = None
+    name: str, *arguments: str | Path, env: Mapping[str, str] | None = None, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """The same, run to its end."""
-    return subprocess.run(**_call(name, arguments, env), capture_output=True, timeout=60, check=False)
+    """The same, run to its end; `stdin` is what it reads there."""
+    return subprocess.run(**_call(name, arguments, env), input=stdin, capture_output=True, timeout=60, check=False)

@@ -6,7 +6,8 @@ at the top of a file are its data:
 
     # from: kubevirt/kubevirt examples/vmi-gpu.yaml (one GPU)            where it is from, and what it shows
     # refused: kubectl refuses cpu.pins as unknown                       why it is rightly refused
-    # render: --block-volume root                                        flags that it needs; `# pod:` are those of pod
+    # render: --block-volume root                                        flags that it needs; `# pod:` are those of pod;
+                                                                         instancetypes/ is a folder of tests/fixtures
     # device intel.com/U630: mdev                                        what a resource is: a mediated device, `usb`,
                                                                          or the address of its first function; others
                                                                          are functions with addresses made up here
@@ -77,7 +78,8 @@ class Manifest:
         return dict(found.rsplit(": ", 1) for found in self._said("device", separator=" "))
 
     def flags(self, command: str) -> list[str]:
-        return [flag for flags in self._said(command) for flag in shlex.split(flags)]
+        said = [flag for flags in self._said(command) for flag in shlex.split(flags)]
+        return [str(FIXTURES / flag) if flag.startswith("instancetypes/") else flag for flag in said]
 
     @cached_property
     def documents(self) -> tuple[dict[str, Any], ...]:
@@ -126,7 +128,8 @@ def table() -> tuple[Row, ...]:
     """What becomes of each."""
     with tempfile.TemporaryDirectory(prefix="published-") as folder:
         return tuple(
-            Row(found, run("render", found, *_world(found, Path(folder))), run("pod", found)) for found in manifests()
+            Row(found, run("render", found, *_world(found, Path(folder))), run("pod", found, "--start"))
+            for found in manifests()
         )
 
 
@@ -158,7 +161,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _world(manifest: Manifest, folder: Path) -> list[str]:
-    """The flags for what a pod of it would have: variables, DRA's files and CPUs."""
+    """The flags for what a pod of it would have: variables, DRA's files, CPUs and what Multus says."""
     environ: dict[str, list[str]] = {}
     numbers = count(1)
     for resource, wanted in _resources(manifest).items():
@@ -172,6 +175,10 @@ def _world(manifest: Manifest, folder: Path) -> list[str]:
         for claim, request in requests:
             _publish(directory / claim / request, request, _address(Kind.PCI, next(numbers)))
         flags += ["--dra", str(directory)]
+    if networks := _virtual_functions(manifest):
+        status = folder / f"{manifest.name.replace('/', '-')}.json"
+        status.write_text(json.dumps([_network_status(name, _address(Kind.PCI, next(numbers))) for name in networks]))
+        flags += ["--network-status", str(status)]
     if any(path.endswith("dedicatedCpuPlacement") for path in manifest.paths):
         flags += _CPUS
     return flags
@@ -206,6 +213,22 @@ def _requests(manifest: Manifest) -> list[tuple[str, str]]:
         asking = [*_entries(vm), *(network.get("resourceClaim", {}) for network in spec.get("networks", []))]
         found += [(folders[entry["claimName"]], entry["requestName"]) for entry in asking if "requestName" in entry]
     return found
+
+
+def _virtual_functions(manifest: Manifest) -> list[str]:
+    """The NetworkAttachmentDefinitions of all networks of a VM that has an SR-IOV interface."""
+    found = []
+    for spec in map(_instance, manifest.vms):
+        interfaces = (spec.get("domain", {}).get("devices") or {}).get("interfaces") or []
+        if any("sriov" in interface for interface in interfaces):
+            found += [network["multus"]["networkName"] for network in spec.get("networks", []) if "multus" in network]
+    return found
+
+
+def _network_status(definition: str, address: str) -> dict[str, Any]:
+    """What Multus says of a virtual function, which is taken for an interface with an address where it is to be one."""
+    name = definition if "/" in definition else f"default/{definition}"
+    return {"name": name, "interface": "", "ips": ["192.0.2.1"], "device-info": {"pci": {"pci-address": address}}}
 
 
 def _publish(directory: Path, request: str, address: str) -> None:

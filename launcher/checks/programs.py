@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from shutil import which
 
+from launcher import paths
 from launcher.checks.finding import error
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
@@ -17,11 +18,13 @@ def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:
     called = {f"qemu-system-{guest.qemu_architecture}": (f"a guest of architecture {guest.architecture}", package)}
     if any(volume.kind in ("ephemeral", "containerDisk", "emptyDisk") for volume in spec.volumes):
         called["qemu-img"] = ("a volume that is written over an image, or empty", "qemu-utils")
-    if any(volume.kind in MEDIA for volume in spec.volumes):
+    if any(volume.kind in MEDIA for volume in spec.volumes if volume.name not in spec.shared):
         called["bsdtar"] = ("a volume that becomes an ISO", "libarchive-tools")
     if devices.tpm is not None and devices.tpm.enabled:
         called["swtpm"] = ("devices.tpm", "swtpm")
         called["swtpm_setup"] = ("devices.tpm", "swtpm-tools")
+    if devices.filesystems:
+        called[paths.VIRTIOFSD] = ("devices.filesystems", "virtiofsd")
     if devices.connected:
         called["passt"] = ("the pod's network", "passt")
     return called

@@ -21,7 +21,7 @@ def volumes(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
     """Disks of claims and of the node, where they are there, can be opened; kernels and ACPI tables are there."""
     read_only = {disk.name for disk in spec.disks if disk.target.readonly}
     for volume in spec.volumes:
-        if (path := _disk(volume, facts)) is not None:
+        if volume.name not in spec.shared and (path := _disk(volume, facts)) is not None:
             claim = volume.persistentVolumeClaim
             reads = volume.name in read_only or volume.kind == "ephemeral" or (claim is not None and claim.readOnly)
             file = paths.below(root, path)

@@ -14,9 +14,9 @@ def clear(start: Start) -> None:
     errors = start.errors
     if len(errors) > 1:
         for error in errors:
-            _say("error", error)
+            say("error", error)
     for warning in start.warnings:
-        _say("warning", warning)
+        say("warning", warning)
     if len(errors) == 1:
         raise errors[0]
     if errors:
@@ -24,5 +24,5 @@ def clear(start: Start) -> None:
         raise kind("the VM", f"{len(errors)} things keep it from starting", "the lines above say each, with its fix")
 
 
-def _say(level: str, text: object) -> None:
+def say(level: str, text: object) -> None:
     print(f"gpu-launcher: {level}: {text}", file=sys.stderr)

@@ -8,9 +8,9 @@ import typer
 from launcher import paths
 from launcher.checks.finding import as_json, error, page
 from launcher.checks.versions import machine_type, qemu_version, versions
-from launcher.commands.options import Emulation
+from launcher.commands.options import Emulation, Instancetype, Name, Preference
+from launcher.commands.vms import one_vm
 from launcher.guest import Guest
-from launcher.manifest.reading import read_manifest
 from launcher.running.embedded import DEFAULT_URI, is_embedded, is_taken, root_of
 from launcher.running.user import become_owner_of
 from launcher.starting.here import Here
@@ -27,6 +27,9 @@ def check(
     vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")] = Path(
         paths.MANIFEST
     ),
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
     dev: Annotated[
@@ -41,7 +44,7 @@ def check(
     errors, with which `run` does not start it.
     """
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
-    vmi = read_manifest(vm)
+    vmi = one_vm(vm, name, instancetype, preference).instance
     if dev is None and sysfs == SYS:
         dev = Path("/dev")
     root = root_of(connect)

@@ -16,8 +16,12 @@ from launcher.commands.options import (
     Emulation,
     Env,
     EnvFile,
+    Instancetype,
     Libvirt,
+    Name,
+    NetworkStatus,
     NoDirectIO,
+    Preference,
     RawImage,
     Sysfs,
 )
@@ -29,6 +33,9 @@ from program.output import print_text, write_picture
 
 def explain(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     env: Env = None,
     env_file: EnvFile = None,
     sysfs: Sysfs = None,
@@ -40,6 +47,7 @@ def explain(
     block_size: BlockSize = None,
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
+    network_status: NetworkStatus = None,
     as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     svg: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Also draw the host's PCI Express and the guest's.")
@@ -49,6 +57,9 @@ def explain(
     host, and what is left over."""
     start = offline(
         vm,
+        name=name,
+        instancetype=instancetype,
+        preference=preference,
         env=env,
         env_file=env_file,
         sysfs=sysfs,
@@ -60,6 +71,7 @@ def explain(
         block_size=block_size,
         cpuset=cpuset,
         libvirt=libvirt,
+        network_status=network_status,
     )
     assert start.layout is not None, "nothing was refused"
     # The stages read them only where the guest is to get some.
@@ -70,5 +82,5 @@ def explain(
 
         metadata = start.vmi.metadata
         write_picture(picture(f"{metadata.namespace}/{metadata.name}", placed, start.layout, start.host), svg)
-    found = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
-    print_text(explaining.as_json(found) if as_json else explaining.table(found))
+    explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
+    print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation))

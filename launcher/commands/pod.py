@@ -6,10 +6,12 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.options import VM, BlockVolume, refuse_other_volumes
-from launcher.manifest.reading import read_given
+from launcher.commands.answers import say
+from launcher.commands.options import VM, BlockVolume, Instancetype, Name, Preference, refuse_other_volumes
+from launcher.commands.vms import every_vm
+from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
-from launcher.pod.objects import objects
+from launcher.pod.objects import Object, objects
 from pci.resource import NODE_DEVICES
 from program.errors import UserError
 from program.output import print_text
@@ -17,6 +19,9 @@ from program.output import print_text
 
 def pod(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     image: Annotated[
         str | None,
         typer.Option("--image", metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
@@ -28,18 +33,28 @@ def pod(
             "--node-devices", metavar="DOMAIN", help="The domain of the resources that are /dev/kvm and the like."
         ),
     ] = NODE_DEVICES,
+    start: Annotated[
+        bool, typer.Option("--start", help="Start a VM that is not to run: Halted, running: false, or neither.")
+    ] = False,
+    no_datavolumes: Annotated[
+        bool, typer.Option("--no-datavolumes", help="Leave out DataVolumes: the claims of its templates are there.")
+    ] = False,
 ) -> None:
-    """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`."""
+    """Print the Pod that runs a VM, and what it needs, for `kubectl apply -f -`; of several VMs, that of each."""
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", node_devices):
         raise UserError(f"--node-devices {node_devices}", "is no domain", f"expected one like {NODE_DEVICES}")
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
-    given = read_given(vm)
-    refuse_other_volumes(given.instance, {"--block-volume": block_volume})
-    made = objects(
-        given,
-        image=image or f"gpu-launcher:{version('gpu-launcher')}",
-        block=frozenset(block_volume or []),
-        node_devices=node_devices,
-    )
+    image = image or f"gpu-launcher:{version('gpu-launcher')}"
+    vms = every_vm(vm, name, instancetype, preference)
+    refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
+    made: list[Object] = []
+    for given in vms:
+        block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
+        made += objects(
+            given, image=image, block=block, node_devices=node_devices, start=start, imports=not no_datavolumes
+        )
+        if no_datavolumes and (left_out := data_volumes(given)):
+            names = ", ".join(volume["metadata"]["name"] for volume in left_out)
+            say("warning", f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     print_text(documents(made))

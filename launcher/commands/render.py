@@ -10,8 +10,12 @@ from launcher.commands.options import (
     Emulation,
     Env,
     EnvFile,
+    Instancetype,
     Libvirt,
+    Name,
+    NetworkStatus,
     NoDirectIO,
+    Preference,
     RawImage,
     Sysfs,
 )
@@ -20,6 +24,9 @@ from program.output import print_text
 
 def render(
     vm: VM,
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     env: Env = None,
     env_file: EnvFile = None,
     sysfs: Sysfs = None,
@@ -31,10 +38,14 @@ def render(
     block_size: BlockSize = None,
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
+    network_status: NetworkStatus = None,
 ) -> None:
     """Print the libvirt domain of a VM, and nothing else, on stdout."""
     start = offline(
         vm,
+        name=name,
+        instancetype=instancetype,
+        preference=preference,
         env=env,
         env_file=env_file,
         sysfs=sysfs,
@@ -46,6 +57,7 @@ def render(
         block_size=block_size,
         cpuset=cpuset,
         libvirt=libvirt,
+        network_status=network_status,
     )
     assert start.xml is not None, "nothing was refused"
     print_text(start.xml)

@@ -7,17 +7,19 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.options import Emulation
+from launcher.commands.options import Emulation, Instancetype, Name, Preference
+from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
-from launcher.manifest.reading import read_manifest
+from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
-from launcher.running.embedded import DEFAULT_URI, root_of
+from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.running.plan import Plan
 from launcher.running.user import LIMITS
 from launcher.running.vm import Identity
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
+from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
 
@@ -26,6 +28,9 @@ _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has 
 
 def run(
     vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")],
+    name: Name = None,
+    instancetype: Instancetype = None,
+    preference: Preference = None,
     connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
     emulation: Emulation = False,
@@ -57,7 +62,8 @@ def run(
     """Define and start a VM, and stay with it until it ends."""
     control = socket or _control_socket(connect, root_of(connect))  # a URI that is wrong is said before anything else
     _refuse_what_was_not_done(user, give, limits)
-    start = start_of(read_manifest(vm), this_pod(sysfs), Here(uri=connect, emulation=emulation))
+    vmi = one_vm(vm, name, instancetype, preference).instance
+    start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation))
     try:
         clear(start)
     except errors.UserError as error:
@@ -82,6 +88,9 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
         grace=vmi.spec.terminationGracePeriodSeconds,
         paused=vmi.spec.startStrategy == "Paused",
         control=control,
+        credentials=credentials_of(vmi),
+        shares=shares_of(vmi) if has_qemu_here(uri) else (),
+        passt=script(start.network_cards),
     )
 
 

@@ -1,7 +1,7 @@
 """The other end of the control socket, for one call at a time: what `gpu-launcher ctl` asks."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,37 +20,38 @@ _SERVICE = vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"]
 _PATIENCE = 20.0  # seconds for the first answer; the launcher gives libvirt less
 
 
-def ask(path: Path, method: str) -> Any:
-    """The answer of that method of gpu_launcher.v1.VirtualMachine. Refusal where nobody serves there, or what is asked
-    is refused."""
-    for answer in ask_for_all(path, method):
+def ask(path: Path, method: str, /, *, patience: float = _PATIENCE, **fields: Any) -> Any:
+    """The answer of that method of gpu_launcher.v1.VirtualMachine to a request with these fields, after so many seconds
+    at most. Refusal where nobody serves there, or what is asked is refused."""
+    for answer in ask_for_all(path, method, patience=patience, **fields):
         return answer
     raise Refusal(path, f"no answer to {method}", "expected one, from gpu-launcher run")
 
 
-def ask_for_all(path: Path, method: str) -> Iterator[Any]:
-    """Each answer of that method as it comes, until the launcher has no more. Refusal as ask()."""
-    answers = _answers(path, method)
+def ask_for_all(path: Path, method: str, /, *, patience: float = _PATIENCE, **fields: Any) -> Iterator[Any]:
+    """Each answer of that method as it comes, the first after so many seconds at most, until the launcher has no more.
+    Refusal as ask()."""
+    answers = _answers(path, method, fields)
 
-    async def following(patience: float | None) -> Any:
-        async with asyncio.timeout(patience):
+    async def following(seconds: float | None) -> Any:
+        async with asyncio.timeout(seconds):
             return await anext(answers, None)
 
-    patience: float | None = _PATIENCE
+    seconds: float | None = patience
     with asyncio.Runner() as runner:
         try:
             while True:
-                with _refusing(path):
-                    answer = runner.run(following(patience))
+                with _refusing(path, patience):
+                    answer = runner.run(following(seconds))
                 if answer is None:
                     return
                 yield answer
-                patience = None
+                seconds = None
         finally:
             runner.run(answers.aclose())
 
 
-async def _answers(path: Path, name: str) -> AsyncGenerator[Any]:
+async def _answers(path: Path, name: str, fields: Mapping[str, Any]) -> AsyncGenerator[Any]:
     method = _SERVICE.methods_by_name[name]
     cardinality = Cardinality.UNARY_STREAM if method.server_streaming else Cardinality.UNARY_UNARY
     request, answer = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
@@ -58,19 +59,19 @@ async def _answers(path: Path, name: str) -> AsyncGenerator[Any]:
         Channel(path=str(path), codec=ProtoCodec()) as channel,
         channel.request(f"/{_SERVICE.full_name}/{name}", cardinality, request, answer) as stream,
     ):
-        await stream.send_message(request(), end=True)
+        await stream.send_message(request(**fields), end=True)
         async for message in stream:
             yield message
 
 
 @contextmanager
-def _refusing(path: Path) -> Iterator[None]:
+def _refusing(path: Path, patience: float) -> Iterator[None]:
     """What can go wrong on the way is a Refusal."""
     try:
         yield
     except TimeoutError as error:
         fix = "the launcher is there and hangs, its log says in what"
-        raise Refusal(path, f"no answer in {_PATIENCE:.0f} s", fix) from error
+        raise Refusal(path, f"no answer in {patience:.0f} s", fix) from error
     except (FileNotFoundError, ConnectionRefusedError, NotADirectoryError) as error:
         raise Refusal(
             path,

@@ -13,13 +13,15 @@ from launcher.control.api import vm_pb2 as api
 from launcher.control.changes import changes_of
 from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
-from launcher.running import guest, operations
+from launcher.running import agent, guest, operations
 from launcher.running.vm import VM, Phase, StopRequested
 from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
 _STATE = 3.0  # seconds for libvirt to say more than the phase
+_AGENT = 4  # seconds for the agent to answer, as many for it to listen at all: both before `Threads` gives up
+_FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
 _SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
 _T = TypeVar("_T")
 
@@ -95,6 +97,22 @@ class VirtualMachine:
                 self._killer.start()
         return api.KillResponse()
 
+    async def PingGuest(self, request: api.PingGuestRequest) -> api.PingGuestResponse:
+        await self._agent(agent.ping, request.seconds)
+        return api.PingGuestResponse()
+
+    async def ExecInGuest(self, request: api.ExecInGuestRequest) -> api.ExecInGuestResponse:
+        pause, path, seconds = _FIRST_LOOK, request.path, max(request.seconds, 1)
+        try:
+            async with asyncio.timeout(seconds):
+                pid = await self._agent(lambda ask: agent.start(ask, path, request.arguments), seconds)
+                while (ended := await self._agent(lambda ask: agent.ended(ask, pid), seconds)) is None:
+                    await asyncio.sleep(pause)
+                    pause = min(2 * pause, _LAST_LOOKS)
+        except TimeoutError as error:
+            raise Refusal(path, f"has not ended in the guest in {seconds} s", "give it more with --timeout") from error
+        return api.ExecInGuestResponse(code=ended.code, signal=ended.signal, out=ended.out, err=ended.err)
+
     def _end(self) -> None:
         with suppress(Refusal):  # it is not defined
             guest.end(self._vm.domain())
@@ -105,6 +123,11 @@ class VirtualMachine:
             raise Refusal(self._vm.identity, f"is {self._vm.phase.value}", "ask again when it is running")
         domain = self._vm.domain()
         return await self._libvirt.run(lambda: operation(domain))
+
+    async def _agent(self, question: Callable[[agent.Ask], _T], seconds: int) -> _T:
+        """What the guest's agent answers. Refusal where there is none, it is silent for so long, or it refuses."""
+        patience = min(max(seconds, 1), _AGENT)
+        return await self._asked(lambda domain: question(lambda text: guest.ask_agent(domain, text, patience)))
 
     def _report(self, words: str) -> None:
         _log.info("%s has been %s over the control socket", self._vm.identity, words)

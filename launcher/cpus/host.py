@@ -12,12 +12,12 @@ from program.errors import Refusal, UserError
 _CPUSETS = ("fs/cgroup/cpuset.cpus.effective", "fs/cgroup/cpuset/cpuset.cpus")
 
 
-def cpuset_of_flag(said: str | None) -> tuple[int, ...] | None:
-    """What --cpuset says; UserError where that is no list of CPUs."""
-    if said is None:
+def cpuset_of_flag(cpuset: str | None) -> tuple[int, ...] | None:
+    """Return the CPUs of --cpuset, ascending; UserError for what is no list of CPUs."""
+    if cpuset is None:
         return None
     try:
-        cpus = parse_cpulist(said)
+        cpus = parse_cpulist(cpuset)
     except ValueError as error:
         raise UserError(
             "--cpuset", str(error), "expected the pod's CPUs as the kernel lists them, like 0-3,8"
@@ -31,8 +31,8 @@ def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
     """The CPUs of the container that this runs in; Refusal where its cgroup does not say."""
     try:
         for path in _CPUSETS:
-            if said := text(sys, path):
-                return parse_cpulist(said)
+            if cpuset := text(sys, path):
+                return parse_cpulist(cpuset)
     except (Unreadable, ValueError) as error:
         raise Refusal(sys, f"cannot read the pod's CPUs: {error}", "for a bug report: gpu-plugin record DIR") from error
     raise Refusal(

@@ -13,6 +13,7 @@ from launcher.guest_pci.addresses import usb, with_seats
 from launcher.hostdevs import Card
 from launcher.manifest.iothreads import IOThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
+from launcher.network.attachments import Attached, attached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,12 +26,16 @@ class GuestDevices:
     inputs: tuple[GuestInput, ...]
     screen: Screen | None
     displays: Mapping[str, Display]
+    network_cards: tuple[Attached, ...]
     usb: tuple[Claim, ...]
     has_usb: bool
 
 
 def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Card, ...], facts: Facts) -> GuestDevices:
-    """UserError for a disk whose volume, by the facts, is not what it asks for, and for displays that cannot be."""
+    """UserError for a disk whose volume, by the facts, is not what it asks for, and for displays that cannot be.
+
+    Refusal for a network that the pod does not have, or not as a guest could be joined to it.
+    """
     devices, threads = spec.domain.devices, iothreads_of(spec)
     disks = tuple(guest_disks(spec, metadata, threads, facts))
     inputs = guest_inputs(devices, guest.architecture)
@@ -41,6 +46,7 @@ def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Car
         inputs=inputs,
         screen=screen_of(devices, guest),
         displays=displays_of(devices, dict.fromkeys(card.claim for card in with_seats(cards))),
+        network_cards=attached(spec, facts.pod_interfaces),
         usb=usb_claims,
         has_usb=_has_usb(guest, usb_claims, disks, inputs),
     )

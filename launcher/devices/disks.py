@@ -42,7 +42,11 @@ def guest_disks(spec: Spec, metadata: Metadata, threads: IOThreads, facts: Facts
 
     UserError if a disk asks for what its volume, by the facts, is not.
     """
-    sources = {volume.name: source(volume, index, metadata, facts) for index, volume in enumerate(spec.volumes)}
+    sources = {
+        volume.name: source(volume, index, metadata, facts)
+        for index, volume in enumerate(spec.volumes)
+        if volume.name not in spec.shared
+    }
     numbers = {prefix: count() for prefix in _PREFIXES.values()}
     for disk in spec.disks:
         bus = disk.bus(spec.architecture)

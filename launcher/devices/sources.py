@@ -56,6 +56,8 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Sour
             return _made(paths.cloud_init_iso("configdrive", metadata.namespace, metadata.name))
         case "serviceAccount":
             return _made(paths.SERVICE_ACCOUNT_ISO)
+        case "containerPath":
+            raise AssertionError("it is no disk")
         case "configMap":
             return _made(paths.iso("config-map", name))
         case "secret":

@@ -1,4 +1,5 @@
-"""<interface>: the guest's network cards, which passt connects to the pod's network without privileges.
+"""<interface>: the guest's network cards, which passt connects to the pod's networks without privileges, or a tap that
+a CNI has made.
 
 https://libvirt.org/formatdomain.html#userspace-connection-using-passt; KubeVirt writes vhostuser where this writes
 user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared.
@@ -11,47 +12,74 @@ from lxml.etree import _Element as Element
 
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest import Guest
-from launcher.manifest.interfaces import Interface, Port
+from launcher.manifest.interfaces import Interface
+from launcher.network.attachments import PROTOCOLS, Attached, Forwards, GuestAddress, Passt, Protocol, Range, Tap
 
 
-def interfaces(connected: tuple[Interface, ...], guest: Guest, uuid: UUID) -> list[Element]:
-    """Return the network cards of the domain with this UUID."""
-    return [_interface(interface, guest, uuid) for interface in connected]
-
-
-def _interface(interface: Interface, guest: Guest, uuid: UUID) -> Element:
-    is_virtio = interface.model == "virtio"
+def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
+    """Return a network card of the domain with this UUID."""
+    wanted = card.interface
+    is_virtio = wanted.model == "virtio"
     element = E.interface(
-        E.mac(address=interface.macAddress or _mac(interface, uuid)),
-        E.model(type=virtio_model(guest) if is_virtio else interface.model),
-        E.backend(type="passt"),
+        E.mac(address=wanted.macAddress or _mac(wanted, uuid)),
+        E.model(type=virtio_model(guest) if is_virtio else wanted.model),
+        *([] if isinstance(card.to, Tap) else [E.backend(type="passt")]),
         *(virtio_driver(guest) if is_virtio else []),
-        *_forwarded(interface.ports),
-        type="user",
+        *(_tap(card.to) if isinstance(card.to, Tap) else _passt(card.to)),
+        type="ethernet" if isinstance(card.to, Tap) else "user",
     )
-    if interface.state == "down":
+    if wanted.state == "down":
         element.append(E.link(state="down"))
-    if interface.bootOrder is not None:
-        element.append(E.boot(order=str(interface.bootOrder)))
+    if wanted.bootOrder is not None:
+        element.append(E.boot(order=str(wanted.bootOrder)))
     else:
         # Or the firmware tries to boot from the network when a disk does not. Under SEV, where iPXE does not work, a
         # manifest with a boot order is refused.
         element.append(E.rom(enabled="no"))
-    if interface.acpiIndex:
-        element.append(E.acpi(index=str(interface.acpiIndex)))
-    element.append(E.alias(name=f"ua-{interface.name}"))
+    if wanted.acpiIndex:
+        element.append(E.acpi(index=str(wanted.acpiIndex)))
+    element.append(E.alias(name=f"ua-{wanted.name}"))
     return element
 
 
-def _forwarded(ports: tuple[Port, ...]) -> list[Element]:
-    """Return <portForward> for the ports that are listed, or for all."""
-    if not ports:
-        return [E.portForward(proto="tcp"), E.portForward(proto="udp")]
+def _tap(to: Tap) -> list[Element]:
+    """Return the tap that is there already: managed='no' has libvirt leave its address and state alone."""
+    return [E.target(dev=to.device, managed="no")]
+
+
+def _passt(to: Passt) -> list[Element]:
     return [
-        E.portForward(*(E.range(start=str(port.port)) for port in listed), proto=protocol.lower())
-        for protocol in ("TCP", "UDP")
-        if (listed := [port for port in ports if port.protocol == protocol])
+        *([E.source(dev=to.device)] if to.device is not None else []),
+        *(_ip(address) for address in to.addresses),
+        *_forwarded(to.forwards),
     ]
+
+
+def _ip(address: GuestAddress) -> Element:
+    """Return the guest's address. libvirt refuses a prefix of IPv6 there, since passt has none."""
+    if address.subnet.version == 6:
+        return E.ip(family="ipv6", address=str(address.guest))
+    return E.ip(family="ipv4", address=str(address.guest), prefix=str(address.subnet.prefixlen))
+
+
+def _forwarded(forwards: Forwards) -> list[Element]:
+    """Return <portForward> for the ports of each protocol, one without a range for all of them."""
+    return [
+        E.portForward(*_ranges(forwards, protocol), proto=protocol.lower())
+        for protocol in PROTOCOLS
+        if forwards.ranges(protocol)
+    ]
+
+
+def _ranges(forwards: Forwards, protocol: Protocol) -> list[Element]:
+    if forwards.are_all:
+        return [_range(ports, exclude="yes") for ports in forwards.elsewhere.get(protocol, ())]
+    return [_range(ports) for ports in forwards.ranges(protocol)]
+
+
+def _range(ports: Range, **attributes: str) -> Element:
+    start, end = ports
+    return E.range(start=str(start), **({"end": str(end)} if end != start else {}), **attributes)
 
 
 def _mac(interface: Interface, uuid: UUID) -> str:

@@ -16,6 +16,8 @@ def memory(guest: Guest, cells: tuple[Cell, ...]) -> list[Element]:
         element.append(E.nosharepages())
     if guest.is_memfd:
         element.append(E.source(type="memfd"))
+    if guest.is_shared:
+        element.append(E.access(mode="shared"))
     if guest.passes_numa_through:
         element.append(E.allocation(mode="immediate"))
     return [element] if len(element) else []

@@ -114,8 +114,9 @@ def _read(value: Any) -> Annotations:
 
 def _read_of_vm(value: Any) -> Annotations:
     """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
-    names = [name for name in value if str(name).startswith(OURS)] if isinstance(value, dict) else []
-    if names:
+    if not isinstance(value, dict):
+        raise Nonsense(f"found {shown(value)}", "expected a mapping")
+    if names := [name for name in value if isinstance(name, str) and name.startswith(OURS)]:
         raise Nonsense(f"{shown(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
     return Annotations()
 

@@ -4,8 +4,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from launcher.claims import Entry, EntryKind
+from launcher.claims import Entry, EntryKind, VirtualFunctionOf
 from launcher.manifest.disks import Disk
+from launcher.manifest.filesystems import Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
 from launcher.manifest.objects import Below, Ignored, Items, Object, Refused
@@ -75,7 +76,9 @@ class Devices(Object):
     autoattachVSOCK: bool = False
     logSerialConsole: bool = False
     blockMultiQueue: bool = False
-    networkInterfaceMultiqueue: Annotated[None, Refused("passt has one pair of queues", "leave it out")] = None
+    networkInterfaceMultiqueue: Annotated[
+        bool, Ignored("passt has one pair of queues for each card, and a warning says so")
+    ] = False
     useVirtioTransitional: bool = False
     disableHotplug: Annotated[Any, Ignored("there is no hotplug, said or not")] = None
     clientPassthrough: Annotated[
@@ -84,14 +87,19 @@ class Devices(Object):
     downwardMetrics: Annotated[
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
-    filesystems: Annotated[None, Refused("virtiofs needs a virtiofsd beside the launcher", "use a disk instead")] = None
+    filesystems: Items[Filesystem] = ()
 
     @property
     def entries(self) -> tuple[Entry, ...]:
-        """gpus, then hostDevices."""
+        """gpus, then hostDevices, then the interfaces that are virtual functions."""
         lists = ((EntryKind.GPU, self.gpus), (EntryKind.HOST_DEVICE, self.hostDevices))
-        return tuple(
-            Entry(kind=kind, name=device.name, wants=device.wants) for kind, devices in lists for device in devices
+        return (
+            *(Entry(kind=kind, name=device.name, wants=device.wants) for kind, devices in lists for device in devices),
+            *(
+                Entry(kind=EntryKind.SRIOV, name=interface.name, wants=VirtualFunctionOf(interface.name))
+                for interface in self.connected
+                if interface.sriov is not None
+            ),
         )
 
     @property
@@ -143,6 +151,7 @@ def _check_names(devices: Devices) -> None:
         *(f"{'dra-' if gpu.claimName else ''}gpu-{gpu.name}" for gpu in devices.gpus),
         *(f"{'dra-' if device.claimName else ''}hostdevice-{device.name}" for device in devices.hostDevices),
         *(f"usb-host-{device.name}" for device in devices.hostDevices),
+        *(f"sriov-{interface.name}" for interface in devices.interfaces if interface.sriov is not None),
     ]
     if name := first_twice([*named, *prefixed]):
         raise Nonsense(f"two devices would have the alias {name!r} in the domain", "rename one of them")

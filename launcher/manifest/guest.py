@@ -22,9 +22,9 @@ def guest_of(vmi: VirtualMachineInstance) -> Guest:
         confidentiality=domain.launchSecurity.technology if domain.launchSecurity is not None else None,
         memory=domain.guest_memory,
         page=hugepages.pageSize if hugepages is not None else None,
-        # For KubeVirt also with passt and virtiofs, and shared, since vhost-user maps it. Nothing here speaks
-        # vhost-user.
-        is_memfd=hugepages is not None and annotations.memfd,
+        # For KubeVirt also with passt, which here is none that speaks vhost-user.
+        is_memfd=annotations.memfd if hugepages is not None else bool(domain.devices.filesystems),
+        is_shared=bool(domain.devices.filesystems),
         cpus=CPUTopology(*domain.topology),
         has_own_cpus=cpu.dedicatedCpuPlacement,
         emulator_cpus=_emulator_cpus(domain, domain.vcpus + threads.pool, can_be_two=annotations.even_emulator),

@@ -1,38 +1,47 @@
-"""From a file to a manifest, or to what is wrong with it, by the path of a field."""
+"""From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
+from launcher.manifest import inputs
+from launcher.manifest.inputs import Input
 from launcher.manifest.objects import Below, Object, object_in
 from launcher.manifest.scalars import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
-from program.document import NotYAML, read_document
+from launcher.manifest.volumes import is_block
 from program.errors import Nonsense, UserError
 
 _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
     "VirtualMachine": VirtualMachine,
     "VirtualMachineInstance": VirtualMachineInstance,
 }
-
-
-_USUAL = 1 << 16  # read alone at first: room for the largest has to be got from the kernel
-_LARGEST = 3 << 20  # twice what etcd takes of one object
 _LONGEST = 500  # characters of a path, of what is wrong there, of its fix
 _EXPECTED = "Input should be "  # what most of pydantic's messages begin with
-_KIND = "expected a VirtualMachine or VirtualMachineInstance"
 _UNKNOWN = ("extra_forbidden", "invalid_key")  # pydantic's errors for a field that an object does not have
+
+Model = TypeVar("Model", bound=Object)
+#: What a value at a path of a document comes from, where the document itself does not say it.
+Origins = Mapping[tuple[str | int, ...], str]
 
 
 class Given(NamedTuple):
-    """A manifest: its text, and what that says. `namespace` is None if it says none."""
+    """A VM that was given. `namespace` is None if it says none.
 
-    text: str
+    `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
+    file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
+    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read.
+    """
+
     manifest: VirtualMachine | VirtualMachineInstance
     namespace: str | None
+    documents: tuple[inputs.Object, ...]
+    text: str | None
+    block: frozenset[str]
+    notes: tuple[str, ...]
 
     @property
     def instance(self) -> VirtualMachineInstance:
@@ -40,50 +49,128 @@ class Given(NamedTuple):
 
 
 def read_manifest(path: Path) -> VirtualMachineInstance:
-    """Read a VirtualMachineInstance, or a VirtualMachine as the instance it would make.
-
-    UserError, by the file and the field's path, for a file that is missing or not YAML and for a manifest that says
-    something the launcher does not convert.
-    """
+    """Read a VirtualMachineInstance, or a VirtualMachine as the instance it would make; UserError as for read_given."""
     return read_given(path).instance
 
 
-def read_given(path: Path) -> Given:
-    """Read a manifest with all that a VirtualMachine says of itself, and its text; UserError as for read_manifest."""
-    text, document = _read_yaml(path)
-    if not isinstance(document, dict):
-        raise UserError(path, f"found {shown(document)}", _KIND)
-    kind = document.get("kind")
-    if not isinstance(kind, str) or kind not in _KINDS:
-        raise UserError(f"{path}: kind", f"found {shown(kind)}", _KIND)
+def read_given(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> Given:
+    """Read the one VM of an input, or the one that is called `name`, or `NAMESPACE/NAME`.
+
+    `types`: the files of --instancetype and --preference, by these names. UserError, in one line that begins with the
+    file and the field's path, for an input that cannot be read or does not have that VM, and for a manifest that says
+    something the launcher does not convert.
+    """
+    given = inputs.read_input(path)
+    inputs.refuse_empty(given)
+    (vm,) = _picked(given, name)
+    return _read(given, [vm], types or {})[0]
+
+
+def read_every(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> tuple[Given, ...]:
+    """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_given."""
+    given = inputs.read_input(path)
+    inputs.refuse_empty(given)
+    names = [_name(vm) for vm in given.vms]
+    if twice := [called for called in names if names.count(called) > 1]:
+        raise UserError(given.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
+    return _read(given, given.vms if name is None else _picked(given, name), types or {})
+
+
+def _picked(given: Input, name: str | None) -> Sequence[inputs.Object]:
+    """Return the VM of this name alone, or the only one."""
+    vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
+    if len(vms) == 1:
+        return vms
+    names = inputs.listed(tuple(map(_name, vms or given.vms)))
+    if not vms:
+        raise UserError(f"--name {name}", f"{given.file} has no VM of that name", f"expected one of {names}")
+    raise UserError(given.file, f"has {len(vms)} VMs: {names}", "pick one with --name")
+
+
+def _name(vm: inputs.Object) -> str:
+    namespace, name = inputs.names_of(vm)
+    return (f"{namespace}/{name}" if namespace else str(name))[:_LONGEST]
+
+
+def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path]) -> tuple[Given, ...]:
+    read = {field: inputs.read_input(path) for field, path in types.items()}
+    of_input = tuple(_notes(given))
+    found: list[Given] = []
+    for vm in vms:
+        subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
+        of_vm = () if found else of_input
+        found.append(_read_vm(given, vm, read, subject, of_vm))
+    for field, file in read.items():
+        if not any(isinstance(one.manifest, VirtualMachine) and getattr(one.manifest.spec, field) for one in found):
+            fix = f"write spec.{field}: {{name: ...}} into it, or leave the flag out"
+            raise UserError(f"--{field} {file.file}", "the VM names none", fix)
+    return tuple(found)
+
+
+def _notes(given: Input) -> Iterator[str]:
+    if given.others:
+        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(given.others)}"
+
+
+def _read_vm(
+    given: Input, vm: inputs.Object, types: Mapping[str, Input], subject: str, notes: tuple[str, ...]
+) -> Given:
+    kind = _KINDS[vm["kind"]]
+    document = vm
+    origins: Origins = {}
+    used: tuple[inputs.Object, ...] = ()
+    expanded = None
+    if kind is VirtualMachine and _names_types(vm):
+        # Imported where it is needed: few VMs name any, and a start has no time to lose.
+        from launcher.manifest.instancetypes.expanding import expand
+
+        files = {field: file.types for field, file in types.items()}
+        expanded = expand(vm, files, given.types, subject, checked)
+        document, origins, used = expanded.document, expanded.origins, expanded.used
+        notes = (*notes, *expanded.warnings)
+    manifest = checked(kind, document, subject, origins)
+    if expanded is not None:
+        assert isinstance(manifest, VirtualMachine), "no other kind names instance types"
+        expanded.refuse_unmet(manifest.instance())
+    if not vm["metadata"].get("name"):
+        name = manifest.metadata.name
+        notes = (*notes, f"{subject}metadata.generateName: the VM is called {name} here; write a name for another one")
+    return Given(
+        manifest=manifest,
+        namespace=vm["metadata"].get("namespace") or None,
+        documents=(vm, *used),
+        text=given.text if given.alone and not used else None,
+        block=_block(manifest, given.block),
+        notes=notes,
+    )
+
+
+def _names_types(vm: inputs.Object) -> bool:
+    spec = vm.get("spec")
+    return isinstance(spec, dict) and any(spec.get(field) is not None for field in ("instancetype", "preference"))
+
+
+def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[str]) -> frozenset[str]:
+    """Return the volumes over one of these claims, or over the claim of a template that says it is a block device."""
+    if isinstance(manifest, VirtualMachineInstance):
+        volumes = manifest.spec.volumes
+    else:
+        volumes = manifest.spec.template.spec.volumes
+        templates = manifest.spec.dataVolumeTemplates
+        claims |= {template.metadata.name for template in templates if is_block(template.spec)}
+    return frozenset(volume.name for volume in volumes if volume.claim in claims)
+
+
+def checked(kind: type[Model], document: inputs.Object, subject: str, origins: Origins | None = None) -> Model:
+    """Return the object that a document says; UserError, which begins with `subject` and a path, for any other."""
     try:
-        manifest = _KINDS[kind].model_validate(document)
+        return kind.model_validate(document)
     except ValidationError as error:
-        where, wrong, fix = _problem(_KINDS[kind], error)
-        raise UserError(f"{path}: {where}", wrong, fix) from error
-    return Given(text, manifest, document["metadata"].get("namespace") or None)
+        where, wrong, fix = _problem(kind, error, origins or {})
+        raise UserError(f"{subject}{where}", wrong, fix) from error
 
 
-def _read_yaml(path: Path) -> tuple[str, Any]:
-    """Return the file's text, and the one document in it."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(_USUAL)
-            if len(content) == _USUAL:
-                content += file.read(_LARGEST)
-        if len(content) > _LARGEST:
-            raise UserError(path, f"has more than {_LARGEST} bytes", "expected a manifest of at most as many")
-        text = content.decode()
-        return text, read_document(text)
-    except OSError as error:
-        raise UserError(
-            path, f"cannot read the manifest: {error.strerror}", f"{_KIND}, in a file that can be read"
-        ) from error
-    except (UnicodeDecodeError, NotYAML) as error:
-        raise UserError(path, f"is not YAML: {error}", f"{_KIND}, as one document of YAML") from error
-
-
-def _problem(kind: type[Object], error: ValidationError) -> tuple[str, str, str]:
+def _problem(kind: type[Object], error: ValidationError, origins: Origins) -> tuple[str, str, str]:
     """Return `spec.domain.devices.gpus[0].name`, what is wrong with it, and the fix with how many more errors there
     are."""
     errors = error.errors(include_url=False)
@@ -97,9 +184,19 @@ def _problem(kind: type[Object], error: ValidationError) -> tuple[str, str, str]
     if isinstance(below := first.get("ctx", {}).get("error"), Below):
         parts.append(below.path)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
+    where += _origin(parts, origins)
     wrong, fix = _unknown(kind, parts) if unknown else _wrong(first)
     others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
     return _short(where), _short(wrong), f"{_short(fix)}{others}"
+
+
+def _origin(parts: Sequence[str | int], origins: Origins) -> str:
+    """Return ` (spec.gpus of VirtualMachineInstancetype gn1)` for what the manifest does not say itself."""
+    path: list[str | int] = []
+    for part in parts:
+        path += part.split(".") if isinstance(part, str) else [part]
+    lengths = (length for length in range(len(path), 0, -1) if tuple(path[:length]) in origins)
+    return next((f" ({origins[tuple(path[:length])]})" for length in lengths), "")
 
 
 def _short(text: str) -> str:

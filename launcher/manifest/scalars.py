@@ -102,6 +102,13 @@ def _path_on_node(value: str) -> str:
     return value
 
 
+def _path_in_pod(value: str) -> str:
+    path = value.rstrip("/")
+    if not re.fullmatch(r"(/[^/\x00-\x1f]+)+", path) or {".", ".."} & set(path.split("/")):
+        raise Nonsense(f"{value!r}", "expected an absolute path of a directory in the container, like /srv/data")
+    return path
+
+
 def first_twice(values: Iterable[T]) -> T | None:
     """Return the first value that is there for the second time; None if all are there once."""
     seen: set[T] = set()
@@ -149,4 +156,5 @@ AliasName = Annotated[
     Text, Matching("[A-Za-z0-9_-]+", "cannot be part of a libvirt alias", "expected letters, digits, - and _")
 ]
 PathInImage = Annotated[Text, AfterValidator(_path_in_image), Field(json_schema_extra={"pattern": "^/"})]
+PathInPod = Annotated[Text, AfterValidator(_path_in_pod), Field(json_schema_extra={"pattern": "^/"})]
 PathOnNode = Annotated[Text, AfterValidator(_path_on_node), Field(json_schema_extra={"pattern": "^/"})]

@@ -1,32 +1,33 @@
 """The kinds themselves, and what is directly below spec and spec.domain."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
 
 from launcher.manifest import relations, sizes
 from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
+from launcher.manifest.credentials import AccessCredential, check_credentials
+from launcher.manifest.datavolumes import DataVolumeTemplate, check_templates
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, with_default_disks
 from launcher.manifest.features import Features
+from launcher.manifest.filesystems import check_filesystems
 from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
-from launcher.manifest.interfaces import Network, check_networks
+from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused
+from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.volumes import Volume, check_volumes
+from launcher.manifest.volumes import Volume, check_service_account, check_volumes
 from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
 _RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest")
-_PROBES = Refused(
-    "probes are asked by KubeVirt's handler", "leave it out: the pod's own readiness says whether the guest runs"
-)
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
@@ -34,11 +35,30 @@ _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
 
 
+def _named_or_generated(schema: dict[str, Any]) -> None:
+    schema["required"].remove("name")
+    schema["anyOf"] = [{"required": ["name"]}, {"required": ["generateName"]}]
+
+
 class Named(OpenObject):
-    """The names that a domain is called by, and files after it: a file's name has 255 bytes (`_VARS.fd` at its end)."""
+    """The names that a domain is called by, and files after it: a file's name has 255 bytes (`_VARS.fd` at its end).
+
+    Without a name it is generateName. The API server would add five characters by chance; here the same manifest is
+    always the same VM.
+    """
+
+    model_config = ConfigDict(json_schema_extra=_named_or_generated)
 
     name: DNSName
+    generateName: Text | None = None
     namespace: DNSName = "default"
+
+    @model_validator(mode="before")
+    @classmethod
+    def _generate(cls, value: Any) -> Any:
+        if isinstance(value, dict) and not value.get("name") and isinstance(value.get("generateName"), str):
+            return {**value, "name": value["generateName"].rstrip("-.")}
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -132,14 +152,13 @@ class Spec(Object):
     networks: Items[Network] = ()
     volumes: Items[Volume] = ()
     resourceClaims: Items[ResourceClaim] = ()
-    accessCredentials: Annotated[
-        None, Refused("keys and passwords are propagated by KubeVirt's handler", "put them into cloud-init")
-    ] = None
+    accessCredentials: Items[AccessCredential] = ()
     utilityVolumes: Annotated[None, Refused("they are for KubeVirt's own operations", "use volumes")] = None
     hostname: DNSLabel | None = None
+    serviceAccountName: DNSName | None = None
     subdomain: Annotated[DNSLabel | None, PassedOn("it is for the pod")] = None
-    livenessProbe: Annotated[None, _PROBES] = None
-    readinessProbe: Annotated[None, _PROBES] = None
+    livenessProbe: LivenessProbe | None = None
+    readinessProbe: Probe | None = None
     evictionStrategy: Annotated[Any, Ignored("there is no live migration: an evicted pod shuts its guest down")] = None
     affinity: Annotated[Mapping[Text, Any] | None, _SCHEDULING] = None
     dnsConfig: Annotated[Mapping[Text, Any] | None, _RESOLVER] = None
@@ -155,7 +174,10 @@ class Spec(Object):
         devices = self.domain.devices
         sizes.check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
         check_volumes(self.volumes)
+        check_credentials(self.accessCredentials, self.volumes)
         check_disks(self.disks, self.volumes, self.architecture)
+        check_filesystems(devices.filesystems, devices.disks, self.volumes)
+        check_service_account(self.serviceAccountName, self.volumes)
         check_networks(devices.interfaces, self.networks)
         check_architecture(devices, self.architecture)
         refuse_unknown_claims((*devices.gpus, *devices.hostDevices), self.resourceClaims)
@@ -164,12 +186,26 @@ class Spec(Object):
         if self.architecture == "arm64":
             relations.check_arm64(domain.firmware, domain.features, domain.clock, domain.launchSecurity)
         relations.check_acpi_tables(domain.firmware, self.volumes)
+        for name in ("livenessProbe", "readinessProbe"):
+            check_ports(getattr(self, name), name, self.on_pods_network)
         return self
 
     @property
+    def on_pods_network(self) -> tuple[Interface, ...]:
+        """The guest's interfaces that have the pod's own network, by which the pod's address is the guest's."""
+        others = {network.name for network in self.networks if not network.is_pods}
+        return tuple(interface for interface in self.domain.devices.connected if interface.name not in others)
+
+    @property
     def disks(self) -> tuple[Disk, ...]:
-        """The disks of domain.devices, and those that volumes without a disk have by default."""
-        return with_default_disks(self.domain.devices.disks, self.volumes)
+        """The disks of domain.devices, and those that volumes without a disk or filesystem have by default."""
+        devices, shared = self.domain.devices, self.shared
+        return with_default_disks(devices.disks, tuple(volume for volume in self.volumes if volume.name not in shared))
+
+    @property
+    def shared(self) -> frozenset[str]:
+        """The names of the volumes that the guest mounts by virtiofs."""
+        return frozenset(filesystem.name for filesystem in self.domain.devices.filesystems)
 
     @property
     def efi(self) -> EFI | None:
@@ -208,20 +244,72 @@ class Template(Object):
         return self
 
 
+class Matcher(Object):
+    """What names an instance type or a preference: its name, or the volume whose labels say the name.
+
+    `kind` is the cluster's where it is not said, and KubeVirt takes it in any case and in the plural too
+    (pkg/instancetype/find/spec.go).
+    """
+
+    #: The kinds that it may name: the cluster's, and the namespace's.
+    KINDS: ClassVar[tuple[str, str]]
+
+    name: DNSName | None = None
+    kind: Text | None = None
+    revisionName: Annotated[Any, Ignored("it names a copy in the cluster; the one that is given counts")] = None
+    inferFromVolume: Text | None = None
+    inferFromVolumeFailurePolicy: Literal["Ignore", "Reject"] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if (self.name is None) == (self.inferFromVolume is None):
+            word = "neither name nor" if self.name is None else "both name and"
+            raise Nonsense(f"has {word} inferFromVolume", "expected one of them")
+        if self.inferFromVolume is not None and self.kind is not None:
+            raise Nonsense("has kind and inferFromVolume, which says the kind too", "leave kind out")
+        if self.kind is not None and self.kind.lower() not in self._kinds():
+            raise Nonsense(f"kind is {self.kind!r}", f"expected {' or '.join(self.KINDS)}")
+        return self
+
+    @property
+    def wanted(self) -> str:
+        """The kind, as it is written on the object itself."""
+        return self._kinds()[(self.kind or self.KINDS[0]).lower()]
+
+    def _kinds(self) -> Mapping[str, str]:
+        return {word: kind for kind in self.KINDS for word in (kind.lower(), f"{kind.lower()}s")}
+
+
+class InstancetypeMatcher(Matcher):
+    KINDS = ("VirtualMachineClusterInstancetype", "VirtualMachineInstancetype")
+
+
+class PreferenceMatcher(Matcher):
+    KINDS = ("VirtualMachineClusterPreference", "VirtualMachinePreference")
+
+
 class VirtualMachineSpec(Object):
     """What makes an instance. `runStrategy` and `running` say when; that is decided before the launcher starts."""
 
     template: Template
     runStrategy: Literal["Always", "RerunOnFailure", "Manual", "Halted", "Once"] | None = None
     running: bool | None = None
-    dataVolumeTemplates: Annotated[Any, Ignored("the claims that they make are there before the pod")] = None
-    instancetype: Annotated[
-        None, Refused("instance types are in the cluster", "bring the VM with it expanded (virtctl expand)")
-    ] = None
-    preference: Annotated[
-        None, Refused("preferences are in the cluster", "bring the VM with it expanded (virtctl expand)")
+    dataVolumeTemplates: Items[DataVolumeTemplate] = ()
+    instancetype: InstancetypeMatcher | None = None
+    preference: PreferenceMatcher | None = None
+    resourceClaimTemplates: Annotated[
+        None,
+        Refused(
+            "claims that belong to a VM are a proposal, which KubeVirt's API does not have",
+            "make the ResourceClaim, and name it by resourceClaimName in template.spec.resourceClaims",
+        ),
     ] = None
     updateVolumesStrategy: Annotated[Any, Ignored("it is for a VM that is changed while it runs")] = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        check_templates(self.dataVolumeTemplates, self.template.spec.volumes)
+        return self
 
 
 class VirtualMachine(Object):

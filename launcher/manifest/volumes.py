@@ -2,12 +2,24 @@
 
 import binascii
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
+from launcher import paths
 from launcher.manifest.objects import Below, Ignored, Items, Object, PassedOn, Refused
-from launcher.manifest.scalars import DNSLabel, DNSName, Matching, PathInImage, PathOnNode, Quantity, Text, first_twice
+from launcher.manifest.scalars import (
+    DNSLabel,
+    DNSName,
+    Matching,
+    PathInImage,
+    PathInPod,
+    PathOnNode,
+    Quantity,
+    Text,
+    first_twice,
+)
 from program.errors import Nonsense
 
 _HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start", "leave it out")
@@ -32,12 +44,19 @@ Kind = Literal[
     "serviceAccount",
     "downwardAPI",
     "sysprep",
+    "containerPath",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 #: Those that become an ISO.
 MEDIA: tuple[Kind, ...] = (
     *("cloudInitNoCloud", "cloudInitConfigDrive"),
     *("configMap", "secret", "serviceAccount", "downwardAPI", "sysprep"),
+)
+
+
+#: Those that a guest can mount by virtiofs: KubeVirt's, and claims that are DataVolumes'.
+SHARED: tuple[Kind, ...] = (
+    *("persistentVolumeClaim", "dataVolume", "configMap", "secret", "serviceAccount", "downwardAPI", "containerPath"),
 )
 
 
@@ -176,6 +195,19 @@ class ServiceAccountVolume(Object):
     serviceAccountName: DNSName
 
 
+class ContainerPath(Object):
+    """A directory of the launcher's container: what somebody else has mounted there, as a cloud's webhook does."""
+
+    path: PathInPod
+    readOnly: bool = True
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if paths.is_own(Path(self.path)):
+            raise Below("path", f"{self.path!r} is the launcher's own", "expected a directory that a webhook mounts")
+        return self
+
+
 class Volume(Object):
     """A name and one source."""
 
@@ -193,6 +225,7 @@ class Volume(Object):
     serviceAccount: ServiceAccountVolume | None = None
     downwardAPI: DownwardAPIVolume | None = None
     sysprep: Sysprep | None = None
+    containerPath: ContainerPath | None = None
     downwardMetrics: Annotated[
         None, Refused("the host's metrics come from KubeVirt's handler, which is not there", "leave it out")
     ] = None
@@ -210,9 +243,36 @@ class Volume(Object):
         return self
 
     @property
+    def claim(self) -> str | None:
+        """The claim that the guest writes to; a DataVolume's has its name. None for a volume of another kind."""
+        if self.dataVolume is not None:
+            return self.dataVolume.name
+        return self.persistentVolumeClaim.claimName if self.persistentVolumeClaim is not None else None
+
+    @property
     def kind(self) -> Kind:
         """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+
+def is_block(spec: object) -> bool:
+    """Return whether the spec of a claim, or of a DataVolume, says that it is a block device."""
+    if not isinstance(spec, Mapping):
+        return False
+    claims = (spec, spec.get("pvc"), spec.get("storage"))
+    return any(isinstance(claim, Mapping) and claim.get("volumeMode") == "Block" for claim in claims)
+
+
+def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None:
+    """Raise Nonsense where a volume has the token of another service account than the pod's."""
+    for volume in volumes:
+        account = volume.serviceAccount
+        if account is not None and name is not None and account.serviceAccountName != name:
+            raise Nonsense(
+                f"serviceAccountName is {name!r}, and the volume {volume.name!r} has the token of "
+                f"{account.serviceAccountName!r}",
+                "expected one account: a pod has one",
+            )
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from launcher.guest import Guest
 from launcher.manifest.devices import Devices
-from launcher.manifest.spec import Domain
+from launcher.manifest.spec import Spec
 from program.errors import UserError
 
 _MEBIBYTE = 1 << 20
@@ -18,6 +18,7 @@ _PAGE_TABLES = 512
 
 _LAUNCHER = 80 * _MEBIBYTE  # supervisor and worker: 71 MB (PSS) beside an idle QEMU, when it was measured
 _PASST = 200 * _MEBIBYTE  # its tables for connections are 197 MiB (Debian 13's), of which an idle one has touched 31
+_VIRTIOFSD = 80 * _MEBIBYTE  # each; KubeVirt's limit of its container
 _QEMU = 50 * _MEBIBYTE
 _VCPU = 8 * _MEBIBYTE
 _IO_THREAD = 8 * _MEBIBYTE
@@ -26,6 +27,7 @@ _ARM64 = 128 * _MEBIBYTE
 _VFIO = _GIBIBYTE
 _ENCRYPTED = 256 * _MEBIBYTE
 _TPM = 53 * _MEBIBYTE
+_PROBE = 40 * _MEBIBYTE  # of the container: `gpu-launcher ctl` has 41 MB, a part of them the launcher's own pages
 _LIMITED = 100 * _MEBIBYTE
 
 
@@ -51,9 +53,10 @@ class Memory(NamedTuple):
         return sum(part.size for part in self.parts)
 
 
-def memory(domain: Domain, guest: Guest) -> Memory:
+def memory(spec: Spec, guest: Guest) -> Memory:
     """UserError where the manifest's resources contradict what the guest takes."""
-    resources, own = domain.resources, guest.memory
+    domain, own = spec.domain, guest.memory
+    resources = domain.resources
     limit = resources.limit("memory")
     # Kubernetes requests what is the limit where nothing is requested.
     requested = resources.request("memory") or limit or own
@@ -78,7 +81,7 @@ def memory(domain: Domain, guest: Guest) -> Memory:
             "with dedicatedCpuPlacement the pod's limits are its requests",
             "leave it out",
         )
-    beside = overhead(domain, guest)
+    beside = overhead(spec, guest)
     guests = _guests(requested, own, in_pages=in_pages, locked=locked)
     parts = guests if resources.overcommitGuestOverhead else (*guests, *beside)
     bytes_beside = sum(part.size for part in beside)
@@ -94,9 +97,9 @@ def memory(domain: Domain, guest: Guest) -> Memory:
     )
 
 
-def overhead(domain: Domain, guest: Guest) -> tuple[Part, ...]:
+def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
     """What there is beside the guest's memory."""
-    devices, technology = domain.devices, guest.confidentiality
+    domain, devices, technology = spec.domain, spec.domain.devices, guest.confidentiality
     shares_buffers = technology is not None and technology.shares_buffers
     limited = guest.has_own_cpus or "memory" in domain.resources.limits
     reserved = domain.memory.reservedOverhead
@@ -107,8 +110,10 @@ def overhead(domain: Domain, guest: Guest) -> tuple[Part, ...]:
         Part(_VCPU * guest.vcpus, f"{guest.vcpus} vCPU{'s' if guest.vcpus > 1 else ''}"),
         Part(_IO_THREAD, "QEMU's I/O thread"),
         Part(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
-        Part(_PASST * len(devices.connected), "passt, the guest's network"),
+        Part(_PASST * sum(card.method != "sriov" for card in devices.connected), "passt, the guest's network"),
+        Part(_VIRTIOFSD * len(devices.filesystems), "virtiofsd, for the volumes that the guest mounts"),
         Part(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
+        *(Part(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(spec)),
         Part(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
         Part(
             _VFIO if devices.entries else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
@@ -118,6 +123,12 @@ def overhead(domain: Domain, guest: Guest) -> tuple[Part, ...]:
         Part((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
     ]
     return tuple(part for part in parts if part.size)
+
+
+def _of_agent(spec: Spec) -> list[str]:
+    """The probes that take a process in the container, for as long as each question does."""
+    probes = {"livenessProbe": spec.livenessProbe, "readinessProbe": spec.readinessProbe}
+    return [name for name, probe in probes.items() if probe is not None and probe.knocks is None]
 
 
 def is_locked(devices: Devices, guest: Guest) -> bool:

@@ -1,19 +1,24 @@
 """The objects that run a VM, as Kubernetes' API takes them."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from launcher import paths
 from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
-from launcher.pod.lifecycle import grace, readiness_probe, restart_policy
+from launcher.pod.datavolumes import data_volumes
+from launcher.pod.documents import documents
+from launcher.pod.lifecycle import grace, restart_policy
 from launcher.pod.memory import Memory, memory
-from launcher.pod.plain import literal
+from launcher.pod.plain import literal, plain
+from launcher.pod.probes import probes
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
 from launcher.pod.volumes import (
     config_map,
+    has_token,
     keeps_state,
     mounts,
     pod_volumes,
@@ -36,20 +41,29 @@ _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
 Object = dict[str, Any]
 
 
-def objects(given: Given, *, image: str, block: frozenset[str], node_devices: str) -> tuple[Object, ...]:
-    """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, and the Pod.
+def objects(
+    given: Given, *, image: str, block: frozenset[str], node_devices: str, start: bool = False, imports: bool = True
+) -> tuple[Object, ...]:
+    """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
+    its templates, with `imports`, and the Pod.
 
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
-    resources that are /dev/kvm and the like. UserError, by the manifest's path, for what no pod can be.
+    resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. UserError, by the
+    manifest's path, for what no pod can be.
     """
     vm = given.instance.metadata
     claims = [_state(given, vm)] if keeps_state(given.instance.spec) else []
-    return (_manifest(given, vm), *claims, _pod(given, image=image, block=block, node_devices=node_devices))
+    volumes = data_volumes(given) if imports else ()
+    restart = restart_policy(given.manifest, start=start)
+    pod = _pod(given, restart, image=image, block=block | given.block, node_devices=node_devices)
+    return (_manifest(given, vm), *claims, *volumes, pod)
 
 
 def _manifest(given: Given, vm: Metadata) -> Object:
-    """The manifest as it was given, byte for byte. It can't be changed, as the pod that was made of it can't."""
-    size = len(given.text.encode())
+    """The manifest as it was given: byte for byte where the file has nothing else in it. It can't be changed, as the
+    pod that was made of it can't."""
+    text = given.text if given.text is not None else documents(map(_without_dumped, given.documents))
+    size = len(text.encode())
     if size > _LARGEST_DATA:
         raise UserError(
             "the manifest",
@@ -63,8 +77,17 @@ def _manifest(given: Given, vm: Metadata) -> Object:
         "kind": "ConfigMap",
         "metadata": metadata,
         "immutable": True,
-        "data": {file: given.text},
+        "data": {file: text},
     }
+
+
+def _without_dumped(document: Mapping[str, Any]) -> Object:
+    """An object without what a cluster's dump adds to it, which nobody reads."""
+    kept = {name: value for name, value in document.items() if name != "status"}
+    if isinstance(metadata := kept.get("metadata"), dict):
+        kept["metadata"] = {name: value for name, value in metadata.items() if name != "managedFields"}
+    found: Object = plain(kept, "the manifest")
+    return found
 
 
 def _state(given: Given, vm: Metadata) -> Object:
@@ -88,14 +111,14 @@ def _state(given: Given, vm: Metadata) -> Object:
     }
 
 
-def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) -> Object:
+def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_devices: str) -> Object:
     vmi = given.instance
     vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
-    needed = memory(spec.domain, guest)
+    needed = memory(spec, guest)
     mounted = mounts(spec, guest, vm.name, block)
     devices = volume_devices(mounted)
     metadata = _metadata(vm.name, given, vm)
-    metadata["annotations"] = {**annotations(vm), MEMORY: explained(needed)}
+    metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
     container: Object = {
         "name": _CONTAINER,
         "image": image,
@@ -105,24 +128,23 @@ def _pod(given: Given, *, image: str, block: frozenset[str], node_devices: str) 
             {"name": name, "value": paths.LIBVIRT_ROOT}
             for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
         ],
-        "readinessProbe": readiness_probe(),
+        **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
         "securityContext": container_security(spec, guest, block),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": volume_mounts(mounted),
         **({"volumeDevices": devices} if devices else {}),
     }
-    account = service_account(spec.volumes)
     fields = {
         **passed_on(spec, vmi.hostname),
-        "automountServiceAccountToken": account is not None,
+        "automountServiceAccountToken": has_token(spec.volumes),
         "containers": [container],
         "enableServiceLinks": False,
         "imagePullSecrets": pull_secrets(spec.volumes, spec.domain.firmware.kernelBoot),
         "resourceClaims": resource_claims(spec),
-        "restartPolicy": restart_policy(given.manifest),
+        "restartPolicy": restart,
         "securityContext": pod_security(spec, guest, block),
-        "serviceAccountName": account,
+        "serviceAccountName": service_account(spec),
         "terminationGracePeriodSeconds": grace(spec),
         "volumes": pod_volumes(mounted),
     }

@@ -12,6 +12,7 @@ from launcher.guest import Guest
 from launcher.manifest.devices import Devices
 from launcher.manifest.memory import Resources
 from launcher.manifest.spec import Spec
+from launcher.network.multus import second_networks
 from launcher.pod.memory import Memory
 from launcher.quantity import parse_amount, written
 from pci.resource import NodeDevice
@@ -38,7 +39,7 @@ def container_resources(spec: Spec, guest: Guest, needed: Memory, node_devices: 
     if needed.hugepages:
         name = f"hugepages-{written(needed.page)}"
         requests[name] = limits[name] = written(needed.hugepages)
-    for name, number in _devices(devices, guest, node_devices).items():
+    for name, number in _devices(spec, guest, node_devices).items():
         requests[name] = limits[name] = str(number)
     _add_others(resources, requests, limits)
     claims = _claims(devices)
@@ -69,8 +70,9 @@ def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, 
     return {"cpu": chosen.text}, {"cpu": limit.text} if limit is not None else {}
 
 
-def _devices(devices: Devices, guest: Guest, node_devices: str) -> dict[str, int]:
+def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
     """How many units of each resource: one for each entry of gpus and hostDevices, and the node's own devices."""
+    devices = spec.domain.devices
     units: dict[str, int] = {}
     for kind, entries in (("gpus", devices.gpus), ("hostDevices", devices.hostDevices)):
         for index, entry in enumerate(entries):
@@ -83,15 +85,19 @@ def _devices(devices: Devices, guest: Guest, node_devices: str) -> dict[str, int
                     "expected a domain and a name, like nvidia.com/GH100_H100_PCIE",
                 )
             units[entry.deviceName] = units.get(entry.deviceName, 0) + 1
-    for node_device in _of_node(devices, guest):
+    for node_device in _of_node(spec, guest):
         units[node_device.resource(node_devices)] = 1
     return units
 
 
-def _of_node(devices: Devices, guest: Guest) -> list[NodeDevice]:
+def _of_node(spec: Spec, guest: Guest) -> list[NodeDevice]:
     """Devices of the node that any number of pods may have. passt needs none."""
+    devices = spec.domain.devices
     # Who allows QEMU's own CPU wants to run where no /dev/kvm is offered.
     needed = [] if guest.allows_emulation else [NodeDevice.KVM]
+    # Whether a CNI makes a tap, which QEMU opens by /dev/net/tun, is not known before the pod is.
+    if any(network.interface.method == "bridge" for network in second_networks(spec)):
+        needed.append(NodeDevice.TUN)
     if devices.autoattachVSOCK:
         needed.append(NodeDevice.VHOST_VSOCK)
     if guest.confidentiality is not None and guest.confidentiality.needs_dev_sev:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from launcher.manifest.spec import Metadata, Spec
+from launcher.network import multus
 from launcher.pod.plain import plain
 from program.errors import UserError
 
@@ -47,13 +48,20 @@ def labels(metadata: Metadata) -> dict[str, str]:
     return {**ours, **metadata.labels}
 
 
-def annotations(metadata: Metadata) -> dict[str, str]:
-    """The VM's."""
+def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:
+    """The VM's, and those that have Multus attach its networks."""
     annotations = {}
+    ours = multus.annotations(spec)
     for name, value in metadata.annotations.given.items():
         if value is None or name == _KUBECTLS:
             continue
         if not (isinstance(name, str) and isinstance(value, str)):
             raise UserError("metadata.annotations", f"{name!r} is {value!r}", "expected text, write it in quotes")
+        if name in ours:
+            raise UserError(
+                "metadata.annotations",
+                f"{name} is made of spec.networks, which has multus",
+                "leave one of them out",
+            )
         annotations[name] = value
-    return annotations
+    return {**annotations, **ours}

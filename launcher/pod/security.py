@@ -10,8 +10,8 @@ from typing import Any
 
 from launcher import paths
 from launcher.guest import Guest
-from launcher.manifest.interfaces import Interface
 from launcher.manifest.spec import Spec
+from launcher.network.attachments import PROTOCOLS, Passt, attached
 from launcher.pod.memory import is_locked
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
@@ -30,7 +30,7 @@ Object = dict[str, Any]
 def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
     """The pod's `securityContext`. `block`: the volumes whose claim is a block device."""
     root = bool(handover(spec, guest, block))
-    sysctls = _sysctls(spec.domain.devices.connected)
+    sysctls = _sysctls(spec)
     return {
         "runAsUser": 0 if root else _QEMU,
         "runAsGroup": _QEMU,
@@ -44,7 +44,7 @@ def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
 def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
     """The container's `securityContext`."""
     added = _capabilities(spec, guest, block)
-    has_passt = bool(spec.domain.devices.connected)
+    has_passt = bool(attached(spec))
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
     return {
@@ -100,13 +100,14 @@ def _binds_memory(guest: Guest) -> bool:
     return guest.passes_numa_through or guest.topology != "none"
 
 
-def _sysctls(interfaces: tuple[Interface, ...]) -> dict[str, str]:
+def _sysctls(spec: Spec) -> dict[str, str]:
     """Of the pod's own network namespace; the kubelet counts them among the safe ones."""
-    if not interfaces:
+    cards = attached(spec)
+    if not cards:
         return {}
     sysctls = {"net.ipv4.ping_group_range": f"{_QEMU} {_QEMU}"}  # passt sends the guest's pings
-    # Without a list all ports are forwarded.
-    ports = [port.port for interface in interfaces for port in interface.ports]
-    if any(not interface.ports for interface in interfaces) or min(ports) < _FIRST_FREE_PORT:
+    by_passt = [card.to.forwards for card in cards if isinstance(card.to, Passt)]
+    ranges = [ports for forwards in by_passt for protocol in PROTOCOLS for ports in forwards.ranges(protocol)]
+    if any(start < _FIRST_FREE_PORT for start, _ in ranges):
         sysctls["net.ipv4.ip_unprivileged_port_start"] = "0"
     return dict(sorted(sysctls.items()))

@@ -13,6 +13,7 @@ from launcher.guest import Guest
 from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
+from launcher.network.multus import STATUS, second_networks
 from launcher.pod.plain import plain
 from launcher.quantity import written
 from program.errors import UserError
@@ -63,6 +64,12 @@ def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mo
     UserError, by the manifest's path, for what a pod cannot mount.
     """
     for volume in spec.volumes:
+        if volume.name in block & spec.shared:
+            raise UserError(
+                f"--block-volume {volume.name}",
+                "the guest mounts the volume by virtiofs",
+                "expected a claim with a file system, or its disk in devices.disks",
+            )
         if volume.name in block and volume.kind not in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
             raise UserError(
                 f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
@@ -109,10 +116,16 @@ def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list
     return [{"name": name} for name in dict.fromkeys(names) if name is not None]
 
 
-def service_account(volumes: tuple[Volume, ...]) -> str | None:
-    """Whose token the guest gets; the kubelet mounts it by itself, at launcher.paths.SERVICE_ACCOUNT."""
-    accounts = [volume.serviceAccount for volume in volumes]
-    return next((account.serviceAccountName for account in accounts if account is not None), None)
+def service_account(spec: Spec) -> str | None:
+    """Which one the pod has: the manifest's, or the one whose token the guest gets."""
+    accounts = [volume.serviceAccount for volume in spec.volumes]
+    named = (account.serviceAccountName for account in accounts if account is not None)
+    return spec.serviceAccountName or next(named, None)
+
+
+def has_token(volumes: tuple[Volume, ...]) -> bool:
+    """Whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
+    return any(volume.serviceAccount is not None for volume in volumes)
 
 
 def keeps_state(spec: Spec) -> bool:
@@ -137,12 +150,22 @@ def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
     kernel = spec.domain.firmware.kernelBoot
     manifest = PurePosixPath(paths.MANIFEST)
     yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map(vm)}}, str(manifest.parent), read_only=True)
+    if any(network.interface.method == "sriov" for network in second_networks(spec)):
+        status = PurePosixPath(paths.NETWORK_STATUS)
+        field = {"fieldPath": f"metadata.annotations['{STATUS}']"}
+        items = [{"path": status.name, "fieldRef": field}]
+        yield Mount(f"{_OURS}networks", {"downwardAPI": {"items": items}}, str(status.parent), read_only=True)
     yield _empty("run", paths.LIBVIRT_ROOT)
     yield _empty("private", paths.PRIVATE)
     yield _empty("sockets", str(PurePosixPath(paths.CONTROL_SOCKET).parent))
     yield _empty("tmp", "/tmp")  # noqa: S108 (the container's own)
     if kinds & {"containerDisk", "ephemeral", "cloudInitNoCloud", "cloudInitConfigDrive"}:
         yield _empty("ephemeral-disks", paths.EPHEMERAL)
+    for number, secret in enumerate(dict.fromkeys(credential.secret for credential in spec.accessCredentials)):
+        source = {"secret": {"secretName": secret}}
+        yield Mount(f"{_OURS}credentials-{number}", source, paths.credentials(secret), read_only=True)
+    if spec.shared:
+        yield _empty("virtiofs", paths.VIRTIOFS)
     if "emptyDisk" in kinds:
         yield _empty("empty-disks", paths.EMPTY_DISKS)
     if "containerDisk" in kinds:
@@ -189,8 +212,8 @@ def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator
                 yield from _cloud_init(volume.name, cloud_init)
             case "configMap" | "secret" | "downwardAPI" | "sysprep":
                 yield _files(volume, index)
-            case "emptyDisk" | "serviceAccount":
-                pass  # made in an empty volume; mounted by the kubelet
+            case "emptyDisk" | "serviceAccount" | "containerPath":
+                pass  # made in an empty volume; mounted by the kubelet, or by a webhook
 
 
 def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:

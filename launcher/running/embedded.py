@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher import paths
+from launcher.running.passt import look_here_first
 from program.errors import ProgramError, Refusal, UserError
 
 #: A pod has one VM, so it has one root.
@@ -139,6 +140,7 @@ def prepared(root: Path) -> Iterator[None]:
         if os.getuid() != 0:
             # Libvirt has its places in a user's home, besides; and a container's user often has none.
             os.environ["HOME"] = str(root)
+        look_here_first(root)
         yield
     finally:
         os.close(place)

@@ -19,6 +19,10 @@ class Ending(Enum):
         14,
         "the connection to libvirt is lost; what becomes of the guest is for that libvirt to say",
     )
+    FILES_LOST = (
+        15,
+        "virtiofsd was killed or has crashed, and the guest has lost the volume that the lines above name",
+    )
 
     def __init__(self, code: int, words: str) -> None:
         self.code = code

@@ -3,7 +3,7 @@
 import json
 import logging
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
@@ -18,10 +18,12 @@ from launcher.running.vm import VM
 from launcher.versions import Version, newer_elements, numbered, refuse_newer
 from pci.address import PCIAddress
 from program.errors import Refusal
+from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
+_AGENT = 5  # seconds for the guest's agent to answer
 _NO_CURE = "docs/troubleshooting.md says more of libvirt's refusals"
 _REACHABLE = "expected a libvirt there, leave --connect out for the one in the launcher"
 _USER_ALIAS = "ua-"  # what every name begins with that libvirt has not made up
@@ -178,6 +180,61 @@ def runs(domain: Any) -> bool:
         return bool(domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING)
     except libvirt.libvirtError:
         return False
+
+
+def ask_agent(domain: Any, command: str, seconds: int) -> str:
+    """What the guest's agent answers to that, in its protocol (launcher.running.agent).
+
+    Libvirt first makes sure that the agent listens, so it takes twice those seconds at most. Refusal where there is no
+    agent, where it does not answer, or where it refuses.
+    """
+    with _agent_asked():
+        return str(libvirt_qemu.qemuAgentCommand(domain, command, seconds, 0))
+
+
+def set_keys(domain: Any, user: str, keys: Sequence[str]) -> None:
+    """Have the guest's agent make these all of a user's ssh keys. Refusal as ask_agent()."""
+    with _agent_asked(f"the ssh keys of {user!r}"):
+        domain.authorizedSSHKeysSet(user, list(keys), 0)
+
+
+def set_password(domain: Any, user: str, password: str) -> None:
+    """Have the guest's agent set a user's password. Refusal as ask_agent()."""
+    with _agent_asked(f"the password of {user!r}"):
+        domain.setUserPassword(user, password, 0)
+
+
+@contextmanager
+def agent_told(domain: Any, told: Callable[[bool], object]) -> Iterator[None]:
+    """Within, `told` hears in libvirt's thread when the guest's agent connects, and when it is gone."""
+
+    def tell(connection: Any, domain: Any, state: int, reason: int, opaque: object) -> None:
+        told(state == libvirt.VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED)
+
+    connection = domain.connect()
+    with suppress(libvirt.libvirtError):  # older than 5.10: each call has libvirt's own deadline then
+        domain.agentSetResponseTimeout(_AGENT, 0)
+    with asked("tell of the guest's agent"):
+        callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_AGENT_LIFECYCLE, tell, None)
+    try:
+        yield
+    finally:
+        with suppress(libvirt.libvirtError):
+            connection.domainEventDeregisterAny(callback)
+
+
+@contextmanager
+def _agent_asked(what: str = "") -> Iterator[None]:
+    """What libvirt or the agent refuses within is a Refusal; `what` is what the agent was to set."""
+    try:
+        yield
+    except libvirt.libvirtError as error:
+        if error.get_error_code() == libvirt.VIR_ERR_AGENT_UNRESPONSIVE:
+            fix = "install qemu-guest-agent in the guest and start it, or wait until it has started"
+        else:
+            fix = "its log in the guest may say more"
+        words = f"cannot set {what}: {error}" if what else str(error)
+        raise Refusal("the guest's agent", one_line(words), fix) from error
 
 
 def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:

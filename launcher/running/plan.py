@@ -16,7 +16,9 @@ from typing import Any
 
 from launcher.running.grace import HEADER
 from launcher.running.vm import Identity
+from launcher.storage.credentials import ByAgent
 from launcher.storage.made import Need
+from launcher.storage.shares import Share
 from program.errors import Refusal
 
 
@@ -29,6 +31,8 @@ class Plan:
     `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
     the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
     `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
+    `credentials` are for the guest's agent, and `shares` for virtiofsd to serve.
+    `passt` is the program that libvirt is to call for passt, as text; None where the guest has no network.
     """
 
     identity: Identity
@@ -43,6 +47,9 @@ class Plan:
     grace: float
     paused: bool = False
     control: Path | None = None
+    credentials: tuple[ByAgent, ...] = ()
+    shares: tuple[Share, ...] = ()
+    passt: str | None = None
 
 
 class Planner:

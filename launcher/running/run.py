@@ -10,13 +10,15 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
-from launcher.running import guest
+from launcher.running import credentials, guest, virtiofs
 from launcher.running.embedded import has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
 from launcher.running.limits import let_lock
+from launcher.running.passt import called_for_passt
 from launcher.running.plan import Plan
 from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
@@ -87,7 +89,8 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None], ahead: Ahead |
     let_lock(plan.locked)  # as the planner did (launcher.starting.here), in a process that has ended
     with ahead.root or _root(plan), served:
         try:
-            with _files(plan) as ready:
+            lost = partial(vm.events.put, Ending.FILES_LOST)
+            with _files(plan) as ready, virtiofs.served(plan.shares, lost):
                 return _live(plan, vm, ready, ahead)
         finally:
             vm.becomes(Phase.ENDED)
@@ -97,7 +100,7 @@ def tidy(plan: Plan) -> None:
     """What run() would have taken away, had its process not been killed."""
     with _root(plan):
         with _files(plan):
-            pass
+            virtiofs.forget(plan.shares)
         if root_of(plan.uri) is not None:
             with guest.connected(plan.uri, VM(plan.identity)) as connection:
                 guest.forget(connection, plan.domain, plan.xml)
@@ -115,6 +118,7 @@ def _files(plan: Plan) -> Iterator[Ready]:
     root = root_of(plan.uri)
     with (
         made(plan.needs),
+        called_for_passt(root, plan.passt) if root is not None and plan.passt is not None else nullcontext(),
         socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
         repeated(root, plan.domain) if root is not None else nullcontext(),
         readiness(root) if root is not None else nullcontext(_nobody_asks) as ready,
@@ -164,7 +168,7 @@ class _Session:
             if self._left.is_set():
                 return
             refuse_links(plan.needs)
-            with guest.defined(connection, plan.xml, vm) as domain:
+            with guest.defined(connection, plan.xml, vm) as domain, credentials.kept(domain, plan.credentials):
                 vm.events.put(Defined(domain))
                 self._left.wait()
                 if self._ends:
@@ -250,6 +254,10 @@ def _stay(domain: Any, plan: Plan, vm: VM, ready: Ready) -> Ending:
         _log.info("%s", line)
     while True:
         match vm.events.get():
+            case Ending.FILES_LOST if plan.acpi:  # its disks are still there, and have what it has not written yet
+                vm.becomes(Phase.STOPPING)
+                _stop(domain, vm, plan.grace, ready)
+                return Ending.FILES_LOST
             case Ending() as ending:
                 return ending
             case StopRequested() as stop:
@@ -280,6 +288,8 @@ def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:
         match event:
             case Ending.POWERED_OFF | Ending.REBOOTED:
                 return Ending.ON_REQUEST
+            case Ending.FILES_LOST:
+                pass  # it shuts down already
             case Ending() as ending:
                 return ending
             case StopRequested.KILL:

@@ -1,6 +1,6 @@
 """This pod, as the place of a start: `run`, and `check` by hand. What speaks against it is found before it is tried."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -16,9 +16,10 @@ from launcher.checks.programs import missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
 from launcher.checks.volumes import volumes
 from launcher.cpus.host import cpuset_of_pod
-from launcher.facts import Facts
+from launcher.facts import Facts, PodInterface
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
+from launcher.network.reading import read_pod_interfaces
 from launcher.pod.memory import overhead
 from launcher.running.embedded import has_qemu_here, is_embedded
 from launcher.running.limits import let_lock, open_files
@@ -26,7 +27,12 @@ from launcher.starting.pod import Pod, address_bits_in
 from launcher.starting.start import Start
 from launcher.storage.needs import Needs, needs_of
 from launcher.storage.volumes import facts_of_volumes
+from program.errors import UserError
 from program.finding import Finding
+from program.problem import Severity
+
+#: Seconds for the kubelet to write what Multus says of the pod into its file: it does when it next hears of the pod.
+_NETWORK_STATUS_WITHIN = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,21 +48,31 @@ class Here:
     guest_runs: bool = False
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
-        """What the pod's volumes say, and whether there is KVM, which is found out by opening it."""
+        """What the pod's volumes say, what Multus has attached to it, and whether there is KVM, which is found out by
+        opening it."""
+        is_here = has_qemu_here(self.uri)
+        networks, findings = self._networks(spec) if is_here else (None, ())
         facts = replace(
             facts_of_volumes(spec, self.root, _sysfs_of(pod)),
             kvm=not self.emulation,
-            address_bits=address_bits_in(pod) if has_qemu_here(self.uri) else None,
+            address_bits=address_bits_in(pod) if is_here else None,
+            pod_interfaces=networks,
         )
         if self.dev is None or self.emulation or not is_embedded(self.uri):
-            return facts, ()
+            return facts, findings
         device = self.dev / "kvm"
         outcome = opened(device)
         finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation)
-        return replace(facts, kvm=outcome is None), () if finding is None else (finding,)
+        return replace(facts, kvm=outcome is None), findings if finding is None else (*findings, finding)
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
         return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None
+
+    def _networks(self, spec: Spec) -> tuple[Mapping[str, PodInterface], tuple[Finding, ...]]:
+        try:
+            return read_pod_interfaces(spec, self.root, _NETWORK_STATUS_WITHIN), ()
+        except UserError as wrong:
+            return {}, (Finding(Severity.ERROR, wrong.problem),)
 
     def judged(self, start: Start) -> Start:
         """What is made on disk and locked for the guest, and all that stands in its way.
@@ -85,12 +101,12 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
         nodes = read_nodes(here.dev, start.cards, start.host)
         yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs)
     limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
-    beside = sum(part.size for part in overhead(spec.domain, guest))
+    beside = sum(part.size for part in overhead(spec, guest))
     for finding in (
         None if here.guest_runs else memlock(start.locked, let_lock(start.locked)),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
         cpus(guest, limits.cpus),
-        ports(spec.domain.devices.connected, _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
+        ports(start.network_cards, _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):
         if finding is not None:
             yield finding

@@ -3,17 +3,18 @@
 Where a stage refuses, those that need nothing of it go on, so that a user hears of everything at once.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from launcher.checks.seats import misplaced, of_bars
+from launcher.checks.tuning import not_tuned, reached_elsewhere
 from launcher.checks.variables import of_left_over
-from launcher.claims import LeftOver, claim
+from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
 from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import pinning
-from launcher.devices.devices import guest_devices
+from launcher.devices.devices import GuestDevices, guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
 from launcher.guest import Guest
@@ -23,7 +24,10 @@ from launcher.guest_pci.hole import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest.guest import guest_of
+from launcher.manifest.hostdevices import ResourceClaim
 from launcher.manifest.spec import Spec, VirtualMachineInstance
+from launcher.network.attachments import Attached
+from launcher.network.multus import virtual_function
 from launcher.starting.pod import Pod, allocated_in, host_in, processors_in
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
 from pci.host import Host
@@ -61,6 +65,7 @@ class Start:
     pinning: Pinning | None
     layout: Layout | None
     hole: Hole | None
+    network_cards: tuple[Attached, ...]
     xml: str | None
     newer: tuple[Newer, ...]
     needs: "tuple[Need, ...]" = ()
@@ -110,7 +115,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     facts, findings = around.facts(vmi.spec, guest, pod)
     host = tried(partial(host_in, vmi.spec.domain.devices.entries, pod), refused)
     sees_host = not refused
-    cards, left_over, are_all = _cards(vmi, pod, host, refused)
+    cards, left_over, are_all = _cards(vmi, pod, host, facts, refused)
     facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
     placed = tried(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
     facts, pinned = placed or (facts, None)
@@ -135,10 +140,11 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         pinning=pinned,
         layout=layout,
         hole=hole,
+        network_cards=devices.network_cards if devices is not None else (),
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
         refused=tuple(refused),
-        findings=(*of_left_over(left_over), *findings),
+        findings=(*of_left_over(left_over), *_of_network(vmi.spec, devices), *findings),
     )
     return around.judged(start)
 
@@ -153,16 +159,29 @@ def tried(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
 
 
 def _cards(
-    vmi: VirtualMachineInstance, pod: Pod, host: Host | None, refused: list[ProgramError]
+    vmi: VirtualMachineInstance, pod: Pod, host: Host | None, facts: Facts, refused: list[ProgramError]
 ) -> tuple[tuple[Card, ...], tuple[LeftOver, ...], bool]:
     """What the guest gets; what nobody does; and whether the first is all that the manifest asks for."""
     entries, claims = vmi.spec.domain.devices.entries, vmi.spec.resourceClaims
-    given = [tried(partial(allocated_in, claims, pod, entry), refused) for entry in entries]
-    allocated = {request: device for each in given if each is not None for request, device in each.items()}
+    given = [tried(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
+    allocated = {wants: device for each in given if each is not None for wants, device in each.items()}
     claimed = claim(entries, pod.environ, host, allocated)
     refused += claimed.unmet.values()
     cards = whole_cards(claimed.claims, claimed.left_over, host, vmi.metadata.annotations.companions)
     return cards, not_passed_on(claimed.left_over, cards), not claimed.unmet and None not in given
+
+
+def _allocated(claims: tuple[ResourceClaim, ...], pod: Pod, facts: Facts, entry: Entry) -> Mapping[Allocated, DeviceID]:
+    """What was given to this entry by another than a device plugin; empty for one that asks a device plugin."""
+    if isinstance(entry.wants, VirtualFunctionOf):
+        return {entry.wants: virtual_function(entry.wants, facts.pod_interfaces)}
+    return dict(allocated_in(claims, pod, entry).items())
+
+
+def _of_network(spec: Spec, devices: GuestDevices | None) -> Iterator[Finding]:
+    yield from not_tuned(spec.domain.devices)
+    if devices is not None:
+        yield from reached_elsewhere(devices.network_cards)
 
 
 def _pinned(guest: Guest, pod: Pod, around: Surroundings, facts: Facts) -> tuple[Facts, Pinning | None]:

@@ -6,7 +6,7 @@ the instance type are not written: the manifest's are ignored and refused.
 
 import base64
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from launcher.domain import domain_uuid
 from launcher.manifest.spec import VirtualMachineInstance
@@ -23,19 +23,24 @@ _USER_KEYS, _NETWORK_KEYS = ("userdata", "userData"), ("networkdata", "networkDa
 Secrets = Callable[[], Mapping[str, bytes]]
 
 
-def no_cloud(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets) -> ISO:
-    """`secrets` reads what is mounted for the volume; Refusal where that lacks the key."""
-    metadata = {"instance-id": str(domain_uuid(vmi)), "local-hostname": vmi.hostname}
+def no_cloud(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys: Sequence[str] = ()) -> ISO:
+    """`secrets` reads what is mounted for the volume; Refusal where that lacks the key. `keys` are ssh's, for the
+    guest's default user."""
+    metadata: dict[str, object] = {"instance-id": str(domain_uuid(vmi)), "local-hostname": vmi.hostname}
+    if keys:
+        metadata["public-keys"] = _numbered(keys)
     user, network = _data(volume.name, volume.cloudInitNoCloud, secrets)
     # user-data is there in any case: without it cloud-init finds no seed.
     files = {"meta-data": _json(metadata), "user-data": user or b""}
     return ISO(NO_CLOUD_LABEL, files if network is None else {**files, "network-config": network})
 
 
-def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets) -> ISO:
+def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys: Sequence[str] = ()) -> ISO:
     """As no_cloud()."""
     name = f"{vmi.metadata.name}.{vmi.metadata.namespace}"
-    metadata = {"instance_id": name, "hostname": vmi.hostname, "uuid": str(domain_uuid(vmi))}
+    metadata: dict[str, object] = {"instance_id": name, "hostname": vmi.hostname, "uuid": str(domain_uuid(vmi))}
+    if keys:
+        metadata["public_keys"] = _numbered(keys)
     user, network = _data(volume.name, volume.cloudInitConfigDrive, secrets)
     files = {"meta_data.json": _json(metadata), "user_data": user or b""}
     if network is not None:
@@ -74,5 +79,10 @@ def _secret(volume: str, name: str, keys: tuple[str, ...], mounted: Mapping[str,
     )
 
 
-def _json(value: Mapping[str, str]) -> bytes:
+def _numbered(keys: Sequence[str]) -> dict[str, str]:
+    """By number, as KubeVirt has them; but one each, where a file has several: cloud-init takes each text for one."""
+    return {str(number): key for number, key in enumerate(keys)}
+
+
+def _json(value: Mapping[str, object]) -> bytes:
     return json.dumps(value, separators=(",", ":")).encode()

@@ -6,7 +6,7 @@ docs/decisions/0024.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Literal, NamedTuple
 
 from launcher import paths
@@ -15,11 +15,13 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
 from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
+from launcher.storage.credentials import ByAgent, keys_in
 from launcher.storage.iso import ISO
 from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay
 from launcher.storage.mounted import mounted_files
 from launcher.storage.persistent import claimed_disk, host_disk
 from launcher.storage.qcow2 import refuse_unfit
+from launcher.storage.shares import Share
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
@@ -57,6 +59,9 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
 def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, root: Path) -> tuple[Need, ...]:
     name, namespace, vm = volume.name, vmi.metadata.namespace, vmi.metadata.name
     place = partial(paths.below, root)
+    if name in vmi.spec.shared:
+        _refuse_unshared(volume, facts, root)
+        return ()
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
             return claimed_disk(name, facts, root)
@@ -76,10 +81,10 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "hostDisk":
             return host_disk(volume, root)
         case "cloudInitNoCloud":
-            seed = no_cloud(vmi, volume, partial(_mounted, "secret", name, root))
+            seed = no_cloud(vmi, volume, partial(_mounted, "secret", name, root), _keys(vmi, "noCloud", root))
             return (Medium(place(paths.cloud_init_iso("noCloud", namespace, vm)), seed),)
         case "cloudInitConfigDrive":
-            drive = config_drive(vmi, volume, partial(_mounted, "secret", name, root))
+            drive = config_drive(vmi, volume, partial(_mounted, "secret", name, root), _keys(vmi, "configDrive", root))
             return (Medium(place(paths.cloud_init_iso("configdrive", namespace, vm)), drive),)
         case "serviceAccount":
             token = mounted_files(name, place(paths.SERVICE_ACCOUNT))
@@ -97,6 +102,93 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "downwardAPI":
             assert volume.downwardAPI is not None, "it is the volume's kind"
             return (_labelled("downwardapi", name, volume.downwardAPI.volumeLabel, root),)
+        case "containerPath":
+            raise AssertionError("it is shared, or the manifest is refused")
+
+
+def shares_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[Share, ...]:
+    """What virtiofsd serves to the guest, in the order of the file systems."""
+    volumes = {volume.name: volume for volume in vmi.spec.volumes}
+    return tuple(
+        Share(
+            name=filesystem.name,
+            directory=paths.below(root, _directory(volumes[filesystem.name])),
+            socket=paths.below(root, paths.virtiofs_socket(filesystem.name)),
+            read_only=_is_read_only(volumes[filesystem.name]),
+        )
+        for filesystem in vmi.spec.domain.devices.filesystems
+    )
+
+
+def _directory(volume: Volume) -> str:
+    """Where the pod has a volume that is shared."""
+    match volume.kind:
+        case "containerPath":
+            assert volume.containerPath is not None, "it is the volume's kind"
+            return volume.containerPath.path
+        case "serviceAccount":
+            return paths.SERVICE_ACCOUNT
+        case "configMap":
+            return paths.mounted("config-map", volume.name)
+        case "secret":
+            return paths.mounted("secret", volume.name)
+        case "downwardAPI":
+            return paths.mounted("downwardapi", volume.name)
+        case _:
+            return str(PurePosixPath(paths.disk_image(volume.name)).parent)
+
+
+def _is_read_only(volume: Volume) -> bool:
+    """Whether the guest may write there; what is Kubernetes' own, nobody may."""
+    if (claim := volume.persistentVolumeClaim) is not None:
+        return claim.readOnly
+    if volume.containerPath is not None:
+        return volume.containerPath.readOnly
+    return volume.dataVolume is None
+
+
+def _refuse_unshared(volume: Volume, facts: Facts, root: Path) -> None:
+    """Refuse a volume that is no directory, or that is not what the manifest takes it for."""
+    whose = f"the volume {volume.name!r}"
+    if volume.name in facts.block:
+        raise Refusal(whose, "its claim is a block device", "expected volumeMode: Filesystem, for virtiofs")
+    directory = paths.below(root, _directory(volume))
+    try:
+        real = directory.resolve(strict=True)
+        is_directory = real.is_dir()
+    except OSError as error:
+        raise Refusal(
+            whose, f"cannot be read: {error.strerror}", f"expected the pod to mount it at {directory}"
+        ) from error
+    if not is_directory:
+        raise Refusal(whose, f"{directory} is no directory", "expected one, for virtiofs")
+    # A link on the way, in a volume, may lead anywhere.
+    inside = Path("/", real.relative_to(root)) if real.is_relative_to(root := root.resolve()) else real
+    if volume.kind == "containerPath" and paths.is_own(inside):
+        raise Refusal(whose, f"{directory} leads to {real}, which is the launcher's own", "take the link away")
+
+
+def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[ByAgent, ...]:
+    """The credentials that are the guest agent's to apply; they are read when it has started."""
+    found = []
+    for credential in vmi.spec.accessCredentials:
+        users: tuple[str, ...] = ()
+        if (key := credential.sshPublicKey) is not None:
+            if key.propagationMethod.qemuGuestAgent is None:
+                continue
+            users = key.propagationMethod.qemuGuestAgent.users
+        found.append(ByAgent(credential.secret, paths.below(root, paths.credentials(credential.secret)), users))
+    return tuple(found)
+
+
+def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"], root: Path) -> tuple[str, ...]:
+    """The ssh keys that cloud-init gets by this method."""
+    found: list[str] = []
+    for credential in vmi.spec.accessCredentials:
+        key = credential.sshPublicKey
+        if key is not None and getattr(key.propagationMethod, method) is not None:
+            found += keys_in(mounted_files(credential.secret, paths.below(root, paths.credentials(credential.secret))))
+    return tuple(found)
 
 
 def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:

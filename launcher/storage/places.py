@@ -17,7 +17,7 @@ from program.errors import Refusal
 Fill = Callable[[Path], None]
 
 _UNFINISHED = ".unfinished-"
-_CURES = {
+_FIXES = {
     **dict.fromkeys((ENOSPC, EDQUOT, EFBIG), "make room in its volume, or raise the volume's size or sizeLimit"),
     **dict.fromkeys((EROFS, EACCES, EPERM), "expected a volume that this process can write, as an emptyDir is"),
     **dict.fromkeys((EEXIST, EISDIR, ENOTDIR, ENOTEMPTY), "something else is in the way there; take it away"),
@@ -137,9 +137,9 @@ def _unfinished(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def _made(path: Path) -> Iterator[None]:
-    """What the file system refuses within is a Refusal that names the place and what mends it."""
+    """What the file system refuses within is a Refusal that names the place, and has the fix."""
     try:
         yield
     except OSError as error:
-        cure = _CURES.get(error.errno or 0, "the pod's volumes and the node's log say more")
-        raise Refusal(path, f"cannot be made: {error.strerror}", cure) from error
+        fix = _FIXES.get(error.errno or 0, "the pod's volumes and the node's log say more")
+        raise Refusal(path, f"cannot be made: {error.strerror}", fix) from error

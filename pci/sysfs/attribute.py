@@ -1,11 +1,15 @@
 """One attribute of sysfs at a time: a file's line, a link's target, a directory's names.
 
 What exists and cannot be read raises Unreadable, which has its path.
+
+A driver answers for a file, and may never do so: who cannot wait reads in a process of its own (pci.sysfs.asking). The
+kernel answers by itself for links and directories.
 """
 
 import errno
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from pci.host import Fault
@@ -13,30 +17,67 @@ from pci.host import Fault
 #: What sysfs gives for one attribute at most. The limit keeps a broken tree from filling memory.
 _PAGE = 4096
 
+#: Errors of whoever reads, which say nothing of what is read; and what to do about each.
+SHORTAGES = {
+    errno.EMFILE: "raise the limit of open files (ulimit -n)",
+    errno.ENFILE: "raise the sysctl fs.file-max, or end what has so many files open",
+    errno.ENOMEM: "free memory of the node, or raise the container's limit",
+}
+#: The same of a directory, which the kernel lists by itself: that it cannot is no word of a device's driver.
+NO_LISTS = {**SHORTAGES, errno.EIO: "the kernel's log may say why"}
+
 
 class Unreadable(Exception):
     """One attribute could not be read; carries its path below the sysfs root."""
 
     def __init__(self, path: str, wrong: str) -> None:
-        super().__init__(f"{path}: {wrong}")
+        super().__init__(path, wrong)
         self.fault = Fault(path, wrong)
+
+    def __str__(self) -> str:
+        return str(self.fault)
+
+
+class Silent(Unreadable):
+    """The kernel did not answer a read in time."""
+
+    WRONG = "the kernel did not answer"
+
+    def __init__(self, path: str) -> None:
+        super().__init__(path, self.WRONG)
+        self.args = (path,)  # of which another process makes it again
+
+
+class CannotLook(Unreadable):
+    """Nothing is to be learnt from this tree now, and whoever has looked before keeps what was seen then; `fix` says
+    what to do."""
+
+    def __init__(self, path: str, wrong: str, fix: str) -> None:
+        super().__init__(path, wrong)
+        self.args = (path, wrong, fix)
+        self.fix = fix
+
+
+def content(sys: Path, path: str, most: int = _PAGE) -> bytes:
+    """Read at most so many bytes of a file; OSError where there is none, or it cannot be read."""
+    # A file object costs three times what the read does, and a node has thousands.
+    descriptor = os.open(f"{sys}/{path}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, most)
+    finally:
+        os.close(descriptor)
 
 
 def text(sys: Path, path: str) -> str | None:
     """Read a file's text, without the blanks around it. Return None if there is no such file."""
     try:
-        # A file object costs three times what the read does, and a node has thousands.
-        descriptor = os.open(f"{sys}/{path}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(descriptor, _PAGE).decode("ascii").strip()
-        finally:
-            os.close(descriptor)
+        return content(sys, path).decode("ascii").strip()
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UnicodeDecodeError:
         raise Unreadable(path, "holds binary data; expected text") from None
     except OSError as error:
-        raise Unreadable(path, f"cannot be read: {error.strerror}") from None
+        raise unreadable(path, error) from None
 
 
 def link(sys: Path, path: str) -> str | None:
@@ -46,8 +87,9 @@ def link(sys: Path, path: str) -> str | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        wrong = "expected a link" if error.errno == errno.EINVAL else f"cannot be read: {error.strerror}"
-        raise Unreadable(path, wrong) from None
+        if error.errno == errno.EINVAL:
+            raise Unreadable(path, "expected a link") from None
+        raise unreadable(path, error) from None
 
 
 def link_name(sys: Path, path: str) -> str | None:
@@ -63,7 +105,7 @@ def names(sys: Path, directory: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise Unreadable(directory, f"cannot be read: {error.strerror}") from None
+        raise unreadable(directory, error, NO_LISTS) from None
 
 
 def number(sys: Path, path: str, pattern: str, expected: str) -> int | None:
@@ -74,3 +116,10 @@ def number(sys: Path, path: str, pattern: str, expected: str) -> int | None:
     if not re.fullmatch(pattern, digits, re.ASCII):
         raise Unreadable(path, f"holds {digits[:80]!r}; expected {expected}")
     return int(digits)
+
+
+def unreadable(path: str, error: OSError, of_all: Mapping[int, str] = SHORTAGES) -> Unreadable:
+    """Return what the error means: that this entry cannot be read; or, if it is one `of_all`, that nothing can."""
+    wrong = f"cannot be read: {error.strerror}"
+    fix = of_all.get(error.errno or 0)
+    return Unreadable(path, wrong) if fix is None else CannotLook(path, wrong, fix)

@@ -1,13 +1,18 @@
 """Reads whether a function still answers on the PCI bus."""
 
-import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.sysfs.attribute import Unreadable, text
+from pci.sysfs.attribute import CannotLook, Unreadable, content, text, unreadable
 from pci.sysfs.functions import DEVICES
 
 _ONES = b"\xff\xff\xff\xff"
+
+
+def off_the_bus(sys: Path, addresses: Iterable[PCIAddress]) -> frozenset[PCIAddress]:
+    """Return which of these functions fell off the bus; CannotLook if that cannot be told now."""
+    return frozenset(address for address in addresses if is_off_the_bus(sys, address))
 
 
 def is_off_the_bus(sys: Path, address: PCIAddress) -> bool:
@@ -15,16 +20,15 @@ def is_off_the_bus(sys: Path, address: PCIAddress) -> bool:
 
     A function that sleeps is not asked, since reading would wake it; nor is one whose files cannot be read.
     """
+    config = f"{DEVICES}/{address}/config"
     try:
         if text(sys, f"{DEVICES}/{address}/power_state") != "D0":
             return False
-    except Unreadable:
-        return False
-    try:
-        descriptor = os.open(sys / DEVICES / str(address) / "config", os.O_RDONLY | os.O_CLOEXEC)
         try:
-            return os.read(descriptor, len(_ONES)) == _ONES
-        finally:
-            os.close(descriptor)
-    except OSError:
+            return content(sys, config, len(_ONES)) == _ONES
+        except OSError as error:
+            raise unreadable(config, error) from None
+    except CannotLook:
+        raise
+    except Unreadable:
         return False

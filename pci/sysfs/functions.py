@@ -1,7 +1,8 @@
 """Reads a node's PCI functions, IOMMU groups and mediated devices.
 
 `read_host` returns a Host: every function that could be read, every IOMMU group, every mediated device, and a Fault for
-each entry that could not be read.
+each entry that could not be read. Where the functions or the groups cannot even be listed, it raises CannotLook: a node
+without GPUs is another thing than one that was not seen.
 
 The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci, sysfs-kernel-iommu_groups and
 sysfs-bus-vfio-mdev. `uevent` holds driver, class and IDs in one read (pci_uevent in drivers/pci/pci-driver.c), which
@@ -10,6 +11,7 @@ is what makes a node with a thousand functions readable in some ten milliseconds
 
 import os
 import re
+import stat
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +19,7 @@ from uuid import UUID
 
 from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
 from pci.host import Fault, Function, Host, MediatedDevice, OtherMember
-from pci.sysfs.attribute import Unreadable, link, link_name, names, number, text
+from pci.sysfs.attribute import NO_LISTS, CannotLook, Silent, Unreadable, link, link_name, names, number, text
 from pci.vendors import NVIDIA
 
 #: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
@@ -46,44 +48,77 @@ _UEVENT = re.compile(
 )
 
 
-class NotSysfs(Exception):
-    """The directory given as /sys has no PCI devices below it: what is `wrong` with it, and the `fix`."""
+_KERNELS_LOG = "the kernel's log may say why"
+
+
+class NotSysfs(CannotLook):
+    """The directory given as /sys has no PCI devices below it."""
 
     wrong = f"expected a sysfs tree, with {DEVICES} below it"
     fix = "name one with --sysfs"
 
     def __init__(self, sys: Path) -> None:
-        super().__init__(f"{sys}: {self.wrong}; {self.fix}")
+        super().__init__("", self.wrong, self.fix)
+        self.args = (sys,)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]}: {self.wrong}; {self.fix}"
+
+
+class _Unread:
+    """What a look leaves unread: `faults`, and by name the functions and others that the kernel does not answer for."""
+
+    def __init__(self) -> None:
+        self.faults: list[Fault] = []
+        self.silent: set[str] = set()
+
+    def add(self, unreadable: Unreadable, name: str | None = None) -> None:
+        """Go on without this entry, which is about the thing of that name; CannotLook where nothing else can be read
+        either."""
+        if isinstance(unreadable, CannotLook):
+            raise unreadable
+        self.faults.append(unreadable.fault)
+        if name is not None and isinstance(unreadable, Silent):
+            self.silent.add(name)
 
 
 def require_sysfs(sys: Path) -> None:
-    """Raise NotSysfs if that directory stands for no /sys."""
-    if not os.path.isdir(sys / DEVICES):
+    """Raise NotSysfs if that directory stands for no /sys, CannotLook if that cannot be told."""
+    try:
+        is_directory = stat.S_ISDIR(os.stat(sys / DEVICES).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        is_directory = False
+    except OSError as error:
+        raise CannotLook(
+            DEVICES, f"cannot be read: {error.strerror}", NO_LISTS.get(error.errno or 0, _KERNELS_LOG)
+        ) from None
+    if not is_directory:
         raise NotSysfs(sys)
 
 
 def read_host(sys: Path) -> Host:
-    """Read the node whose /sys is `sys`; NotSysfs if that directory is none."""
+    """Read the node whose /sys is `sys`; NotSysfs if that directory is none, CannotLook if it cannot be listed."""
     require_sysfs(sys)
-    faults: list[Fault] = []
+    unread = _Unread()
     functions: dict[PCIAddress, Function] = {}
-    for name in _names(sys, DEVICES, faults):
+    for name in _all_names(sys, DEVICES):
         try:
             function = _read_function(sys, name)
         except Unreadable as unreadable:
-            faults.append(unreadable.fault)
+            unread.add(unreadable, name)
         else:
             functions[function.address] = function
-    groups, others, noiommu = _read_groups(sys, functions, faults)
+    groups, others, noiommu = _read_groups(sys, functions, unread)
     return Host(
         functions=dict(sorted(functions.items())),
         groups=groups,
         noiommu=noiommu,
         others=others,
-        mdevs=_read_mdevs(sys, faults),
-        vgpu_types=_read_vgpu_types(sys, functions, faults),
-        egms=_read_egms(sys, faults),
-        faults=tuple(faults),
+        mdevs=_read_mdevs(sys, unread),
+        vgpu_types=_read_vgpu_types(sys, functions, unread),
+        egms=_read_egms(sys, unread),
+        faults=tuple(unread.faults),
+        silent=frozenset(unread.silent),
     )
 
 
@@ -105,7 +140,8 @@ def _read_function(sys: Path, name: str) -> Function:
         return _read_function_at(sys, place, address, root, bridges)
     except Unreadable as unreadable:
         fault = unreadable.fault
-        raise Unreadable(fault.path.replace(place, entry, 1), fault.wrong) from None
+        unreadable.fault = Fault(fault.path.replace(place, entry, 1), fault.wrong)
+        raise
 
 
 def _read_function_at(
@@ -165,7 +201,7 @@ def _way(directory: str) -> tuple[str, tuple[PCIAddress, ...]]:
 
 
 def _read_groups(
-    sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]
+    sys: Path, functions: Mapping[PCIAddress, Function], unread: _Unread
 ) -> tuple[Mapping[int, tuple[PCIAddress, ...]], Mapping[int, tuple[OtherMember, ...]], frozenset[int]]:
     groups: dict[int, set[PCIAddress]] = {}
     others: dict[int, tuple[OtherMember, ...]] = {}
@@ -173,39 +209,39 @@ def _read_groups(
     for function in functions.values():
         if function.iommu_group is not None:
             groups.setdefault(function.iommu_group, set()).add(function.address)
-    for name in _names(sys, IOMMU_GROUPS, faults):
+    for name in _all_names(sys, IOMMU_GROUPS):
         path = f"{IOMMU_GROUPS}/{name}"
         try:
             group = _group_number(path, name)
             if text(sys, f"{path}/{GROUP_NAME}") == "vfio-noiommu":
                 noiommu.add(group)
         except Unreadable as unreadable:
-            faults.append(unreadable.fault)
+            unread.add(unreadable)
             continue
-        for member in _names(sys, f"{path}/devices", faults):
+        for member in _names(sys, f"{path}/devices", unread):
             if (address := address_or_none(member)) is not None:
                 groups.setdefault(group, set()).add(address)
             else:
-                others[group] = (*others.get(group, ()), _read_other_member(sys, f"{path}/devices/{member}", faults))
+                others[group] = (*others.get(group, ()), _read_other_member(sys, f"{path}/devices/{member}", unread))
     return {group: tuple(sorted(groups[group])) for group in sorted(groups)}, others, frozenset(noiommu)
 
 
-def _read_other_member(sys: Path, path: str, faults: list[Fault]) -> OtherMember:
+def _read_other_member(sys: Path, path: str, unread: _Unread) -> OtherMember:
     name = path.rpartition("/")[2]
     try:
         return OtherMember(name, link_name(sys, f"{path}/{OTHER_DRIVER}"))
     except Unreadable as unreadable:
-        faults.append(unreadable.fault)
+        unread.add(unreadable)
         return OtherMember(name, None, is_readable=False)
 
 
-def _read_mdevs(sys: Path, faults: list[Fault]) -> tuple[MediatedDevice, ...]:
+def _read_mdevs(sys: Path, unread: _Unread) -> tuple[MediatedDevice, ...]:
     mdevs: list[MediatedDevice] = []
-    for name in _names(sys, MDEVS, faults):
+    for name in _names(sys, MDEVS, unread):
         try:
             mdevs.append(_read_mdev(sys, name))
         except Unreadable as unreadable:
-            faults.append(unreadable.fault)
+            unread.add(unreadable, name)
     return tuple(sorted(mdevs, key=lambda mdev: mdev.uuid))
 
 
@@ -228,7 +264,7 @@ def _read_mdev(sys: Path, name: str) -> MediatedDevice:
     )
 
 
-def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults: list[Fault]) -> Mapping[int, str]:
+def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], unread: _Unread) -> Mapping[int, str]:
     """Read the lists of all virtual functions and join them: each names only the types that it can become now.
 
     ID    : vGPU Name
@@ -240,7 +276,7 @@ def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults
             try:
                 listed = text(sys, f"{DEVICES}/{function.address}/{VGPU_TYPES}")
             except Unreadable as unreadable:
-                faults.append(unreadable.fault)
+                unread.add(unreadable, str(function.address))
                 continue
             for line in (listed or "").splitlines():
                 identity, _, name = line.partition(":")
@@ -249,16 +285,16 @@ def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], faults
     return dict(sorted(types.items()))
 
 
-def _read_egms(sys: Path, faults: list[Fault]) -> Mapping[str, tuple[PCIAddress, ...]]:
+def _read_egms(sys: Path, unread: _Unread) -> Mapping[str, tuple[PCIAddress, ...]]:
     egms: dict[str, tuple[PCIAddress, ...]] = {}
-    for name in _names(sys, EGMS, faults):
+    for name in _names(sys, EGMS, unread):
         path = f"{EGMS}/{name}/{EGM_GPUS}"
         try:
             egms[name] = tuple(sorted(map(PCIAddress.parse, (text(sys, path) or "").split())))
         except InvalidPCIAddress as error:
-            faults.append(Fault(path, str(error)))
+            unread.faults.append(Fault(path, str(error)))
         except Unreadable as unreadable:
-            faults.append(unreadable.fault)
+            unread.add(unreadable, name)
     return egms
 
 
@@ -293,9 +329,19 @@ def _numa_node(sys: Path, path: str) -> int | None:
     return None if node is None or node < 0 else node
 
 
-def _names(sys: Path, directory: str, faults: list[Fault]) -> list[str]:
+def _names(sys: Path, directory: str, unread: _Unread) -> list[str]:
     try:
         return names(sys, directory)
     except Unreadable as unreadable:
-        faults.append(unreadable.fault)
+        unread.add(unreadable)
         return []
+
+
+def _all_names(sys: Path, directory: str) -> list[str]:
+    """The same of a directory without which nothing can be said of the node; CannotLook if it cannot be read."""
+    try:
+        return names(sys, directory)
+    except CannotLook:
+        raise
+    except Unreadable as unreadable:
+        raise CannotLook(unreadable.fault.path, unreadable.fault.wrong, _KERNELS_LOG) from None

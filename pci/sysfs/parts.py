@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress, address_or_none
-from pci.sysfs.attribute import Unreadable, link_name, names
+from pci.sysfs.attribute import content, link_name, names, unreadable
 from pci.sysfs.functions import DEVICES
 
 _NVME_SUBSYSTEMS = "class/nvme-subsystem"
@@ -16,12 +16,13 @@ _NVME_SUBSYSTEMS = "class/nvme-subsystem"
 @dataclass(frozen=True, slots=True)
 class Part:
     """A directory that a driver made below a function: its path below /sys, its name (`card0`, `nvme0n1p2`), its
-    subsystem (`drm`, `block`), and the path of its device file below /dev."""
+    subsystem (`drm`, `block`), the path of its device file below /dev, and major and minor of that device's number."""
 
     path: str
     name: str
     subsystem: str | None
     node: str | None
+    number: tuple[int, int] | None
 
 
 def read_parts(sys: Path, address: PCIAddress) -> Iterator[Part]:
@@ -41,18 +42,26 @@ def _parts_below(sys: Path, top: str) -> Iterator[Part]:
         path = str(Path(directory).relative_to(sys))
         name = path.rpartition("/")[2]
         if name == "net" and not below:
-            yield Part(path, name, subsystem="net", node=None)  # others' network namespaces are left out here
+            # Others' network namespaces are left out here.
+            yield Part(path, name, subsystem="net", node=None, number=None)
         if path != top and "uevent" in files:
-            yield Part(path, name, link_name(sys, f"{path}/subsystem"), _node(sys, f"{path}/uevent"))
+            uevent = _uevent(sys, f"{path}/uevent")
+            node = re.search(r"^DEVNAME=(\S+)$", uevent, re.MULTILINE)
+            number = re.search(r"^MAJOR=([0-9]+)\nMINOR=([0-9]+)$", uevent, re.MULTILINE | re.ASCII)
+            yield Part(
+                path,
+                name,
+                link_name(sys, f"{path}/subsystem"),
+                node=None if node is None else node[1],
+                number=None if number is None else (int(number[1]), int(number[2])),
+            )
 
 
-def _node(sys: Path, path: str) -> str | None:
+def _uevent(sys: Path, path: str) -> str:
     try:
         # A device's own name for itself may stand there too, in any encoding.
-        uevent = (sys / path).read_text(encoding="utf-8", errors="replace")
+        return content(sys, path).decode("utf-8", errors="replace")
     except FileNotFoundError:
-        return None
+        return ""
     except OSError as error:
-        raise Unreadable(path, f"cannot be read: {error.strerror}") from None
-    match = re.search(r"^DEVNAME=(\S+)$", uevent, re.MULTILINE)
-    return None if match is None else match[1]
+        raise unreadable(path, error) from None

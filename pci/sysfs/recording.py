@@ -9,6 +9,7 @@ from pathlib import Path
 
 from pci.address import address_or_none
 from pci.sysfs import details
+from pci.sysfs.attribute import Silent, content
 from pci.sysfs.functions import (
     DEVICES,
     EGM_GPUS,
@@ -41,10 +42,10 @@ from pci.sysfs.processors import CPUS, NODE_FILES, NODES, SIBLINGS
 
 
 def record(sys: Path, out: Path) -> int:
-    """Copy what is read of the tree `sys` to the empty directory `out`; return the number of functions copied.
+    """Copy what is read of the tree `sys` to the directory `out`; return the number of functions copied.
 
-    What cannot be read, or leads out of the tree, is left out: broken trees are what bug reports are about. NotSysfs
-    if `sys` is no sysfs; OSError if `out` cannot be written.
+    `out` is empty, or has what an earlier try left. What cannot be read, or leads out of the tree, is left out: broken
+    trees are what bug reports are about. NotSysfs if `sys` is no sysfs; OSError if `out` cannot be written.
     """
     require_sysfs(sys)
     functions = sorted((sys / DEVICES).iterdir())
@@ -116,11 +117,11 @@ def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], lin
 def _copy_file(sys: Path, out: Path, source: Path, *, only: bytes = b"") -> None:
     """Copy a file if it can be read and contains `only`."""
     try:
-        content = source.read_bytes()
-    except OSError:
+        copied = content(sys, str(source.relative_to(sys)))
+    except (OSError, Silent):
         return
-    if only in content:
-        _place(sys, out, source).write_bytes(content)
+    if only in copied:
+        _place(sys, out, source).write_bytes(copied)
 
 
 def _copy_link(sys: Path, out: Path, link: Path) -> None:
@@ -128,7 +129,9 @@ def _copy_link(sys: Path, out: Path, link: Path) -> None:
         target = link.readlink()
     except OSError:
         return
-    _place(sys, out, link).symlink_to(target)
+    place = _place(sys, out, link)
+    if not place.is_symlink():
+        place.symlink_to(target)
 
 
 def _place(sys: Path, out: Path, source: Path) -> Path:

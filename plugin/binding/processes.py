@@ -1,32 +1,46 @@
 """What the node's processes hold, as /proc shows it: open device files, mounted file systems, swap."""
 
+import os
 import re
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from program.problem import Problem
 
 #: The node's own PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h). In any other, /proc shows a part.
 _WHOLE_NODE = "pid:[4026531836]"
 
-_DELETED = " (deleted)"
+#: File systems on several devices, which a mount names by one of them. Whoever is not root can mount none of these; any
+#: other may claim to be mounted from whatever it likes.
+_NAMED_BY_A_DEVICE = ("bcachefs", "btrfs")
+
+
+class DeviceNumber(NamedTuple):
+    """What a device file stands for, whatever the path that it was opened by. Character and block devices have numbers
+    of their own."""
+
+    is_block: bool
+    major: int
+    minor: int
 
 
 @dataclass(frozen=True, slots=True)
 class Processes:
     """What the node's processes hold.
 
-    `openers`: who has a device file open, by its path: `/dev/dri/card0` -> (`Xorg (pid 812)`, ...), by pid. `mounts`:
+    `openers`: who has a device open, by its number: (`Xorg (pid 812)`, ...), by pid. `mounts`:
     where a file system is mounted, by the number of its device, `259:2`, and by what was mounted, `/dev/nvme0n1p2`.
-    `swaps`: the device files that are swapped to. `nvidia_nodes`: NVIDIA's device files by PCI address, of which sysfs
-    knows nothing. `unseen`: why not every process of the node was looked at; None if all were.
+    `swaps`: the device files that are swapped to. `nvidia_minors`: the minor numbers of NVIDIA's device files by PCI
+    address, of which sysfs knows nothing. `unseen`: why not every process of the node was looked at; None if all were.
     """
 
-    openers: Mapping[str, tuple[str, ...]]
+    openers: Mapping[DeviceNumber, tuple[str, ...]]
     mounts: Mapping[str, str]
     swaps: frozenset[str]
-    nvidia_nodes: Mapping[str, str]
+    nvidia_minors: Mapping[str, int]
     unseen: Problem | None
 
 
@@ -42,20 +56,21 @@ def read_processes(proc: Path) -> Processes:
             "shows one container's processes only",
             "run on the node itself, or in a pod that has the node's /proc mounted",
         )
-    openers: dict[str, list[str]] = {}
+    openers: dict[DeviceNumber, list[str]] = {}
     mounts: dict[str, str] = {}
     namespaces: set[str] = set()
     for number in sorted(int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()):
         process = proc / str(number)
         try:
-            for path in _open_devices(process):
-                openers.setdefault(path, []).append(f"{_text(process / 'comm').strip()} (pid {number})")
+            who = f"{_text(process / 'comm').strip()} (pid {number})"
+            for device in _open_devices(process):
+                openers.setdefault(device, []).append(who)
             # A container has mounts of its own, and all its processes have the same.
             namespace = _link(process / "ns/mnt") or str(number)
             if namespace not in namespaces:
                 namespaces.add(namespace)
-                for device, mount_point in _mounts(process):
-                    mounts.setdefault(device, mount_point)
+                for source, mount_point in _mounts(process):
+                    mounts.setdefault(source, mount_point)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it has ended
         except OSError as error:
@@ -63,46 +78,56 @@ def read_processes(proc: Path) -> Processes:
                 str(process), f"cannot see what it has open: {error.strerror}", "run as root, with SYS_PTRACE"
             )
     return Processes(
-        openers={path: tuple(openers[path]) for path in sorted(openers)},
+        openers={device: tuple(openers[device]) for device in sorted(openers)},
         mounts=mounts,
         swaps=frozenset(line.split()[0] for line in _text_if_any(proc / "swaps").splitlines()[1:]),
-        nvidia_nodes=dict(_nvidia_nodes(proc / "driver/nvidia/gpus")),
+        nvidia_minors=dict(_nvidia_minors(proc / "driver/nvidia/gpus")),
         unseen=unseen,
     )
 
 
-def _open_devices(process: Path) -> set[str]:
-    devices: set[str] = set()
+def number_of(device_file: Path) -> DeviceNumber | None:
+    """Return what a device file stands for, or an open one in /proc; None if it is none."""
+    status = device_file.stat()
+    is_block = stat.S_ISBLK(status.st_mode)
+    if not is_block and not stat.S_ISCHR(status.st_mode):
+        return None
+    return DeviceNumber(is_block, os.major(status.st_rdev), os.minor(status.st_rdev))
+
+
+def _open_devices(process: Path) -> set[DeviceNumber]:
+    devices: set[DeviceNumber] = set()
     for descriptor in (process / "fd").iterdir():
         try:
-            path = str(descriptor.readlink())
+            device = number_of(descriptor)
         except FileNotFoundError:
             continue  # closed meanwhile
-        if path.startswith("/dev/"):
-            devices.add(path.removesuffix(_DELETED))
+        if device is not None:
+            devices.add(device)
     return devices
 
 
 def _mounts(process: Path) -> Iterator[tuple[str, str]]:
-    """Device and mount point, from lines of proc_pid_mountinfo(5); btrfs has numbers of its own, so the source too.
+    """Device and mount point, from lines of proc_pid_mountinfo(5); btrfs has numbers of its own, so its source too.
 
     36 35 259:2 / /data rw,noatime master:1 - ext4 /dev/nvme0n1p2 rw
     """
     for line in _text(process / "mountinfo").splitlines():
         before, _, after = line.partition(" - ")
         _, _, number, _, mount_point, *_ = before.split()
-        _, source, *_ = after.split()
+        kind, source, *_ = after.split()
         yield number, mount_point
-        if source.startswith("/dev/"):
-            yield source, mount_point
+        if kind in _NAMED_BY_A_DEVICE:
+            for device in source.split(":"):
+                yield device, mount_point
 
 
-def _nvidia_nodes(gpus: Path) -> Iterator[tuple[str, str]]:
+def _nvidia_minors(gpus: Path) -> Iterator[tuple[str, int]]:
     """From `Device Minor: 	 0` in driver/nvidia/gpus/0000:01:00.0/information."""
     for information in sorted(gpus.glob("*/information")):
         match = re.search(r"^Device Minor:\s*([0-9]+)$", _text_if_any(information), re.MULTILINE)
         if match is not None:
-            yield information.parent.name, f"/dev/nvidia{match[1]}"
+            yield information.parent.name, int(match[1])
 
 
 def _link(path: Path) -> str | None:

@@ -67,9 +67,8 @@ class _Failed(Exception):
 def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
     """Read all that a plan for these cards is made from; Refusal if some of it cannot be read."""
     functions = [function for card in cards for function in card]
-    processes = read_processes(roots.proc)
-    aliases = read_aliases(roots.modules)
     try:
+        processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
         return Survey(
             host=host,
             details={function.address: read_details(roots.sys, function.address) for function in functions},

@@ -12,9 +12,11 @@ from pci.functions import is_vfio_driver
 from pci.host import Function
 from pci.sysfs.attribute import names, text
 from pci.sysfs.parts import Part, read_parts
-from plugin.binding.processes import Processes
+from plugin.binding.processes import DeviceNumber, Processes, number_of
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
+_NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
+_VFIO_GROUPS = "class/vfio"
 _NAMED = 3  # of the processes that have one file open, as many are named
 
 
@@ -40,9 +42,13 @@ def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tupl
     own = [what for part in parts for what in _own_uses(sys, processes, part)]
     if not own:
         own = [claim for part in parts if (claim := _claim(sys, dev, part)) is not None]
-    nodes = [f"/dev/{part.node}" for part in parts if part.node is not None]
-    nodes += _nodes_elsewhere(processes, function)
-    opened = [f"{node} is open in {_some(processes.openers[node])}" for node in nodes if node in processes.openers]
+    nodes = [(part.node, _number(part)) for part in parts if part.node is not None]
+    nodes += _nodes_elsewhere(sys, dev, processes, function)
+    opened = [
+        f"/dev/{node} is open in {_some(processes.openers[number])}"
+        for node, number in nodes
+        if number is not None and number in processes.openers
+    ]
     return (*(Use(what, passing=False) for what in own), *(Use(what, passing=True) for what in opened))
 
 
@@ -66,13 +72,30 @@ def _own_uses(sys: Path, processes: Processes, part: Part) -> Iterator[str]:
             yield f"{node} is part of {holder}"
 
 
-def _nodes_elsewhere(processes: Processes, function: Function) -> list[str]:
-    """Return the device files of a function that do not stand in its sysfs."""
-    nvidias = processes.nvidia_nodes.get(str(function.address))
-    nodes = [] if nvidias is None else [nvidias]
+def _number(part: Part) -> DeviceNumber | None:
+    return None if part.number is None else DeviceNumber(part.subsystem == "block", *part.number)
+
+
+def _nodes_elsewhere(
+    sys: Path, dev: Path, processes: Processes, function: Function
+) -> list[tuple[str, DeviceNumber | None]]:
+    """Return the device files of a function that do not stand below it in sysfs, and their numbers."""
+    nodes: list[tuple[str, DeviceNumber | None]] = []
+    if (minor := processes.nvidia_minors.get(str(function.address))) is not None:
+        nodes.append((f"nvidia{minor}", _in_dev(dev, f"nvidia{minor}") or DeviceNumber(False, _NVIDIA_MAJOR, minor)))
     if function.driver is not None and is_vfio_driver(function.driver):
-        nodes += [f"/dev/vfio/{function.iommu_group}", f"/dev/vfio/noiommu-{function.iommu_group}"]
+        for name in (f"{function.iommu_group}", f"noiommu-{function.iommu_group}"):
+            number = re.fullmatch("([0-9]+):([0-9]+)", text(sys, f"{_VFIO_GROUPS}/{name}/dev") or "", re.ASCII)
+            known = None if number is None else DeviceNumber(False, int(number[1]), int(number[2]))
+            nodes.append((f"vfio/{name}", known or _in_dev(dev, f"vfio/{name}")))
     return nodes
+
+
+def _in_dev(dev: Path, node: str) -> DeviceNumber | None:
+    try:
+        return number_of(dev / node)
+    except OSError:
+        return None
 
 
 def _claim(sys: Path, dev: Path, part: Part) -> str | None:

@@ -61,6 +61,11 @@ class Grounds:
     entries: Entries
     device: Device
 
+    @property
+    def ask_a_driver(self) -> bool:
+        """Whether a driver has to answer for them, which it may not do."""
+        return self.device.mdev is None and self.device.lead.vgpu_type is not None
+
 
 def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Grounds:
     """Return what the verdict on a device rests on: the members of its group, their drivers, their place in VFIO, and

@@ -27,17 +27,9 @@ from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
 from plugin.cards.naming import is_prefix, is_resource_name
 from plugin.cards.preference import Policy
+from program.errors import Nonsense
 
 Selection = str | tuple[str, ...]
-
-
-class Nonsense(ValueError):
-    """A config says something that makes no sense: what is `wrong`, and the `fix`."""
-
-    def __init__(self, wrong: str, fix: str) -> None:
-        super().__init__(f"{wrong}; {fix}")
-        self.wrong = wrong
-        self.fix = fix
 
 
 class Groups(StrEnum):

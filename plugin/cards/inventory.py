@@ -15,7 +15,7 @@ from pci.functions import is_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resource import Kind, NodeDevice, variable
 from pci.vendors import PREFIXES
-from pci.viability import Hindrance, not_for_guests, not_viable
+from pci.viability import Hindrance, no_answer, not_for_guests, not_viable
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.naming import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
@@ -254,8 +254,13 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
             withheld=withheld,
-            unhealthy=None,
+            unhealthy=None if withheld else _no_answer(host, mdev),
         )
+
+
+def _no_answer(host: Host, mdev: MediatedDevice) -> Hindrance | None:
+    silent = [name for name in (str(mdev.uuid), str(mdev.parent)) if name in host.silent]
+    return no_answer(silent[0]) if silent else None
 
 
 def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:

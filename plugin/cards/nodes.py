@@ -14,8 +14,10 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.functions import is_on_vfio
 from pci.resource import NodeDevice
+from pci.sysfs.attribute import NO_LISTS
 from pci.viability import Hindrance
 from plugin.cards.inventory import Device
+from program.errors import Refusal
 
 VFIO = "vfio"
 CDEVS = "vfio/devices"
@@ -57,14 +59,14 @@ class Nodes:
 
 
 def read_nodes(dev: Path) -> Nodes:
-    """Read what is below the directory that stands for /dev."""
+    """Read what is below the directory that stands for /dev; Refusal if that cannot be told now."""
     vfio = _names(dev / VFIO)
     return Nodes(
         vfio=vfio or frozenset(),
         cdevs=_names(dev / CDEVS),
         others=frozenset(
             {name for name in _names(dev) or () if name == "iommu" or name.startswith("egm")}
-            | {device.node for device in NodeDevice if os.path.exists(dev / device.node)}
+            | {device.node for device in NodeDevice if _exists(dev / device.node)}
         ),
     )
 
@@ -124,5 +126,21 @@ def _cdevs(device: Device) -> Iterable[tuple[str, str | None]]:
 def _names(directory: Path) -> frozenset[str] | None:
     try:
         return frozenset(os.listdir(directory))
-    except OSError:
+    except OSError as error:
+        _require_that_it_is_about(directory, error)
         return None
+
+
+def _exists(path: Path) -> bool:
+    try:
+        os.stat(path)
+    except OSError as error:
+        _require_that_it_is_about(path, error)
+        return False
+    return True
+
+
+def _require_that_it_is_about(path: Path, error: OSError) -> None:
+    """Refusal if the error says nothing of the path, but that nothing can be read now."""
+    if (fix := NO_LISTS.get(error.errno or 0)) is not None:
+        raise Refusal(path, f"cannot be read: {error.strerror}", fix) from error

@@ -13,7 +13,7 @@ from pci.cards import Card
 from plugin.binding.former import locked
 from plugin.binding.plan import Binding, Plan, Survey, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
-from plugin.commands.options import config_of, host_of
+from plugin.commands.options import asked, config_of, host_of
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import Problem, one_line
@@ -84,7 +84,8 @@ def _rebind(
     def planned() -> tuple[Plan, Problem | None]:
         host = host_of(sysfs)
         cards = offered_cards(host, rules) if every else named_cards(host, named)
-        survey = look(roots, host, cards)
+        # Details and parts of a function take its driver's lock.
+        survey = asked(sysfs, lambda _: look(roots, host, cards))
         decided = plan(survey, cards)
         for problem in decided.skipped:
             _warn(f"skipped {problem}")

@@ -12,7 +12,7 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
+from plugin.commands.options import AsJSON, ConfigFile, PCIIDsFile, Sysfs, asked, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, examine, parameters, size
 from program.finding import worst
@@ -42,7 +42,8 @@ def doctor(
     """
     if sysfs == Path("/sys"):
         proc, dev = proc or Path("/proc"), dev or Path("/dev")
-    evidence = read_evidence(sysfs, proc, dev, host_of(sysfs), config_of(config), read_pci_ids(pci_ids))
+    rules, names = config_of(config), read_pci_ids(pci_ids)
+    evidence = asked(sysfs, read_evidence, proc, dev, host_of(sysfs), rules, names)
     findings = examine(evidence)
     text = json.dumps(_as_json(evidence, findings), indent=2) if as_json else _as_page(evidence, findings)
     print_text(f"{text}\n")

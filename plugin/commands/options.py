@@ -1,15 +1,16 @@
 """The flags that several commands have, and what is read by them."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Concatenate, ParamSpec, TypeVar
 
 import typer
 
 from pci.host import Host
-from pci.sysfs.functions import NotSysfs, read_host
+from pci.sysfs.asking import ask
+from pci.sysfs.attribute import CannotLook
+from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
-from plugin.cards.inventory import Inventory, take_inventory
-from plugin.cards.naming import PCIIDs
 from program.errors import Refusal
 
 #: Where the kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
@@ -25,6 +26,9 @@ ConfigFile = Annotated[
 PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
 AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 
 def config_of(path: Path | None) -> Config:
     """Return the config of a file, or the one without a file."""
@@ -36,13 +40,22 @@ def config_of(path: Path | None) -> Config:
     return read_config(path)
 
 
+def asked(sysfs: Path, read: Callable[Concatenate[Path, P], T], *arguments: P.args, **named: P.kwargs) -> T:
+    """Read something of that /sys in a process of its own, since the kernel may not answer; Refusal if nothing can be
+    read there now."""
+    return answered(sysfs, read, *arguments, **named)[0]
+
+
+def answered(
+    sysfs: Path, read: Callable[Concatenate[Path, P], T], *arguments: P.args, **named: P.kwargs
+) -> tuple[T, tuple[str, ...]]:
+    """The same, and the files that the kernel did not answer for."""
+    try:
+        return ask(read, sysfs, *arguments, **named)
+    except CannotLook as error:
+        raise Refusal(sysfs / error.fault.path, error.fault.wrong, error.fix) from error
+
+
 def host_of(sysfs: Path) -> Host:
     """Read the node of that /sys; Refusal if it is none."""
-    try:
-        return read_host(sysfs)
-    except NotSysfs as error:
-        raise Refusal(sysfs, error.wrong, error.fix) from error
-
-
-def inventory_of(sysfs: Path, config: Config, pci_ids: PCIIDs, before: Inventory | None) -> Inventory:
-    return take_inventory(host_of(sysfs), config, pci_ids, before)
+    return asked(sysfs, read_host)

@@ -1,14 +1,17 @@
 """`gpu-plugin record`: what is read of sysfs, as files."""
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from pci.sysfs.functions import NotSysfs, require_sysfs
-from plugin.commands.options import Sysfs
-from program.errors import Refusal, UserError
+from pci.sysfs.attribute import Silent
+from pci.sysfs.functions import require_sysfs
+from plugin.commands.options import Sysfs, answered, asked
+from program.errors import UserError
 from program.output import print_text
+from program.problem import one_line
 
 _EXPECTED = "expected a new or empty directory to record into"
 
@@ -20,15 +23,14 @@ def record(
     """Record what the plugin reads of this node's sysfs, for a bug report or a test."""
     from pci.sysfs import recording
 
-    try:
-        require_sysfs(sysfs)
-    except NotSysfs as error:
-        raise Refusal(sysfs, error.wrong, error.fix) from error
+    asked(sysfs, require_sysfs)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):
             raise UserError(directory, "has files in it", _EXPECTED)
     except OSError as error:
         raise UserError(directory, f"cannot record into it: {error.strerror}", _EXPECTED) from error
-    functions = recording.record(sysfs, directory)
+    functions, silent = answered(sysfs, recording.record, directory)
+    for path in silent:
+        print(f"gpu-plugin: left out {one_line(path)}: {Silent.WRONG}", file=sys.stderr)
     print_text(f"recorded {functions} PCI functions in {directory}; try: gpu-plugin inventory --sysfs {directory}\n")

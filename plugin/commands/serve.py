@@ -2,11 +2,14 @@
 
 import asyncio
 import os
+import resource
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.commands.options import (
     KUBELET_DIR,
@@ -16,11 +19,13 @@ from plugin.commands.options import (
     PCIIDsFile,
     Sysfs,
     config_of,
-    inventory_of,
 )
 from plugin.serving.logs import start_logging
+from plugin.serving.monitoring import LIVE, READY, Port
+from plugin.watching.reader import Reader
 
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
+_PORT = "[ADDRESS:]PORT"
 
 
 def _seconds(value: float) -> float:
@@ -28,6 +33,16 @@ def _seconds(value: float) -> float:
     if not _MOST_OFTEN <= value <= _LEAST_OFTEN:
         raise typer.BadParameter(f"{value:g}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
     return value
+
+
+def _port(value: str) -> Port:
+    address, _, number = value.rpartition(":")
+    try:
+        if not (number.isascii() and number.isdecimal() and 1 <= int(number) <= 65535):
+            raise ValueError(number)
+        return Port(str(ip_address(address.removeprefix("[").removesuffix("]"))) if address else None, int(number))
+    except ValueError:
+        raise typer.BadParameter(f"{value!r}; expected {_PORT}, like 8080, 127.0.0.1:8080 or [::1]:8080.") from None
 
 
 def serve(
@@ -46,26 +61,33 @@ def serve(
         float, typer.Option(callback=_seconds, help="Look at everything every so many seconds, for what no event told.")
     ] = 60.0,
     metrics: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Serve Prometheus metrics on this port.")
+        Port | None, typer.Option(parser=_port, metavar=_PORT, help="Serve Prometheus metrics there, at /metrics.")
     ] = None,
     health: Annotated[
-        int | None, typer.Option(min=1, max=65535, help="Serve the gRPC health service on this port.")
+        Port | None,
+        typer.Option(parser=_port, metavar=_PORT, help=f"Serve health there, for probes: {LIVE} and {READY}."),
     ] = None,
 ) -> None:
     """Offer the node's devices to the kubelet until SIGTERM. A changed config, or SIGHUP, takes effect at once."""
+    start_logging()
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    reader = Reader()  # first, while there are no threads and little memory
+    # grpc's core would write lines of its own between those of JSON, with whatever a client has sent.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     # grpc takes as long to import as everything else together, and only this command needs it.
     from plugin.serving.daemon import World, run
     from plugin.watching.watch import Sources
 
-    start_logging()
     os.umask(0o177)  # the sockets are for root's kubelet alone
     names = read_pci_ids(pci_ids)
     sources = Sources(
         sys=sysfs,
         dev=dev,
+        reader=reader,
         pod_resources=pod_resources,
         config=config,
-        look=lambda rules, before: inventory_of(sysfs, rules, names, before),
+        take=lambda host, rules, before: take_inventory(host, rules, names, before),
         read_config=lambda: config_of(config),
         rescan=rescan,
     )

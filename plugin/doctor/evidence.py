@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.host import Details, Function, Host
+from pci.host import Details, Fault, Function, Host
 from pci.platform import Platform
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
@@ -26,7 +26,7 @@ class Evidence:
     platform: Platform
     snapshot: Snapshot
     details: Mapping[PCIAddress, Details]
-    faults: tuple[str, ...]
+    faults: tuple[Fault, ...]
     config: Config
 
     @property
@@ -67,12 +67,12 @@ def read_evidence(
     """
     inventory = take_inventory(host, config, pci_ids)
     details: dict[PCIAddress, Details] = {}
-    faults: list[str] = []
+    faults: list[Fault] = []
     for function in (function for device in inventory.devices for function in device.functions):
         try:
             details[function.address] = read_details(sys, function.address)
         except Unreadable as unreadable:
-            faults.append(str(unreadable.fault))
+            faults.append(unreadable.fault)
     return Evidence(
         host=host,
         platform=read_platform(sys, proc),

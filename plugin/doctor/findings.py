@@ -13,8 +13,9 @@ from enum import StrEnum
 import program.finding
 from pci.functions import is_gpu, is_on_vfio, is_vfio_driver, what
 from pci.platform import Platform
+from pci.sysfs.attribute import Silent
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
-from pci.viability import keeps_its_group
+from pci.viability import END_THE_WAIT, keeps_its_group
 from plugin.cards.config import Groups
 from plugin.cards.inventory import Device
 from plugin.doctor.evidence import Evidence
@@ -146,8 +147,11 @@ def _offer(evidence: Evidence) -> Finding:
 
 
 def _faults(evidence: Evidence) -> Iterator[Finding]:
-    for fault in (*evidence.snapshot.inventory.faults, *map(str, evidence.platform.faults), *evidence.faults):
-        yield _warning(Check.SYSFS, f"not read: {fault}", "for a bug report: gpu-plugin record DIR")
+    for fault in (*evidence.host.faults, *evidence.platform.faults, *evidence.faults):
+        if fault.wrong == Silent.WRONG:
+            yield _error(Check.SYSFS, f"{fault.path}: unknown, {fault.wrong}", END_THE_WAIT)
+        else:
+            yield _warning(Check.SYSFS, f"not read: {fault}", "for a bug report: gpu-plugin record DIR")
 
 
 def _virtual_machine(platform: Platform) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from plugin.serving.kubelet import serve
-from plugin.serving.monitoring import monitoring
+from plugin.serving.monitoring import Port, monitoring
 from plugin.watching.counters import Counters
 from plugin.watching.events import Directories
 from plugin.watching.keeping import keeping
@@ -15,6 +15,7 @@ from plugin.watching.listening import listening
 from plugin.watching.podresources import WORTH_WAITING, Pods
 from plugin.watching.sockets import Kubelet, kubelet_directory
 from plugin.watching.watch import Sources, Watch
+from program.errors import Refusal
 
 _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
@@ -27,8 +28,8 @@ class World:
     sources: Sources
     kubelet_dir: Path
     plugins_registry: Path | None
-    metrics: int | None
-    health: int | None
+    metrics: Port | None
+    health: Port | None
 
 
 async def run(world: World) -> None:
@@ -41,7 +42,7 @@ async def run(world: World) -> None:
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, ending.set)
-    with listening(world.sources) as bells:
+    with listening(world.sources, ending) as bells:
         loop.add_signal_handler(signal.SIGHUP, bells.config.ring)
 
         def moved() -> None:
@@ -49,12 +50,28 @@ async def run(world: World) -> None:
             bells.kubelet.ring()  # the kubelet writes its checkpoint there at every allocation
 
         with contextlib.closing(Directories([directory, kubelet.sockets], moved)):
-            watch = Watch(world.sources, ending)
-            pods = Pods(watch)
-            async with monitoring(watch, counters, metrics=world.metrics, health=world.health):
-                await pods.ask(WORTH_WAITING)
-                async with keeping(watch, pods, bells, counters):
-                    await serve(watch, kubelet, counters)
+            watch = await _begun(world.sources, ending)
+            if watch is not None:
+                pods = Pods(watch)
+                async with monitoring(watch, counters, metrics=world.metrics, health=world.health):
+                    await pods.ask(WORTH_WAITING)
+                    async with keeping(watch, pods, bells, counters):
+                        await serve(watch, kubelet, counters)
     # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)
+    if world.sources.reader.is_lost:
+        raise Refusal("the process that reads sysfs", "was killed", "see whether the container is short of memory")
+
+
+async def _begun(sources: Sources, ending: asyncio.Event) -> Watch | None:
+    """Return a watch with its first view, which takes long where the kernel does not answer; None if the end is asked
+    for before. ProgramError if the config or the node cannot be read."""
+    begin, end = asyncio.create_task(Watch.begin(sources, ending)), asyncio.create_task(ending.wait())
+    await asyncio.wait([begin, end], return_when=asyncio.FIRST_COMPLETED)
+    end.cancel()
+    if begin.done():
+        return begin.result()
+    begin.cancel()
+    await asyncio.wait([begin])
+    return None

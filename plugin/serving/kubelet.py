@@ -222,7 +222,10 @@ class _Serving:
             move = self._kubelet.next_move
             if self._is_void(ours, identity):
                 return
-            now = _siblings(ours, self._resource)
+            try:
+                now = _siblings(ours, self._resource)
+            except OSError:  # no descriptor is left: that says nothing of who is there
+                now = siblings
             if siblings and not now:
                 # Its last list was empty, and counts for the resource; or the kubelet held one registration only.
                 raise ConnectionResetError("the other plugin of this node has gone")

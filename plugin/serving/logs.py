@@ -20,17 +20,22 @@ def start_logging() -> None:
                 json_ensure_ascii=False,
             )
         )
-    handler.addFilter(_without_the_traceback_of_a_client_that_went)
+    handler.addFilter(_as_a_line)
     logging.basicConfig(handlers=[handler], level=logging.INFO)
 
 
-def _without_the_traceback_of_a_client_that_went(record: logging.LogRecord) -> bool:
-    """Let every record pass, but without a traceback if its client has only gone.
+def _as_a_line(record: logging.LogRecord) -> bool:
+    """Let every record pass, but without a traceback where grpc has one for what a client did: it went at the moment it
+    was answered, or has sent what is no message (_handle_exceptions in grpc's aio/server.pyx.pxi).
 
-    grpc logs an error and a traceback when its client goes at the moment it is answered (_handle_exceptions in its
-    aio/server.pyx.pxi). A kubelet may go; the end of its stream is noticed, and logged where it matters.
+    A kubelet may go; the end of its stream is noticed, and logged where it matters.
     """
-    if record.name.startswith("grpc.") and record.exc_info and type(record.exc_info[1]).__name__ == "ExecuteBatchError":
-        record.exc_info = None
-        record.levelno, record.levelname = logging.INFO, "INFO"
+    if record.name.startswith("grpc.") and record.exc_info:
+        error = record.exc_info[1]
+        if type(error).__name__ == "ExecuteBatchError":
+            record.exc_info = None
+            record.levelno, record.levelname = logging.INFO, "INFO"
+        elif type(error).__name__ == "DecodeError":
+            record.exc_info = None
+            record.msg, record.args = "refused what is no message: %s", (error,)
     return True

@@ -1,59 +1,93 @@
-"""What the daemon tells about itself: Prometheus metrics, and the gRPC health service for the kubelet's probes."""
+"""What the daemon tells about itself: Prometheus metrics, and its health for the kubelet's probes."""
 
+import asyncio
 import contextlib
-import socket
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import grpc
-
+from plugin.serving.http import Answer, Pages, listener, serving
 from plugin.watching.counters import Counters
-from plugin.watching.registry import Context
 from plugin.watching.watch import View, Watch
 from program.errors import Refusal
 
 if TYPE_CHECKING:
-    from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
     from prometheus_client import Metric
 
-#: The health service that says whether the kubelet watches every resource. The overall one, "", is about this process
-#: alone: a kubelet that is away is no reason to restart the plugin.
-REGISTERED = "registered"
+#: Whether this process goes on, and whether the kubelet watches every resource: the paths that Kubernetes' own servers
+#: have for that. A kubelet that is away is no reason to restart the plugin.
+LIVE, READY = "/livez", "/readyz"
+
+_SCRAPES_APART = 0.5  # seconds; who asks more often gets the same text
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """Where to listen: an IP address, None for every one, and a TCP port."""
+
+    address: str | None
+    number: int
+
+    def __str__(self) -> str:
+        if self.address is None:
+            return str(self.number)
+        return f"[{self.address}]:{self.number}" if ":" in self.address else f"{self.address}:{self.number}"
 
 
 @contextlib.asynccontextmanager
 async def monitoring(
-    watch: Watch, counters: Counters, *, metrics: int | None, health: int | None
+    watch: Watch, counters: Counters, *, metrics: Port | None, health: Port | None
 ) -> AsyncIterator[None]:
-    """Serve metrics and health on these TCP ports, None for not at all. Refusal if a port is taken."""
+    """Serve metrics and health on these ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
-            _serve_metrics(stack, watch, counters, metrics)
+            await _serve(stack, "--metrics", metrics, {"/metrics": _Metrics(watch, counters).page})
         if health is not None:
-            await _serve_health(stack, watch, counters, health)
+            await _serve(stack, "--health", health, _health(watch, counters))
         yield
 
 
-def _serve_metrics(stack: contextlib.AsyncExitStack, watch: Watch, counters: Counters, port: int) -> None:
-    # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
-    from prometheus_client import CollectorRegistry, start_http_server
-
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(watch, counters))
+async def _serve(stack: contextlib.AsyncExitStack, flag: str, port: Port, pages: Pages) -> None:
     try:
-        addresses = "::" if socket.has_dualstack_ipv6() else "0.0.0.0"  # noqa: S104 (of the pod: scrapers are elsewhere)
-        server, thread = start_http_server(port, addresses, registry=registry)
+        listening = listener(port.address, port.number)
     except OSError as error:
-        raise Refusal(
-            f"--metrics {port}", f"cannot serve metrics there: {error.strerror}", "name another port"
-        ) from error
-    stack.callback(thread.join)
-    stack.callback(server.server_close)
-    stack.callback(server.shutdown)
+        raise Refusal(f"{flag} {port}", f"cannot serve there: {error.strerror}", "name another port") from error
+    await stack.enter_async_context(serving(listening, pages))
+
+
+def _health(watch: Watch, counters: Counters) -> Pages:
+    """Return pages that cost nothing: a probe that has to wait for a look at the node would end a busy plugin."""
+
+    def ready() -> Answer:
+        if missing := [name for name in _resources(watch.view) if not counters.watched.get(name, False)]:
+            return Answer(503, f"not watched by the kubelet: {', '.join(missing)}\n".encode())
+        return Answer(200, b"ok\n")
+
+    return {LIVE: lambda: Answer(200, b"ok\n"), READY: ready}
+
+
+class _Metrics:
+    """The page for Prometheus. It is made at most every half second, however many ask."""
+
+    def __init__(self, watch: Watch, counters: Counters) -> None:
+        # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
+        from prometheus_client import CollectorRegistry
+
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(_Collector(watch, counters))
+        self._made: tuple[float, Answer] | None = None
+
+    def page(self) -> Answer:
+        from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+
+        now = asyncio.get_running_loop().time()
+        if self._made is None or now - self._made[0] > _SCRAPES_APART:
+            self._made = now, Answer(200, generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4)
+        return self._made[1]
 
 
 class _Collector:
-    """Makes metrics of the view. Scrapes come in threads of their own; a view is one value, and never changes.
+    """Makes metrics of the view.
 
     A device's metric carries its reason, so that an alert can say which card and why.
     """
@@ -96,50 +130,28 @@ class _Collector:
         count = CounterMetricFamily(
             "gpu_plugin_registrations", "How often the resource was registered.", labels=["resource"]
         )
-        for resource, times in sorted(self._counters.registrations.copy().items()):
+        for resource, times in sorted(self._counters.registrations.items()):
             count.add_metric([resource], times)
         yield count
         allocations = CounterMetricFamily(
             "gpu_plugin_allocations", "Containers that asked for the resource.", labels=["resource", "outcome"]
         )
-        for (resource, outcome), times in sorted(self._counters.allocations.copy().items()):
+        for (resource, outcome), times in sorted(self._counters.allocations.items()):
             allocations.add_metric([resource, outcome], times)
         yield allocations
         yield GaugeMetricFamily(
             "gpu_plugin_sysfs_faults", "Entries of sysfs that could not be read.", len(snapshot.inventory.faults)
         )
         yield GaugeMetricFamily(
+            "gpu_plugin_sees_node",
+            "1 while the node can be looked at; otherwise everything stands as it was seen last.",
+            self._watch.sees_node,
+        )
+        yield GaugeMetricFamily(
             "gpu_plugin_sees_pods",
             "1 while the kubelet says which pods have which devices: what other plugins gave out is seen.",
             snapshot.sees_pods,
         )
-
-
-async def _serve_health(stack: contextlib.AsyncExitStack, watch: Watch, counters: Counters, port: int) -> None:
-    from grpc_health.v1 import health_pb2 as api
-    from grpc_health.v1 import health_pb2_grpc
-
-    class HealthServicer(health_pb2_grpc.HealthServicer):
-        async def Check(self, request: "HealthCheckRequest", context: Context) -> "HealthCheckResponse":
-            if request.service not in ("", REGISTERED):
-                await context.abort(grpc.StatusCode.NOT_FOUND, f"expected '' or {REGISTERED!r}")
-            serving = request.service == "" or _all_watched(watch, counters)
-            status = api.HealthCheckResponse.SERVING if serving else api.HealthCheckResponse.NOT_SERVING
-            return api.HealthCheckResponse(status=status)
-
-    server = grpc.aio.server()
-    health_pb2_grpc.add_HealthServicer_to_server(HealthServicer(), server)
-    try:
-        server.add_insecure_port(f"[::]:{port}")
-    except RuntimeError as error:
-        raise Refusal(f"--health {port}", "cannot serve there", "name another port") from error
-    await server.start()
-    stack.push_async_callback(server.stop, None)
-
-
-def _all_watched(watch: Watch, counters: Counters) -> bool:
-    """Whether the kubelet watches every resource on offer. What the config dropped does not count."""
-    return all(counters.watched.get(resource, False) for resource in _resources(watch.view))
 
 
 def _resources(view: View) -> list[str]:

@@ -25,7 +25,7 @@ class Offer(Protocol):
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]: ...
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]: ...
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,16 +55,16 @@ class CardOffer:
         candidates = [_candidate(by_id[device_id]) for device_id in available if device_id in by_id]
         return preferred(candidates, must_include, size, view.config.prefer.get(self.resource))
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         """Return one answer per container, from the node as it is at this moment: by the last view if that still holds,
         and by a new one otherwise."""
         try:
-            return self._allocate(containers)
+            return await self._allocate(containers)
         except Refusal:
-            self._watch.look_again()
-            return self._allocate(containers)
+            await self._watch.look_again()
+            return await self._allocate(containers)
 
-    def _allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
+    async def _allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         snapshot = self._watch.view.snapshot
         if self._snapshot is not snapshot:
             self._handouts.clear()
@@ -74,12 +74,18 @@ class CardOffer:
             devices = pick(snapshot, device_ids, self.resource)
             handouts = [self._handout(device) for device in devices]
             allocation = allocate(snapshot, self.resource, devices, [handout.nodes for handout in handouts])
-            if not hold(self._watch.sources.sys, [handout.grounds for handout in handouts]):
+            if not await self._hold([handout.grounds for handout in handouts]):
                 raise Refusal(
                     f"{', '.join(device_ids)} of {self.resource}", "changed while it was handed out", "try again"
                 )
             allocations.append(allocation)
         return tuple(allocations)
+
+    async def _hold(self, grounds: Sequence[Grounds]) -> bool:
+        sources = self._watch.sources
+        if any(each.ask_a_driver for each in grounds):
+            return await sources.reader.ask(hold, sources.sys, grounds)
+        return hold(sources.sys, grounds)
 
     def _handout(self, device: Device) -> _Handout:
         handout = self._handouts.get(device.id)
@@ -113,7 +119,7 @@ class NodeDeviceOffer:
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         return tuple(dict.fromkeys([*must_include, *sorted(available)]))[:size]
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         path = f"/dev/{self._device.node}"
         listed = {device_id for device_id, _, _ in self.listing()}
         for device_id in (device_id for container in containers for device_id in container):

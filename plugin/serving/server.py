@@ -93,7 +93,8 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def Allocate(self, request: api.AllocateRequest, context: Context) -> api.AllocateResponse:
         """Return one answer per container, from the node as it is at this moment."""
         try:
-            allocations = self._offer.allocate([container.devices_ids for container in request.container_requests])
+            containers = [container.devices_ids for container in request.container_requests]
+            allocations = await self._offer.allocate(containers)
         except ProgramError as error:
             self._allocations[self._offer.resource, "refused"] += 1
             _log.error("refused to allocate: %s", error, extra={"resource": self._offer.resource})
@@ -101,6 +102,12 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         self._allocations[self._offer.resource, "given"] += len(allocations)
         self._report_soon(allocations)
         return api.AllocateResponse(container_responses=map(_container, allocations))
+
+    async def PreStartContainer(
+        self, request: api.PreStartContainerRequest, context: Context
+    ) -> api.PreStartContainerResponse:
+        """Decline: GetDevicePluginOptions says that nobody need call this."""
+        return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nothing is to be done before a container starts")
 
     def _report_soon(self, allocations: Iterable[Allocation]) -> None:
         """Log what was given after the answer, and all of a moment in one line: writing a line takes as long as an

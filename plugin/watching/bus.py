@@ -3,10 +3,11 @@
 import asyncio
 
 from pci.address import PCIAddress
-from pci.sysfs.bus import is_off_the_bus
+from pci.sysfs.bus import off_the_bus
 from plugin.watching.counters import Counters
 from plugin.watching.podresources import Pods
 from plugin.watching.watch import Watch
+from program.errors import Refusal
 
 #: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
 _RESETS_END_WITHIN = 2.0
@@ -26,7 +27,7 @@ async def look_for_fallen(watch: Watch, pods: Pods, counters: Counters) -> None:
 
 
 async def _fallen(watch: Watch, pods: Pods, counters: Counters) -> frozenset[PCIAddress] | None:
-    """Return the functions of free devices that read as ones; None if it cannot be told which devices are free."""
+    """Return the functions of free devices that read as ones; None if it cannot be told."""
     allocations = counters.allocations.copy()
     # Whoever was given a device meanwhile may not be on the list.
     if not await pods.ask() or counters.allocations != allocations:
@@ -38,9 +39,8 @@ async def _fallen(watch: Watch, pods: Pods, counters: Counters) -> frozenset[PCI
         for device in devices
         if device.id not in snapshot.holders
     )
-    return frozenset(
-        function.address
-        for device in free
-        for function in device.functions
-        if is_off_the_bus(watch.sources.sys, function.address)
-    )
+    addresses = [function.address for device in free for function in device.functions]
+    try:
+        return await watch.sources.reader.ask(off_the_bus, watch.sources.sys, addresses)
+    except Refusal:
+        return None

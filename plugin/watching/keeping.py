@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Iterator
 
 from plugin.watching.bus import look_for_fallen
 from plugin.watching.counters import Counters
@@ -22,15 +22,15 @@ _QUESTIONS_APART = 0.1  # seconds; every list and every allocation is a reason t
 @contextlib.asynccontextmanager
 async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) -> AsyncIterator[None]:
     """Keep the watch until the block ends."""
-    due = asyncio.Event()
+    due, looks = asyncio.Event(), _Looks(watch)
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(task)
             for task in (
                 _end(watch),
-                _look_at_sysfs(watch, bells),
-                _look_at_nodes(watch, bells),
-                _look_from_time_to_time(watch, pods, counters),
+                _look_at_sysfs(looks, bells),
+                _look_at_nodes(looks, bells),
+                _look_from_time_to_time(looks, watch, pods, counters),
                 _reload(watch, pods, bells),
                 _find_due(due, bells),
                 _ask_when(due, pods),
@@ -41,15 +41,45 @@ async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) ->
             task.cancel()
 
 
-def _try(look: Callable[[], None]) -> None:
-    """Look at the node; where that fails, the log says why and the last view stands."""
-    try:
-        look()
-    except ProgramError as error:
-        _log.error("the node's inventory stays as it was: %s", error)
-    except Exception:
-        # A defect of ours must not end what is served.
-        _log.exception("the node's inventory stays as it was")
+class _Looks:
+    """Looks at the node. Where that fails, the last view stands; the log says so once for each reason, and when it is
+    over."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._trouble: str | None = None
+
+    async def at_everything(self) -> None:
+        with self._reporting():
+            await self._watch.look_again()
+            self._tell(None)
+
+    def at_nodes(self) -> None:
+        with self._reporting():
+            self._watch.look_at_nodes()
+
+    async def for_fallen(self, pods: Pods, counters: Counters) -> None:
+        with self._reporting():
+            await look_for_fallen(self._watch, pods, counters)
+
+    @contextlib.contextmanager
+    def _reporting(self) -> Iterator[None]:
+        try:
+            yield
+        except ProgramError as error:
+            self._tell(str(error))
+        except Exception:
+            # A defect of ours must not end what is served.
+            _log.exception("the node's inventory stays as it was")
+
+    def _tell(self, trouble: str | None) -> None:
+        if trouble == self._trouble:
+            return
+        self._trouble = trouble
+        if trouble is None:
+            _log.info("the node can be looked at again")
+        else:
+            _log.error("the node's inventory stays as it was: %s", trouble)
 
 
 async def _end(watch: Watch) -> None:
@@ -57,24 +87,26 @@ async def _end(watch: Watch) -> None:
     watch.wake()
 
 
-async def _look_at_sysfs(watch: Watch, bells: Bells) -> None:
+async def _look_at_sysfs(looks: _Looks, bells: Bells) -> None:
     while True:
         await bells.sysfs.rung()
-        _try(watch.look_again)
+        await looks.at_everything()
 
 
-async def _look_at_nodes(watch: Watch, bells: Bells) -> None:
+async def _look_at_nodes(looks: _Looks, bells: Bells) -> None:
     while True:
         await bells.nodes.rung()
-        _try(watch.look_at_nodes)
+        looks.at_nodes()
 
 
-async def _look_from_time_to_time(watch: Watch, pods: Pods, counters: Counters) -> None:
-    """Look at everything at intervals, for what neither the kernel nor the kubelet told."""
+async def _look_from_time_to_time(looks: _Looks, watch: Watch, pods: Pods, counters: Counters) -> None:
+    """Look at everything at intervals, for what neither the kernel nor the kubelet told; also at what the kernel was
+    silent about."""
     while True:
         await asyncio.sleep(watch.sources.rescan)
-        _try(watch.look_again)
-        await look_for_fallen(watch, pods, counters)
+        await watch.sources.reader.forget_silence()
+        await looks.at_everything()
+        await looks.for_fallen(pods, counters)
 
 
 async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
@@ -84,7 +116,7 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
             if watch.sources.read_config() != watch.view.config:
                 # Under another name a device is another one to the kubelet, whoever has it.
                 await pods.ask(WORTH_WAITING)
-                watch.reconfigure(watch.sources.read_config())
+                await watch.reconfigure(watch.sources.read_config())
                 _log.info("the config has changed and is in force")
         except ProgramError as error:
             _log.error("the config stays as it was: %s", error)

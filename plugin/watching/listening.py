@@ -1,5 +1,6 @@
 """Opens what tells of changes of a node: each rings a bell."""
 
+import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
@@ -17,8 +18,9 @@ _log = logging.getLogger(__name__)
 class Bells:
     """One for each thing that may have changed.
 
-    `sysfs` rings when the kernel tells of a device, `nodes` when something comes or goes in /dev, `config` when the
-    config's file may be another one, `kubelet` when the kubelet may have given out or taken back a device.
+    `sysfs` rings when the kernel tells of a device, or answers at last for one that it was silent about, `nodes` when
+    something comes or goes in /dev, `config` when the config's file may be another one, `kubelet` when the kubelet may
+    have given out or taken back a device.
     """
 
     sysfs: Bell = field(default_factory=Bell)
@@ -28,8 +30,9 @@ class Bells:
 
 
 @contextlib.contextmanager
-def listening(sources: Sources) -> Iterator[Bells]:
-    """Listen until the block ends. Whoever listens before the first look misses nothing between the two."""
+def listening(sources: Sources, ending: asyncio.Event) -> Iterator[Bells]:
+    """Listen until the block ends; set `ending` when nothing can be read any more. Whoever listens before the first
+    look misses nothing between the two."""
     bells = Bells()
     with contextlib.ExitStack() as stack:
 
@@ -44,4 +47,5 @@ def listening(sources: Sources) -> Iterator[Bells]:
             stack.callback(Uevents(bells.sysfs.ring).close)
         except OSError as error:
             _log.warning("no events from the kernel, changes are seen every %g s: %s", sources.rescan, error.strerror)
+        stack.enter_context(sources.reader.listening(heard=bells.sysfs.ring, lost=ending.set))
         yield bells

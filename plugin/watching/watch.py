@@ -3,22 +3,27 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 from pci.address import PCIAddress
+from pci.host import Host
+from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Inventory
-from plugin.cards.nodes import read_nodes
+from plugin.cards.nodes import Nodes, read_nodes
 from plugin.cards.snapshot import Snapshot
+from plugin.watching.reader import Reader
+from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
 
-#: Takes the inventory by a config, beside the one from before by the same config; None where that is a new one.
-Look: TypeAlias = Callable[[Config, Inventory | None], Inventory]
+#: Takes the inventory of a host by a config, beside the one from before by the same config; None if that is a new one.
+Take: TypeAlias = Callable[[Host, Config, Inventory | None], Inventory]
 
 _AFTER_THE_NEWS = 0.02  # seconds
 
@@ -27,16 +32,17 @@ _AFTER_THE_NEWS = 0.02  # seconds
 class Sources:
     """Where the plugin learns of its node.
 
-    `sys` and `dev` are the directories that stand for /sys and /dev, `pod_resources` is the kubelet's socket. `look`
-    takes the inventory by a config, `read_config` reads that anew, from the file `config` if there is one. `rescan` is
-    the seconds between two looks at everything, for what no event told.
+    `sys` and `dev` are the directories that stand for /sys and /dev, `reader` asks the first; `pod_resources` is the
+    kubelet's socket. `take` makes an inventory of what was read, `read_config` reads the config anew, from the file
+    `config` if there is one. `rescan` is the seconds between two looks at everything, for what no event told.
     """
 
     sys: Path
     dev: Path
+    reader: Reader
     pod_resources: Path
     config: Path | None
-    look: Look
+    take: Take
     read_config: Callable[[], Config]
     rescan: float
 
@@ -53,33 +59,48 @@ class View:
 class Watch:
     """The latest view of the node, for every server; lives in one event loop.
 
-    A look that fails leaves the last view standing. `next_change` is set when what the kubelet is told changes, or when
-    `ending` is set: take it before reading the view, then wait for it.
+    A look that fails leaves the last view standing, and `sees_node` is False until one succeeds. `next_change` is set
+    when what the kubelet is told changes, or when `ending` is set: take it before reading the view, then wait for it.
     """
 
-    def __init__(self, sources: Sources, ending: asyncio.Event) -> None:
-        """Take the first look. ProgramError if the config or the node cannot be read."""
+    def __init__(self, sources: Sources, ending: asyncio.Event, host: Host, view: View) -> None:
+        """Begin with a view that was made of this host; `begin` takes the first look."""
         self.sources = sources
         self.ending = ending
         self.next_change = asyncio.Event()
-        nodes, config = read_nodes(sources.dev), sources.read_config()
-        self.view = View(snapshot=Snapshot(sources.look(config, None), nodes), config=config)
+        self.sees_node = True
+        self.view = view
+        self._host = host
+        self._looking = asyncio.Lock()
         _report_soon(self.view.snapshot, None)
+
+    @classmethod
+    async def begin(cls, sources: Sources, ending: asyncio.Event) -> Self:
+        """Take the first look. ProgramError if the config or the node cannot be read."""
+        config = sources.read_config()
+        host = await sources.reader.ask(read_host, sources.sys)
+        snapshot = Snapshot(sources.take(host, config, None), read_nodes(sources.dev))
+        return cls(sources, ending, host, View(snapshot=snapshot, config=config))
 
     @property
     def stopped(self) -> bool:
         return self.ending.is_set()
 
-    def look_again(self) -> None:
+    async def look_again(self) -> None:
         """Read the whole node now; wake whoever waits if it differs. ProgramError if it cannot be read."""
-        before = self.view.snapshot
-        inventory = self.sources.look(self.view.config, before.inventory)
-        nodes, has = read_nodes(self.sources.dev), holders(inventory, self.view.assignments)
-        self._see(replace(before, inventory=inventory, nodes=nodes, holders=has))
+        async with self._looking:
+            nodes = await self._read()
+            # Only now: what else is seen may have changed while the kernel was asked.
+            before = self.view.snapshot
+            inventory = self.sources.take(self._host, self.view.config, before.inventory)
+            has = holders(inventory, self.view.assignments)
+            self._see(replace(before, inventory=inventory, nodes=nodes, holders=has))
 
     def look_at_nodes(self) -> None:
-        """Read /dev alone."""
-        self._see(replace(self.view.snapshot, nodes=read_nodes(self.sources.dev)))
+        """Read /dev alone. ProgramError if it cannot be read."""
+        with self._blind_if_it_fails():
+            nodes = read_nodes(self.sources.dev)
+        self._see(replace(self.view.snapshot, nodes=nodes))
 
     def hear(self, assignments: frozenset[Assignment]) -> None:
         """Take the kubelet's list of who has what."""
@@ -95,19 +116,38 @@ class Watch:
         """Take the functions that fell off the bus."""
         self._see(replace(self.view.snapshot, fallen=fallen))
 
-    def reconfigure(self, config: Config) -> None:
+    async def reconfigure(self, config: Config) -> None:
         """Go by another config from now on. ProgramError if it makes no sense on this node; everything then stays as it
         was."""
-        inventory = self.sources.look(config, None)
-        self.view = replace(self.view, config=config)
-        self._see(replace(self.view.snapshot, inventory=inventory, holders=holders(inventory, self.view.assignments)))
-        self.wake()
+        async with self._looking:
+            nodes = await self._read()
+            inventory = self.sources.take(self._host, config, None)
+            has = holders(inventory, self.view.assignments)
+            self.view = replace(self.view, config=config)
+            self._see(replace(self.view.snapshot, inventory=inventory, nodes=nodes, holders=has))
+            self.wake()
 
     def wake(self) -> None:
         """Wake whoever waits for a change."""
         # Whoever waits holds the old event; who waits from now on waits for the change after this one.
         self.next_change.set()
         self.next_change = asyncio.Event()
+
+    async def _read(self) -> Nodes:
+        with self._blind_if_it_fails():
+            host = await self.sources.reader.ask(read_host, self.sources.sys)
+            nodes = read_nodes(self.sources.dev)
+        self._host = host.as_seen_since(self._host)
+        self.sees_node = True
+        return nodes
+
+    @contextmanager
+    def _blind_if_it_fails(self) -> Iterator[None]:
+        try:
+            yield
+        except ProgramError:
+            self.sees_node = False
+            raise
 
     def _see(self, snapshot: Snapshot) -> None:
         before = self.view.snapshot

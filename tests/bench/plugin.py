@@ -4,8 +4,8 @@ Every answer of either is checked. What the figures are:
 
 - start: from exec until the stand-in of the kubelet (tests/kubelet.py) holds the full list. One start of each, which
   writes the byte code, is not counted.
-- memory: the proportional set size after that and a hundred Allocates. Plugin and floor never run at the same time
-  then: each would pay for half of what they share.
+- memory: the proportional set size after that and a hundred Allocates, with the process that reads for it. Plugin and
+  floor never run at the same time then: each would pay for half of what they share.
 - discovery: the CPU time of a start with 512 cards among 200 functions, less that of a start with one card and no
   other function. It includes the list's way to the kubelet, and needs no way into the plugin.
 - Allocate: at a grpcio client on the plugin's core, plugin and floor asked in turn.
@@ -23,7 +23,7 @@ from pathlib import Path
 from tests.bench import allocate, changes
 from tests.bench.contestant import Contestant, floor, gpu_plugin, serving
 from tests.bench.machine import Machine, build
-from tests.bench.process import cpu_seconds, proportional_set_size
+from tests.bench.process import children, cpu_seconds, proportional_set_size
 from tests.bench.table import Beside, Line, alone, percentile, table, within_times
 
 CARDS = (1, 8, 64, 512)
@@ -82,7 +82,8 @@ class Start:
 def _start(contestant: Contestant, machine: Machine) -> Start:
     with serving(contestant, machine) as plugin:
         allocate.block(plugin, machine, 1, calls=100)
-        return Start(plugin.seconds, plugin.cpu, proportional_set_size(plugin.pid))
+        memory = sum(map(proportional_set_size, (plugin.pid, *children(plugin.pid))))
+        return Start(plugin.seconds, plugin.cpu, memory)
 
 
 def answers(machines: Mapping[int, Machine]) -> Iterator[Line]:

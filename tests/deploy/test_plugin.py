@@ -12,7 +12,7 @@ import yaml
 
 from plugin.cards.naming import PCI_IDS
 from plugin.config_file import read_config
-from plugin.serving.monitoring import REGISTERED
+from plugin.serving.monitoring import LIVE, READY
 from tests.conftest import Command
 from tests.processes import ROOT
 
@@ -161,14 +161,26 @@ def test_the_readme_says_what_each_mount_and_privilege_is_for(container: Contain
 
 def test_probes_and_prometheus_ask_the_ports_that_are_served() -> None:
     served = SERVE.parameters()
-    start, live, ready = (SERVE.manifest[f"{probe}Probe"]["grpc"] for probe in ("startup", "liveness", "readiness"))
-    assert start == live == {"port": served["health"]}
-    assert ready == {"port": served["health"], "service": REGISTERED}
+    start, live, ready = (SERVE.manifest[f"{probe}Probe"]["httpGet"] for probe in ("startup", "liveness", "readiness"))
+    assert start == live == {"port": "health", "path": LIVE}
+    assert ready == {"port": "health", "path": READY}
     annotations = read(PLUGIN / "daemonset.yaml")["spec"]["template"]["metadata"]["annotations"]
     assert annotations["prometheus.io/port"] == str(served["metrics"])
     ports = {port["name"]: port["containerPort"] for port in SERVE.manifest["ports"]}
-    assert ports == {"metrics": served["metrics"], "health": served["health"]}
+    assert ports == {name: served[name].number for name in ("metrics", "health")}
     assert all(f"`{port}`" in README for port in ports.values())
+
+
+def test_a_policy_of_the_pod_lets_prometheus_in_and_nobody_else() -> None:
+    template = read(PLUGIN / "daemonset.yaml")["spec"]["template"]
+    policy = read(PLUGIN / "networkpolicy.yaml")["spec"]
+    assert policy["podSelector"]["matchLabels"] == template["metadata"]["labels"]
+    assert policy["policyTypes"] == ["Ingress", "Egress"]
+    assert "egress" not in policy
+    (rule,) = policy["ingress"]
+    assert rule["ports"] == [{"port": "metrics"}]
+    (source,) = rule["from"]
+    assert f"`{source['namespaceSelector']['matchLabels']['kubernetes.io/metadata.name']}`" in README
 
 
 def test_a_plugin_that_takes_ten_minutes_to_start_is_not_started_again() -> None:

@@ -1,7 +1,7 @@
 """A pod of one container without a kubelet: user, capabilities, mounts and variables are what the Pod says, and its
 namespaces are its own. It needs root.
 
-What a node would add and this doesn't: devices, profiles of seccomp and AppArmor, cgroups, and DNS.
+What a node would add and this doesn't: devices but /dev/net/tun, profiles of seccomp and AppArmor, and cgroups.
 """
 
 import os
@@ -10,13 +10,18 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
-#: The pod's network: a card with this address, whose other end is the pod's too, with the address of the gateway.
-ADDRESS, GATEWAY = "10.0.2.5", "10.0.2.1"
+#: The pod's network: a card with these addresses, whose other end is the pod's too, with those of the gateway.
+ADDRESS, GATEWAY = "10.244.1.5", "10.244.1.1"
+ADDRESS_6, GATEWAY_6 = "fd00:244:1::5", "fd00:244:1::1"
+DNS, SEARCH = "10.96.0.10", "cluster.example.com"
+#: On a second network there is this one, and a tap of the container's user, net1, as a CNI makes it.
+PEER = "192.0.2.1"
 
 # What a container runtime does before it starts the first process. Its arguments: the container's root, the lines of
 # the mounts (`target source option`), the lines of the sysctls (`file value`), and that process.
@@ -29,9 +34,18 @@ ip link set lo up
 ip link add eth0 type veth peer name gateway
 ip addr add {ADDRESS}/24 dev eth0
 ip addr add {GATEWAY}/24 dev gateway
+ip addr add {ADDRESS_6}/64 dev eth0 nodad
 ip link set eth0 up
 ip link set gateway up
 ip route add default via {GATEWAY} dev eth0
+ip route add default via {GATEWAY_6} dev eth0
+ip addr add {GATEWAY_6}/64 dev gateway nodad
+ip link add lan type bridge
+ip addr add {PEER}/24 dev lan
+ip link set lan up
+ip tuntap add net1 mode tap user 107
+ip link set net1 master lan
+ip link set net1 up
 mount --bind "$root" "$root"
 mount -t proc proc "$root/proc"
 echo "$sysctls" | while read -r file value; do
@@ -43,7 +57,8 @@ for node in null zero full random urandom tty; do
     touch "$root/dev/$node"
     mount --bind "/dev/$node" "$root/dev/$node"
 done
-mkdir "$root/dev/pts" "$root/dev/shm"
+mkdir "$root/dev/net" "$root/dev/pts" "$root/dev/shm"
+mknod -m 666 "$root/dev/net/tun" c 10 200
 mount -t devpts -o newinstance,ptmxmode=0666 devpts "$root/dev/pts"
 mount -t tmpfs -o mode=1777 shm "$root/dev/shm"
 ln -s pts/ptmx "$root/dev/ptmx"
@@ -104,8 +119,28 @@ class RunningPod:
 
     def is_ready(self) -> bool:
         """Whether the container's readiness probe succeeds."""
-        with self.executing(*self.container["readinessProbe"]["exec"]["command"], into=Path(os.devnull)) as probe:
-            return probe.wait(10) == 0
+        return self.answers("readinessProbe")
+
+    def answers(self, probe: str) -> bool:
+        """Whether that probe of the container's, a command, succeeds. Under emulation it has more time than it says."""
+        with self.executing(*self.container[probe]["exec"]["command"], into=Path(os.devnull)) as command:
+            return command.wait(60) == 0
+
+    def from_outside(self, *argv: str | Path, seconds: float = 120) -> str:
+        """What a program of this machine's prints that is in the pod's network alone; it has to succeed."""
+        entering = ("nsenter", f"--target={self.pid}", "--net")
+        done = subprocess.run([*entering, *argv], capture_output=True, text=True, timeout=seconds, check=False)
+        assert done.returncode == 0, f"{argv} exited with {done.returncode}: {done.stderr}"
+        return done.stdout
+
+    def pids_of(self, name: str) -> list[int]:
+        """The pod's processes of that name, by the numbers that they have here."""
+        own, found = Path(f"/proc/{self.pid}/ns/pid").readlink(), []
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):  # it has ended meanwhile
+                if (process / "ns" / "pid").readlink() == own and (process / "comm").read_text().strip() == name:
+                    found.append(int(process.name))
+        return found
 
     def until(self, what: str, look: Callable[[], bool], seconds: float) -> None:
         """Wait until `look` finds it; it fails with the log where it does not, or the pod ends first."""
@@ -123,22 +158,31 @@ class RunningPod:
 
 
 @contextmanager
-def running(objects: Iterable[Object], root: Path, directory: Path, images: Mapping[str, Path]) -> Iterator[RunningPod]:
+def running(
+    objects: Iterable[Object],
+    root: Path,
+    directory: Path,
+    images: Mapping[str, Path],
+    volumes: Mapping[str, Path] = MappingProxyType({}),
+) -> Iterator[RunningPod]:
     """The pod among these objects on the file system `root`; killed at the end of the block.
 
-    Its volumes are empty ones, directories of the node's (this machine's), the config map among the objects, and
-    images: the directories with their files, by their names.
+    Its volumes are empty ones, directories of the node's (this machine's), the config map among the objects, images,
+    and claims and secrets: the directories with their files, by their names.
     `directory` is for its volumes and its log.
     """
     by_kind = {manifest["kind"]: manifest for manifest in objects}
     spec = by_kind["Pod"]["spec"]
     (container,) = spec["containers"]
-    sources = {volume["name"]: _source(volume, by_kind, directory, images, spec) for volume in spec["volumes"]}
+    sources = {volume["name"]: _source(volume, by_kind, directory, images, volumes, spec) for volume in spec["volumes"]}
     # Sorted, since a mount on what another mounts comes after it.
     mounts = sorted(
         f"{_within(root, mount['mountPath'])} {sources[mount['name']]} {'ro' if mount.get('readOnly') else 'rw'}"
         for mount in container["volumeMounts"]
     )
+    resolver = directory / "resolv.conf"
+    resolver.write_text(f"nameserver {DNS}\nsearch {SEARCH}\n")
+    mounts.append(f"{root}/etc/resolv.conf {resolver} ro")
     sysctls = [
         f"{sysctl['name'].replace('.', '/')} {sysctl['value']}" for sysctl in spec["securityContext"].get("sysctls", ())
     ]
@@ -165,8 +209,19 @@ def running(objects: Iterable[Object], root: Path, directory: Path, images: Mapp
         parent.wait()
 
 
-def _source(volume: Object, by_kind: Object, directory: Path, images: Mapping[str, Path], spec: Object) -> Path:
+def _source(
+    volume: Object,
+    by_kind: Object,
+    directory: Path,
+    images: Mapping[str, Path],
+    volumes: Mapping[str, Path],
+    spec: Object,
+) -> Path:
     """The directory that is mounted for a volume of the Pod."""
+    if "persistentVolumeClaim" in volume:
+        return volumes[volume["persistentVolumeClaim"]["claimName"]]
+    if "secret" in volume:
+        return volumes[volume["secret"]["secretName"]]
     if "hostPath" in volume:
         path = Path(volume["hostPath"]["path"])
         if volume["hostPath"]["type"] == "FileOrCreate":

@@ -3,7 +3,8 @@
     # render one-gpu-without-sysfs: --env PCI_RESOURCE_...=0000:01:00.0
 
 is a case whose golden file is fixtures/domains/one-gpu-without-sysfs.xml; the flags are those of `gpu-launcher render`,
-with a machine of fixtures/sysfs after --sysfs and a directory of fixtures/dra after --dra. A manifest without such a
+with a machine of fixtures/sysfs after --sysfs, a directory of fixtures/dra after --dra, and a file of
+fixtures/networks after --network-status. A manifest without such a
 line is one case, of its own name, without flags. `# needs libvirt 11.2.0: <table type='msdm'>` and the like, a line
 each, keep it from a driver that cannot take it. Manifests in fixtures/refused are not rendered: their `# refused: `
 comment is the error, whole.
@@ -12,12 +13,13 @@ comment is the error, whole.
 import argparse
 import re
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, read_block_sizes
 from launcher.manifest.reading import read_manifest
+from launcher.network.multus import attached_to_the_pod, read_status
 from launcher.starting.elsewhere import Elsewhere
 from launcher.starting.pod import Pod
 from launcher.starting.start import Start, start_of
@@ -29,11 +31,13 @@ from tests.processes import FIXTURES
 VMS = FIXTURES / "vms"
 DOMAINS = FIXTURES / "domains"
 REFUSED = FIXTURES / "refused"
+NETWORKS = FIXTURES / "networks"
 
 _FLAGS = argparse.ArgumentParser()
 _FLAGS.add_argument("--env", action="append", default=[])
 _FLAGS.add_argument("--sysfs")
 _FLAGS.add_argument("--dra")
+_FLAGS.add_argument("--network-status")
 _FLAGS.add_argument("--emulation", action="store_true")
 _FLAGS.add_argument("--cpuset")
 _FLAGS.add_argument("--block-volume", action="append", default=[])
@@ -48,6 +52,7 @@ class World:
 
     pod: Pod
     facts: Facts
+    network_status: str | None = None
 
     @property
     def host(self) -> Host | None:
@@ -55,7 +60,11 @@ class World:
 
     def start(self, vm: Path) -> Start:
         """All stages, from the manifest's text to the domain's."""
-        return start_of(read_manifest(vm), self.pod, Elsewhere(given=self.facts))
+        vmi, facts = read_manifest(vm), self.facts
+        if self.network_status is not None:
+            statuses = read_status(self.network_status, "--network-status")
+            facts = replace(facts, pod_interfaces=attached_to_the_pod(vmi.spec, statuses))
+        return start_of(vmi, self.pod, Elsewhere(given=facts))
 
     def xml(self, vm: Path) -> str:
         """The domain's text; the first error, where there is one instead, is raised."""
@@ -111,6 +120,7 @@ class Case:
                 no_direct_io=frozenset(flags.no_direct_io),
                 block_sizes=dict(flags.block_size),
             ),
+            network_status=(NETWORKS / flags.network_status).read_text() if flags.network_status else None,
         )
 
     def xml(self, *more: str) -> str:
@@ -120,7 +130,12 @@ class Case:
         """What follows `gpu-launcher render`."""
         flags = _FLAGS.parse_args(self.flags)
         arguments: list[str | Path] = [self.vm, *self.flags]
-        for flag, folder, name in (("--sysfs", "sysfs", flags.sysfs), ("--dra", "dra", flags.dra)):
+        files = (
+            ("--sysfs", "sysfs", flags.sysfs),
+            ("--dra", "dra", flags.dra),
+            ("--network-status", "networks", flags.network_status),
+        )
+        for flag, folder, name in files:
             if name is not None:
                 arguments[arguments.index(flag) + 1] = FIXTURES / folder / name
         return arguments

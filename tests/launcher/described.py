@@ -62,6 +62,7 @@ def guest_in(root: ElementTree.Element) -> Guest:
         is_efi=root.find("os/loader") is not None or root.find("os[@firmware='efi']") is not None,
         page=int(page.get("size", "")) if page is not None else None,
         is_memfd=root.find("memoryBacking/source[@type='memfd']") is not None,
+        is_shared=root.find("memoryBacking/access[@mode='shared']") is not None,
         passes_numa_through=root.find("memoryBacking/allocation[@mode='immediate']") is not None,
     )
 

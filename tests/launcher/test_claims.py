@@ -2,7 +2,7 @@ from uuid import UUID
 
 import pytest
 
-from launcher.claims import DeviceID, Entry, EntryKind, LeftOver, Request
+from launcher.claims import Allocated, DeviceID, Entry, EntryKind, LeftOver, Request
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from pci.sysfs.functions import read_host
@@ -149,7 +149,7 @@ def test_a_usb_entry_is_one_device_and_the_others_of_its_resource_stay_behind() 
 
 
 def test_a_request_has_what_dra_gave_and_an_alias_that_says_so() -> None:
-    given: dict[Request, DeviceID] = {
+    given: dict[Allocated, DeviceID] = {
         Request("gpus", "gpu"): PCIAddress.parse("0000:41:00.0"),
         Request("gpus", "nic"): PCIAddress.parse("0000:42:00.0"),
     }
@@ -162,7 +162,7 @@ def test_a_request_has_what_dra_gave_and_an_alias_that_says_so() -> None:
 
 def test_a_device_that_dra_gave_is_given_to_no_entry_of_a_variable() -> None:
     wanted = (DRA_GPU, *entries(host_devices=[("other", RTX_3090)]))
-    given: dict[Request, DeviceID] = {Request("gpus", "gpu"): PCIAddress.parse("0000:86:00.0")}
+    given: dict[Allocated, DeviceID] = {Request("gpus", "gpu"): PCIAddress.parse("0000:86:00.0")}
     claims, left_over = claim(wanted, {RTX_3090_VARIABLE: "0000:86:00.0,0000:af:00.0"}, None, given)
     assert [str(each.device) for each in claims] == ["0000:86:00.0", "0000:af:00.0"]
     assert left_over == ()

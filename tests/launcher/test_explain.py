@@ -2,7 +2,7 @@
 
 import json
 
-from launcher.claims import Request
+from launcher.claims import Allocated, DeviceID, Request
 from launcher.explain import Explanation, as_json, explanation, table
 from launcher.guest_pci.addresses import layout
 from launcher.guest_pci.locations import located_cards
@@ -23,7 +23,9 @@ VGPU_VARIABLE = "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q"
 def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allocated: str) -> Explanation:
     """A manifest of fixtures/vms; `allocated` has the address that DRA gave for each request of the claim gpus."""
     vmi = read_manifest(FIXTURES / "vms" / f"{vm}.yaml")
-    given = {Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()}
+    given: dict[Allocated, DeviceID] = {
+        Request("gpus", name): PCIAddress.parse(address) for name, address in allocated.items()
+    }
     claims, left_over = claim(vmi.spec.domain.devices.entries, environ, host, given)
     cards = whole_cards(claims, left_over, host)
     seated = layout(cards)
@@ -65,6 +67,7 @@ def test_the_json_has_these_keys() -> None:
                 "resource": "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A",
                 "claim": None,
                 "request": None,
+                "network": None,
                 "variable": RTX_2060_VARIABLE,
                 "alias": "ua-gpu-gpu1",
                 "iommuGroup": None,

@@ -17,9 +17,10 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from lxml import etree
 
+from launcher.manifest.inputs import read_input
+from launcher.manifest.reading import read_manifest
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
-from program.document import read_document
 from program.errors import ProgramError
 from program.problem import one_line
 from tests.launcher.cases import Case, cases
@@ -109,7 +110,7 @@ def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @st.composite
 def mutated(draw: st.DrawFn) -> tuple[Case, Any]:
-    """A golden case, and its manifest with one to four changes."""
+    """A golden case, and the documents of its manifest with one to four changes."""
     case = draw(st.sampled_from(CASES))
     document = copy.deepcopy(DOCUMENTS[case.vm])
     for _ in range(draw(st.sampled_from([1, 1, 1, 2, 4]))):
@@ -141,7 +142,7 @@ def _change(draw: st.DrawFn, document: Any, where: tuple[Any, ...]) -> None:
             parent[last] = copy.deepcopy(source)
 
 
-DOCUMENTS = {case.vm: yaml.safe_load(case.vm.read_text()) for case in CASES}
+DOCUMENTS = {case.vm: list(yaml.safe_load_all(case.vm.read_text())) for case in CASES}
 NAMES = sorted(
     {key for document in DOCUMENTS.values() for path in places(document) for key in path if isinstance(key, str)}
 )
@@ -177,7 +178,7 @@ def test_a_mutated_manifest_is_valid_xml_or_one_line(tmp_path: Path, pytestconfi
     @given(mutated())
     def check(found: tuple[Case, Any]) -> None:
         case, document = found
-        path.write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        path.write_text(yaml.safe_dump_all(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
         xml = outcome(case, path)
         seen["refused" if xml is None else "rendered"] += 1
         if xml is None:
@@ -185,14 +186,14 @@ def test_a_mutated_manifest_is_valid_xml_or_one_line(tmp_path: Path, pytestconfi
         domain = etree.fromstring(xml)
         assert domain.find(".//evil") is None
         assert is_valid(domain), VALID.error_log
-        assert schema.is_valid(read_document(path.read_text())), "the JSON schema refuses what is rendered"
+        assert all(map(schema.is_valid, read_input(path).vms)), "the JSON schema refuses what is rendered"
 
     check()
     assert min(seen.values()) > 100, seen
 
 
 def test_a_mutated_manifest_has_a_pod_or_one_line(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    path = tmp_path / "vm.yaml"
+    path, again = tmp_path / "vm.yaml", tmp_path / "again.yaml"
     seen = {"made": 0, "refused": 0}
 
     @settings(
@@ -204,13 +205,14 @@ def test_a_mutated_manifest_has_a_pod_or_one_line(tmp_path: Path, pytestconfig: 
     @given(mutated())
     def check(found: tuple[Case, Any]) -> None:
         _, document = found
-        path.write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        path.write_text(yaml.safe_dump_all(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
         written = text_or_line(lambda: text_of(path))
         seen["refused" if written is None else "made"] += 1
         if written is None:
             return
         config_map, *_, pod = yaml.safe_load_all(written)
-        assert list(config_map["data"].values()) == [path.read_text()]
+        again.write_text(*config_map["data"].values())
+        assert read_manifest(again) == read_manifest(path), "the pod reads another VM"
         assert pod["kind"] == "Pod"
 
     check()

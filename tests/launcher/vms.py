@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from launcher import claims
-from launcher.claims import Claim, DeviceID, Entry, EntryKind, LeftOver, Request
+from launcher.claims import Allocated, Claim, DeviceID, Entry, EntryKind, LeftOver
 from launcher.cpus.placement import pinning
 from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
@@ -78,7 +78,7 @@ def claim(
     wanted: tuple[Entry, ...],
     environ: Mapping[str, str],
     host: Host | None,
-    allocated: Mapping[Request, DeviceID] | None = None,
+    allocated: Mapping[Allocated, DeviceID] | None = None,
 ) -> tuple[tuple[Claim, ...], tuple[LeftOver, ...]]:
     """A claim for each entry, and what is left over; the first error, where an entry can have none."""
     claimed = claims.claim(wanted, environ, host, allocated or {})

@@ -1,8 +1,11 @@
 """`gpu-plugin serve` as a process, on a machine that is a directory."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from http.client import HTTPConnection
 from pathlib import Path
 
 from tests.kernel import make_nodes
@@ -13,16 +16,41 @@ BOTH = ("0000:01:00.0", "0000:e1:00.0")
 
 
 @contextmanager
-def serve(sys: Path, kubelet_dir: Path, *arguments: str | Path) -> Iterator[Program]:
+def serve(sys: Path, kubelet_dir: Path, *arguments: str | Path, within: tuple[str, ...] = ()) -> Iterator[Program]:
     """`gpu-plugin serve` on a machine beside a kubelet's directory; VFIO's nodes are made for it, below
-    `kubelet_dir`/dev. No kernel tells of changes in a copied tree, so it looks every half second."""
+    `kubelet_dir`/dev. No kernel tells of changes in a copied tree, so it looks every half second. `within` is a command
+    that execs it."""
     dev = kubelet_dir / "dev"
     if not dev.exists():
         make_nodes(sys, dev)
     common = ("--sysfs", sys, "--dev", dev, "--kubelet-dir", kubelet_dir, "--pci-ids", FIXTURES / "pci.ids")
     pods = ("--pod-resources", kubelet_dir / "pod-resources" / "kubelet.sock")
-    with running("gpu-plugin", "serve", *common, *pods, "--rescan", "0.5", *arguments) as program:
+    with running("gpu-plugin", "serve", *common, *pods, "--rescan", "0.5", *arguments, within=within) as program:
         yield program
+
+
+def free_port() -> int:
+    """A TCP port that nobody had a moment ago."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return int(free.getsockname()[1])
+
+
+def fetch(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
+    """As a probe and Prometheus ask: HTTP's status and the text; 0 where nobody listens yet."""
+    connection = HTTPConnection(host, port, timeout=10)
+    try:
+        connection.request("GET", path)
+        answer = connection.getresponse()
+        return answer.status, answer.read().decode()
+    except ConnectionRefusedError:
+        return 0, ""
+    finally:
+        connection.close()
+
+
+def status(port: int, path: str) -> int:
+    return fetch(port, path)[0]
 
 
 def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
@@ -31,3 +59,55 @@ def wait_until(condition: Callable[[], object], seconds: float = 30) -> None:
     while not condition():
         assert time.monotonic() < until, f"not within {seconds} s"
         time.sleep(0.01)
+
+
+def descriptors(plugin: Program) -> int:
+    return len(list(Path(f"/proc/{plugin.process.pid}/fd").iterdir()))
+
+
+def threads(plugin: Program) -> int:
+    return len(list(Path(f"/proc/{plugin.process.pid}/task").iterdir()))
+
+
+def processes(plugin: Program) -> set[int]:
+    """The plugin's and those that it has forked."""
+    found = {plugin.process.pid}
+    while True:
+        pids = (int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal())
+        more = {pid for pid in pids if _parent(pid) in found}
+        if more <= found:
+            return found
+        found |= more
+
+
+def _parent(pid: int) -> int | None:
+    with suppress(OSError):
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    return None
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """What a plugin takes of its node: threads, descriptors, processes, and their own memory (MiB), without their share
+    of mapped files: that grows when another program with the same libraries ends."""
+
+    threads: int
+    descriptors: int
+    processes: int
+    memory: float
+
+
+def footprint(plugin: Program) -> Footprint:
+    pids = processes(plugin)
+    memory = 0
+    for pid in pids:
+        with suppress(OSError):  # it has read what it was to read
+            lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+            memory += sum(int(line.split()[1]) for line in lines if line.startswith("Pss_Anon:"))
+    return Footprint(threads(plugin), descriptors(plugin), len(pids), memory / 1024)
+
+
+def at_rest(plugin: Program, at_most: int) -> Footprint:
+    """The same, once it has so few descriptors, and no process but itself and the one that forks."""
+    wait_until(lambda: descriptors(plugin) <= at_most and len(processes(plugin)) == 2)
+    return footprint(plugin)

@@ -27,7 +27,7 @@ def test_what_yaml_1_1_takes_for_numbers_to_base_60_and_dates_is_a_text_as_for_g
     ("text", "problem"),
     [
         ("a: 1\na: 2", "line 2, column 1: the key 'a' is there twice"),
-        ("a: 1\n---\nb: 2", "line 2, column 1: another document begins here, expected one in the file"),
+        ("a: 1\n---\nb: 2", "line 2: another document begins here, expected one in the file"),
         ("a: [b", "line 2, column 1: while parsing a flow sequence, did not find expected ',' or ']'"),
         ("a: !!int ''", "string index out of range"),
         ("[" * 100_000, "nested more than 100 levels deep"),

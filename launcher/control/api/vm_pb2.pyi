@@ -1,5 +1,7 @@
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable
 from typing import ClassVar as _ClassVar, Optional as _Optional
 
 DESCRIPTOR: _descriptor.FileDescriptor
@@ -101,3 +103,35 @@ class KillRequest(_message.Message):
 class KillResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class PingGuestRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class PingGuestResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ExecInGuestRequest(_message.Message):
+    __slots__ = ("path", "arguments", "seconds")
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    ARGUMENTS_FIELD_NUMBER: _ClassVar[int]
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    arguments: _containers.RepeatedScalarFieldContainer[str]
+    seconds: int
+    def __init__(self, path: _Optional[str] = ..., arguments: _Optional[_Iterable[str]] = ..., seconds: _Optional[int] = ...) -> None: ...
+
+class ExecInGuestResponse(_message.Message):
+    __slots__ = ("code", "signal", "out", "err")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    SIGNAL_FIELD_NUMBER: _ClassVar[int]
+    OUT_FIELD_NUMBER: _ClassVar[int]
+    ERR_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    signal: int
+    out: bytes
+    err: bytes
+    def __init__(self, code: _Optional[int] = ..., signal: _Optional[int] = ..., out: _Optional[bytes] = ..., err: _Optional[bytes] = ...) -> None: ...

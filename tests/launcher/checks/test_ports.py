@@ -1,6 +1,7 @@
 from pathlib import Path
 
 from launcher.checks.ports import ports
+from launcher.network.attachments import attached
 from tests.launcher.checks.trees import vmi
 
 RANGE = "32768\t60999\n"
@@ -9,20 +10,18 @@ ENOUGH = 72_560  # two for each of the 64512 - 28232 ports that are left
 
 def test_a_socket_for_each_port_needs_as_many_open_files(tmp_path: Path) -> None:
     vm = vmi(tmp_path, devices="      rng: {}\n")
-    assert (
-        ports(vm.spec.domain.devices.connected, RANGE, ENOUGH)
-        is ports(vm.spec.domain.devices.connected, RANGE, None)
-        is None
-    )
-    found = ports(vm.spec.domain.devices.connected, RANGE, ENOUGH - 1)
+    assert ports(attached(vm.spec), RANGE, ENOUGH) is ports(attached(vm.spec), RANGE, None) is None
+    found = ports(attached(vm.spec), RANGE, ENOUGH - 1)
     assert found is not None
-    assert str(found).startswith("interface 'default': lists no ports, so that passt listens on all: that takes 72560")
+    assert str(found).startswith(
+        "interface 'default': gets all ports of the pod, and passt listens on each: that takes 72560"
+    )
     assert "list the ports that are to reach the guest" in found.problem.fix
-    assert ports(vm.spec.domain.devices.connected, "", ENOUGH) is None, "Linux's own range, where it is not known"
+    assert ports(attached(vm.spec), "", ENOUGH) is None, "Linux's own range, where it is not known"
 
 
 def test_listed_ports_and_no_network_need_none(tmp_path: Path) -> None:
     listed = "      interfaces: [{name: default, passt: {}, ports: [{port: 22}]}]\n"
     vm = vmi(tmp_path, devices=listed, below="  networks: [{name: default, pod: {}}]\n")
-    assert ports(vm.spec.domain.devices.connected, RANGE, 1024) is None
-    assert ports(vmi(tmp_path).spec.domain.devices.connected, RANGE, 1024) is None
+    assert ports(attached(vm.spec), RANGE, 1024) is None
+    assert ports(attached(vmi(tmp_path).spec), RANGE, 1024) is None

@@ -132,8 +132,34 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
     assert (result.stderr.count("\n"), result.returncode) == (1, 2)
     methods = [method.name for method in vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"].methods]
     named = {"WatchChanges": "events", "GetState": "state", "GetXML": "xml", "GetConsole": "console"}
+    named |= {"PingGuest": "guest", "ExecInGuest": "guest"}
     actions = re.findall("'([a-z]+)'", result.stderr.partition("is not one of")[2])
-    assert sorted(actions) == sorted(named.get(method, method.lower()) for method in methods)
+    assert sorted(actions) == sorted({named.get(method, method.lower()) for method in methods})
+
+
+@pytest.mark.parametrize(
+    ("words", "wrong"),
+    [
+        (("guest",), "ctl guest: found '' after it; expected ping, or exec -- PROGRAM [ARGUMENT]..."),
+        (("guest", "ping", "twice"), "ctl guest: found 'ping twice' after it; expected ping, or exec --"),
+        (("guest", "exec"), "ctl guest: found 'exec' after it; expected ping, or exec --"),
+        (("state", "now"), "ctl state: found 'now' after it; leave that out"),
+        (("guest", "ping", "--timeout=0"), "Invalid value for '--timeout'"),
+    ],
+)
+def test_a_word_too_many_or_too_few_is_one_line_and_2(
+    gpu_launcher: Command, words: tuple[str, ...], wrong: str
+) -> None:
+    result = gpu_launcher("ctl", *words)
+    assert (result.stderr.count("\n"), result.returncode) == (1, 2)
+    assert wrong in result.stderr
+
+
+def test_a_libvirt_that_knows_no_agent_is_one_line_and_1(gpu_launcher: Command, path: Path, vm: VM) -> None:
+    for words in (("ping",), ("exec", "--", "test", "-e", "/run/healthy")):
+        result = gpu_launcher("ctl", "guest", *words[:1], "--socket", path, *words[1:])
+        assert (result.stdout, result.stderr.count("\n"), result.returncode) == ("", 1, 1)
+        assert result.stderr.startswith("gpu-launcher: the guest's agent: this function is not supported by the connec")
 
 
 def test_events_are_one_line_each_until_the_vm_ends(path: Path, vm: VM) -> None:

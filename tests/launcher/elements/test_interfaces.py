@@ -3,10 +3,11 @@ from uuid import UUID
 
 from lxml import etree
 
-from launcher.elements.interfaces import interfaces
+from launcher.elements.interfaces import interface
 from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.network.attachments import attached
 from tests.launcher.vms import vmi_text
 
 ONE = UUID("3d32482b-b9d1-57d4-9236-16f33103e002")
@@ -26,21 +27,15 @@ def test_an_address_that_nobody_gave_is_the_vms_own_and_the_same_at_every_start(
     assert first.startswith("02:"), "locally administered, and a single card's"
 
 
-def test_a_vm_that_wants_no_network_has_none(tmp_path: Path) -> None:
-    path = tmp_path / "vm.yaml"
-    path.write_text(vmi_text())
-    assert read_manifest(path).spec.domain.devices.connected == ()
-
-
 def test_under_sev_a_virtio_card_asks_before_it_reads_and_no_card_has_firmware(tmp_path: Path) -> None:
     sev = "    firmware: {bootloader: {efi: {secureBoot: false}}}\n    launchSecurity: {sev: {}}\n"
     for model, iommu in (("virtio", ["on"]), ("e1000e", [])):
         said = vmi(tmp_path / "vm.yaml", f"name: default, model: {model}, passt: {{}}", sev)
-        (element,) = interfaces(said.spec.domain.devices.connected, guest_of(said), ONE)
+        (element,) = (interface(card, guest_of(said), ONE) for card in attached(said.spec))
         assert [driver.get("iommu") for driver in element.iterfind("driver")] == iommu
         assert etree.tostring(element.findall("rom")[0]) == b'<rom enabled="no"/>'
 
 
 def addresses(said: VirtualMachineInstance, uuid: UUID) -> list[str]:
-    elements = interfaces(said.spec.domain.devices.connected, guest_of(said), uuid)
+    elements = [interface(card, guest_of(said), uuid) for card in attached(said.spec)]
     return [mac.get("address", "") for element in elements for mac in element.iterfind("mac")]

@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher import paths
+from launcher.manifest.reading import read_given
+from launcher.pod.lifecycle import restart_policy
 from program.errors import UserError
 from tests.launcher.cases import VMS
-from tests.launcher.pod.made import container_of, pod_of, text_of, written_vm
+from tests.launcher.pod.made import pod_of, text_of, written_vm
 
 
 def machine(path: Path, said: str) -> Path:
@@ -38,23 +39,34 @@ def test_an_instance_of_nobodys_runs_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        ("  runStrategy: Halted\n", "spec: runStrategy: Halted is a VM that is not to run, so it has no pod; write"),
-        ("  running: false\n", "spec: running: false is a VM that is not to run, so it has no pod; write"),
-        ("", "spec: says neither runStrategy nor running; expected one of them, like runStrategy: Always"),
-        ("  runStrategy: Always\n  running: true\n", "spec: says both runStrategy and running; expected one of them"),
+        (
+            "  runStrategy: Halted\n",
+            "spec: says runStrategy: Halted: a VM that is not to run has no pod; start it with",
+        ),
+        ("  running: false\n", "spec: says running: false: a VM that is not to run has no pod; start it with --start"),
+        ("", "spec: says neither runStrategy nor running: a VM that is not to run has no pod; start it with --start"),
     ],
 )
-def test_a_vm_that_is_not_to_run_has_no_pod(tmp_path: Path, said: str, error: str) -> None:
+def test_a_vm_that_is_not_to_run_has_no_pod_unless_it_is_started(tmp_path: Path, said: str, error: str) -> None:
+    path = machine(tmp_path / "vm.yaml", said)
     with pytest.raises(UserError) as refused:
-        text_of(machine(tmp_path / "vm.yaml", said))
+        text_of(path)
     assert str(refused.value).startswith(error)
+    assert restart_policy(read_given(path).manifest, start=True) == "Always"
+
+
+def test_a_vm_that_is_to_run_is_started_as_it_says(tmp_path: Path) -> None:
+    path = machine(tmp_path / "vm.yaml", "  runStrategy: Once\n")
+    assert restart_policy(read_given(path).manifest, start=True) == "Never"
+
+
+@pytest.mark.parametrize("start", [False, True])
+def test_a_vm_that_says_twice_when_it_runs_is_refused(tmp_path: Path, start: bool) -> None:
+    path = machine(tmp_path / "vm.yaml", "  runStrategy: Always\n  running: true\n")
+    with pytest.raises(UserError, match="spec: says both runStrategy and running; expected one of them"):
+        restart_policy(read_given(path).manifest, start=start)
 
 
 def test_a_guest_has_all_of_its_grace_before_the_kubelet_kills(tmp_path: Path) -> None:
     path = written_vm(tmp_path / "vm.yaml", spec="  terminationGracePeriodSeconds: 120\n")
     assert pod_of(path)["spec"]["terminationGracePeriodSeconds"] == 165
-
-
-def test_the_pod_is_ready_while_the_launchers_file_is_there(tmp_path: Path) -> None:
-    container = container_of(written_vm(tmp_path / "vm.yaml"))
-    assert container["readinessProbe"]["exec"]["command"] == ["test", "-e", paths.READY]

@@ -26,7 +26,7 @@ def of(path: Path, domain: str = "", *, gpus: int = 0, guest: str = "{guest: 1Gi
         "      autoattachPodInterface: false\n", f"      autoattachPodInterface: false\n{devices}"
     ))  # fmt: skip
     vmi = read_manifest(vm)
-    return memory(vmi.spec.domain, guest_of(vmi))
+    return memory(vmi.spec, guest_of(vmi))
 
 
 def sizes(found: Memory) -> dict[str, int]:
@@ -115,11 +115,17 @@ def test_cpus_of_ones_own_take_a_limit_that_is_the_request(tmp_path: Path) -> No
 def test_every_part_that_a_pod_can_have_is_documented_with_its_size() -> None:
     rows = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]*\|$", (ROOT / "docs" / "pod.md").read_text(), re.MULTILINE))
     vms = [read_manifest(case.vm) for case in cases()]
-    parts = {part for vmi in vms for part in overhead(vmi.spec.domain, guest_of(vmi))}
+    parts = {part for vmi in vms for part in overhead(vmi.spec, guest_of(vmi))}
     for part in parts:
         name = re.sub(r"^\d+ vCPUs?$", "vCPUs", part.what)
         assert name in rows, part
-        if name not in ("vCPUs", "page tables for the guest's memory", "memory.reservedOverhead"):
+        if name == "passt, the guest's network":
+            assert rows[name] == "200Mi each"
+            assert part.size % (200 << 20) == 0
+        elif name == "virtiofsd, for the volumes that the guest mounts":
+            assert rows[name] == "80Mi each"
+            assert part.size % (80 << 20) == 0
+        elif name not in ("vCPUs", "page tables for the guest's memory", "memory.reservedOverhead"):
             assert rows[name] == written(part.size)
     assert {part.what for part in parts} >= {
         "encrypted memory's buffers",

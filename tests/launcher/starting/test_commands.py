@@ -161,6 +161,9 @@ def answer(capture: "pytest.CaptureFixture[str]", command: str, *arguments: str 
 OFFLINE = ("--env", "X=1")
 #: By flag of render: a manifest and flags, and those that change what render makes of them.
 FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] = {
+    "--name": ("no-devices", OFFLINE, ("--name", "nobody")),
+    "--instancetype": ("no-devices", OFFLINE, ("--instancetype", FIXTURES / "instancetypes" / "inferred.yaml")),
+    "--preference": ("no-devices", OFFLINE, ("--preference", FIXTURES / "instancetypes" / "preferences.yaml")),
     "--env": ("one-gpu", OFFLINE, (f"--env={RTX_2060_VARIABLE}=0000:01:00.0",)),
     "--env-file": ("one-gpu", OFFLINE, ("--env-file", "pod.env")),
     "--sysfs": (
@@ -182,6 +185,11 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
         "topology-numa-dedicated",
         tuple(case("topology-numa-dedicated").arguments()[1:]),
         ("--cpuset", "0-3,16-19"),
+    ),
+    "--network-status": (
+        "networks",
+        (*OFFLINE, "--network-status", FIXTURES / "networks" / "pod.json"),
+        ("--network-status", FIXTURES / "networks" / "other-pod.json"),
     ),
     "--libvirt": ("acpi-msdm", OFFLINE, ("--libvirt", "9.0.0")),
 }

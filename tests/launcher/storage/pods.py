@@ -14,7 +14,7 @@ from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.storage.made import Need
-from launcher.storage.needs import needs_of
+from launcher.storage.needs import needs_of, shares_of
 from tests.launcher.vms import vmi_text
 
 #: 16 MiB of nothing, in both formats.
@@ -22,12 +22,14 @@ SIZE = 16 << 20
 
 
 def vmi_with(
-    tmp_path: Path, *volumes: str, spec: str = "", domain: str = "", name: str = "vm"
+    tmp_path: Path, *volumes: str, spec: str = "", domain: str = "", devices: str = "", name: str = "vm"
 ) -> VirtualMachineInstance:
-    """A VM with these volumes, each YAML on one line, and `spec` as further lines below spec."""
+    """A VM with these volumes, each YAML on one line, and further lines below spec, its domain, and their devices."""
     listed = "".join(f"  - {volume}\n" for volume in volumes)
     manifest = tmp_path / f"{name}.yaml"
-    manifest.write_text(vmi_text(domain=domain, name=name) + spec + (f"  volumes:\n{listed}" if volumes else ""))
+    manifest.write_text(
+        vmi_text(domain=devices + domain, name=name) + spec + (f"  volumes:\n{listed}" if volumes else "")
+    )
     return read_manifest(manifest)
 
 
@@ -85,9 +87,15 @@ def described(image: Path) -> dict[str, Any]:
 
 
 def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> None:
-    """All that the kubelet would mount for the VM's volumes."""
+    """All that the kubelet would mount for the VM's volumes and credentials."""
+    for secret in {credential.secret for credential in vmi.spec.accessCredentials}:
+        mount(root, paths.credentials(secret), {"key": b"ssh-ed25519 AAAA\n"})
+    for share in shares_of(vmi, root):
+        share.directory.mkdir(parents=True, exist_ok=True)
     for volume in vmi.spec.volumes:
         name = volume.name
+        if name in vmi.spec.shared:
+            continue
         match volume.kind:
             case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
                 put(root, paths.block_device(name) if name in block else paths.disk_image(name), bytes(SIZE))
@@ -109,7 +117,7 @@ def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> N
                 mount(root, paths.mounted("sysprep", name), {"autounattend.xml": b"<unattend/>"})
             case "serviceAccount":
                 mount(root, paths.SERVICE_ACCOUNT, {"token": b"t", "ca.crt": b"c", "namespace": b"n"})
-            case "emptyDisk":
+            case "emptyDisk" | "containerPath":
                 pass
 
 

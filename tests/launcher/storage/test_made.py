@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from lxml import etree
@@ -19,8 +20,11 @@ from launcher.domain import domain_uuid
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.storage.credentials import passwords_in
 from launcher.storage.made import made
+from launcher.storage.needs import credentials_of, shares_of
 from launcher.storage.programs import output
+from launcher.storage.shares import Share
 from program.errors import Refusal
 from tests.launcher.cases import Case, cases
 from tests.launcher.storage.pods import (
@@ -158,6 +162,110 @@ def test_data_for_cloud_init_comes_from_secrets_by_either_spelling(
     with prepared(vmi, Facts(), root):
         _, files = read_iso(below(root, paths.cloud_init_iso("noCloud", "default", "vm")))
     assert (files["user-data"], files["network-config"]) == (b"\xff\0 user", b"network")
+
+
+BY_CLOUD_INIT = """\
+  accessCredentials:
+  - sshPublicKey: {{source: {{secret: {{secretName: team}}}}, propagationMethod: {{{method}: {{}}}}}}
+  - sshPublicKey: {{source: {{secret: {{secretName: mine}}}}, propagationMethod: {{{method}: {{}}}}}}
+  - sshPublicKey: {{source: {{secret: {{secretName: team}}}}, propagationMethod: {{qemuGuestAgent: {{users: [a, b]}}}}}}
+  - userPassword: {{source: {{secret: {{secretName: words}}}}, propagationMethod: {{qemuGuestAgent: {{}}}}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("method", "volume", "iso", "file", "name"),
+    [
+        ("noCloud", "cloudInitNoCloud", "noCloud", "meta-data", "public-keys"),
+        ("configDrive", "cloudInitConfigDrive", "configdrive", "openstack/latest/meta_data.json", "public_keys"),
+    ],
+)
+def test_cloud_init_gets_each_key_of_the_secrets_by_a_number(
+    root: Path, tmp_path: Path, method: str, volume: str, iso: Literal["noCloud", "configdrive"], file: str, name: str
+) -> None:
+    spec = BY_CLOUD_INIT.format(method=method)
+    vmi = vmi_with(tmp_path, f"{{name: seed, {volume}: {{userData: x}}}}", spec=spec)
+    mount(root, paths.credentials("team"), {"b": b"ssh-rsa B\n", "a": b"# of the team\n ssh-rsa A1 x\r\n\nssh-rsa A2"})
+    mount(root, paths.credentials("mine"), {"key": b"ssh-ed25519 M\n"})
+    with prepared(vmi, Facts(), root):
+        _, files = read_iso(below(root, paths.cloud_init_iso(iso, "default", "vm")))
+    keys = {"0": "ssh-rsa A1 x", "1": "ssh-rsa A2", "2": "ssh-rsa B", "3": "ssh-ed25519 M"}
+    assert json.loads(files[file])[name] == keys
+
+
+def test_a_secret_of_keys_that_is_not_mounted_is_named_with_its_place(root: Path, tmp_path: Path) -> None:
+    vmi = vmi_with(
+        tmp_path, "{name: seed, cloudInitNoCloud: {userData: x}}", spec=BY_CLOUD_INIT.format(method="noCloud")
+    )
+    place = paths.credentials("team")
+    assert refusal(vmi, root).endswith(
+        f"cannot be read: No such file or directory; expected the pod to mount it at {place}"
+    )
+
+
+def test_the_guests_agent_gets_the_rest(root: Path, tmp_path: Path) -> None:
+    vmi = vmi_with(
+        tmp_path, "{name: seed, cloudInitNoCloud: {userData: x}}", spec=BY_CLOUD_INIT.format(method="noCloud")
+    )
+    mount(root, paths.credentials("words"), {"root": b" secret word\n", "nobody": b"\n"})
+    keys, passwords = credentials_of(vmi, root)
+    assert (keys.secret, keys.users, passwords.users) == ("team", ("a", "b"), ())
+    assert passwords_in(passwords.files()) == {"root": "secret word"}
+
+
+def shared(tmp_path: Path, volume: str) -> VirtualMachineInstance:
+    """A VM whose guest mounts this one volume, called data."""
+    return vmi_with(tmp_path, volume, devices="      filesystems: [{name: data, virtiofs: {}}]\n")
+
+
+@pytest.mark.parametrize(
+    ("volume", "place", "read_only"),
+    [
+        ("persistentVolumeClaim: {claimName: c}", str(Path(paths.disk_image("data")).parent), False),
+        ("persistentVolumeClaim: {claimName: c, readOnly: true}", str(Path(paths.disk_image("data")).parent), True),
+        ("dataVolume: {name: d}", str(Path(paths.disk_image("data")).parent), False),
+        ("configMap: {name: c}", paths.mounted("config-map", "data"), True),
+        ("secret: {secretName: s}", paths.mounted("secret", "data"), True),
+        ("downwardAPI: {}", paths.mounted("downwardapi", "data"), True),
+        ("serviceAccount: {serviceAccountName: a}", paths.SERVICE_ACCOUNT, True),
+        ("containerPath: {path: /srv/data}", "/srv/data", True),
+        ("containerPath: {path: /srv/data/, readOnly: false}", "/srv/data", False),
+    ],
+)
+def test_the_guest_mounts_a_volume_where_the_pod_has_it(
+    root: Path, tmp_path: Path, volume: str, place: str, read_only: bool
+) -> None:
+    vmi = shared(tmp_path, f"{{name: data, {volume}}}")
+    (share,) = shares_of(vmi, root)
+    socket = below(root, "/var/run/kubevirt/virtiofs-containers/data.sock")
+    assert share == Share("data", below(root, place), socket, read_only)
+    assert refusal(vmi, root) == (
+        f"the volume 'data': cannot be read: No such file or directory; expected the pod to mount it at {place}"
+    )
+    share.directory.mkdir(parents=True)
+    assert needed(vmi, Facts(), root) == ()
+
+
+def test_a_block_device_is_no_directory_to_mount(root: Path, tmp_path: Path) -> None:
+    vmi = shared(tmp_path, "{name: data, persistentVolumeClaim: {claimName: c}}")
+    assert refusal(vmi, root, Facts(block=frozenset({"data"}))) == (
+        "the volume 'data': its claim is a block device; expected volumeMode: Filesystem, for virtiofs"
+    )
+
+
+@pytest.mark.parametrize("to", ["run/gpu-launcher", "run", "."])
+def test_no_link_shows_the_guest_what_is_the_launchers_own(root: Path, tmp_path: Path, to: str) -> None:
+    vmi = shared(tmp_path, "{name: data, containerPath: {path: /srv/vol/link}}")
+    below(root, "/srv/vol").mkdir(parents=True)
+    below(root, "/run/gpu-launcher").mkdir(parents=True)
+    below(root, "/srv/vol/link").symlink_to(root / to)
+    assert "which is the launcher's own; take the link away" in refusal(vmi, root)
+
+
+def test_a_file_is_no_directory_to_mount(root: Path, tmp_path: Path) -> None:
+    vmi = shared(tmp_path, "{name: data, containerPath: {path: /srv/data}}")
+    put(root, "/srv/data")
+    assert "/srv/data is no directory; expected one, for virtiofs" in refusal(vmi, root)
 
 
 def test_a_secret_without_the_key_is_named_with_the_keys_that_it_has(root: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.conftest import Command, Machine
-from tests.kernel import process
+from tests.kernel import process, vfio_group
 from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, lines, rtx
 
 
@@ -63,6 +63,7 @@ def test_as_an_init_container_it_names_what_it_skips_and_succeeds(gpu_plugin: Co
 
 def test_a_card_in_use_is_one_line_and_exit_code_1(gpu_plugin: Command, node: Node) -> None:
     node.carry_out(node.to_bind(GPU))
+    vfio_group(node.sys, "1")
     process(node.proc, 4711, "qemu\nkvm", "/dev/vfio/1")
     result = gpu_plugin("unbind", GPU, "--sysfs", node.sys, "--state", node.roots.state)
     assert result.stderr == (

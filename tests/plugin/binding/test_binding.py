@@ -9,7 +9,7 @@ from plugin.binding.plan import Plan
 from plugin.cards.config import Config, Rule
 from program.errors import Refusal
 from tests.compose import RTX_2060, Function, card, desktop
-from tests.kernel import load, part, platform_device, process
+from tests.kernel import load, part, platform_device, process, vfio_group
 from tests.plugin.binding.node import BOUND, DAILY, GPU, OTHER, Node, addresses, lines, rtx, two_cards
 
 
@@ -49,6 +49,7 @@ def test_what_vfio_has_is_not_written_to(tmp_path: Path) -> None:
 
 def test_a_card_that_is_bound_is_left_alone_even_while_a_guest_has_it(node: Node) -> None:
     node.carry_out(node.to_bind(GPU))
+    vfio_group(node.sys, "1")
     process(node.proc, 4711, "qemu", "/dev/vfio/1")
     node.write(GPU, "boot_vga", "1")
     assert node.to_bind(GPU) == Plan(())

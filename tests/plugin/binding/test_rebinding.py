@@ -15,7 +15,7 @@ from plugin.binding.plan import Binding, Plan, Write
 from plugin.binding.rebinding import StillWriting, sysfs_writer
 from program.errors import Refusal
 from tests.compose import RTX_2060, card
-from tests.kernel import Killed, Sysfs, bind, load, process, refuses
+from tests.kernel import Killed, Sysfs, bind, load, process, refuses, vfio_group
 from tests.pci.sysfs.test_recording import contents
 from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, addresses, lines, rtx
 
@@ -78,6 +78,7 @@ def test_a_card_that_the_kernel_gives_to_vfio_again_is_said_to_be(tmp_path: Path
 
 def test_a_card_that_a_guest_has_is_not_unbound(node: Node) -> None:
     node.carry_out(node.to_bind(GPU))
+    vfio_group(node.sys, "1")
     process(node.proc, 4711, "qemu-system-x86", "/dev/vfio/vfio", "/dev/vfio/1")
     with pytest.raises(Refusal) as refused:
         node.to_unbind("0000:01:00.2")

@@ -7,11 +7,11 @@ import pytest
 
 from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
-from plugin.binding.processes import Processes, read_processes
+from plugin.binding.processes import Processes, number_of, read_processes
 from plugin.binding.uses import Use, uses
 from program.problem import Problem
 from tests.compose import RTX_2060, Function, card, compose, desktop
-from tests.kernel import device, part, process
+from tests.kernel import STAND_INS, device, part, process, vfio_group
 
 GPU = "0000:01:00.0"
 NVME = "0000:02:00.0"
@@ -62,6 +62,29 @@ def test_an_open_device_file_names_the_processes(sys: Path, address: str, path: 
     assert used(sys, address) == by_a_process(f"/dev/{node} is open in Xorg (pid 812), pipewire (pid 1000)")
 
 
+def test_a_device_counts_by_its_number_and_no_file_by_its_name(sys: Path, tmp_path: Path) -> None:
+    """Processes with files of the same names kept `bind --all` from ever succeeding, and one that had the device open
+    under another name was not seen."""
+    part(sys, GPU, "drm/card1", "drm", "dri/card1")
+    named = tmp_path / "container/dev/dri/card1"
+    named.parent.mkdir(parents=True)
+    named.touch()
+    process(sys.parent / "proc", 6, "hostile", named)
+    assert used(sys, GPU) == ()
+    other = tmp_path / "container/dev/another"
+    other.symlink_to(STAND_INS["dri/card1"])
+    process(sys.parent / "proc", 7, "qemu", other)
+    assert used(sys, GPU) == by_a_process("/dev/dri/card1 is open in qemu (pid 7)")
+
+
+def test_a_block_device_is_no_character_device_of_the_same_number(sys: Path) -> None:
+    number = Path(STAND_INS["dri/card1"]).stat().st_rdev
+    same = f"{os.major(number)}:{os.minor(number)}"
+    part(sys, NVME, "nvme/nvme0/nvme0n1/nvme0n1p1", "block", "nvme0n1p1", dev=same, partition="1")
+    process(sys.parent / "proc", 7, "qemu", "/dev/dri/card1")
+    assert used(sys, NVME) == ()
+
+
 def test_of_many_processes_three_are_named(sys: Path) -> None:
     part(sys, GPU, "drm/card1", "drm", "dri/card1")
     for number in range(1, 6):
@@ -74,6 +97,8 @@ def test_nvidias_device_files_are_found_without_sysfs(sys: Path) -> None:
     information = sys.parent / "proc/driver/nvidia/gpus" / GPU / "information"
     information.parent.mkdir(parents=True)
     information.write_text("Model: \t\t NVIDIA GeForce RTX 2060\nDevice Minor: \t 3\n")
+    (sys.parent / "dev").mkdir()
+    (sys.parent / "dev/nvidia3").symlink_to(STAND_INS["nvidia3"])
     process(sys.parent / "proc", 900, "nvidia-persiste", "/dev/nvidia3", "/dev/nvidiactl")
     assert used(sys, GPU) == by_a_process("/dev/nvidia3 is open in nvidia-persiste (pid 900)")
 
@@ -83,6 +108,8 @@ def test_a_guest_has_the_function_by_its_group_or_by_itself(tmp_path: Path, node
     sys = tmp_path / "sys"
     compose(sys, card("0000:01:00", RTX_2060[:1], path="pci0000:00/0000:00:01.0", group=1))
     part(sys, GPU, "vfio-dev/vfio0", "vfio-dev", "vfio/devices/vfio0")
+    for group in ("1", "noiommu-1"):
+        vfio_group(sys, group)
     process(tmp_path / "proc", 4711, "qemu-system-x86", "/dev/vfio/vfio", node)
     assert used(sys, GPU) == by_a_process(f"{node} is open in qemu-system-x86 (pid 4711)")
 
@@ -98,6 +125,9 @@ def test_a_framebuffer_is_the_nodes_own(sys: Path) -> None:
     [
         ("36 35 259:2 / /data rw,noatime master:1 - ext4 /dev/root rw,errors=continue", "/data"),
         ("36 35 0:45 /@ /home rw shared:2 - btrfs /dev/nvme0n1p2 rw,subvol=/@", "/home"),
+        ("36 35 0:46 / /home rw - bcachefs /dev/sda:/dev/nvme0n1p2 rw", "/home"),
+        # Whoever has a user namespace may say so.
+        ("36 35 0:47 / /tmp rw - tmpfs /dev/nvme0n1p2 rw", None),
         ("36 35 259:3 / /data rw - ext4 /dev/nvme0n1p3 rw", None),
         ("36 35 0:21 / /proc rw - proc  rw", None),
     ],
@@ -193,4 +223,6 @@ def test_the_real_proc_can_be_read() -> None:
     with Path("/dev/full").open("wb"):
         processes = read_processes(Path("/proc"))
     assert processes.mounts
-    assert any(one.endswith(f"(pid {os.getpid()})") for one in processes.openers["/dev/full"])
+    full = number_of(Path("/dev/full"))
+    assert full is not None
+    assert any(one.endswith(f"(pid {os.getpid()})") for one in processes.openers[full])

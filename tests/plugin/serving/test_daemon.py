@@ -8,15 +8,14 @@ from pathlib import Path
 
 import grpc
 import pytest
-from grpc_health.v1.health_pb2 import HealthCheckRequest, HealthCheckResponse
-from grpc_health.v1.health_pb2_grpc import HealthStub
 
 from pci.resource import NodeDevice
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
+from plugin.serving.monitoring import LIVE, READY
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, plug, unplug
 from tests.kubelet import Kubelet
-from tests.plugin.daemon import BOTH, RTX_3090, serve, wait_until
+from tests.plugin.daemon import BOTH, RTX_3090, serve, status, wait_until
 from tests.processes import finished
 
 KVM = "devices.gpu-launcher.dev/kvm"
@@ -409,29 +408,18 @@ def test_health_tells_the_process_from_its_registrations(
 ) -> None:
     (dev / "kvm").touch()
     config.write_text("node_devices: {kvm: 1}\n")
-    with (
-        serve(machine("two-rtx-3090"), kubelet.directory, "--health", str(port), "--config", config) as plugin,
-        grpc.insecure_channel(f"localhost:{port}", options=[("grpc.enable_http_proxy", 0)]) as channel,
-    ):
-
-        def is_serving(service: str) -> bool:
-            check = HealthStub(channel).Check  # type: ignore[attr-defined]
-            answer: HealthCheckResponse = check(HealthCheckRequest(service=service), wait_for_ready=True, timeout=10)
-            return answer.status == HealthCheckResponse.SERVING
-
-        wait_until(lambda: is_serving("registered"))
+    with serve(machine("two-rtx-3090"), kubelet.directory, "--health", str(port), "--config", config) as plugin:
+        wait_until(lambda: status(port, READY) == 200)
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH and kubelet.healthy(KVM) == ("kvm-0",))
         config.write_text("{}\n")
         plugin.send(signal.SIGHUP)
         kubelet.wait_until(lambda: not kubelet.endpoints[KVM].connected)
-        wait_until(lambda: is_serving("registered"))
+        wait_until(lambda: status(port, READY) == 200)
         kubelet.stop()
-        wait_until(lambda: not is_serving("registered"))
-        assert is_serving("")
+        wait_until(lambda: status(port, READY) == 503)
+        assert status(port, LIVE) == 200
         kubelet.start()
-        wait_until(lambda: is_serving("registered"))
-        with pytest.raises(grpc.RpcError, match="expected '' or 'registered'"):
-            is_serving("other")
+        wait_until(lambda: status(port, READY) == 200)
 
 
 @pytest.mark.parametrize("option", ["--metrics", "--health"])

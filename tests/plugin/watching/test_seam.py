@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from pci.sysfs.functions import read_host
+import pytest
+
 from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCIIDs
@@ -12,6 +13,7 @@ from plugin.watching.counters import Counters
 from plugin.watching.keeping import keeping
 from plugin.watching.listening import listening
 from plugin.watching.podresources import Pods
+from plugin.watching.reader import Reader
 from plugin.watching.watch import Sources, Watch
 from tests.conftest import Machine
 from tests.kernel import make_nodes
@@ -19,8 +21,8 @@ from tests.kernel import make_nodes
 
 async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str], None]) -> None:
     """The server."""
-    with listening(sources) as bells:
-        watch = Watch(sources, ending)
+    with listening(sources, ending) as bells:
+        watch = await Watch.begin(sources, ending)
         async with keeping(watch, Pods(watch), bells, Counters()):
             while not watch.stopped:
                 change, snapshot = watch.next_change, watch.view.snapshot
@@ -30,15 +32,17 @@ async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str],
                 await change.wait()
 
 
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")  # pytest-xdist's workers
 def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> None:
     sys = machine("two-rtx-3090")
     dev = make_nodes(sys, tmp_path / "dev")
     sources = Sources(
         sys=sys,
         dev=dev,
+        reader=Reader(),
         pod_resources=tmp_path / "kubelet.sock",
         config=None,
-        look=lambda config, before: take_inventory(read_host(sys), config, pci_ids, before),
+        take=lambda host, config, before: take_inventory(host, config, pci_ids, before),
         read_config=Config,
         rescan=0.1,
     )

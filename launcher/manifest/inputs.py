@@ -1,0 +1,193 @@
+"""What a user gives as a VM: a file or standard input, with any number of documents and Lists in it.
+
+Of the objects in it, VMs are ours, and so are the instance types and preferences that they may name
+(instancetype.kubevirt.io). Objects of other kinds are passed over, and named, so that somebody can say so.
+"""
+
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from launcher.manifest.scalars import shown
+from launcher.manifest.volumes import is_block
+from program.document import NotYAML, read_documents
+from program.errors import UserError
+
+VM_KINDS = ("VirtualMachine", "VirtualMachineInstance")
+TYPE_KINDS = (
+    "VirtualMachineInstancetype",
+    "VirtualMachineClusterInstancetype",
+    "VirtualMachinePreference",
+    "VirtualMachineClusterPreference",
+)
+#: The path that stands for standard input.
+STDIN = Path("-")
+
+_TYPES_GROUP = "instancetype.kubevirt.io"
+_VM_GROUP = "kubevirt.io"
+_USUAL = 1 << 16  # read alone at first: room for the largest has to be got from the kernel
+_LARGEST = 3 << 20  # twice what etcd takes of one object
+_KIND = "expected a VirtualMachine or VirtualMachineInstance"
+
+Object = Mapping[str, Any]
+
+
+class TypeObject(NamedTuple):
+    """An instance type or a preference as it was written, and the file that it is in."""
+
+    value: Object
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Input:
+    """A file's objects, in their order. `file` is what an error calls it, and `text` all that is in it.
+
+    `others`: what is passed over, as `Service web`. `block`: the claims among it that are block devices. `alone`:
+    whether the file has one document, which is a VM.
+    """
+
+    file: str
+    text: str
+    vms: tuple[Object, ...] = ()
+    types: tuple[TypeObject, ...] = ()
+    others: tuple[str, ...] = ()
+    block: frozenset[str] = frozenset()
+    alone: bool = False
+
+
+def read_input(path: Path) -> Input:
+    """Read the objects of a file, or of standard input for `-`.
+
+    UserError for a file that cannot be read, is not YAML, holds more than any VM does, or has something else in it than
+    objects.
+    """
+    file = "standard input" if path == STDIN else str(path)
+    text = _read_text(path, file)
+    try:
+        documents = read_documents(text)
+    except NotYAML as error:
+        raise UserError(file, f"is not YAML: {error}", f"{_KIND}, as YAML or JSON") from error
+    if not documents:
+        raise UserError(file, "found None", _KIND)
+    objects: list[Object] = []
+    for document in documents:
+        if not isinstance(document.value, dict):
+            subject = f"{file}: line {document.line}" if len(documents) > 1 else file
+            raise UserError(subject, f"found {shown(document.value)}", _KIND)
+        objects += _items(document.value, f"{file}: line {document.line}")
+    vms = _vms(objects)
+    types = tuple(TypeObject(found, file) for found in objects if _is_type(found))
+    ours = {id(found) for found in (*vms, *(found.value for found in types))}
+    return Input(
+        file=file,
+        text=text,
+        vms=vms,
+        types=types,
+        others=tuple(called(found) for found in objects if id(found) not in ours),
+        block=frozenset(name for found in objects if (name := _block_claim(found)) is not None),
+        alone=len(documents) == 1 and bool(vms) and vms[0] is documents[0].value,
+    )
+
+
+def refuse_empty(given: Input) -> None:
+    """UserError for an input without a VM, which says what it has instead."""
+    if given.vms:
+        return
+    others = (*given.others, *(called(found.value) for found in given.types))
+    if len(others) == 1:
+        kind = others[0].partition(" ")[0]
+        raise UserError(f"{given.file}: kind", f"found {kind if kind == 'None' else repr(kind)}", _KIND)
+    raise UserError(given.file, f"has no VM, but {listed(others)}", f"{_KIND} as well")
+
+
+def names_of(vm: Object) -> tuple[str | None, str | None]:
+    """Return namespace and name; None for what is not written, or is no text.
+
+    Without a name it is generateName, as for launcher.manifest.spec.Named.
+    """
+    metadata = vm.get("metadata")
+    texts = {key: text for key, text in metadata.items() if isinstance(text, str)} if isinstance(metadata, dict) else {}
+    return texts.get("namespace") or None, texts.get("name") or texts.get("generateName", "").rstrip("-.") or None
+
+
+def called(found: Object) -> str:
+    """Return an object's kind and name, as `Service web`."""
+    words = (found.get("kind"), names_of(found)[1])
+    return " ".join(shown(word).strip("'") for word in words if word is not None) or "None"
+
+
+def listed(names: tuple[str, ...]) -> str:
+    """Return names for a line: the first few, and how many more there are."""
+    most = 6
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _vms(objects: list[Object]) -> tuple[Object, ...]:
+    """Return the VMs; of a VirtualMachine and the instance that it has made, as in a dump of both, the former.
+
+    One of another API group is one only where there is no other: its group may be misspelt.
+    """
+    vms = [found for found in objects if found.get("kind") in VM_KINDS]
+    ours = [found for found in vms if _group(found) in (None, _VM_GROUP)] or vms
+    makers = [names_of(found) for found in ours if found["kind"] == VM_KINDS[0]]
+    return tuple(found for found in ours if found["kind"] == VM_KINDS[0] or names_of(found) not in makers)
+
+
+def _is_type(found: Object) -> bool:
+    return found.get("kind") in TYPE_KINDS and _group(found) in (None, _TYPES_GROUP)
+
+
+def _block_claim(found: Object) -> str | None:
+    """Return the name of a claim, or of a DataVolume, that says it is a block device; None for anything else."""
+    is_claim = found.get("kind") in ("PersistentVolumeClaim", "DataVolume")
+    return names_of(found)[1] if is_claim and is_block(found.get("spec")) else None
+
+
+def _group(found: Object) -> str | None:
+    version = found.get("apiVersion")
+    return version.rpartition("/")[0] if isinstance(version, str) else None
+
+
+def _items(value: Object, subject: str) -> Iterator[Object]:
+    """Yield an object, or for a List its items. Items of a List of one kind may leave out what the List says."""
+    kind, items = value.get("kind"), value.get("items")
+    if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
+        yield value
+        return
+    for index, item in enumerate(items):
+        if not isinstance(item, dict) or item is value:
+            raise UserError(f"{subject}: items[{index}]", f"found {shown(item)}", "expected an object, with a kind")
+        if kind != "List" and "kind" not in item:
+            item = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
+        yield item
+
+
+def _read_text(path: Path, file: str) -> str:
+    try:
+        content = _read(sys.stdin) if path == STDIN else _read_file(path)
+        if len(content) > _LARGEST:
+            raise UserError(file, f"has more than {_LARGEST} bytes", "expected as many at most: of a dump, one VM")
+        return content.decode()
+    except OSError as error:
+        raise UserError(
+            file, f"cannot read the manifest: {error.strerror}", f"{_KIND}, in a file that can be read"
+        ) from error
+    except UnicodeDecodeError as error:
+        raise UserError(file, f"is not YAML: {error}", f"{_KIND}, as YAML or JSON") from error
+
+
+def _read_file(path: Path) -> bytes:
+    with path.open("rb") as file:
+        content = file.read(_USUAL)
+        return content + file.read(_LARGEST) if len(content) == _USUAL else content
+
+
+def _read(stream: Any) -> bytes:
+    if stream is None:
+        raise UserError("standard input", "is closed", "give the manifest on it, or name a file")
+    content: bytes = stream.buffer.read(_LARGEST + 1)
+    return content

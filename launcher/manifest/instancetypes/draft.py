@@ -1,0 +1,104 @@
+"""A VirtualMachine's plain document while something is filled in, and where from."""
+
+from collections.abc import Mapping
+from typing import Any
+
+#: Keys of mappings and indices of lists, from the document's root.
+Path = tuple[str | int, ...]
+
+_SPEC = ("spec", "template", "spec")
+_TEMPLATE = ("spec", "template")
+
+
+class Draft:
+    """The document, with what has been filled in. What it was made from stays as it is.
+
+    Paths are from spec.template.spec. `origins` has the path of each value that was filled in, from the document's
+    root, and where it comes from. A path that leads through something else than mappings and lists leads nowhere:
+    nothing is found there and nothing is filled in, and whoever reads the document says what is wrong.
+    """
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.document: Mapping[str, Any] = document
+        self.origins: dict[Path, str] = {}
+
+    def get(self, *path: str | int) -> Any:
+        """Return the value at a path; None for what is not there, is null or an empty text, which say nothing."""
+        return value_at(self.document, (*_SPEC, *path))
+
+    def items(self, *path: str | int) -> tuple[Mapping[str, Any], ...]:
+        """Return the mappings of a list; () if it is not there, or is another list."""
+        items = self.get(*path)
+        return tuple(items) if isinstance(items, list) and all(isinstance(item, dict) for item in items) else ()
+
+    def names(self, *path: str | int) -> tuple[str, ...]:
+        """Return the names of a list's items, in their order."""
+        return tuple(item["name"] for item in self.items(*path) if isinstance(item.get("name"), str))
+
+    def annotations(self) -> Mapping[str, Any]:
+        found = value_at(self.document, (*_TEMPLATE, "metadata", "annotations"))
+        return found if isinstance(found, dict) else {}
+
+    def set(self, path: Path, value: Any, origin: str) -> None:
+        self._set((*_SPEC, *path), value, origin)
+
+    def fill(self, path: Path, value: Any, origin: str) -> None:
+        """Set what is not there yet."""
+        if self.get(*path) is None:
+            self.set(path, value, origin)
+
+    def append(self, path: Path, item: Any, origin: str) -> None:
+        """Add to the end of a list."""
+        items = self.get(*path)
+        if items is None or isinstance(items, list):
+            self.set((*path, len(items or ())), item, origin)
+
+    def fill_annotation(self, name: str, value: str, origin: str) -> None:
+        if name not in self.annotations():
+            self._set((*_TEMPLATE, "metadata", "annotations", name), value, origin)
+
+    def fill_in_templates(self, kind: str, name: str, value: Any, origin: str) -> None:
+        """Fill in a field of the `kind` (pvc or storage) of each dataVolumeTemplate that has one."""
+        templates = value_at(self.document, ("spec", "dataVolumeTemplates"))
+        for index in range(len(templates)) if isinstance(templates, list) else ():
+            path: Path = ("spec", "dataVolumeTemplates", index, "spec", kind)
+            if isinstance(value_at(self.document, path), dict) and value_at(self.document, (*path, name)) is None:
+                self._set((*path, name), value, origin)
+
+    def _set(self, path: Path, value: Any, origin: str) -> None:
+        try:
+            self.document = _with(self.document, path, value)
+        except _Astray:
+            return
+        self.origins[path] = origin
+
+
+class _Astray(Exception):
+    """A path leads through something that is neither a mapping nor a list."""
+
+
+def value_at(value: Any, path: Path) -> Any:
+    """Return what is at a path; None for what is not there, is null or an empty text."""
+    for part in path:
+        if isinstance(part, int):
+            value = value[part] if isinstance(value, list) and part < len(value) else None
+        else:
+            value = value.get(part) if isinstance(value, dict) else None
+    return None if value == "" else value
+
+
+def _with(value: Any, path: Path, new: Any) -> Any:
+    """Return a copy of the value with something new at the path; what is beside the path is shared."""
+    if not path:
+        return new
+    first, rest = path[0], path[1:]
+    if isinstance(first, int):
+        items = [] if value is None else value
+        if not isinstance(items, list) or first > len(items):
+            raise _Astray
+        old = items[first] if first < len(items) else None
+        return [*items[:first], _with(old, rest, new), *items[first + 1 :]]
+    if value is not None and not isinstance(value, dict):
+        raise _Astray
+    mapping = value or {}
+    return {**mapping, first: _with(mapping.get(first), rest, new)}

@@ -1,0 +1,63 @@
+"""The pod's probes: the manifest's, as KubeVirt's controller makes them (pkg/virt-controller/services, template.go and
+rendercontainer.go), with `gpu-launcher ctl guest` where KubeVirt has virt-probe.
+
+The pod's address is the guest's, so the kubelet asks the guest's ports itself; what the guest's agent answers is asked
+in the container.
+"""
+
+from typing import Any
+
+from launcher import paths
+from launcher.manifest.interfaces import Interface
+from launcher.manifest.probes import HTTPGet, Probe, TCPSocket, port_named
+from launcher.manifest.spec import Spec
+
+#: KubeVirt's LibvirtStartupDelay: seconds before the guest's own delay begins.
+_UNTIL_IT_STARTS = 10
+#: Seconds that the container's command has beside those of the agent: KubeVirt's virt-probe has one, and Python takes
+#: longer to start where CPUs are short.
+_BESIDE_THE_AGENT = 5
+#: Seconds between two looks at whether the guest runs, where the manifest has no probe. Each is a process.
+_PERIOD = 5
+#: Kubernetes' own defaults, which KubeVirt writes out (SetDefaults_Probe).
+_DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
+
+Object = dict[str, Any]
+
+
+def probes(spec: Spec) -> Object:
+    """The container's `livenessProbe`, if the manifest has one, and its `readinessProbe`."""
+    liveness = {"livenessProbe": _probe(spec.livenessProbe, spec.on_pods_network)} if spec.livenessProbe else {}
+    if spec.readinessProbe is not None:
+        return {**liveness, "readinessProbe": _probe(spec.readinessProbe, spec.on_pods_network)}
+    # The file is there exactly while the guest runs.
+    runs = {"exec": {"command": ["test", "-e", paths.READY]}, "periodSeconds": _PERIOD, "failureThreshold": 1}
+    return {**liveness, "readinessProbe": runs}
+
+
+def _probe(said: Probe, interfaces: tuple[Interface, ...]) -> Object:
+    numbers = {name: getattr(said, name) or default for name, default in _DEFAULTS.items()}
+    timing = {"initialDelaySeconds": said.initialDelaySeconds + _UNTIL_IT_STARTS, **numbers}
+    if said.httpGet is not None:
+        return {"httpGet": _http(said.httpGet, interfaces), **timing}
+    if said.tcpSocket is not None:
+        return {"tcpSocket": _tcp(said.tcpSocket, interfaces), **timing}
+    ctl = ["gpu-launcher", "ctl", "guest"]
+    flag = f"--timeout={timing['timeoutSeconds']}"
+    command = [*ctl, "ping", flag] if said.exec is None else [*ctl, "exec", flag, "--", *said.exec.command]
+    return {"exec": {"command": command}, **timing, "timeoutSeconds": timing["timeoutSeconds"] + _BESIDE_THE_AGENT}
+
+
+def _http(said: HTTPGet, interfaces: tuple[Interface, ...]) -> Object:
+    headers = [{"name": header.name, "value": header.value} for header in said.httpHeaders]
+    return {
+        **({"path": said.path} if said.path is not None else {}),
+        **_tcp(said, interfaces),
+        "scheme": said.scheme,
+        **({"httpHeaders": headers} if headers else {}),
+    }
+
+
+def _tcp(said: HTTPGet | TCPSocket, interfaces: tuple[Interface, ...]) -> Object:
+    port = said.port if isinstance(said.port, int) else port_named(said.port, interfaces)
+    return {"port": port, **({"host": said.host} if said.host is not None else {})}

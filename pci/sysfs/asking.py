@@ -1,0 +1,252 @@
+"""Reads in a process of its own, since the kernel may never answer.
+
+From mid-2024 to Linux 6.15, and in stable kernels of that time, whoever reads a function's `uevent` waits for the
+device's lock (uevent_show in drivers/base/core.c). A driver that is told to let go of a device which a guest still has
+keeps that lock until the guest ends. The same holds for `driver_override` in every kernel, and a driver's own files may
+wait for whatever it likes. No signal reaches a process that waits there.
+
+The process that reads notes each file that it opens on a page that both have. If it comes no further for PATIENCE, it
+is left behind, and another one reads everything but that file, which is Silent.
+"""
+
+import mmap
+import os
+import pickle
+import select
+import signal
+import struct
+import time
+import traceback
+from collections.abc import Callable, Collection
+from contextlib import ExitStack, closing, suppress
+from pathlib import Path
+from sys import addaudithook
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
+
+from pci.sysfs.attribute import SHORTAGES, CannotLook, Silent
+
+#: Seconds for which a process waits in one file before the kernel counts as silent. It answers in microseconds; on a
+#: node that is short of memory, perhaps in a second or two.
+PATIENCE = 5.0
+#: The same for a process that could run, and gets no processor.
+PATIENCE_WITHOUT_PROCESSOR = 30.0
+#: Seconds between two looks at how far it has come.
+TICK = 0.2
+#: Files for each of which a process is left behind before nothing is asked any more.
+MOST_SILENT = 16
+
+_PAGE = 8192
+_HEAD = struct.Struct("=IQH")  # the process that reads; how many files it has opened; the length of the last one's path
+_CHUNK = 1 << 20
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def ask(
+    read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs
+) -> tuple[T, tuple[str, ...]]:
+    """Return what `read` returns of the tree `sys`, called in another process, and the files that the kernel did not
+    answer for, which are Silent to `read`. What it raises is raised here.
+
+    CannotLook if there are more than MOST_SILENT of them. To be called while this process has one thread: a fork copies
+    no other.
+    """
+    silent: list[str] = []
+    while True:
+        with closing(Question()) as question:
+            child = _fork()
+            if child == 0:
+                answer(question.writer, question.page, sys, silent, lambda: read(sys, *arguments, **named))
+            question.sent()
+            try:
+                question.wait()
+            except BaseException as error:
+                os.kill(child, signal.SIGKILL)  # it ends at once, or hangs in the kernel and nothing can be done
+                _reap(child, os.WNOHANG)
+                if not isinstance(error, Silent):
+                    raise
+                silent.append(error.fault.path)
+                require_few(silent)
+            else:
+                _reap(child, 0)
+                value: T = question.answer()
+                return value, tuple(silent)
+
+
+def _fork() -> int:
+    try:
+        return os.fork()
+    except OSError as error:
+        raise _shortage(error) from None
+
+
+def _reap(child: int, options: int) -> None:
+    with suppress(ChildProcessError):  # whoever started this program may have it ignore its children
+        os.waitpid(child, options)
+
+
+class Question:
+    """What the process that waits for a read has of it: a pipe for the answer, and a page on which the one that reads
+    notes what it opens. `writer` and `page` are for that one."""
+
+    def __init__(self) -> None:
+        """CannotLook if this process can open no more files, or the node has no more memory."""
+        with ExitStack() as ours, ExitStack() as theirs:
+            try:
+                self.reader, self.writer = os.pipe()
+                ours.callback(os.close, self.reader)
+                theirs.callback(os.close, self.writer)
+                self.page = os.memfd_create("opened")
+                theirs.callback(os.close, self.page)
+                os.ftruncate(self.page, _PAGE)
+                self._notes = ours.enter_context(mmap.mmap(self.page, _PAGE))
+            except OSError as error:
+                raise _shortage(error) from None
+            self._ours, self._theirs = ours.pop_all(), theirs.pop_all()
+        self._pickled = bytearray()
+        self._opened, self._since = 0, time.monotonic()
+
+    @property
+    def pid(self) -> int:
+        """The process that reads; 0 before it has begun."""
+        pid: int = _HEAD.unpack_from(self._notes)[0]
+        return pid
+
+    def sent(self) -> None:
+        """Let go of what is for the other process alone."""
+        self._theirs.close()
+
+    def close(self) -> None:
+        self._theirs.close()
+        self._ours.close()
+
+    def wait(self) -> None:
+        """Wait for the answer; Silent if the other process comes no further."""
+        poll = select.poll()
+        poll.register(self.reader, select.POLLIN)
+        while True:
+            if not poll.poll(TICK * 1000):
+                self.require_progress()
+            elif self.receive():
+                return
+
+    def receive(self) -> bool:
+        """Read what there is of the answer; return whether that was the end of it."""
+        chunk = os.read(self.reader, _CHUNK)
+        self._pickled += chunk
+        return not chunk
+
+    def require_progress(self) -> None:
+        """Raise Silent if the other process has waited in one file for PATIENCE; CannotLook if it has not begun, or has
+        no processor."""
+        now = time.monotonic()
+        pid, opened, length = _HEAD.unpack_from(self._notes)
+        if opened != self._opened:
+            self._opened, self._since = opened, now
+        elif now - self._since > PATIENCE:
+            if opened and not _could_run(pid):
+                raise Silent(os.fsdecode(self._notes[_HEAD.size : _HEAD.size + length]))
+            if now - self._since > PATIENCE_WITHOUT_PROCESSOR:
+                wrong = "cannot be read: the process that reads gets no processor"
+                raise CannotLook("", wrong, "see what else keeps the node busy")
+
+    @property
+    def has_answer(self) -> bool:
+        return bool(self._pickled)
+
+    def answer(self) -> Any:
+        """Return the answer that was received, or raise what it is."""
+        if not self.has_answer:
+            raise CannotLook("", "cannot be read: the process that read was killed", _WHY_IT_ENDED)
+        is_value, value = pickle.loads(self._pickled)  # noqa: S301 (by a process of ours)
+        if is_value:
+            return value
+        raise value
+
+
+_WHY_IT_ENDED = "see whether the node or the container is short of memory, or may have no more processes"
+
+
+def _shortage(error: OSError) -> CannotLook:
+    return CannotLook("", f"cannot be read: {error.strerror}", SHORTAGES.get(error.errno or 0, _WHY_IT_ENDED))
+
+
+def _could_run(pid: int) -> bool:
+    """Whether this process waits for nothing but a processor (state R: proc_pid_stat(5))."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[0] == b"R"
+    except OSError:
+        return False
+
+
+def require_few(silent: Collection[str]) -> None:
+    """Raise CannotLook if the kernel is silent about more than MOST_SILENT files."""
+    if len(silent) > MOST_SILENT:
+        wrong = f"{Silent.WRONG} for {len(silent)} files: {', '.join(sorted(silent))}"
+        raise CannotLook("", wrong, "look into the kernel's log; what hangs there ends with the node")
+
+
+def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Callable[[], object]) -> NoReturn:
+    """Do the read, write what it returns or raises to `writer`, and end this process.
+
+    What it opens is noted on `page`. The `silent` files are not opened; both are paths below `sys`.
+    """
+    try:
+        for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+            signal.signal(signum, signal.SIG_DFL)
+        notes = mmap.mmap(page, _PAGE)
+        _let_go_of_all_but(writer)
+        _note_what_is_opened(notes, f"{sys}/", silent)
+        pickled = memoryview(_pickled(read))
+        while pickled:
+            pickled = pickled[os.write(writer, pickled) :]
+    finally:
+        os._exit(0)
+
+
+def _let_go_of_all_but(descriptor: int) -> None:
+    """Close every other file: whoever waits for one to be closed must not wait for a process that hangs."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for standard in range(3):
+        os.dup2(nowhere, standard)
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in (0, 1, 2, descriptor):
+            with suppress(OSError):  # it was the listing's own
+                os.close(int(name))
+
+
+def _note_what_is_opened(notes: mmap.mmap, root: str, silent: Collection[str]) -> None:
+    """Have each file noted before this process opens it from now on, and Silent raised instead of opening those.
+
+    Python tells its audit hooks of every open, and they may prevent it (PEP 578); so nobody who reads has to know.
+    """
+    count, pid = 0, os.getpid()
+    _HEAD.pack_into(notes, 0, pid, count, 0)
+
+    def about_to(event: str, arguments: tuple[Any, ...]) -> None:
+        nonlocal count
+        if event != "open" or isinstance(arguments[0], int):
+            return
+        path = os.fsdecode(arguments[0]).removeprefix(root)
+        if path in silent:
+            raise Silent(path)
+        count += 1
+        name = os.fsencode(path)[: _PAGE - _HEAD.size]
+        notes[_HEAD.size : _HEAD.size + len(name)] = name
+        _HEAD.pack_into(notes, 0, pid, count, len(name))
+
+    addaudithook(about_to)
+
+
+def _pickled(read: Callable[[], object]) -> bytes:
+    try:
+        return pickle.dumps((True, read()), pickle.HIGHEST_PROTOCOL)
+    except Exception as error:
+        trace = traceback.format_exc()
+        error.add_note(trace)
+        try:
+            return pickle.dumps((False, error))
+        except Exception:
+            return pickle.dumps((False, RuntimeError(trace)))

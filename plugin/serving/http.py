@@ -1,0 +1,120 @@
+"""HTTP for whoever reaches a port, which may be every pod of the cluster: one request a connection, within limits.
+
+Where more come than are served at a time, the one that has been there longest goes: whoever asks a question and reads
+the answer needs milliseconds, and silent connections keep nobody out.
+"""
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import AsyncIterator, Callable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import h11
+
+#: Connections at a time.
+MOST_CONNECTIONS = 32
+#: Seconds for one, from its first byte to the last.
+SECONDS_FOR_ALL = 5.0
+_LONGEST_HEAD = 8192  # bytes of a request's line and headers
+_PAUSE = 0.1  # seconds until the next one is accepted, where one could not be
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What stands on a page: HTTP's status, the text and its media type."""
+
+    status: int
+    text: bytes
+    media_type: str = "text/plain; charset=utf-8"
+
+
+#: What makes each page, by its path. It takes no time, and does not fail.
+Pages: TypeAlias = Mapping[str, Callable[[], Answer]]
+
+
+def listener(address: str | None, port: int) -> socket.socket:
+    """Return a socket that listens on that IP address, None for every one; OSError if it cannot."""
+    dual = address is None and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual or (address is not None and ":" in address) else socket.AF_INET
+    listening = socket.create_server((address or "", port), family=family, dualstack_ipv6=dual)
+    listening.setblocking(False)
+    return listening
+
+
+@contextlib.asynccontextmanager
+async def serving(listening: socket.socket, pages: Pages) -> AsyncIterator[None]:
+    """Serve these pages on a socket that listens, until the block ends."""
+    accepting = asyncio.create_task(_accept(listening, pages))
+    try:
+        yield
+    finally:
+        accepting.cancel()
+        await asyncio.wait([accepting])
+        listening.close()
+
+
+async def _accept(listening: socket.socket, pages: Pages) -> None:
+    """Serve each connection in a task of its own."""
+    # Not asyncio's server: it accepts a hundred before it hands over one.
+    loop = asyncio.get_running_loop()
+    tasks: dict[asyncio.Task[None], None] = {}  # the oldest first
+    try:
+        while True:
+            try:
+                connection, _ = await loop.sock_accept(listening)
+            except OSError:  # it has gone already, or there are no descriptors left
+                await asyncio.sleep(_PAUSE)
+                continue
+            if len(tasks) >= MOST_CONNECTIONS:
+                oldest = next(iter(tasks))
+                oldest.cancel()
+                await asyncio.wait([oldest])
+            task = asyncio.create_task(_serve(connection, pages))
+            tasks[task] = None
+            task.add_done_callback(tasks.pop)
+    finally:
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks)
+
+
+async def _serve(connection: socket.socket, pages: Pages) -> None:
+    with connection, contextlib.suppress(OSError, TimeoutError):  # it has gone, or is too slow
+        async with asyncio.timeout(SECONDS_FOR_ALL):
+            await _exchange(connection, pages)
+
+
+async def _exchange(connection: socket.socket, pages: Pages) -> None:
+    """Read one request and answer it."""
+    loop, http = asyncio.get_running_loop(), h11.Connection(h11.SERVER, max_incomplete_event_size=_LONGEST_HEAD)
+    with_text = True
+    try:
+        while (event := http.next_event()) is h11.NEED_DATA:
+            http.receive_data(await loop.sock_recv(connection, _LONGEST_HEAD))
+        if not isinstance(event, h11.Request):
+            return  # it has closed without a question
+        answer, with_text = _answer(event, pages), event.method != b"HEAD"
+    except h11.RemoteProtocolError as error:
+        answer = Answer(error.error_status_hint, b"expected an HTTP request\n")
+    headers = [
+        ("Content-Type", answer.media_type),
+        ("Content-Length", str(len(answer.text))),
+        ("Connection", "close"),
+    ]
+    message = http.send(h11.Response(status_code=answer.status, headers=headers)) or b""
+    if with_text:
+        message += http.send(h11.Data(data=answer.text)) or b""
+    await loop.sock_sendall(connection, message)
+
+
+def _answer(request: h11.Request, pages: Pages) -> Answer:
+    path = request.target.partition(b"?")[0].decode("ascii")
+    page = pages.get(path)
+    if page is None:
+        return Answer(404, f"expected one of {', '.join(pages)}\n".encode())
+    if request.method not in (b"GET", b"HEAD"):
+        return Answer(405, b"expected GET\n")
+    return page()
