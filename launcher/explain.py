@@ -92,15 +92,15 @@ def explanation(
     }
 
 
-def as_json(found: Explanation) -> str:
-    return json.dumps(found, indent=2) + "\n"
+def as_json(explanation: Explanation) -> str:
+    return json.dumps(explanation, indent=2) + "\n"
 
 
-def table(found: Explanation) -> str:
+def table(explanation: Explanation) -> str:
     """A row for everything that is passed on, below a row of headings; the distances of cards, where there are several;
     then a line for each thing that is amiss."""
     rows = [("ENTRY", "HOST", "IS", "GUEST", "GROUP", "NUMA", "ALIAS", "FROM")]
-    for entry in found["entries"]:
+    for entry in explanation["entries"]:
         place = _or_dash(entry["iommuGroup"]), _or_dash(entry["numaNode"])
         named, alias, origin = f"{entry['kind']} {entry['name']}", entry["alias"], _origin(entry)
         for passed in entry["passed"]:
@@ -108,15 +108,15 @@ def table(found: Explanation) -> str:
                 (named, passed["host"], _or_dash(passed["is"]), _or_dash(passed["guest"]), *place, alias, origin)
             )
             named = alias = origin = ""
-    lines = aligned(rows) if found["entries"] else ["The manifest has no gpus and no hostDevices."]
-    if found["distances"]:
-        lines += ["", *_distances(found["distances"]), ""]
+    lines = aligned(rows) if explanation["entries"] else ["The manifest has no gpus and no hostDevices."]
+    if explanation["distances"]:
+        lines += ["", *_distances(explanation["distances"]), ""]
     lines += [
         f"may not be whole: {entry['kind']} {entry['name']}: {entry['missing']}"
-        for entry in found["entries"]
+        for entry in explanation["entries"]
         if entry["missing"]
     ]
-    lines += [f"left over: {', '.join(left['devices'])} of {left['variable']}" for left in found["leftOver"]]
+    lines += [f"left over: {', '.join(left['devices'])} of {left['variable']}" for left in explanation["leftOver"]]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -167,18 +167,18 @@ def _between(pair: Pair) -> Between:
     }
 
 
-def _distances(found: list[Between]) -> list[str]:
+def _distances(distances: list[Between]) -> list[str]:
     """A matrix of the host's, and one of the guest's in which is marked what differs; and how it differs."""
-    names = list(dict.fromkeys(name for each in found for name in each["between"]))
-    ways = {(one, other): each for each in found for one, other in permutations(each["between"])}
+    names = list(dict.fromkeys(name for each in distances for name in each["between"]))
+    ways = {(one, other): each for each in distances for one, other in permutations(each["between"])}
     host = {way: _or_dash(each["host"]) for way, each in ways.items()}
     guest = {way: each["guest"] + (" *" if each["differs"] else "") for way, each in ways.items()}
-    differing = Counter((each["host"], each["guest"]) for each in found if each["differs"])
+    differing = Counter((each["host"], each["guest"]) for each in distances if each["differs"])
     lines = [
         f"* {pairs} pair{'s' if pairs > 1 else ''}: {there} on the host, {here} in the guest"
         for (there, here), pairs in differing.items()
     ]
-    if not differing and all(each["host"] for each in found):
+    if not differing and all(each["host"] for each in distances):
         lines = ["In the guest the cards are as far apart as on the host."]
     return [*_matrix("HOST", names, host), "", *_matrix("GUEST", names, guest), *lines]
 

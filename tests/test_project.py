@@ -129,6 +129,16 @@ def test_the_readme_gives_every_dependency_its_reason_and_ci_the_test_command() 
     assert "make test" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
+def test_the_readme_names_every_folder_and_no_other() -> None:
+    """In the first column of its table: a row for each folder of the root, and of both programs."""
+    rows = re.findall(r"^\| `([a-z_/]+)/` \|", (ROOT / "README.md").read_text(), re.MULTILINE)
+    packages = {path.parent for path in (*ROOT.glob("*/__init__.py"), *ROOT.glob("[lp]*/*/__init__.py"))}
+    folders = {str(path.relative_to(ROOT)) for path in packages} | {"deploy", "docs", "templates"}
+    assert folders <= set(rows), sorted(folders - set(rows))
+    assert [row for row in rows if not (ROOT / row).is_dir()] == []
+    assert len(rows) == len(set(rows))
+
+
 def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
     """Its parts between the names and numbers, which stand as capital letters and dots."""
     modules = [

@@ -67,8 +67,8 @@ def _join(port: socket.socket, source: int, sink: int, escape: bytes) -> None:
         if source in ready:
             poll.unregister(source)
             typed = _read(source)
-            left, found, _ = typed.partition(escape) if escape else (typed, b"", b"")
-            if found:
+            left, separator, _ = typed.partition(escape) if escape else (typed, b"", b"")
+            if separator:
                 port.sendall(left)
                 return
             if typed:

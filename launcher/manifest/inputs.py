@@ -79,15 +79,15 @@ def read_input(path: Path) -> Input:
             raise UserError(subject, f"found {shown(document.value)}", _KIND)
         objects += _items(document.value, f"{file}: line {document.line}")
     vms = _vms(objects)
-    types = tuple(TypeObject(found, file) for found in objects if _is_type(found))
-    ours = {id(found) for found in (*vms, *(found.value for found in types))}
+    types = tuple(TypeObject(item, file) for item in objects if _is_type(item))
+    ours = {id(item) for item in (*vms, *(item.value for item in types))}
     return Input(
         file=file,
         text=text,
         vms=vms,
         types=types,
-        others=tuple(called(found) for found in objects if id(found) not in ours),
-        block=frozenset(name for found in objects if (name := _block_claim(found)) is not None),
+        others=tuple(called(item) for item in objects if id(item) not in ours),
+        block=frozenset(name for item in objects if (name := _block_claim(item)) is not None),
         alone=len(documents) == 1 and bool(vms) and vms[0] is documents[0].value,
     )
 
@@ -96,7 +96,7 @@ def refuse_empty(given: Input) -> None:
     """UserError for an input without a VM, which says what it has instead."""
     if given.vms:
         return
-    others = (*given.others, *(called(found.value) for found in given.types))
+    others = (*given.others, *(called(item.value) for item in given.types))
     if len(others) == 1:
         kind = others[0].partition(" ")[0]
         raise UserError(f"{given.file}: kind", f"found {kind if kind == 'None' else repr(kind)}", _KIND)
@@ -113,9 +113,9 @@ def names_of(vm: Object) -> tuple[str | None, str | None]:
     return texts.get("namespace") or None, texts.get("name") or texts.get("generateName", "").rstrip("-.") or None
 
 
-def called(found: Object) -> str:
+def called(item: Object) -> str:
     """Return an object's kind and name, as `Service web`."""
-    words = (found.get("kind"), names_of(found)[1])
+    words = (item.get("kind"), names_of(item)[1])
     return " ".join(shown(word).strip("'") for word in words if word is not None) or "None"
 
 
@@ -137,18 +137,18 @@ def _vms(objects: list[Object]) -> tuple[Object, ...]:
     return tuple(found for found in ours if found["kind"] == VM_KINDS[0] or names_of(found) not in makers)
 
 
-def _is_type(found: Object) -> bool:
-    return found.get("kind") in TYPE_KINDS and _group(found) in (None, _TYPES_GROUP)
+def _is_type(item: Object) -> bool:
+    return item.get("kind") in TYPE_KINDS and _group(item) in (None, _TYPES_GROUP)
 
 
-def _block_claim(found: Object) -> str | None:
+def _block_claim(item: Object) -> str | None:
     """Return the name of a claim, or of a DataVolume, that says it is a block device; None for anything else."""
-    is_claim = found.get("kind") in ("PersistentVolumeClaim", "DataVolume")
-    return names_of(found)[1] if is_claim and is_block(found.get("spec")) else None
+    is_claim = item.get("kind") in ("PersistentVolumeClaim", "DataVolume")
+    return names_of(item)[1] if is_claim and is_block(item.get("spec")) else None
 
 
-def _group(found: Object) -> str | None:
-    version = found.get("apiVersion")
+def _group(item: Object) -> str | None:
+    version = item.get("apiVersion")
     return version.rpartition("/")[0] if isinstance(version, str) else None
 
 

@@ -95,16 +95,16 @@ def _name(vm: inputs.Object) -> str:
 def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path]) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
     of_input = tuple(_notes(given))
-    found: list[Given] = []
+    manifests: list[Given] = []
     for vm in vms:
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
-        of_vm = () if found else of_input
-        found.append(_read_vm(given, vm, read, subject, of_vm))
+        of_vm = () if manifests else of_input
+        manifests.append(_read_vm(given, vm, read, subject, of_vm))
     for field, file in read.items():
-        if not any(isinstance(one.manifest, VirtualMachine) and getattr(one.manifest.spec, field) for one in found):
+        if not any(isinstance(one.manifest, VirtualMachine) and getattr(one.manifest.spec, field) for one in manifests):
             fix = f"write spec.{field}: {{name: ...}} into it, or leave the flag out"
             raise UserError(f"--{field} {file.file}", "the VM names none", fix)
-    return tuple(found)
+    return tuple(manifests)
 
 
 def _notes(given: Input) -> Iterator[str]:

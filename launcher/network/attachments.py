@@ -95,7 +95,7 @@ def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = Non
     networks = {network.name: network for network in spec.networks}
     second = {network.name: network for network in second_networks(spec)}
     taken: dict[Protocol, tuple[Range, ...]] = {}
-    found = []
+    cards = []
     for interface in spec.domain.devices.connected:
         if interface.method == "sriov":
             continue
@@ -107,8 +107,8 @@ def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = Non
             to = _to_pods(interface, network.pod if network is not None else None, forwards)
         if isinstance(to, Passt):
             taken = {protocol: (*taken.get(protocol, ()), *forwards.ranges(protocol)) for protocol in PROTOCOLS}
-        found.append(Attached(interface, to))
-    return tuple(found)
+        cards.append(Attached(interface, to))
+    return tuple(cards)
 
 
 def _to_pods(interface: Interface, pod: PodNetwork | None, forwards: Forwards) -> Passt:
@@ -124,21 +124,21 @@ def _to_second(
     if pod_interfaces is None:
         return Passt(device=network.device, forwards=forwards)
     subject = f"network {network.name!r}"
-    found = pod_interfaces.get(network.name)
-    if found is None:
+    interface = pod_interfaces.get(network.name)
+    if interface is None:
         raise Refusal(
             subject,
             f"the pod has no interface {network.device}, which Multus makes of {network.definition}",
             "install Multus, see that the NetworkAttachmentDefinition is there, and read the pod's events",
         )
-    if found.is_tap and network.interface.method == "bridge":
-        return Tap(device=found.device)
-    if found.has_address:
-        gateway = found.subnet[1] if found.subnet is not None and found.subnet.prefixlen < 31 else None
-        return Passt(device=found.device, gateway=gateway, forwards=forwards)
+    if interface.is_tap and network.interface.method == "bridge":
+        return Tap(device=interface.device)
+    if interface.has_address:
+        gateway = interface.subnet[1] if interface.subnet is not None and interface.subnet.prefixlen < 31 else None
+        return Passt(device=interface.device, gateway=gateway, forwards=forwards)
     raise Refusal(
         subject,
-        f"{found.device} has no IP address, with which passt would speak there, and is no tap that QEMU could open",
+        f"{interface.device} has no IP address, with which passt would speak there, and is no tap that QEMU could open",
         f"give {network.definition} an ipam, or, for addresses of the guest's own, a CNI that makes a tap (tap of "
         "containernetworking/plugins), and write `bridge: {}`",
     )

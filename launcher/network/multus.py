@@ -41,25 +41,25 @@ class Status(NamedTuple):
 def second_networks(spec: Spec) -> tuple[SecondNetwork, ...]:
     """Return those that the guest has an interface on, in the manifest's order; the pod's are net1, net2, ..."""
     interfaces = {interface.name: interface for interface in spec.domain.devices.connected}
-    found = [
+    of_multus = [
         (network.name, network.multus)
         for network in spec.networks
         if network.multus is not None and not network.is_pods and network.name in interfaces
     ]
     return tuple(
         SecondNetwork(name, multus.networkName, interfaces[name], f"net{number}")
-        for number, (name, multus) in enumerate(found, start=1)
+        for number, (name, multus) in enumerate(of_multus, start=1)
     )
 
 
 def annotations(spec: Spec) -> dict[str, str]:
     """Return those of the pod by which Multus attaches the networks, empty where there are none of its."""
-    found = {}
+    texts = {}
     if (default := _in_place_of_the_pods(spec)) is not None:
-        found[_DEFAULT_NETWORK] = default.networkName
+        texts[_DEFAULT_NETWORK] = default.networkName
     if second := second_networks(spec):
-        found[NETWORKS] = json.dumps([_selection(network) for network in second])
-    return found
+        texts[NETWORKS] = json.dumps([_selection(network) for network in second])
+    return texts
 
 
 def read_status(text: str, source: str) -> tuple[Status, ...]:
@@ -67,32 +67,32 @@ def read_status(text: str, source: str) -> tuple[Status, ...]:
     text."""
     fix = f"expected the pod's annotation {STATUS}, a JSON list of objects"
     try:
-        found = json.loads(text) if len(text) <= _LARGEST else None
+        items = json.loads(text) if len(text) <= _LARGEST else None
     except (ValueError, RecursionError) as error:
         raise UserError(source, "is not JSON", fix) from error
-    if not isinstance(found, list) or not all(isinstance(item, dict) for item in found):
+    if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
         raise UserError(source, "is no list of networks", fix)
-    return tuple(_status(item, source) for item in found)
+    return tuple(_status(item, source) for item in items)
 
 
 def attached_to_the_pod(spec: Spec, statuses: tuple[Status, ...]) -> Mapping[str, PodInterface]:
     """Return by network what the statuses say of it. What has neither an address nor a PCI device is taken for a tap,
     which the statuses do not tell."""
-    found, left = {}, list(statuses)
+    interfaces, left = {}, list(statuses)
     second = second_networks(spec)
     # By the interface's name as well at first: a definition may be there twice. Another's pod names them otherwise.
     for matches in (_is_the_same, _by_definition):
         for network in second:
-            if network.name in found:
+            if network.name in interfaces:
                 continue
             status = next((status for status in left if matches(status, network)), None)
             if status is not None:
                 left.remove(status)
                 is_tap = not status.has_address and status.function is None
-                found[network.name] = PodInterface(
+                interfaces[network.name] = PodInterface(
                     device=status.device, has_address=status.has_address, is_tap=is_tap, function=status.function
                 )
-    return found
+    return interfaces
 
 
 def virtual_function(wanted: VirtualFunctionOf, pod_interfaces: Mapping[str, PodInterface] | None) -> PCIAddress:

@@ -27,18 +27,18 @@ def read_pod_interfaces(spec: Spec, root: Path = Path("/"), seconds: float = 0.0
     second = second_networks(spec)
     functions = [network for network in second if network.interface.method == "sriov"]
     told = _told(spec, functions, root, seconds)
-    found = {}
+    interfaces = {}
     for network in second:
         known = told.get(network.name)
         if network in functions:
             if known is not None:
-                found[network.name] = known
+                interfaces[network.name] = known
             continue
         device = known.device if known is not None and known.device else network.device
         interface = _interface(device, root)
         if interface is not None:
-            found[network.name] = interface
-    return found
+            interfaces[network.name] = interface
+    return interfaces
 
 
 def _told(spec: Spec, functions: list[SecondNetwork], root: Path, seconds: float) -> Mapping[str, PodInterface]:

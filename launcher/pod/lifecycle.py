@@ -23,11 +23,11 @@ def restart_policy(manifest: VirtualMachine | VirtualMachineInstance, *, start: 
     if strategy in (None, "Halted") and not running:
         if start:
             return "Always"
-        said = "running: false" if running is False else f"runStrategy: {strategy}"
+        state = "running: false" if running is False else f"runStrategy: {strategy}"
         if strategy is None and running is None:
-            said = "neither runStrategy nor running"
+            state = "neither runStrategy nor running"
         fix = "start it with --start, or write runStrategy: Always, RerunOnFailure, Once or Manual"
-        raise UserError("spec", f"says {said}: a VM that is not to run has no pod", fix)
+        raise UserError("spec", f"says {state}: a VM that is not to run has no pod", fix)
     return "Always" if strategy is None else _RESTART[strategy]
 
 

@@ -86,8 +86,8 @@ def _without_dumped(document: Mapping[str, Any]) -> Object:
     kept = {name: value for name, value in document.items() if name != "status"}
     if isinstance(metadata := kept.get("metadata"), dict):
         kept["metadata"] = {name: value for name, value in metadata.items() if name != "managedFields"}
-    found: Object = plain(kept, "the manifest")
-    return found
+    cleaned: Object = plain(kept, "the manifest")
+    return cleaned
 
 
 def _state(given: Given, vm: Metadata) -> Object:

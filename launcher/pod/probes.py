@@ -35,29 +35,29 @@ def probes(spec: Spec) -> Object:
     return {**liveness, "readinessProbe": runs}
 
 
-def _probe(said: Probe, interfaces: tuple[Interface, ...]) -> Object:
-    numbers = {name: getattr(said, name) or default for name, default in _DEFAULTS.items()}
-    timing = {"initialDelaySeconds": said.initialDelaySeconds + _UNTIL_IT_STARTS, **numbers}
-    if said.httpGet is not None:
-        return {"httpGet": _http(said.httpGet, interfaces), **timing}
-    if said.tcpSocket is not None:
-        return {"tcpSocket": _tcp(said.tcpSocket, interfaces), **timing}
+def _probe(probe: Probe, interfaces: tuple[Interface, ...]) -> Object:
+    numbers = {name: getattr(probe, name) or default for name, default in _DEFAULTS.items()}
+    timing = {"initialDelaySeconds": probe.initialDelaySeconds + _UNTIL_IT_STARTS, **numbers}
+    if probe.httpGet is not None:
+        return {"httpGet": _http(probe.httpGet, interfaces), **timing}
+    if probe.tcpSocket is not None:
+        return {"tcpSocket": _tcp(probe.tcpSocket, interfaces), **timing}
     ctl = ["gpu-launcher", "ctl", "guest"]
     flag = f"--timeout={timing['timeoutSeconds']}"
-    command = [*ctl, "ping", flag] if said.exec is None else [*ctl, "exec", flag, "--", *said.exec.command]
+    command = [*ctl, "ping", flag] if probe.exec is None else [*ctl, "exec", flag, "--", *probe.exec.command]
     return {"exec": {"command": command}, **timing, "timeoutSeconds": timing["timeoutSeconds"] + _BESIDE_THE_AGENT}
 
 
-def _http(said: HTTPGet, interfaces: tuple[Interface, ...]) -> Object:
-    headers = [{"name": header.name, "value": header.value} for header in said.httpHeaders]
+def _http(action: HTTPGet, interfaces: tuple[Interface, ...]) -> Object:
+    headers = [{"name": header.name, "value": header.value} for header in action.httpHeaders]
     return {
-        **({"path": said.path} if said.path is not None else {}),
-        **_tcp(said, interfaces),
-        "scheme": said.scheme,
+        **({"path": action.path} if action.path is not None else {}),
+        **_tcp(action, interfaces),
+        "scheme": action.scheme,
         **({"httpHeaders": headers} if headers else {}),
     }
 
 
-def _tcp(said: HTTPGet | TCPSocket, interfaces: tuple[Interface, ...]) -> Object:
-    port = said.port if isinstance(said.port, int) else port_named(said.port, interfaces)
-    return {"port": port, **({"host": said.host} if said.host is not None else {})}
+def _tcp(action: HTTPGet | TCPSocket, interfaces: tuple[Interface, ...]) -> Object:
+    port = action.port if isinstance(action.port, int) else port_named(action.port, interfaces)
+    return {"port": port, **({"host": action.host} if action.host is not None else {})}

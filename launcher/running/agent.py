@@ -39,8 +39,8 @@ def ping(ask: Ask) -> None:
 
 def start(ask: Ask, path: str, arguments: Sequence[str]) -> int:
     """Have the guest start a program, without a shell; its process's number in the guest. Refusal where it cannot."""
-    said = {"path": path, "arg": list(arguments), "capture-output": True}
-    return _number(_mapping(_asked(ask, "guest-exec", said)), "pid")
+    program = {"path": path, "arg": list(arguments), "capture-output": True}
+    return _number(_mapping(_asked(ask, "guest-exec", program)), "pid")
 
 
 def ended(ask: Ask, pid: int) -> Ended | None:

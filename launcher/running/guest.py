@@ -262,12 +262,12 @@ def _tree(domain: Any) -> ElementTree.Element:
 @contextmanager
 def _reported(connection: Any, domain: Any, vm: VM) -> Iterator[None]:
     """Within, what libvirt and its QEMU tell of the domain reaches the VM."""
-    said = _Said()
-    callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, (said, vm))
+    shutdown = _Shutdown()
+    callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, (shutdown, vm))
     # Libvirt knows no reboot that ends a domain; QEMU does. The test driver has no QEMU.
     monitor = None
     if connection.getType() == "QEMU":
-        monitor = libvirt_qemu.qemuMonitorEventRegister(connection, domain, "SHUTDOWN", _report_cause, said)
+        monitor = libvirt_qemu.qemuMonitorEventRegister(connection, domain, "SHUTDOWN", _report_cause, shutdown)
     try:
         yield
     finally:
@@ -278,26 +278,26 @@ def _reported(connection: Any, domain: Any, vm: VM) -> Iterator[None]:
                 libvirt_qemu.qemuMonitorEventDeregister(connection, monitor)
 
 
-class _Said:
+class _Shutdown:
     """Why QEMU shuts down, in its own word; libvirt's event comes after it."""
 
     cause = ""
 
 
 def _report_cause(
-    connection: Any, domain: Any, event: str, seconds: int, micros: int, details: str, said: _Said
+    connection: Any, domain: Any, event: str, seconds: int, micros: int, details: str, shutdown: _Shutdown
 ) -> None:
     # The second is libvirt's own signal, after the first.
-    said.cause = said.cause or json.loads(details)["reason"]
+    shutdown.cause = shutdown.cause or json.loads(details)["reason"]
 
 
-def _report(connection: Any, domain: Any, event: int, detail: int, to: tuple[_Said, VM]) -> None:
-    said, vm = to
+def _report(connection: Any, domain: Any, event: int, detail: int, to: tuple[_Shutdown, VM]) -> None:
+    shutdown, vm = to
     name, details = _EVENTS.get(event, (f"event {event}", {}))
     vm.happened(name, details.get(detail, str(detail)))
     if event == libvirt.VIR_DOMAIN_EVENT_STOPPED:
         ending = _STOPPED.get(detail, Ending.TAKEN)
-        vm.events.put(_QEMU_SHUTDOWN.get(said.cause, ending) if ending is Ending.POWERED_OFF else ending)
+        vm.events.put(_QEMU_SHUTDOWN.get(shutdown.cause, ending) if ending is Ending.POWERED_OFF else ending)
     elif event == libvirt.VIR_DOMAIN_EVENT_CRASHED:
         # A domain whose crash is preserved does not stop.
         vm.events.put(Ending.PANICKED)

@@ -223,8 +223,8 @@ def _start(domain: Any, plan: Plan, vm: VM) -> Ending | None:
                 raise error
             case StopRequested():
                 return _give_up(domain, vm)
-            case Ending() as found:
-                ending = found
+            case Ending() as reported:
+                ending = reported
 
 
 def _give_up(domain: Any, vm: VM) -> Ending:

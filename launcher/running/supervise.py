@@ -89,10 +89,10 @@ def _wait(child: int, seconds: float | None = None, then: Callable[[], float] | 
         if deadline is None:
             signum = signal.sigwait(_AWAITED)
         else:
-            found = signal.sigtimedwait(_AWAITED, max(0.0, deadline - time.monotonic()))
-            if found is None:
+            received = signal.sigtimedwait(_AWAITED, max(0.0, deadline - time.monotonic()))
+            if received is None:
                 return None
-            signum = signal.Signals(found.si_signo)
+            signum = signal.Signals(received.si_signo)
         if signum != signal.SIGCHLD:
             os.kill(child, signum)
             if deadline is None and then is not None:
@@ -116,15 +116,15 @@ def _end_children(steps: Sequence[tuple[signal.Signals, float]]) -> None:
 def _children() -> set[int]:
     """All that live, also those that have become this process's (proc_pid_stat(5): the parent is the fourth field)."""
     _reap_all()
-    found = set()
+    children = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             fields = stat.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has ended meanwhile
         if int(fields[1]) == os.getpid():
-            found.add(int(stat.parent.name))
-    return found
+            children.add(int(stat.parent.name))
+    return children
 
 
 def _reap_all() -> dict[int, int]:

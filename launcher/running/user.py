@@ -109,6 +109,6 @@ def _given(path: Path) -> Iterator[Path]:
     yield path
     for directory, _, files in os.walk(path):
         for file in files:
-            found = Path(directory, file)
-            if stat.S_ISCHR(found.lstat().st_mode):
-                yield found
+            node = Path(directory, file)
+            if stat.S_ISCHR(node.lstat().st_mode):
+                yield node

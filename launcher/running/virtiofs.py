@@ -117,8 +117,8 @@ def _watch(
 ) -> None:
     """Log what it says until it ends, and tell of an end that nobody wanted."""
     assert process.stderr is not None, "it is a pipe"
-    with process.stderr as said:
-        for line in _lines(said):
+    with process.stderr as stderr:
+        for line in _lines(stderr):
             _log.info("virtiofsd of %s: %s", share.name, line)
     code = process.wait()
     if code == 0 or expected.is_set():
@@ -128,7 +128,7 @@ def _watch(
     lost()
 
 
-def _lines(said: IO[bytes]) -> Iterator[str]:
+def _lines(stream: IO[bytes]) -> Iterator[str]:
     """What it says, line by line; the guest may make it say much, and long lines come in parts."""
-    while line := said.readline(_LONGEST):
+    while line := stream.readline(_LONGEST):
         yield one_line(line.decode(errors="replace").rstrip("\n"))

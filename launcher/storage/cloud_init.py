@@ -48,17 +48,17 @@ def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, 
     return ISO(CONFIG_DRIVE_LABEL, {f"openstack/latest/{name}": content for name, content in files.items()})
 
 
-def _data(volume: str, said: CloudInit | None, secrets: Secrets) -> tuple[bytes | None, bytes | None]:
+def _data(volume: str, cloud_init: CloudInit | None, secrets: Secrets) -> tuple[bytes | None, bytes | None]:
     """The user's and the network's."""
-    assert said is not None, "it is the volume's kind"
-    mounted = secrets() if said.secretRef or said.networkDataSecretRef else {}
-    if said.secretRef is not None:
-        user: bytes | None = _secret(volume, said.secretRef.name, _USER_KEYS, mounted)
+    assert cloud_init is not None, "it is the volume's kind"
+    mounted = secrets() if cloud_init.secretRef or cloud_init.networkDataSecretRef else {}
+    if cloud_init.secretRef is not None:
+        user: bytes | None = _secret(volume, cloud_init.secretRef.name, _USER_KEYS, mounted)
     else:
-        user = _text(said.userData, said.userDataBase64)
-    if said.networkDataSecretRef is not None:
-        return user, _secret(volume, said.networkDataSecretRef.name, _NETWORK_KEYS, mounted)
-    return user, _text(said.networkData, said.networkDataBase64)
+        user = _text(cloud_init.userData, cloud_init.userDataBase64)
+    if cloud_init.networkDataSecretRef is not None:
+        return user, _secret(volume, cloud_init.networkDataSecretRef.name, _NETWORK_KEYS, mounted)
+    return user, _text(cloud_init.networkData, cloud_init.networkDataBase64)
 
 
 def _text(plain: str | None, encoded: str | None) -> bytes | None:

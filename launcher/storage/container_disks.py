@@ -16,10 +16,10 @@ def disks_in_image(volume: Volume, root: Path) -> tuple[Path, ...]:
     """
     assert volume.containerDisk is not None, "it is the volume's kind"
     image = paths.below(root, paths.image_volume(volume.name))
-    said = volume.containerDisk.path
+    named = volume.containerDisk.path
     try:
-        found = [image / said.lstrip("/")] if said is not None else sorted((image / _DIRECTORY).iterdir())
-        real = [path.resolve() for path in found if path.is_file()]
+        files = [image / named.lstrip("/")] if named is not None else sorted((image / _DIRECTORY).iterdir())
+        real = [path.resolve() for path in files if path.is_file()]
         return tuple(path for path in real if path.is_relative_to(image.resolve()))
     except OSError:
         return ()
@@ -27,20 +27,20 @@ def disks_in_image(volume: Volume, root: Path) -> tuple[Path, ...]:
 
 def only_disk(volume: Volume, root: Path) -> Path:
     """The disk of the image; Refusal where none or several may be it."""
-    found = disks_in_image(volume, root)
-    if len(found) == 1:
-        return found[0]
+    files = disks_in_image(volume, root)
+    if len(files) == 1:
+        return files[0]
     assert volume.containerDisk is not None, "it is the volume's kind"
     mount = paths.below(root, paths.image_volume(volume.name))
-    said = volume.containerDisk.path
+    named = volume.containerDisk.path
     if not mount.is_dir():
         wrong, fix = f"its image is not mounted at {mount}", "expected an image volume of the pod there"
-    elif said is not None:
-        wrong = f"its image, mounted at {mount}, has no file {said}"
+    elif named is not None:
+        wrong = f"its image, mounted at {mount}, has no file {named}"
         fix = "expected containerDisk.path to name its disk"
-    elif not found:
+    elif not files:
         wrong, fix = f"its image has no disk in {mount}/disk", "put one there, or name its file in containerDisk.path"
     else:
-        names = ", ".join(path.name for path in found)
+        names = ", ".join(path.name for path in files)
         wrong, fix = f"its image has several files in {mount}/disk: {names}", "name the disk in containerDisk.path"
     raise Refusal(f"the volume {volume.name!r}", wrong, fix)

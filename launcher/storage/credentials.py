@@ -34,5 +34,5 @@ def keys_in(files: Mapping[str, bytes]) -> tuple[str, ...]:
 
 def passwords_in(files: Mapping[str, bytes]) -> Mapping[str, str]:
     """The passwords by user, as KubeVirt takes them: without blanks around; a file without anything else has none."""
-    said = {name: content.decode(errors="replace").strip() for name, content in files.items()}
-    return {name: password for name, password in said.items() if password}
+    texts = {name: content.decode(errors="replace").strip() for name, content in files.items()}
+    return {name: password for name, password in texts.items() if password}

@@ -170,25 +170,25 @@ def _refuse_unshared(volume: Volume, facts: Facts, root: Path) -> None:
 
 def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[ByAgent, ...]:
     """The credentials that are the guest agent's to apply; they are read when it has started."""
-    found = []
+    by_agent = []
     for credential in vmi.spec.accessCredentials:
         users: tuple[str, ...] = ()
         if (key := credential.sshPublicKey) is not None:
             if key.propagationMethod.qemuGuestAgent is None:
                 continue
             users = key.propagationMethod.qemuGuestAgent.users
-        found.append(ByAgent(credential.secret, paths.below(root, paths.credentials(credential.secret)), users))
-    return tuple(found)
+        by_agent.append(ByAgent(credential.secret, paths.below(root, paths.credentials(credential.secret)), users))
+    return tuple(by_agent)
 
 
 def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"], root: Path) -> tuple[str, ...]:
     """The ssh keys that cloud-init gets by this method."""
-    found: list[str] = []
+    keys: list[str] = []
     for credential in vmi.spec.accessCredentials:
         key = credential.sshPublicKey
         if key is not None and getattr(key.propagationMethod, method) is not None:
-            found += keys_in(mounted_files(credential.secret, paths.below(root, paths.credentials(credential.secret))))
-    return tuple(found)
+            keys += keys_in(mounted_files(credential.secret, paths.below(root, paths.credentials(credential.secret))))
+    return tuple(keys)
 
 
 def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:

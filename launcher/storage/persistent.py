@@ -29,30 +29,30 @@ def claimed_disk(name: str, facts: Facts, root: Path) -> tuple[Brought, ...]:
 
 def host_disk(volume: Volume, root: Path) -> tuple[Brought | RawDisk, ...]:
     """The file of a hostDisk. Refusal where it is not there, or empty as the kubelet makes it, and cannot be made."""
-    said, whose = volume.hostDisk, f"the volume {volume.name!r}"
-    assert said is not None, "it is the volume's kind"
-    file = paths.below(root, paths.disk_image(volume.name, PurePosixPath(said.path).name))
+    disk, whose = volume.hostDisk, f"the volume {volume.name!r}"
+    assert disk is not None, "it is the volume's kind"
+    file = paths.below(root, paths.disk_image(volume.name, PurePosixPath(disk.path).name))
     is_there = os.path.lexists(file)
     if is_there:
         brought = _brought(whose, file)
-        if said.type == "Disk" or file.lstat().st_size > 0:
+        if disk.type == "Disk" or file.lstat().st_size > 0:
             return (brought,)
-    missing = f"{file}, which is {said.path} of the node, is {'empty' if is_there else 'not there'}"
-    if said.type == "Disk":
+    missing = f"{file}, which is {disk.path} of the node, is {'empty' if is_there else 'not there'}"
+    if disk.type == "Disk":
         raise Refusal(whose, missing, "put a disk image there, or write type: DiskOrCreate with a capacity")
-    if said.capacity is None:
+    if disk.capacity is None:
         raise Refusal(whose, missing, "write its capacity, with which it is made")
     try:
         free = shutil.disk_usage(file if is_there else file.parent).free
     except OSError as error:
         raise Refusal(whose, f"{missing}: {error.strerror}", "expected the pod to mount it there") from error
-    if said.capacity > free:
+    if disk.capacity > free:
         raise Refusal(
             whose,
-            f"{missing}, and is to have {said.capacity} bytes, and {free} are free there",
+            f"{missing}, and is to have {disk.capacity} bytes, and {free} are free there",
             "make room, or write a smaller capacity",
         )
-    return RawDisk(file, said.capacity), Brought(file, file.parent, whose)
+    return RawDisk(file, disk.capacity), Brought(file, file.parent, whose)
 
 
 def _brought(whose: str, file: Path) -> Brought:

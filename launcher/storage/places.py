@@ -78,10 +78,10 @@ def sized(path: Path, size: int) -> None:
         else:
             ours = True
         try:
-            found = os.fstat(descriptor)
-            if found.st_size == 0 and stat.S_ISREG(found.st_mode):
+            status = os.fstat(descriptor)
+            if status.st_size == 0 and stat.S_ISREG(status.st_mode):
                 os.ftruncate(descriptor, size)
-                if found.st_uid == os.geteuid():
+                if status.st_uid == os.geteuid():
                     os.fchmod(descriptor, 0o600)  # the kubelet makes it readable for everybody
         except OSError:
             if ours:
@@ -119,10 +119,10 @@ def _make(path: Path, fill: Fill) -> tuple[int, int, int]:
 def _state(path: Path) -> tuple[int, int, int] | None:
     """What changes when another file is there, or when it is written to."""
     try:
-        found = path.lstat()
+        status = path.lstat()
     except FileNotFoundError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return status.st_ino, status.st_size, status.st_mtime_ns
 
 
 @contextmanager

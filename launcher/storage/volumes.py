@@ -32,7 +32,7 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
     )
     images = {volume.name: disks_in_image(volume, root) for volume in spec.volumes if volume.kind == "containerDisk"}
     matching = [disk.name for disk in spec.disks if disk.blockSize.matches_volume]
-    sizes = {name: found for name in matching if (found := _sizes(_disk(name, block, root), sys)) is not None}
+    sizes = {name: of_disk for name in matching if (of_disk := _sizes(_disk(name, block, root), sys)) is not None}
     raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and _is_raw(found[0]))
     no_direct_io = frozenset(
         volume.name
@@ -88,11 +88,11 @@ def _is_raw(image: Path) -> bool:
 
 def _sizes(path: Path, sys: Path) -> BlockSizes | None:
     try:
-        found = path.stat()
-        if not stat.S_ISBLK(found.st_mode):
+        status = path.stat()
+        if not stat.S_ISBLK(status.st_mode):
             size = os.statvfs(path).f_bsize
             return BlockSizes(size, size, size)
-        sizes = read_block_sizes(sys, os.major(found.st_rdev), os.minor(found.st_rdev))
+        sizes = read_block_sizes(sys, os.major(status.st_rdev), os.minor(status.st_rdev))
     except (OSError, Unreadable):
         return None
     return None if sizes is None else BlockSizes(*sizes)

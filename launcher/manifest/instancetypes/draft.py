@@ -36,8 +36,8 @@ class Draft:
         return tuple(item["name"] for item in self.items(*path) if isinstance(item.get("name"), str))
 
     def annotations(self) -> Mapping[str, Any]:
-        found = value_at(self.document, (*_TEMPLATE, "metadata", "annotations"))
-        return found if isinstance(found, dict) else {}
+        annotations = value_at(self.document, (*_TEMPLATE, "metadata", "annotations"))
+        return annotations if isinstance(annotations, dict) else {}
 
     def set(self, path: Path, value: Any, origin: str) -> None:
         self._set((*_SPEC, *path), value, origin)

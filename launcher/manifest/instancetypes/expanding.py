@@ -75,16 +75,16 @@ def expand(
     }
     _raise([lookup.problem for lookup in lookups.values() if lookup.problem is not None])
     warnings = tuple(lookup.warning for lookup in lookups.values() if lookup.warning is not None)
-    found = {field: lookup.found for field, lookup in lookups.items() if lookup.found is not None}
+    types = {field: lookup.named for field, lookup in lookups.items() if lookup.named is not None}
     draft = Draft(vm)
     if not isinstance(draft.get("domain"), dict):
-        found = {}  # who reads the VM says what is wrong with it
+        types = {}  # who reads the VM says what is wrong with it
     prefers, instancetype, preference = PreferenceSpec(), None, None
-    if (named := found.get("preference")) is not None:
+    if (named := types.get("preference")) is not None:
         prefers = check(Preference, named.value, _subject(named)).spec
         preference = prefers, _applied(named)
         preferring.attach(draft, preference[1])
-    if (named := found.get("instancetype")) is not None:
+    if (named := types.get("instancetype")) is not None:
         instancetype = check(Instancetype, named.value, _subject(named))
         applied = _applied(named)
         _raise(list(sizing.conflicts(draft, applied, subject)))
@@ -97,7 +97,7 @@ def expand(
     return Expanded(
         document=draft.document,
         origins=draft.origins,
-        used=tuple(named.value for named in found.values()),
+        used=tuple(named.value for named in types.values()),
         warnings=warnings,
         subject=subject,
         instancetype=instancetype,

@@ -16,7 +16,7 @@ _LABEL = "instancetype.kubevirt.io/default-"
 class Lookup(NamedTuple):
     """What came of looking for one: the object, or the problem, or a warning that it goes without."""
 
-    found: TypeObject | None = None
+    named: TypeObject | None = None
     problem: Problem | None = None
     warning: str | None = None
 
@@ -32,13 +32,13 @@ def look_up(
     if matcher.inferFromVolume is not None:
         return _inferred(field, matcher, given, path)
     namespace = names_of(vm)[0]
-    found = [named for named in (*given, *beside) if _is_named(matcher, named, namespace)]
+    matching = [named for named in (*given, *beside) if _is_named(matcher, named, namespace)]
     wanted = f"{matcher.wanted} {matcher.name}"
-    if len(found) > 1:
-        files = " and ".join(dict.fromkeys(named.file for named in found))
-        return Lookup(problem=Problem(path, f"names {wanted}, which is {len(found)} times in {files}", "leave one"))
-    if found:
-        return Lookup(found[0])
+    if len(matching) > 1:
+        files = " and ".join(dict.fromkeys(named.file for named in matching))
+        return Lookup(problem=Problem(path, f"names {wanted}, which is {len(matching)} times in {files}", "leave one"))
+    if matching:
+        return Lookup(matching[0])
     there = tuple(called(named.value) for named in given)
     wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {listed(there)}' if there else 'here'}"
     of = f"-n {namespace} " if namespace and matcher.wanted == matcher.KINDS[1] else ""

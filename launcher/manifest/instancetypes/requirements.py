@@ -29,10 +29,10 @@ def unmet(
     """
     required, spec = preference.requirements, vmi.spec
 
-    def problem(field: str, found: str, path: Path, least: object) -> Problem:
+    def problem(field: str, amount: str, path: Path, least: object) -> Problem:
         where = "spec.instancetype" if instancetype is not None else f"spec.template.spec.{field}"
         fix = "expected that at least; or name another preference"
-        return Problem(f"{subject}{where}", f"gives the guest {found}, and {applied.at(path)} is {least}", fix)
+        return Problem(f"{subject}{where}", f"gives the guest {amount}, and {applied.at(path)} is {least}", fix)
 
     if required.cpu is not None:
         count, of = _vcpus(vmi, instancetype, preference)
