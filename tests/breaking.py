@@ -71,9 +71,11 @@ def _broken(path: Path, aside: Path, one: Break) -> Iterator[None]:
         mode = path.stat().st_mode if path.exists() else None
         if mode is not None:
             path.chmod(0)
-        yield
-        if mode is not None:
-            path.chmod(mode)
+        try:
+            yield
+        finally:
+            if mode is not None:
+                path.chmod(mode)
         return
     there = os.path.lexists(path)
     if there:
@@ -93,10 +95,12 @@ def _broken(path: Path, aside: Path, one: Break) -> Iterator[None]:
             path.symlink_to(one.target)
         case "circle":
             path.symlink_to(path.name)
-    yield
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
-    if there:
-        aside.rename(path)
+    try:
+        yield
+    finally:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+        if there:
+            aside.rename(path)

@@ -43,7 +43,11 @@ def described(golden: Case) -> LaidOut:
     """Of the golden domain, what its manifest's annotations say besides."""
     sysfs = golden.world().pod.sysfs
     assert sysfs is not None
-    (manifest,) = [each for each in yaml.safe_load_all(golden.vm.read_text()) if each]
+    manifest = next(
+        each
+        for each in yaml.safe_load_all(golden.vm.read_text())
+        if each and each["kind"] in ("VirtualMachine", "VirtualMachineInstance")
+    )
     said = manifest["metadata"].get("annotations") or {}
     return laid_out_by(
         golden.golden.read_text(),

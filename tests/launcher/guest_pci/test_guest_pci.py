@@ -136,7 +136,7 @@ def written(path: Path, cards: Cards, firmware: str, others: int) -> Path:
     spec = {
         "domain": {"cpu": {"model": "qemu64"}, "memory": {"guest": "256Mi"}, "firmware": boot, "devices": devices},
         "networks": [{"name": network, "pod": {}} for network in networks],
-        "volumes": [{"name": disk, "hostDisk": {"path": f"/{disk}.img", "type": "Disk"}} for disk in disks],
+        "volumes": [{"name": disk, "hostDisk": {"path": f"/data/{disk}.img", "type": "Disk"}} for disk in disks],
     }
     metadata = {"name": path.stem, "annotations": dict(cards.annotations)}
     vmi = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", "metadata": metadata, "spec": spec}

@@ -92,7 +92,7 @@ def test_a_domain_of_that_name_is_somebody_elses_and_stays(
 def test_a_libvirt_that_is_too_old_is_not_asked_to_take_the_domain(gpu_launcher: Command) -> None:
     result = gpu_launcher("run", "--vm", FIXTURES / "vms" / "tdx.yaml", "--connect", "test:///default")
     assert result.stderr.startswith(
-        "gpu-launcher: <launchSecurity type='tdx'> of launchSecurity.tdx needs libvirt 11.6.0, and this is "
+        "gpu-launcher: launchSecurity.tdx: <launchSecurity type='tdx'> needs libvirt 11.6.0, and this is "
     )
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
