@@ -43,8 +43,10 @@ def check_hyperv(features: Features, clock: Clock | None) -> None:
         raise Below("features.hyperv.synictimer", "needs Hyper-V's clock", "add clock.timer.hyperv: {}")
 
 
-def check_security(security: LaunchSecurity, firmware: Firmware, features: Features, devices: Devices) -> None:
+def check_security(security: LaunchSecurity | None, firmware: Firmware, features: Features, devices: Devices) -> None:
     """Refuse encrypted memory with firmware or devices that cannot have it (KubeVirt's ValidateLaunchSecurityAmd64)."""
+    if security is None:
+        return
     technology = security.technology
     path = f"launchSecurity.{security.field}"
     efi = firmware.bootloader.efi

@@ -22,6 +22,14 @@ def problem_of(path: Path, text: str) -> str:
     return line.removeprefix(f"{path}: ")
 
 
+def problems_of(path: Path, text: str) -> list[str]:
+    """The lines that refuse this manifest, without the file's name."""
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_manifest(path)
+    return [line.removeprefix(f"{path}: ") for line in error.value.lines]
+
+
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "vm.yaml"
@@ -119,9 +127,35 @@ def test_what_cannot_be_converted_is_refused_by_its_path(path: Path, change: tup
 
 def test_a_misspelt_field_is_named_before_the_one_that_is_missing_for_it(path: Path) -> None:
     text = vmi_text(domain="      disks: [{nam: root}]\n")
-    assert problem_of(path, text) == (
-        "spec.domain.devices.disks[0].nam: not a field that gpu-launcher knows; did you mean name? (and 1 more)"
-    )
+    misspelt, missing = problems_of(path, text)
+    assert misspelt == "spec.domain.devices.disks[0].nam: not a field that gpu-launcher knows; did you mean name?"
+    assert missing == "spec.domain.devices.disks[0].name: is missing; add it"
+
+
+def test_all_that_is_wrong_is_said_each_by_its_path(path: Path) -> None:
+    text = vmi_text(domain="    cpus: {}\n    cpu: {core: 2, sockets: many}\n    device: {}\n")
+    assert [line.partition(": ")[0] for line in problems_of(path, text)] == [
+        "spec.domain.cpu.core",
+        "spec.domain.cpus",
+        "spec.domain.device",
+        "spec.domain.cpu.sockets",
+    ]
+
+
+def test_what_parts_of_a_manifest_demand_of_each_other_is_said_at_once(path: Path) -> None:
+    disks = "      disks: [{name: a}, {name: b}]\n      interfaces: [{name: c, masquerade: {}}]\n"
+    assert problems_of(path, vmi_text(domain=disks).replace("      autoattachPodInterface: false\n", "")) == [
+        "spec: the disk 'a' has no volume; expected one of that name in volumes",
+        "spec: the disk 'b' has no volume; expected one of that name in volumes",
+        "spec: the interface 'c' has no network; expected `{name: c, pod: {}}` in networks",
+    ]
+
+
+def test_of_many_the_first_twenty_are_said_and_how_many_more(path: Path) -> None:
+    path.write_text(vmi_text(domain="".join(f"    x{number}: 1\n" for number in range(23))))
+    with pytest.raises(UserError) as error:
+        read_manifest(path)
+    assert (len(error.value.lines), error.value.lines[-1]) == (21, "and 3 more")
 
 
 @pytest.mark.parametrize("value", ["null", "''", "false", "[]"])
