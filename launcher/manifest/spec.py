@@ -231,7 +231,11 @@ class VirtualMachineInstance(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+        annotations, devices = self.metadata.annotations, self.spec.domain.devices
+        check_all(
+            partial(relations.check_seats, annotations, devices),
+            partial(relations.check_roms, annotations, devices, self.spec.volumes),
+        )
         return self
 
     @property
@@ -246,7 +250,11 @@ class Template(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+        annotations, devices = self.metadata.annotations, self.spec.domain.devices
+        check_all(
+            partial(relations.check_seats, annotations, devices),
+            partial(relations.check_roms, annotations, devices, self.spec.volumes),
+        )
         return self
 
 

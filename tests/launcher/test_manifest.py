@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -183,6 +184,29 @@ def test_an_error_in_a_virtual_machines_template_has_its_path_there(path: Path) 
         "spec.template.metadata.annotations: gpu-launcher.dev/seats: 'gpu1' is no entry of gpus or hostDevices; "
         "expected a name of theirs, here none"
     )
+
+
+@pytest.mark.parametrize(
+    ("roms", "problem"),
+    [
+        ("off", "'off'; expected a JSON object like '{\"gpu1\": \"roms/gpu.rom\"}'"),
+        ('{"gpu1": 1}', "'gpu1' has 1; expected 'off', or a volume"),
+        ('{"gpu1": "roms"}', "'gpu1' has 'roms'; expected 'off', or a volume"),
+        ('{"gpu1": "roms/../gpu.rom"}', "'gpu1' has 'roms/../gpu.rom'; expected 'off', or a volume"),
+        ('{"gpu1": "roms//gpu.rom"}', "'gpu1' has 'roms//gpu.rom'; expected 'off', or a volume"),
+        ('{"gpu1": "/roms/gpu.rom"}', "'gpu1' has '/roms/gpu.rom'; expected 'off', or a volume"),
+        ('{"gpu1": "roms/a\\u0000"}', "'gpu1' has 'roms/a\\x00'; expected 'off', or a volume"),
+        ('{"gpu1": "off", "gpu1": "off"}', "'gpu1' is there twice; leave one of them out"),
+        ('{"gpu2": "off"}', "'gpu2' is no entry of gpus or hostDevices; expected a name of theirs, here 'gpu1'"),
+        ('{"gpu1": "other/gpu.rom"}', "'gpu1' has a ROM of the volume 'other', which is not in volumes; expected one"),
+        ('{"gpu1": "empty/gpu.rom"}', "'gpu1' has a ROM of the volume 'empty', which is of kind emptyDisk; expected"),
+    ],
+)
+def test_a_rom_that_cannot_be_is_refused(path: Path, roms: str, problem: str) -> None:
+    annotation = json.dumps({"gpu-launcher.dev/rom": roms})
+    text = vmi_text(gpus=[("gpu1", RTX_2060)]).replace("{name: vm}", f"{{name: vm, annotations: {annotation}}}")
+    line = problem_of(path, text + "  volumes: [{name: empty, emptyDisk: {capacity: 1Mi}}]\n")
+    assert line.startswith(f"metadata.annotations: gpu-launcher.dev/rom: {problem}")
 
 
 def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:
