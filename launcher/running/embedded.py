@@ -21,7 +21,7 @@ from program.errors import ProgramError, Refusal, UserError
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
 
 # Of QEMU, in libvirt's file of a domain that runs; and one that no process can have (the kernel's PID_MAX_LIMIT).
-_NUMBER = re.compile(r"<domstatus [^>]*pid='(\d+)'")
+_NUMBER = re.compile(r"<domstatus [^>]*pid='(-?\d+)'")
 _NOBODY = (1 << 22) + 1
 
 _LOOKED_AT = 0.5  # seconds; whoever looks needs microseconds
@@ -154,23 +154,35 @@ def _forget_halves(root: Path) -> None:
 
 
 def _forget_the_numbers(state: Path) -> None:
-    """Have libvirt take a QEMU for gone whose number is another process's, as in a container that starts again.
+    """Have libvirt take a QEMU for gone that has not the number, or has none yet, in libvirt's files of it.
 
-    Libvirt would end whatever process has the number: it looks neither at its program nor at its name
-    (qemuProcessReconnect), and waits 44 s for one that it may not end. What such a QEMU has left it takes away then.
+    In a container that starts again the number is another process's. Libvirt would end that: it looks neither at its
+    program nor at its name (qemuProcessReconnect), and waits 44 s for one that it may not end. Where it was killed
+    before it knew the number, it would wait 30 s for QEMU's monitor. What a QEMU that is gone has left it takes away.
     """
     for status in state.glob("*.xml"):
-        text = status.read_text()
-        number = _NUMBER.search(text)
-        if number is None:
+        text, of_qemu = status.read_text(), status.with_suffix(".pid")
+        found = _NUMBER.search(text)
+        if found is None:
             continue
-        try:
-            command = Path("/proc", number[1], "cmdline").read_bytes()
-        except OSError:
-            continue  # nobody has it
-        if f"guest={status.stem},".encode() not in command:
-            status.write_text(f"{text[: number.start(1)]}{_NOBODY}{text[number.end(1) :]}")
-            status.with_suffix(".pid").write_text(f"{_NOBODY}\n")
+        number = int(found[1])
+        if number <= 0:
+            try:
+                number = int(of_qemu.read_text())  # QEMU has written it
+            except (OSError, ValueError):
+                number = _NOBODY
+        if not _is_qemu(number, status.stem):
+            number = _NOBODY
+        if number != int(found[1]):
+            status.write_text(f"{text[: found.start(1)]}{number}{text[found.end(1) :]}")
+            of_qemu.write_text(f"{number}\n")
+
+
+def _is_qemu(number: int, domain: str) -> bool:
+    try:
+        return f"guest={domain},".encode() in Path(f"/proc/{number}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _lock(place: int) -> None:

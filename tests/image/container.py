@@ -66,3 +66,6 @@ def container_of(program: Program, directory: Path) -> Iterator[Container]:
     finally:
         container.buildah("umount", "image")
         container.buildah("rm", "image")
+        # Left mounted, it keeps pytest from removing the directory some runs later.
+        if (overlay := container.store / "overlay").is_mount():
+            subprocess.run(["umount", overlay], check=True)

@@ -10,6 +10,7 @@ import pytest
 from launcher.running.embedded import DEFAULT_URI, asked_for, is_taken, prepared, qemu_conf, root_of
 from program.errors import Refusal, UserError
 from tests.processes import ROOT
+from tests.waiting import until
 
 
 def test_the_root_is_in_the_uri_of_an_embedded_driver_alone() -> None:
@@ -82,7 +83,7 @@ def test_qemu_may_not_open_its_configuration_for_writing(tmp_path: Path) -> None
 
 
 def test_a_number_that_is_another_processs_now_is_not_libvirts_to_end(tmp_path: Path) -> None:
-    """In a container that starts again. Of a QEMU that is there, or that nobody is, libvirt knows what to do."""
+    """In a container that starts again. Of a QEMU that is there, or that is nobody, libvirt knows what to do."""
     state = tmp_path / "run" / "qemu"
     state.mkdir(parents=True)
 
@@ -94,16 +95,23 @@ def test_a_number_that_is_another_processs_now_is_not_libvirts_to_end(tmp_path: 
 
     write("theirs", os.getpid())
     write("gone", 4194304)
+    write("starting", 0)
+    (state / "starting.pid").unlink()
     (state / "nonsense.xml").write_text("<domstatus>")
     pretends = [sys.executable, "-c", "import time; time.sleep(60)", "guest=ours,debug-threads=on"]
     with subprocess.Popen(pretends) as qemu:
+        until(lambda: b"guest=ours" in Path(f"/proc/{qemu.pid}/cmdline").read_bytes())  # exec(2) shows it at its end
         write("ours", qemu.pid)
-        with prepared(tmp_path):
-            numbers = {path.stem: int(path.read_text()) for path in state.glob("*.pid")}
-            assert numbers == {"theirs": 4194305, "gone": 4194304, "ours": qemu.pid}
-            for name, number in numbers.items():
-                assert f" pid='{number}'>" in (state / f"{name}.xml").read_text()
-        qemu.kill()
+        status = (state / "ours.xml").read_text()
+        (state / "ours.xml").write_text(status.replace(f"pid='{qemu.pid}'", "pid='0'"))  # libvirt did not know it yet
+        try:
+            with prepared(tmp_path):
+                numbers = {path.stem: int(path.read_text()) for path in state.glob("*.pid")}
+        finally:
+            qemu.kill()
+    assert numbers == {**dict.fromkeys(("theirs", "gone", "starting"), 4194305), "ours": qemu.pid}
+    for name, number in numbers.items():
+        assert f" pid='{number}'>" in (state / f"{name}.xml").read_text()
 
 
 def test_what_libvirt_was_writing_when_it_was_killed_goes(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import os
 import random
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +57,13 @@ def roles(launched: Launched) -> dict[str, int]:
     return found
 
 
+def is_python(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/exe").readlink() == Path(sys.executable).resolve()
+    except OSError:
+        return False
+
+
 def parent_of(pid: int) -> int:
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
@@ -85,6 +93,7 @@ def lived(seed: int, known_qemu: Path, start: float) -> Round | Exception:
     try:
         return _lived(seed, known_qemu, start)
     except Exception as error:
+        print(error, flush=True)
         return error
 
 
@@ -97,7 +106,7 @@ def _lived(seed: int, known_qemu: Path, start: float) -> Round:
         shutil.copytree(known_qemu, pod.root / "cache")
         pod.write(kernel=dice.choice((kernels.IGNORES, kernels.OBEYS)), grace=_GRACE)
         with pod.launched() as launched:
-            until(lambda: b"gpu-launcher" in arguments_of(launched.program.process.pid))
+            until(lambda: is_python(launched.program.process.pid))  # and no shell any more
             at = dice.uniform(0, _LIFE)
             time.sleep(at * start)
             signum, whom = signal.SIGTERM, "stop"
@@ -110,7 +119,7 @@ def _lived(seed: int, known_qemu: Path, start: float) -> Round:
             until(lambda: launched.processes() == {}, _DEADLINE)
             seconds = time.monotonic() - sent
             log = launched.program.log
-            case = (seed, signum.name, whom, round(at, 2), round(seconds, 1), code, log)
+            case = str((seed, signum.name, whom, round(at, 2), round(seconds, 1), code, log))
             assert not any("Traceback" in line for line in log), case
             assert is_right(whom, code, log[-1] if log else ""), case
             assert pod.left() == set(), case
