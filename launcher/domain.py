@@ -118,7 +118,7 @@ def _devices(
         *consoles.consoles(asked, sockets),
         *graphics.graphics(devices.screen, sockets),
         *peripherals.peripherals(asked, devices.inputs, guest),
-        *hostdev.hostdevs(layout.seats, devices.displays, devices.usb),
+        *hostdev.hostdevs(layout.seats, devices.displays, devices.roms, devices.usb),
     ]
 
 

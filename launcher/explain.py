@@ -11,6 +11,7 @@ The JSON's keys stay; new ones may come. null is for what is not known or is not
       alias         the device's in the domain: for virsh, and for the guest's log
       iommuGroup, numaNode  the device's on the host; a mediated device's node is its parent's
       missing       why the card may not be whole
+      onSlotOf      only where another entry before has functions of the same card: its name; they are on one slot
       passed        what the guest gets for it: the functions of the card, then those of its unit's other cards
         host        a PCI address, a mediated device's UUID, or a USB device's bus:number
         is          GPU, audio, USB, ...; a mediated device's type
@@ -27,7 +28,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from itertools import permutations
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 from launcher.claims import Claim, DeviceID, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
@@ -54,6 +55,7 @@ class Explained(TypedDict):
     iommuGroup: int | None
     numaNode: int | None
     missing: str | None
+    onSlotOf: NotRequired[str]
     passed: list[Passed]
 
 
@@ -86,7 +88,9 @@ def explanation(
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
-        "entries": [_entry(card, layout, seen, host) for card in cards if first[card.claim] is card],
+        "entries": [
+            _entry(card, _sources(card.claim, cards), layout, seen, host) for card in cards if first[card.claim] is card
+        ],
         "distances": [_between(pair) for pair in pairs(placed)],
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
     }
@@ -116,14 +120,31 @@ def table(explanation: Explanation) -> str:
         for entry in explanation["entries"]
         if entry["missing"]
     ]
+    lines += [
+        f"one card: {entry['kind']} {entry['name']} is on the slot of {entry['onSlotOf']}"
+        for entry in explanation["entries"]
+        if "onSlotOf" in entry
+    ]
     lines += [f"left over: {', '.join(left['devices'])} of {left['variable']}" for left in explanation["leftOver"]]
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _entry(card: Card, layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None) -> Explained:
+def _sources(claim: Claim, cards: tuple[Card, ...]) -> frozenset[DeviceID]:
+    """What the guest gets for a claim."""
+    return frozenset(
+        device for card in cards if card.claim == claim for device in card.functions or (card.claim.device,)
+    )
+
+
+def _entry(
+    card: Card, sources: frozenset[DeviceID], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
+) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
     group, node = _place(claim.device, host)
-    return {
+    on_one_slot = any(
+        {claim, card.joins} <= {device.claim for device in seat.hostdevs} for seat in layout.seats if card.joins
+    )
+    entry: Explained = {
         "kind": str(claim.entry.kind),
         "name": claim.entry.name,
         "resource": wants if isinstance(wants, str) else None,
@@ -135,18 +156,27 @@ def _entry(card: Card, layout: Layout, seen: Mapping[HostDev, PCIAddress], host:
         "iommuGroup": group,
         "numaNode": node,
         "missing": card.missing,
-        "passed": _passed(claim, layout, seen, host),
+        "passed": _passed(claim, sources, layout, seen, host),
     }
+    if on_one_slot and card.joins is not None:
+        entry["onSlotOf"] = card.joins.entry.name
+    return entry
 
 
-def _passed(claim: Claim, layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None) -> list[Passed]:
+def _passed(
+    claim: Claim,
+    sources: frozenset[DeviceID],
+    layout: Layout,
+    seen: Mapping[HostDev, PCIAddress],
+    host: Host | None,
+) -> list[Passed]:
     if isinstance(claim.device, USBAddress):
         return [{"host": str(claim.device), "is": "USB device", "guest": None}]
     return [
         {"host": str(device.source), "is": what(device.source, host), "guest": str(seen[device])}
         for seat in layout.seats
-        if seat.claim == claim
         for device in seat.hostdevs
+        if device.source in sources
     ]
 
 

@@ -17,6 +17,8 @@ Architecture = Literal["amd64", "arm64"]
 SEATS = 32
 # The annotations that say where cards sit. They are named in errors, also where the guest is not from a manifest.
 SEATS_OF = "gpu-launcher.dev/seats"
+#: The annotation that says which option ROM a guest finds on its cards.
+ROM_OF = "gpu-launcher.dev/rom"
 TOPOLOGY = "gpu-launcher.dev/topology"
 TOPOLOGY_POLICY = "gpu-launcher.dev/topology-policy"
 

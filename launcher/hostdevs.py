@@ -5,11 +5,13 @@ share an IOMMU group, so the guest gets them together. A companion of a claimed 
 same group, neither a virtual function nor a bridge, and not claimed by another entry. All claims are made before, so
 that no companion is taken that an entry asks for.
 
+Where two entries claim functions of one card, each has its own; the later one's are on the slot of the first.
+
 A group of several cards may be offered as one unit (`groups: together` in gpu-plugin's config); its value then has the
 unit's first address alone, and its other cards come with the first.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -30,11 +32,14 @@ class Card:
 
     `functions` is empty for a mediated and for a USB device. `missing` says, in words that go after the entry's name,
     why the card may not be whole: its companions were not looked for, not found, or not readable. None if it is whole.
+    `joins`: the first claim of a function of the same card, on whose slot in the guest these functions are; None if
+    there is none before.
     """
 
     claim: Claim
     functions: tuple[PCIAddress, ...]
     missing: str | None
+    joins: Claim | None = None
 
     @property
     def device(self) -> DeviceID:
@@ -55,14 +60,16 @@ def whole_cards(
     """
     named: set[DeviceID] = {each.device for each in claims}
     taken = set(named)
-    cards = [_card(each, host, companions, taken) for each in claims]
+    first = _first_of_cards(claims, host)
+    cards = [replace(_card(each, host, companions, taken), joins=first.get(each)) for each in claims]
     if host is None or companions == "none":
         return tuple(cards)
     named.update(device for unasked in left_over for device in unasked.devices)
-    for first in claims:
-        for functions in _rest_of_unit(first.device, host, named):
+    for claim in claims:
+        for functions in _rest_of_unit(claim.device, host, named):
             addresses = tuple(function.address for function in functions)
-            cards.append(Card(claim=first, functions=addresses, missing=None))
+            cards.append(Card(claim=claim, functions=addresses, missing=None))
+            named.update(addresses)  # another entry may have a function of the unit's first card
     return tuple(cards)
 
 
@@ -86,6 +93,20 @@ def function_of(device: DeviceID, host: Host | None) -> Function | None:
 
 def mediated(device: DeviceID, host: Host | None) -> MediatedDevice | None:
     return next((mdev for mdev in host.mdevs if mdev.uuid == device), None) if host is not None else None
+
+
+def _first_of_cards(claims: tuple[Claim, ...], host: Host | None) -> Mapping[Claim, Claim]:
+    """By each claim whose function is of a card that an earlier one has a function of, the first of those."""
+    if host is None:
+        return {}
+    first: dict[PCIAddress, Claim] = {}
+    joining: dict[Claim, Claim] = {}
+    for claim in claims:
+        if isinstance(claim.device, PCIAddress) and (card := card_of(host, claim.device)):
+            earlier = first.setdefault(card[0].address, claim)
+            if earlier is not claim:
+                joining[claim] = earlier
+    return joining
 
 
 def _card(claim: Claim, host: Host | None, companions: Companions, taken: set[DeviceID]) -> Card:

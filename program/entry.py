@@ -1,4 +1,4 @@
-"""Where a program ends: the one place that turns an error into a line and an exit code."""
+"""Where a program ends: the one place that turns an error into its lines and an exit code."""
 
 import os
 import sys
@@ -20,7 +20,8 @@ def ends_with(program: str, call: Callable[[], int | None]) -> NoReturn:
             sys.stdout.flush()
         sys.exit(code)
     except ProgramError as error:
-        print(f"{program}: {error}", file=sys.stderr)
+        for line in error.lines:
+            print(f"{program}: {line}", file=sys.stderr)
         sys.exit(error.exit_code)
     except OSError as error:
         # Standard output that is full or closed. Python would try to flush it again.

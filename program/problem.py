@@ -7,6 +7,9 @@ Every error of both programs carries a Problem, and so does every finding of `gp
 from enum import IntEnum
 from typing import NamedTuple
 
+#: How many problems are said, each in its line. Of more, people hear how many they are.
+MOST_LINES = 20
+
 
 class Severity(IntEnum):
     """How bad a finding is, the worst last.

@@ -2,13 +2,14 @@
 starts, and what that lacks, is launcher.storage.needs."""
 
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from launcher import paths
 from launcher.checks.finding import error, warning
 from launcher.checks.opening import because, is_missing, opened
 from launcher.devices.disks import lacks_direct_io
+from launcher.devices.roms import ROM
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
@@ -17,8 +18,8 @@ from program.errors import Refusal
 from program.finding import Finding
 
 
-def volumes(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
-    """Disks of claims and of the node, where they are there, can be opened; kernels and ACPI tables are there."""
+def volumes(spec: Spec, facts: Facts, root: Path, roms: Iterable[ROM] = ()) -> Iterator[Finding]:
+    """Disks of claims and of the node, where they are there, can be opened; kernels, ACPI tables and ROMs are there."""
     read_only = {disk.name for disk in spec.disks if disk.target.readonly}
     for volume in spec.volumes:
         if volume.name not in spec.shared and (path := _disk(volume, facts)) is not None:
@@ -56,6 +57,9 @@ def volumes(spec: Spec, facts: Facts, root: Path) -> Iterator[Finding]:
                 volume_of = paths.mounted("secret", name)
                 fix = f"expected the key {table}.bin in that secret"
                 yield from _readable("firmware.acpi", volume_of, f"{table}.bin", root, fix)
+    for rom in roms:
+        fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
+        yield from _readable(f"the ROM in the volume {rom.volume!r}", rom.directory, rom.path, root, fix)
 
 
 def _disk(volume: Volume, facts: Facts) -> str | None:

@@ -1,9 +1,16 @@
-"""What the user gets on stderr: warnings, and all errors where there are several."""
+"""What the user gets on stderr: notes, warnings, and all errors where there are several. All together are 25 lines at
+most, since nobody reads more."""
 
 import sys
+from collections.abc import Sequence
 
 from launcher.starting.start import Start
-from program.errors import Refusal, UserError
+from program.errors import Refusal, UserError, first_lines, together
+from program.problem import MOST_LINES
+
+_MOST_WARNINGS = MOST_LINES
+_MOST_NOTES = 2
+_LINES = 25
 
 
 def clear(start: Start) -> None:
@@ -12,17 +19,28 @@ def clear(start: Start) -> None:
     Where that are several errors, each is said, and what is raised ends the program as the first one would alone.
     """
     errors = start.errors
-    if len(errors) > 1:
-        for error in errors:
-            say("error", error)
-    for warning in start.warnings:
-        say("warning", warning)
-    if len(errors) == 1:
+    if not errors:
+        say("warning", start.warnings, _MOST_WARNINGS)
+        return
+    all_of_them = together(errors)
+    count = len(all_of_them.problems) + all_of_them.left_out
+    if count == 1:
+        say("warning", start.warnings, _MOST_WARNINGS)
         raise errors[0]
-    if errors:
-        kind = UserError if isinstance(errors[0], UserError) else Refusal
-        raise kind("the VM", f"{len(errors)} things keep it from starting", "the lines above say each, with its fix")
+    say("error", all_of_them.problems[:MOST_LINES])
+    said = min(count, MOST_LINES)
+    # With the line behind all, and those of the notes, which have been said.
+    say("warning", start.warnings, max(0, _LINES - said - 1 - (_MOST_NOTES + 1) - 1))
+    kind = UserError if isinstance(errors[0], UserError) else Refusal
+    more = f" (and {count - said} more)" if count > said else ""
+    raise kind("the VM", f"{count} things keep it from starting", f"the lines above say each, with its fix{more}")
 
 
-def say(level: str, text: object) -> None:
-    print(f"gpu-launcher: {level}: {text}", file=sys.stderr)
+def say_notes(notes: Sequence[object]) -> None:
+    say("note", notes, _MOST_NOTES)
+
+
+def say(level: str, texts: Sequence[object], most: int = MOST_LINES) -> None:
+    """Say each in its line, of many the first ones, and how many more there are."""
+    for line in first_lines(texts, most):
+        print(f"gpu-launcher: {level}: {line}", file=sys.stderr)

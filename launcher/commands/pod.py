@@ -1,6 +1,7 @@
 """gpu-launcher pod."""
 
 import re
+from functools import partial
 from importlib.metadata import version
 from typing import Annotated
 
@@ -12,8 +13,9 @@ from launcher.commands.vms import every_vm
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import Object, objects
+from launcher.starting.start import tried
 from pci.resource import NODE_DEVICES
-from program.errors import UserError
+from program.errors import ProgramError, UserError, together
 from program.output import print_text
 
 
@@ -49,12 +51,29 @@ def pod(
     vms = every_vm(vm, name, instancetype, preference)
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
     made: list[Object] = []
+    errors: list[ProgramError] = []
+    warnings: list[str] = []
     for given in vms:
         block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
-        made += objects(
-            given, image=image, block=block, node_devices=node_devices, start=start, imports=not no_datavolumes
+        made += (
+            tried(
+                partial(
+                    objects,
+                    given,
+                    image=image,
+                    block=block,
+                    node_devices=node_devices,
+                    start=start,
+                    imports=not no_datavolumes,
+                ),
+                errors,
+            )
+            or ()
         )
         if no_datavolumes and (left_out := data_volumes(given)):
             names = ", ".join(volume["metadata"]["name"] for volume in left_out)
-            say("warning", f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
+            warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
+    if errors:
+        raise together(errors)
+    say("warning", warnings)
     print_text(documents(made))

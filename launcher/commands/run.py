@@ -67,7 +67,8 @@ def run(
     try:
         clear(start)
     except errors.UserError as error:
-        raise errors.Refusal(*error.problem) from error  # whoever wrote the variables, it is not who calls this
+        # Whoever wrote the variables, it is not who calls this.
+        raise errors.Refusal.of(error.problems, error.left_out) from error
     return _plan(start, connect, control)
 
 

@@ -2,17 +2,17 @@
 
 from pathlib import Path
 
-from launcher.commands.answers import say
+from launcher.commands.answers import say_notes
 from launcher.manifest.reading import Given, read_every, read_given
 from program.problem import one_line
 
 
 def one_vm(path: Path, name: str | None, instancetype: Path | None, preference: Path | None) -> Given:
-    return _told(read_given(path, name, _types(instancetype, preference)))
+    return _told((read_given(path, name, _types(instancetype, preference)),))[0]
 
 
 def every_vm(path: Path, name: str | None, instancetype: Path | None, preference: Path | None) -> tuple[Given, ...]:
-    return tuple(map(_told, read_every(path, name, _types(instancetype, preference))))
+    return _told(read_every(path, name, _types(instancetype, preference)))
 
 
 def _types(instancetype: Path | None, preference: Path | None) -> dict[str, Path]:
@@ -20,7 +20,6 @@ def _types(instancetype: Path | None, preference: Path | None) -> dict[str, Path
     return {field: file for field, file in files.items() if file is not None}
 
 
-def _told(given: Given) -> Given:
-    for note in given.notes:
-        say("note", one_line(note))
-    return given
+def _told(vms: tuple[Given, ...]) -> tuple[Given, ...]:
+    say_notes([one_line(note) for given in vms for note in given.notes])
+    return vms

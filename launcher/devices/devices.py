@@ -7,6 +7,7 @@ from launcher.claims import Claim
 from launcher.devices.disks import GuestDisk, guest_disks
 from launcher.devices.displays import Display, Screen, displays_of, screen_of
 from launcher.devices.inputs import GuestInput, guest_inputs
+from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import usb, with_seats
@@ -18,14 +19,15 @@ from launcher.network.attachments import Attached, attached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestDevices:
-    """`displays` has the cards that are displays, by alias; `usb` are the host's USB devices. `has_usb`: whether
-    anything is on USB, so that there is a controller."""
+    """`displays` has the cards that are displays, by alias; `roms` their option ROMs, by alias, None for none at all;
+    `usb` are the host's USB devices. `has_usb`: whether anything is on USB, so that there is a controller."""
 
     disks: tuple[GuestDisk, ...]
     iothreads: IOThreads
     inputs: tuple[GuestInput, ...]
     screen: Screen | None
     displays: Mapping[str, Display]
+    roms: Mapping[str, ROM | None]
     network_cards: tuple[Attached, ...]
     usb: tuple[Claim, ...]
     has_usb: bool
@@ -46,6 +48,7 @@ def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Car
         inputs=inputs,
         screen=screen_of(devices, guest),
         displays=displays_of(devices, dict.fromkeys(card.claim for card in with_seats(cards))),
+        roms=roms_by_alias(cards, roms_of(spec, metadata)),
         network_cards=attached(spec, facts.pod_interfaces),
         usb=usb_claims,
         has_usb=_has_usb(guest, usb_claims, disks, inputs),

@@ -80,3 +80,21 @@ def _overlay(name: str, below: Source) -> Source:
 
 def _made(path: str) -> Source:
     return Source(path, unmap=False)
+
+
+def directory_of(volume: Volume) -> str:
+    """Where the pod has the files of a volume."""
+    match volume.kind:
+        case "containerPath":
+            assert volume.containerPath is not None, "it is the volume's kind"
+            return volume.containerPath.path
+        case "serviceAccount":
+            return paths.SERVICE_ACCOUNT
+        case "configMap":
+            return paths.mounted("config-map", volume.name)
+        case "secret":
+            return paths.mounted("secret", volume.name)
+        case "downwardAPI":
+            return paths.mounted("downwardapi", volume.name)
+        case _:
+            return str(PurePosixPath(paths.disk_image(volume.name)).parent)

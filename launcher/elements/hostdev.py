@@ -8,21 +8,24 @@ from lxml.etree import _Element as Element
 
 from launcher.claims import Claim
 from launcher.devices.displays import Display
+from launcher.devices.roms import ROM
 from launcher.elements.address import guest_address, pci_address
 from launcher.guest_pci.addresses import HostDev, Seat
 from pci.resource import USBAddress
 
 
-def hostdevs(seats: tuple[Seat, ...], displays: Mapping[str, Display], usb: tuple[Claim, ...]) -> list[Element]:
-    """Return the seats' devices in their order, then the USB devices. `displays` are by alias."""
+def hostdevs(
+    seats: tuple[Seat, ...], displays: Mapping[str, Display], roms: Mapping[str, ROM | None], usb: tuple[Claim, ...]
+) -> list[Element]:
+    """Return the seats' devices in their order, then the USB devices. `displays` and `roms` are by alias."""
     seated = [device for seat in seats for device in seat.hostdevs]
     return [
-        *(_seated(device, displays.get(device.alias or "")) for device in seated),
+        *(_seated(device, displays.get(device.alias or ""), roms) for device in seated),
         *(_usb(claim) for claim in usb),
     ]
 
 
-def _seated(device: HostDev, display: Display | None) -> Element:
+def _seated(device: HostDev, display: Display | None, roms: Mapping[str, ROM | None]) -> Element:
     """Return a device on a seat; managed='no', since it is bound to vfio before the pod starts, which may not do it."""
     attributes = {}
     if display is not None:
@@ -35,6 +38,9 @@ def _seated(device: HostDev, display: Display | None) -> Element:
         element = E.hostdev(source, mode="subsystem", type="pci", managed="no", **attributes)
     if device.alias is not None:
         element.append(E.alias(name=device.alias))
+    if device.alias is not None and device.alias in roms:
+        rom = roms[device.alias]
+        element.append(E.rom(bar="off") if rom is None else E.rom(file=rom.file))
     element.append(guest_address(device.address, multifunction=device.multifunction))
     return element
 

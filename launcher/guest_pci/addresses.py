@@ -9,6 +9,9 @@ after them and moves no card. A seat that is free below one that is taken has a 
 A card that comes along with another (launcher.hostdevs) sits behind all entries' cards, so that it moves none of them.
 A USB device has no seat: it hangs on the guest's USB controller, at the port that libvirt gives it.
 
+Two entries that ask for functions of one card are on the seat of the first. The seat that the other one would have
+stays free: whether they are of one card is the node's to say, and must not move the cards behind them.
+
 On a seat the card's functions keep their numbers on slot 0. Where host function 0 is not passed on, the lowest that is
 becomes function 0: without one, a guest finds none of the others.
 
@@ -23,7 +26,7 @@ from types import MappingProxyType
 from typing import Literal
 from uuid import UUID
 
-from launcher.claims import Claim
+from launcher.claims import Claim, DeviceID
 from launcher.cpus.pinning import Cell
 from launcher.guest import SEATS, SEATS_OF, TOPOLOGY
 from launcher.hostdevs import Card
@@ -85,8 +88,9 @@ class Bridge:
 class Seat:
     """Where a card sits: slot 0 of bus `bus`, and the functions of the card there.
 
-    `claim` is what the card came for: its own, or that of a card that brought it along. `misplaced` says, in words that
-    follow "gpu 'gpu1': ", why it is not where the topology would have it; None where it is.
+    `claim` is what the card came for: its own, the first of several, or that of a card that brought it along.
+    `misplaced` says, in words that follow "gpu 'gpu1': ", why it is not where the topology would have it; None where it
+    is.
     """
 
     claim: Claim
@@ -189,9 +193,10 @@ def layout(
             f"have {len(seated) - along} entries{more}",
             f"expected at most {SEATS} cards, for which a guest has seats",
         )
-    above = {card: upstream.get(card, Upstream()) for card in seated}
-    trunk = _root_ports(_seats([card for card in seated if above[card].on_bus_0], seats), _FIRST_SLOT)
-    expanders = _expanders(above, seats, cells)
+    on_seat_of = _joined(seated, seats)
+    above = {card: upstream.get(on_seat_of.get(card, card), Upstream()) for card in seated}
+    trunk = _root_ports(_seats([card for card in seated if above[card].on_bus_0], seats, on_seat_of), _FIRST_SLOT)
+    expanders = _expanders(above, seats, cells, on_seat_of)
     bridges, buses = _indexed((*trunk, *expanders))
     return Layout(
         bridges=tuple(bridges),
@@ -199,10 +204,13 @@ def layout(
             Seat(
                 claim=card.claim,
                 bus=buses[card],
-                hostdevs=tuple(_hostdevs(buses[card], card)),
+                hostdevs=tuple(
+                    _hostdevs(buses[card], [card, *(other for other in seated if on_seat_of.get(other) == card)])
+                ),
                 misplaced=above[card].misplaced,
             )
             for card in seated
+            if card not in on_seat_of
         ),
         cells=cells,
     )
@@ -225,8 +233,19 @@ class _Branch:
         return 1 + sum(branch.buses for branch in self.below)
 
 
-def _seats(cards: Iterable[Card], pinned: Mapping[str, int]) -> Mapping[int, Card]:
-    """The cards of one root bus by seat. A pin is for an entry's own card, and not for one that comes along."""
+def _joined(cards: tuple[Card, ...], pinned: Mapping[str, int]) -> Mapping[Card, Card]:
+    """The cards that are on the seat of another. An entry that is pinned has the seat that its pin says."""
+    first: dict[Claim, Card] = {}
+    for card in cards:
+        first.setdefault(card.claim, card)
+    return {card: first[card.joins] for card in cards if card.joins is not None and card.claim.entry.name not in pinned}
+
+
+def _seats(cards: Iterable[Card], pinned: Mapping[str, int], joined: Mapping[Card, Card]) -> Mapping[int, Card]:
+    """The cards of one root bus by seat; those that have joined another are left out, and their seats stay free.
+
+    A pin is for an entry's own card, and not for one that comes along.
+    """
     taken: dict[int, Card] = {}
     others: list[Card] = []
     entries = set[str]()
@@ -238,7 +257,8 @@ def _seats(cards: Iterable[Card], pinned: Mapping[str, int]) -> Mapping[int, Car
             others.append(card)
         entries.add(name)
     free = (seat for seat in count() if seat not in taken)
-    return taken | dict(zip(free, others, strict=False))
+    by_seat = taken | dict(zip(free, others, strict=False))
+    return {seat: card for seat, card in by_seat.items() if card not in joined}
 
 
 def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch, ...]:
@@ -254,7 +274,9 @@ def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch
     )
 
 
-def _expanders(above: Mapping[Card, Upstream], seats: Mapping[str, int], cells: tuple[Cell, ...]) -> list[_Branch]:
+def _expanders(
+    above: Mapping[Card, Upstream], seats: Mapping[str, int], cells: tuple[Cell, ...], joined: Mapping[Card, Card]
+) -> list[_Branch]:
     """The expanders in the order of cells or of the host's roots, with bus numbers from 255 downwards."""
     roots: dict[tuple[str, int], list[Card]] = {}
     for card, upstream in above.items():
@@ -265,10 +287,10 @@ def _expanders(above: Mapping[Card, Upstream], seats: Mapping[str, int], cells: 
     bus_number = _LAST_BUS + 1
     for number, ((root, cell), cards) in enumerate(sorted(roots.items(), key=itemgetter(0))):
         if root:
-            ports = _mirrored([(above[card].bridges, card) for card in cards])
+            ports = _mirrored([(above[card].bridges, card) for card in cards if card not in joined])
             bus_number -= 1 + sum(port.buses for port in ports)
         else:
-            by_seat = _seats(cards, seats)
+            by_seat = _seats(cards, seats, joined)
             # As wide for every cell, so that no card of another one moves these.
             width = min(1 + SEATS, _BUSES_OF_EXPANDERS // len(cells))
             _refuse_beyond(width - 1, by_seat, len(cells))
@@ -366,20 +388,23 @@ def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, in
     return bridges, buses
 
 
-def _hostdevs(bus: int, card: Card) -> list[HostDev]:
-    claim = card.claim
+def _hostdevs(bus: int, cards: list[Card]) -> list[HostDev]:
+    """The functions of one card, of which several entries may have some."""
+    claim = cards[0].claim
     if isinstance(claim.device, UUID):
         return [HostDev(source=claim.device, address=PCIAddress(0, bus, 0, 0), claim=claim, multifunction=False)]
-    companions = card.functions[1:]
+    claimed: dict[DeviceID, Claim] = {card.claim.device: card.claim for card in cards}
+    functions = sorted(function for card in cards for function in card.functions)
+    companions = functions[1:]
     numbers = [0, *(function.function for function in companions)]
     return [
         HostDev(
             source=source,
             address=PCIAddress(domain=0, bus=bus, slot=0, function=number),
-            claim=claim if source == claim.device else None,
+            claim=claimed.get(source),
             multifunction=number == 0 and bool(companions),
         )
-        for source, number in zip(card.functions, numbers, strict=True)
+        for source, number in zip(functions, numbers, strict=True)
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import PlainValidator, WithJsonSchema
 
-from launcher.guest import SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
+from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
 from launcher.manifest.scalars import shown
 from program.errors import Nonsense
 
@@ -34,7 +34,8 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     _NO_FREE_PAGES: ("true", "false"),
 }
 
-_NAMES = (*_KNOWN, SEATS_OF)
+_NAMES = (*_KNOWN, SEATS_OF, ROM_OF)
+_LONGEST_PATH = 1024
 
 #: Why, and the fix.
 _REFUSED: Mapping[str, tuple[str, str]] = {
@@ -49,12 +50,21 @@ _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ROMFile:
+    """A file of a volume, by its path below that."""
+
+    volume: str
+    path: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
     """What the annotations of a VM ask for, read.
 
     `companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells of
     their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
-    refused. `seats` pins entries to seats, by name. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`:
+    refused. `seats` pins entries to seats, by name. `roms`: by the name of an entry, the option ROM that its function
+    has in the guest, None for no ROM at all. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`:
     whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon
     tells QEMU of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second
     CPU where that makes their number even. `given`: all annotations as they are written, everybody's, for the pod.
@@ -64,6 +74,7 @@ class Annotations:
     topology: Literal["none", "numa", "mirror"] = "none"
     is_strict: bool = False
     seats: Mapping[str, int] = field(default_factory=dict)
+    roms: Mapping[str, ROMFile | None] = field(default_factory=dict)
     allow_emulation: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
@@ -76,6 +87,7 @@ def _read(value: Any) -> Annotations:
         raise Nonsense(f"found {shown(value)}", "expected a mapping")
     values: dict[str, Any] = {}
     seats: Mapping[str, int] = {}
+    roms: Mapping[str, ROMFile | None] = {}
     for name, text in value.items():
         if text is None or text == "":
             continue
@@ -87,6 +99,8 @@ def _read(value: Any) -> Annotations:
             values[name] = text
         elif name == SEATS_OF:
             seats = _read_seats(text)
+        elif name == ROM_OF:
+            roms = _read_roms(text)
         elif isinstance(name, str) and name.startswith(OURS):
             near = difflib.get_close_matches(name, _NAMES, n=1)
             ours = ", ".join(name for name in _NAMES if name.startswith(OURS))
@@ -104,6 +118,7 @@ def _read(value: Any) -> Annotations:
         topology=topology,
         is_strict=values.get(TOPOLOGY_POLICY) == "strict",
         seats=seats,
+        roms=roms,
         allow_emulation=values.get(_ALLOW_EMULATION) == "true",
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
@@ -127,16 +142,8 @@ AnnotationsOfVM = Annotated[Annotations, PlainValidator(_read_of_vm, json_schema
 
 def _read_seats(text: Any) -> Mapping[str, int]:
     """Return seats by name; Nonsense for any other JSON, and for two names on one seat."""
-    try:
-        pairs = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
-    except (ValueError, RecursionError):
-        pairs = None
-    if not isinstance(pairs, _Pairs):
-        raise Nonsense(
-            f"{SEATS_OF}: {shown(text)}", "expected a JSON object with names and seats, like '{\"gpu2\": 3}'"
-        )
     names: dict[int, str] = {}
-    for name, seat in pairs:
+    for name, seat in _pairs(SEATS_OF, text, "expected a JSON object with names and seats, like '{\"gpu2\": 3}'"):
         if type(seat) is not int or not 0 <= seat < SEATS:  # JSON's true is none of Python's numbers here
             raise Nonsense(f"{SEATS_OF}: {name!r} has {shown(seat)}", f"expected a seat from 0 to {SEATS - 1}")
         if name in names.values():
@@ -147,6 +154,35 @@ def _read_seats(text: Any) -> Mapping[str, int]:
             )
         names[seat] = name
     return {name: seat for seat, name in names.items()}
+
+
+def _read_roms(text: Any) -> Mapping[str, ROMFile | None]:
+    """Return ROMs by name, None for "off"; Nonsense for any other JSON."""
+    roms: dict[str, ROMFile | None] = {}
+    fix = "expected 'off', or a volume of the VM and a path below it, like 'roms/gpu.rom'"
+    for name, rom in _pairs(ROM_OF, text, 'expected a JSON object like \'{"gpu1": "roms/gpu.rom"}\''):
+        if name in roms:
+            raise Nonsense(f"{ROM_OF}: {name!r} is there twice", "leave one of them out")
+        if rom == "off":
+            roms[name] = None
+            continue
+        if not isinstance(rom, str) or not rom.isprintable() or len(rom) > _LONGEST_PATH:
+            raise Nonsense(f"{ROM_OF}: {name!r} has {shown(rom)}", fix)
+        volume, *path = rom.split("/")
+        if not path or {"", ".", ".."} & {volume, *path}:
+            raise Nonsense(f"{ROM_OF}: {name!r} has {shown(rom)}", fix)
+        roms[name] = ROMFile(volume=volume, path="/".join(path))
+    return roms
+
+
+def _pairs(annotation: str, text: Any, fix: str) -> "_Pairs":
+    try:
+        pairs = json.loads(text, object_pairs_hook=_Pairs) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        pairs = None
+    if not isinstance(pairs, _Pairs):
+        raise Nonsense(f"{annotation}: {shown(text)}", fix)
+    return pairs
 
 
 class _Pairs(list[tuple[str, Any]]):
@@ -161,7 +197,10 @@ ReadAnnotations = Annotated[
             "type": "object",
             "properties": {
                 **{name: {"enum": [*values, "", None]} for name, values in _KNOWN.items()},
-                SEATS_OF: {"type": ["string", "null"], "contentMediaType": "application/json"},
+                **{
+                    name: {"type": ["string", "null"], "contentMediaType": "application/json"}
+                    for name in (SEATS_OF, ROM_OF)
+                },
             },
         },
     ),

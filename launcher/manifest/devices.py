@@ -1,5 +1,6 @@
 """spec.domain.devices: the lists of disks, interfaces and host devices, and all the small devices."""
 
+from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
@@ -9,7 +10,7 @@ from launcher.manifest.disks import Disk
 from launcher.manifest.filesystems import Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
-from launcher.manifest.objects import Below, Ignored, Items, Object, Refused
+from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all
 from launcher.manifest.scalars import AliasName, first_twice
 from program.errors import Nonsense
 
@@ -111,9 +112,7 @@ class Devices(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        refuse_repeated((*self.gpus, *self.hostDevices))
-        for check in (_check_names, _check_orders, _check_attached):
-            check(self)
+        check_all(*(partial(check, self) for check in (_check_names, _check_orders, _check_attached)))
         return self
 
 
@@ -142,6 +141,7 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 
 def _check_names(devices: Devices) -> None:
+    refuse_repeated((*devices.gpus, *devices.hostDevices))
     """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
     if name := first_twice(interface.name for interface in devices.interfaces):
         raise Nonsense(f"two interfaces are called {name!r}", "rename one of them, and its network")

@@ -1,11 +1,12 @@
 """spec.domain.devices.disks: what the guest sees of each volume, and whether that can be."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from launcher.manifest.objects import Below, Ignored, Object, Refused
+from launcher.manifest.objects import Below, Ignored, Object, Refused, check_all
 from launcher.manifest.scalars import DNSLabel, Matching, Text
 from launcher.manifest.volumes import Volume
 from program.errors import Nonsense
@@ -150,14 +151,16 @@ def with_default_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...]) -> 
 def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architecture: str) -> None:
     """Raise Nonsense for a disk that its bus or its volume cannot be."""
     by_name = {volume.name: volume for volume in volumes}
-    for disk in disks:
-        subject = f"the disk {disk.name!r}"
-        _check_bus(disk, disk.bus(architecture), subject, architecture)
-        volume = by_name.get(disk.name)
-        if volume is not None:
-            _check_volume(disk, volume, subject)
-        elif disk.cdrom is None:
-            raise Nonsense(f"{subject} has no volume", "expected one of that name in volumes")
+    check_all(*(partial(_check_disk, disk, by_name.get(disk.name), architecture) for disk in disks))
+
+
+def _check_disk(disk: Disk, volume: Volume | None, architecture: str) -> None:
+    subject = f"the disk {disk.name!r}"
+    _check_bus(disk, disk.bus(architecture), subject, architecture)
+    if volume is not None:
+        _check_volume(disk, volume, subject)
+    elif disk.cdrom is None:
+        raise Nonsense(f"{subject} has no volume", "expected one of that name in volumes")
 
 
 def _check_bus(disk: Disk, bus: Bus, subject: str, architecture: str) -> None:

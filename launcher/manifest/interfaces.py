@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from launcher.manifest.disks import BootOrder
-from launcher.manifest.objects import Below, Ignored, Items, Object, Refused
+from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all
 from launcher.manifest.scalars import AliasName, Matching, Text, first_twice, shown
 from program.errors import Nonsense
 
@@ -241,36 +241,44 @@ class Network(Object):
 def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, ...]) -> None:
     """Raise Nonsense unless each interface has the network of its name and can be connected to it, each network its
     interface, and the pod's network is there once."""
-    names = [interface.name for interface in interfaces]
-    for name in names:
-        if name not in {network.name for network in networks}:
-            raise Nonsense(
-                f"the interface {name!r} has no network", f"expected `{{name: {name}, pod: {{}}}}` in networks"
-            )
-    for network in networks:
-        if network.name not in names:
-            raise Nonsense(
-                f"the network {network.name!r} has no interface",
-                f"expected `{{name: {network.name}, masquerade: {{}}}}` in domain.devices.interfaces",
-            )
-    for network in networks:
-        interface = next(interface for interface in interfaces if interface.name == network.name)
-        if network.pod is not None and network.pod.model_fields_set and interface.method != "masquerade":
-            raise Nonsense(
-                f"the network {network.name!r} has addresses for a masqueraded guest, and its interface has the pod's "
-                "own",
-                "leave vmNetworkCIDR and vmIPv6NetworkCIDR out, or write `masquerade: {}`",
-            )
-        if network.pod is None and interface.method == "masquerade":
-            raise Nonsense(
-                f"the interface {network.name!r} is masqueraded, and its network is not `pod: {{}}`",
-                "write `bridge: {}`, or `sriov: {}` for a virtual function",
-            )
-        if network.is_pods and interface.method == "sriov":
-            raise Nonsense(
-                f"the interface {network.name!r} is a virtual function, and its network is the pod's",
-                "expected multus with a networkName in networks",
-            )
+    by_name = {interface.name: interface for interface in interfaces}
+    known = {network.name for network in networks}
+    check_all(
+        *(partial(_check_has_network, name, known) for name in by_name),
+        *(partial(_check_network, network, by_name.get(network.name)) for network in networks),
+        partial(_check_one_is_pods, networks),
+    )
+
+
+def _check_has_network(name: str, networks: set[str]) -> None:
+    if name not in networks:
+        raise Nonsense(f"the interface {name!r} has no network", f"expected `{{name: {name}, pod: {{}}}}` in networks")
+
+
+def _check_network(network: Network, interface: Interface | None) -> None:
+    if interface is None:
+        raise Nonsense(
+            f"the network {network.name!r} has no interface",
+            f"expected `{{name: {network.name}, masquerade: {{}}}}` in domain.devices.interfaces",
+        )
+    if network.pod is not None and network.pod.model_fields_set and interface.method != "masquerade":
+        raise Nonsense(
+            f"the network {network.name!r} has addresses for a masqueraded guest, and its interface has the pod's own",
+            "leave vmNetworkCIDR and vmIPv6NetworkCIDR out, or write `masquerade: {}`",
+        )
+    if network.pod is None and interface.method == "masquerade":
+        raise Nonsense(
+            f"the interface {network.name!r} is masqueraded, and its network is not `pod: {{}}`",
+            "write `bridge: {}`, or `sriov: {}` for a virtual function",
+        )
+    if network.is_pods and interface.method == "sriov":
+        raise Nonsense(
+            f"the interface {network.name!r} is a virtual function, and its network is the pod's",
+            "expected multus with a networkName in networks",
+        )
+
+
+def _check_one_is_pods(networks: tuple[Network, ...]) -> None:
     pods = [network for network in networks if network.is_pods]
     if len(pods) > 1:
         both = " and ".join(repr(network.name) for network in pods)

@@ -4,6 +4,7 @@ An object is frozen, and its fields are spelled as the manifest spells them. A f
 no scalar is taken for another (`'2'` is no number), and null is absence.
 """
 
+from collections.abc import Callable
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 from uuid import UUID
@@ -119,6 +120,34 @@ class Below(Nonsense):
     def __init__(self, path: str, wrong: str, fix: str) -> None:
         super().__init__(wrong, fix)
         self.path = path
+
+
+class Several(Nonsense):
+    """What several checks of one object say: `each`, in their order."""
+
+    def __init__(self, each: list[Nonsense]) -> None:
+        super().__init__(each[0].wrong, each[0].fix)
+        self.each = each
+
+
+def check_all(*checks: Callable[[], object]) -> None:
+    """Call each; raise what they raise, each once, as one Nonsense."""
+    each: dict[str, Nonsense] = {}
+    for check in checks:
+        try:
+            check()
+        except Several as several:
+            each.update((_key(one), one) for one in several.each)
+        except Nonsense as nonsense:
+            each[_key(nonsense)] = nonsense
+    if len(each) == 1:
+        raise next(iter(each.values()))
+    if each:
+        raise Several(list(each.values()))
+
+
+def _key(error: Nonsense) -> str:
+    return f"{error.path if isinstance(error, Below) else ''}: {error}"
 
 
 def object_in(annotation: Any) -> type[Object] | None:

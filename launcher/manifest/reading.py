@@ -9,11 +9,12 @@ from pydantic import ValidationError
 
 from launcher.manifest import inputs
 from launcher.manifest.inputs import Input
-from launcher.manifest.objects import Below, Object, object_in
+from launcher.manifest.objects import Below, Object, Several, object_in
 from launcher.manifest.scalars import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 from launcher.manifest.volumes import is_block
-from program.errors import Nonsense, UserError
+from program.errors import Nonsense, UserError, together
+from program.problem import MOST_LINES, Problem
 
 _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
     "VirtualMachine": VirtualMachine,
@@ -56,9 +57,9 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
 def read_given(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> Given:
     """Read the one VM of an input, or the one that is called `name`, or `NAMESPACE/NAME`.
 
-    `types`: the files of --instancetype and --preference, by these names. UserError, in one line that begins with the
-    file and the field's path, for an input that cannot be read or does not have that VM, and for a manifest that says
-    something the launcher does not convert.
+    `types`: the files of --instancetype and --preference, by these names. UserError for an input that cannot be read or
+    does not have that VM, and for a manifest that says what the launcher does not convert: a Problem for each such
+    field, whose subject is the file and the field's path.
     """
     given = inputs.read_input(path)
     inputs.refuse_empty(given)
@@ -96,10 +97,16 @@ def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path])
     read = {field: inputs.read_input(path) for field, path in types.items()}
     of_input = tuple(_notes(given))
     manifests: list[Given] = []
+    errors: list[UserError] = []
     for vm in vms:
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
         of_vm = () if manifests else of_input
-        manifests.append(_read_vm(given, vm, read, subject, of_vm))
+        try:
+            manifests.append(_read_vm(given, vm, read, subject, of_vm))
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise together(errors)
     for field, file in read.items():
         if not any(isinstance(one.manifest, VirtualMachine) and getattr(one.manifest.spec, field) for one in manifests):
             fix = f"write spec.{field}: {{name: ...}} into it, or leave the flag out"
@@ -162,32 +169,40 @@ def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[
 
 
 def checked(kind: type[Model], document: inputs.Object, subject: str, origins: Origins | None = None) -> Model:
-    """Return the object that a document says; UserError, which begins with `subject` and a path, for any other."""
+    """Return the object that a document says; UserError with a Problem, whose subject is `subject` and a path, for each
+    thing that is wrong with any other."""
     try:
         return kind.model_validate(document)
     except ValidationError as error:
-        where, wrong, fix = _problem(kind, error, origins or {})
-        raise UserError(f"{subject}{where}", wrong, fix) from error
+        errors = _each(error)
+        problems = [_problem(kind, one, subject, origins or {}) for one in errors[:MOST_LINES]]
+        raise UserError.of(problems, left_out=len(errors[MOST_LINES:])) from error
 
 
-def _problem(kind: type[Object], error: ValidationError, origins: Origins) -> tuple[str, str, str]:
-    """Return `spec.domain.devices.gpus[0].name`, what is wrong with it, and the fix with how many more errors there
-    are."""
-    errors = error.errors(include_url=False)
-    # Before it, a field that is not known of the same object, or of one around it: it may be why another is missing.
-    objects = [errors[0]["loc"][:length] for length in range(len(errors[0]["loc"]))]
-    unknown = [error for error in errors if error["type"] in _UNKNOWN and error["loc"][:-1] in objects]
-    first = (unknown or errors)[0]
-    parts = list(first["loc"])
-    if first["type"] == "invalid_key":
-        parts[-1] = str(first["input"])
-    if isinstance(below := first.get("ctx", {}).get("error"), Below):
+def _each(error: ValidationError) -> list[Mapping[str, Any]]:
+    """Return pydantic's errors, and for what several checks of one object say, one for each.
+
+    Fields that are not known come first: they may be why others are missing.
+    """
+    errors: list[Mapping[str, Any]] = []
+    for one in error.errors(include_url=False):
+        nonsense = one.get("ctx", {}).get("error")
+        each = nonsense.each if isinstance(nonsense, Several) else [nonsense]
+        errors += [one] if len(each) == 1 else [{**one, "ctx": {"error": part}} for part in each]
+    return sorted(errors, key=lambda one: one["type"] not in _UNKNOWN)
+
+
+def _problem(kind: type[Object], error: Mapping[str, Any], subject: str, origins: Origins) -> Problem:
+    """Return `spec.domain.devices.gpus[0].name` behind the subject, what is wrong with it, and the fix."""
+    parts = list(error["loc"])
+    if error["type"] == "invalid_key":
+        parts[-1] = str(error["input"])
+    if isinstance(below := error.get("ctx", {}).get("error"), Below):
         parts.append(below.path)
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
     where += _origin(parts, origins)
-    wrong, fix = _unknown(kind, parts) if unknown else _wrong(first)
-    others = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return _short(where), _short(wrong), f"{_short(fix)}{others}"
+    wrong, fix = _unknown(kind, parts) if error["type"] in _UNKNOWN else _wrong(error)
+    return Problem(f"{subject}{_short(where)}", _short(wrong), _short(fix))
 
 
 def _origin(parts: Sequence[str | int], origins: Origins) -> str:

@@ -3,7 +3,9 @@
 KubeVirt's webhooks refuse most of this (pkg/virt-api/webhooks); the rest is what libvirt's QEMU driver would refuse.
 """
 
-from launcher.guest import SEATS_OF
+from collections.abc import Iterable
+
+from launcher.guest import ROM_OF, SEATS_OF
 from launcher.manifest.annotations import Annotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.devices import Devices
@@ -11,7 +13,7 @@ from launcher.manifest.features import Features, is_on
 from launcher.manifest.firmware import Firmware, Machine
 from launcher.manifest.objects import Below
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.volumes import Volume
+from launcher.manifest.volumes import WITH_FILES, Volume
 
 #: What an arm64 machine has none of; acpi is what it has.
 _OF_AMD64 = ("apic", "hyperv", "hypervPassthrough", "smm", "kvm", "pvspinlock")
@@ -43,8 +45,10 @@ def check_hyperv(features: Features, clock: Clock | None) -> None:
         raise Below("features.hyperv.synictimer", "needs Hyper-V's clock", "add clock.timer.hyperv: {}")
 
 
-def check_security(security: LaunchSecurity, firmware: Firmware, features: Features, devices: Devices) -> None:
+def check_security(security: LaunchSecurity | None, firmware: Firmware, features: Features, devices: Devices) -> None:
     """Refuse encrypted memory with firmware or devices that cannot have it (KubeVirt's ValidateLaunchSecurityAmd64)."""
+    if security is None:
+        return
     technology = security.technology
     path = f"launchSecurity.{security.field}"
     efi = firmware.bootloader.efi
@@ -92,13 +96,32 @@ def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, sec
 
 def check_seats(annotations: Annotations, devices: Devices) -> None:
     """Refuse a seat of anything but a gpu or a host device."""
+    _check_entries(SEATS_OF, annotations.seats, devices)
+
+
+def check_roms(annotations: Annotations, devices: Devices, volumes: tuple[Volume, ...]) -> None:
+    """Refuse a ROM of anything but a gpu or a host device, and one that is no file of a volume."""
+    _check_entries(ROM_OF, annotations.roms, devices)
+    kinds = {volume.name: volume.kind for volume in volumes}
+    for name, rom in annotations.roms.items():
+        if rom is not None and kinds.get(rom.volume) not in WITH_FILES:
+            kind = kinds.get(rom.volume)
+            raise Below(
+                "metadata.annotations",
+                f"{ROM_OF}: {name!r} has a ROM of the volume {rom.volume!r}, which is "
+                f"{'not in volumes' if kind is None else f'of kind {kind}'}",
+                f"expected one of kind {', '.join(WITH_FILES)}",
+            )
+
+
+def _check_entries(annotation: str, named: Iterable[str], devices: Devices) -> None:
     names = [entry.name for entry in (*devices.gpus, *devices.hostDevices)]
-    for name in annotations.seats:
+    for name in named:
         if name not in names:
             known = ", ".join(map(repr, names)) or "none"
             raise Below(
                 "metadata.annotations",
-                f"{SEATS_OF}: {name!r} is no entry of gpus or hostDevices",
+                f"{annotation}: {name!r} is no entry of gpus or hostDevices",
                 f"expected a name of theirs, here {known}",
             )
 

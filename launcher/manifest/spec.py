@@ -1,6 +1,7 @@
 """The kinds themselves, and what is directly below spec and spec.domain."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -19,7 +20,7 @@ from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
-from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused
+from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
@@ -109,18 +110,22 @@ class Domain(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        relations.check_firmware(self.firmware, self.features, self.devices)
-        relations.check_hyperv(self.features, self.clock)
-        if self.launchSecurity is not None:
-            relations.check_security(self.launchSecurity, self.firmware, self.features, self.devices)
-        sizes.check_sizes(self.cpu, self.memory, self.resources)
+        check_all(
+            partial(relations.check_firmware, self.firmware, self.features, self.devices),
+            partial(relations.check_hyperv, self.features, self.clock),
+            partial(relations.check_security, self.launchSecurity, self.firmware, self.features, self.devices),
+            partial(sizes.check_sizes, self.cpu, self.memory, self.resources),
+            self._check_iothreads,
+        )
+        return self
+
+    def _check_iothreads(self) -> None:
         pool = self.ioThreads is not None and self.ioThreads.supplementalPoolThreadCount is not None
         if pool != (self.ioThreadsPolicy == "supplementalPool"):
             raise Nonsense(
                 "ioThreadsPolicy: supplementalPool and ioThreads.supplementalPoolThreadCount need each other",
                 "expected both or neither",
             )
-        return self
 
     @property
     def topology(self) -> tuple[int, int, int]:
@@ -171,23 +176,24 @@ class Spec(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        devices = self.domain.devices
-        sizes.check_vcpus(self.domain.cpu, self.domain.resources, self.architecture)
-        check_volumes(self.volumes)
-        check_credentials(self.accessCredentials, self.volumes)
-        check_disks(self.disks, self.volumes, self.architecture)
-        check_filesystems(devices.filesystems, devices.disks, self.volumes)
-        check_service_account(self.serviceAccountName, self.volumes)
-        check_networks(devices.interfaces, self.networks)
-        check_architecture(devices, self.architecture)
-        refuse_unknown_claims((*devices.gpus, *devices.hostDevices), self.resourceClaims)
-        domain = self.domain
-        relations.check_machine(domain.machine, self.architecture)
-        if self.architecture == "arm64":
-            relations.check_arm64(domain.firmware, domain.features, domain.clock, domain.launchSecurity)
-        relations.check_acpi_tables(domain.firmware, self.volumes)
-        for name in ("livenessProbe", "readinessProbe"):
-            check_ports(getattr(self, name), name, self.on_pods_network)
+        domain, devices, architecture = self.domain, self.domain.devices, self.architecture
+        arm64 = (domain.firmware, domain.features, domain.clock, domain.launchSecurity)
+        check_all(
+            partial(sizes.check_vcpus, domain.cpu, domain.resources, architecture),
+            partial(check_volumes, self.volumes),
+            partial(check_credentials, self.accessCredentials, self.volumes),
+            partial(check_disks, self.disks, self.volumes, architecture),
+            partial(check_filesystems, devices.filesystems, devices.disks, self.volumes),
+            partial(check_service_account, self.serviceAccountName, self.volumes),
+            partial(check_networks, devices.interfaces, self.networks),
+            partial(check_architecture, devices, architecture),
+            partial(refuse_unknown_claims, (*devices.gpus, *devices.hostDevices), self.resourceClaims),
+            partial(relations.check_machine, domain.machine, architecture),
+            *([partial(relations.check_arm64, *arm64)] if architecture == "arm64" else []),
+            partial(relations.check_acpi_tables, domain.firmware, self.volumes),
+            partial(check_ports, self.livenessProbe, "livenessProbe", self.on_pods_network),
+            partial(check_ports, self.readinessProbe, "readinessProbe", self.on_pods_network),
+        )
         return self
 
     @property
@@ -225,7 +231,11 @@ class VirtualMachineInstance(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+        annotations, devices = self.metadata.annotations, self.spec.domain.devices
+        check_all(
+            partial(relations.check_seats, annotations, devices),
+            partial(relations.check_roms, annotations, devices, self.spec.volumes),
+        )
         return self
 
     @property
@@ -240,7 +250,11 @@ class Template(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        relations.check_seats(self.metadata.annotations, self.spec.domain.devices)
+        annotations, devices = self.metadata.annotations, self.spec.domain.devices
+        check_all(
+            partial(relations.check_seats, annotations, devices),
+            partial(relations.check_roms, annotations, devices, self.spec.volumes),
+        )
         return self
 
 

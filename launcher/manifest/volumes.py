@@ -263,6 +263,10 @@ def is_block(spec: object) -> bool:
     return any(isinstance(claim, Mapping) and claim.get("volumeMode") == "Block" for claim in claims)
 
 
+#: The kinds that the pod mounts as a directory of files, which a ROM may be one of.
+WITH_FILES: tuple[Kind, ...] = ("configMap", "secret", "persistentVolumeClaim", "dataVolume")
+
+
 def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None:
     """Raise Nonsense where a volume has the token of another service account than the pod's."""
     for volume in volumes:

@@ -12,8 +12,9 @@ from launcher.manifest.hostdevices import ResourceClaim
 from launcher.starting.environ import variables
 from pci.host import Host
 from pci.processors import UNKNOWN, Processors
+from pci.sysfs.attribute import CannotLook
 from pci.sysfs.functions import NotSysfs, read_host
-from program.errors import UserError
+from program.errors import Refusal, UserError
 
 SYS = Path("/sys")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -44,7 +45,7 @@ def pod_of(env: list[str] | None, env_file: Path | None, sysfs: Path | None, dra
 
 
 def host_in(entries: tuple[Entry, ...], pod: Pod) -> Host | None:
-    """Read the node's devices; UserError where the pod's sysfs is none.
+    """Read the node's devices; UserError where the pod's sysfs is none, Refusal where it cannot be listed.
 
     A VM without devices starts where there is no /sys at all; what a flag names is looked at in any case.
     """
@@ -54,6 +55,8 @@ def host_in(entries: tuple[Entry, ...], pod: Pod) -> Host | None:
         return read_host(pod.sysfs)
     except NotSysfs as error:
         raise UserError(pod.sysfs, error.wrong, error.fix) from error
+    except CannotLook as error:
+        raise Refusal(pod.sysfs / error.fault.path, error.fault.wrong, error.fix) from error
 
 
 def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> Mapping[Request, DeviceID]:

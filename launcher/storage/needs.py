@@ -6,10 +6,12 @@ docs/decisions/0024.
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal, NamedTuple
 
 from launcher import paths
+from launcher.devices.roms import roms_of
+from launcher.devices.sources import directory_of
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
@@ -51,6 +53,10 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
         except Refusal as refusal:
             refusals.append(refusal)
     needs += _of_firmware(vmi, root)
+    for rom in roms_of(vmi.spec, vmi.metadata).values():
+        if rom is not None:
+            place = partial(paths.below, root)
+            needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}"))
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(paths.below(root, paths.NVRAM)))
     return Needs(tuple(needs), tuple(refusals))
@@ -112,30 +118,12 @@ def shares_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[Shar
     return tuple(
         Share(
             name=filesystem.name,
-            directory=paths.below(root, _directory(volumes[filesystem.name])),
+            directory=paths.below(root, directory_of(volumes[filesystem.name])),
             socket=paths.below(root, paths.virtiofs_socket(filesystem.name)),
             read_only=_is_read_only(volumes[filesystem.name]),
         )
         for filesystem in vmi.spec.domain.devices.filesystems
     )
-
-
-def _directory(volume: Volume) -> str:
-    """Where the pod has a volume that is shared."""
-    match volume.kind:
-        case "containerPath":
-            assert volume.containerPath is not None, "it is the volume's kind"
-            return volume.containerPath.path
-        case "serviceAccount":
-            return paths.SERVICE_ACCOUNT
-        case "configMap":
-            return paths.mounted("config-map", volume.name)
-        case "secret":
-            return paths.mounted("secret", volume.name)
-        case "downwardAPI":
-            return paths.mounted("downwardapi", volume.name)
-        case _:
-            return str(PurePosixPath(paths.disk_image(volume.name)).parent)
 
 
 def _is_read_only(volume: Volume) -> bool:
@@ -152,7 +140,7 @@ def _refuse_unshared(volume: Volume, facts: Facts, root: Path) -> None:
     whose = f"the volume {volume.name!r}"
     if volume.name in facts.block:
         raise Refusal(whose, "its claim is a block device", "expected volumeMode: Filesystem, for virtiofs")
-    directory = paths.below(root, _directory(volume))
+    directory = paths.below(root, directory_of(volume))
     try:
         real = directory.resolve(strict=True)
         is_directory = real.is_dir()

@@ -9,6 +9,7 @@ sysfs-bus-vfio-mdev. `uevent` holds driver, class and IDs in one read (pci_ueven
 is what makes a node with a thousand functions readable in some ten milliseconds.
 """
 
+import errno
 import os
 import re
 import stat
@@ -89,9 +90,11 @@ def require_sysfs(sys: Path) -> None:
     except (FileNotFoundError, NotADirectoryError):
         is_directory = False
     except OSError as error:
-        raise CannotLook(
-            DEVICES, f"cannot be read: {error.strerror}", NO_LISTS.get(error.errno or 0, _KERNELS_LOG)
-        ) from None
+        if error.errno != errno.ENAMETOOLONG:
+            raise CannotLook(
+                DEVICES, f"cannot be read: {error.strerror}", NO_LISTS.get(error.errno or 0, _KERNELS_LOG)
+            ) from None
+        is_directory = False
     if not is_directory:
         raise NotSysfs(sys)
 

@@ -57,6 +57,16 @@ def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machin
     )
 
 
+def test_two_entries_for_one_card_are_said_to_be_on_one_slot(machine: Machine) -> None:
+    environ = {RTX_2060_VARIABLE: "0000:01:00.0", "PCI_RESOURCE_EXAMPLE_COM_AUDIO": "0000:01:00.1"}
+    found = explained("card-by-two-entries", environ, read_host(machine("rtx-2060")))
+    gpu, audio = found["entries"]
+    assert [passed["guest"] for passed in gpu["passed"]] == ["0000:01:00.0", "0000:01:00.2", "0000:01:00.3"]
+    assert [passed["guest"] for passed in audio["passed"]] == ["0000:01:00.1"]
+    assert ("onSlotOf" in gpu, audio.get("onSlotOf"), found["distances"]) == (False, "gpu1", [])
+    assert table(found).endswith("one card: hostdevice audio is on the slot of gpu1\n")
+
+
 def test_the_json_has_these_keys() -> None:
     found = explained("one-gpu", {RTX_2060_VARIABLE: "0000:01:00.0", VGPU_VARIABLE: VGPU})
     assert json.loads(as_json(found)) == {

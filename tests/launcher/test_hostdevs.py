@@ -39,6 +39,30 @@ def test_a_companion_that_another_entry_claims_stays_with_that_entry(machine: Ma
     assert functions(audio) == ["0000:01:00.1"]
 
 
+def test_functions_of_one_card_join_the_first_entry_that_has_one_and_virtual_functions_none(machine: Machine) -> None:
+    host = read_host(machine("rtx-2060"))
+    wanted = entries(gpus=[("g", RTX_2060)], host_devices=[("audio", "example.com/audio"), ("usb", "example.com/usb")])
+    environ = {
+        RTX_2060_VARIABLE: "0000:01:00.0",
+        "PCI_RESOURCE_EXAMPLE_COM_AUDIO": "0000:01:00.1",
+        "PCI_RESOURCE_EXAMPLE_COM_USB": "0000:01:00.2",
+    }
+    gpu, audio, usb = cards_of(wanted, environ, host)
+    assert (gpu.joins, audio.joins, usb.joins) == (None, gpu.claim, gpu.claim)
+    assert [card.joins for card in cards_of(wanted, environ, None)] == [None, None, None]
+
+
+def test_the_rest_of_a_unit_comes_once_where_two_entries_have_its_first_card(machine: Machine) -> None:
+    host = read_host(machine("two-gpus-one-group"))
+    wanted = entries(gpus=[("pair", RTX_2060)], host_devices=[("audio", "example.com/audio")])
+    cards = cards_of(wanted, {**UNITS_VALUE, "PCI_RESOURCE_EXAMPLE_COM_AUDIO": "0000:01:00.1"}, host)
+    assert [functions(card) for card in cards] == [
+        ["0000:01:00.0", "0000:01:00.2", "0000:01:00.3"],
+        ["0000:01:00.1"],
+        ["0000:02:00.0", "0000:02:00.1"],
+    ]
+
+
 UNIT = entries(gpus=[("pair", RTX_2060)])
 UNITS_VALUE = {RTX_2060_VARIABLE: "0000:01:00.0"}
 FIRST_OF_UNIT = ["0000:01:00.0", "0000:01:00.1", "0000:01:00.2", "0000:01:00.3"]

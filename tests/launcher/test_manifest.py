@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,14 @@ def problem_of(path: Path, text: str) -> str:
     line = str(error.value)
     assert "\n" not in line
     return line.removeprefix(f"{path}: ")
+
+
+def problems_of(path: Path, text: str) -> list[str]:
+    """The lines that refuse this manifest, without the file's name."""
+    path.write_text(text)
+    with pytest.raises(UserError) as error:
+        read_manifest(path)
+    return [line.removeprefix(f"{path}: ") for line in error.value.lines]
 
 
 @pytest.fixture
@@ -119,9 +128,35 @@ def test_what_cannot_be_converted_is_refused_by_its_path(path: Path, change: tup
 
 def test_a_misspelt_field_is_named_before_the_one_that_is_missing_for_it(path: Path) -> None:
     text = vmi_text(domain="      disks: [{nam: root}]\n")
-    assert problem_of(path, text) == (
-        "spec.domain.devices.disks[0].nam: not a field that gpu-launcher knows; did you mean name? (and 1 more)"
-    )
+    misspelt, missing = problems_of(path, text)
+    assert misspelt == "spec.domain.devices.disks[0].nam: not a field that gpu-launcher knows; did you mean name?"
+    assert missing == "spec.domain.devices.disks[0].name: is missing; add it"
+
+
+def test_all_that_is_wrong_is_said_each_by_its_path(path: Path) -> None:
+    text = vmi_text(domain="    cpus: {}\n    cpu: {core: 2, sockets: many}\n    device: {}\n")
+    assert [line.partition(": ")[0] for line in problems_of(path, text)] == [
+        "spec.domain.cpu.core",
+        "spec.domain.cpus",
+        "spec.domain.device",
+        "spec.domain.cpu.sockets",
+    ]
+
+
+def test_what_parts_of_a_manifest_demand_of_each_other_is_said_at_once(path: Path) -> None:
+    disks = "      disks: [{name: a}, {name: b}]\n      interfaces: [{name: c, masquerade: {}}]\n"
+    assert problems_of(path, vmi_text(domain=disks).replace("      autoattachPodInterface: false\n", "")) == [
+        "spec: the disk 'a' has no volume; expected one of that name in volumes",
+        "spec: the disk 'b' has no volume; expected one of that name in volumes",
+        "spec: the interface 'c' has no network; expected `{name: c, pod: {}}` in networks",
+    ]
+
+
+def test_of_many_the_first_twenty_are_said_and_how_many_more(path: Path) -> None:
+    path.write_text(vmi_text(domain="".join(f"    x{number}: 1\n" for number in range(23))))
+    with pytest.raises(UserError) as error:
+        read_manifest(path)
+    assert (len(error.value.lines), error.value.lines[-1]) == (21, "and 3 more")
 
 
 @pytest.mark.parametrize("value", ["null", "''", "false", "[]"])
@@ -149,6 +184,29 @@ def test_an_error_in_a_virtual_machines_template_has_its_path_there(path: Path) 
         "spec.template.metadata.annotations: gpu-launcher.dev/seats: 'gpu1' is no entry of gpus or hostDevices; "
         "expected a name of theirs, here none"
     )
+
+
+@pytest.mark.parametrize(
+    ("roms", "problem"),
+    [
+        ("off", "'off'; expected a JSON object like '{\"gpu1\": \"roms/gpu.rom\"}'"),
+        ('{"gpu1": 1}', "'gpu1' has 1; expected 'off', or a volume"),
+        ('{"gpu1": "roms"}', "'gpu1' has 'roms'; expected 'off', or a volume"),
+        ('{"gpu1": "roms/../gpu.rom"}', "'gpu1' has 'roms/../gpu.rom'; expected 'off', or a volume"),
+        ('{"gpu1": "roms//gpu.rom"}', "'gpu1' has 'roms//gpu.rom'; expected 'off', or a volume"),
+        ('{"gpu1": "/roms/gpu.rom"}', "'gpu1' has '/roms/gpu.rom'; expected 'off', or a volume"),
+        ('{"gpu1": "roms/a\\u0000"}', "'gpu1' has 'roms/a\\x00'; expected 'off', or a volume"),
+        ('{"gpu1": "off", "gpu1": "off"}', "'gpu1' is there twice; leave one of them out"),
+        ('{"gpu2": "off"}', "'gpu2' is no entry of gpus or hostDevices; expected a name of theirs, here 'gpu1'"),
+        ('{"gpu1": "other/gpu.rom"}', "'gpu1' has a ROM of the volume 'other', which is not in volumes; expected one"),
+        ('{"gpu1": "empty/gpu.rom"}', "'gpu1' has a ROM of the volume 'empty', which is of kind emptyDisk; expected"),
+    ],
+)
+def test_a_rom_that_cannot_be_is_refused(path: Path, roms: str, problem: str) -> None:
+    annotation = json.dumps({"gpu-launcher.dev/rom": roms})
+    text = vmi_text(gpus=[("gpu1", RTX_2060)]).replace("{name: vm}", f"{{name: vm, annotations: {annotation}}}")
+    line = problem_of(path, text + "  volumes: [{name: empty, emptyDisk: {capacity: 1Mi}}]\n")
+    assert line.startswith(f"metadata.annotations: gpu-launcher.dev/rom: {problem}")
 
 
 def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:

@@ -19,7 +19,6 @@ from program.errors import Nonsense, UserError
 from program.problem import Problem
 
 Model = TypeVar("Model", bound=Object)
-_MOST = 5  # problems in one error, which is a line
 
 
 class Check(Protocol):
@@ -124,10 +123,5 @@ def _name(named: TypeObject) -> str:
 
 
 def _raise(problems: list[Problem]) -> None:
-    """Raise the problems, if there are any: the first few, and how many more."""
-    shown, more = problems[:_MOST], len(problems) - _MOST
-    if more > 0:
-        last = shown.pop()
-        shown.append(last._replace(fix=f"{last.fix} (and {more} more)"))
-    if shown:
-        raise UserError(*shown[0], *shown[1:])
+    if problems:
+        raise UserError.of(problems)

@@ -351,3 +351,46 @@ def test_a_pin_is_for_an_entrys_own_card_and_not_for_those_of_its_unit() -> None
     found = layout((first, second, along), {"gpu1": 2})
     assert [seat.bus for seat in found.seats] == [3, 1, 2]
     assert layout((first, second, along), {"gpu1": 0}) == layout((first, second, along))
+
+
+def joined(number: int, to: Card, functions: list[int]) -> Card:
+    """Another entry's functions of the same card."""
+    device, *_ = addresses = tuple(replace(to.functions[0], function=function) for function in functions)
+    entry = Entry(kind=EntryKind.HOST_DEVICE, name=f"dev{number}", wants="example.com/audio")
+    claim = Claim(entry=entry, device=device, variable=None)
+    return Card(claim=claim, functions=addresses, missing=None, joins=to.claim)
+
+
+def test_two_entries_for_one_card_are_on_one_slot_and_move_nobody() -> None:
+    gpu, other = card(1, [0, 2]), card(2, [0])
+    audio = joined(3, gpu, [1])
+    found = layout((gpu, audio, other))
+    assert [(str(device.source), str(device.address), device.alias) for device in devices(found)] == [
+        ("0000:01:00.0", "0000:01:00.0", "ua-gpu-gpu1"),
+        ("0000:01:00.1", "0000:01:00.1", "ua-hostdevice-dev3"),
+        ("0000:01:00.2", "0000:01:00.2", None),
+        ("0000:02:00.0", "0000:03:00.0", "ua-gpu-gpu2"),
+    ]
+    assert [device.multifunction for device in devices(found)] == [True, False, False, False]
+    apart = layout((gpu, replace(audio, joins=None), other))
+    assert found.seats[-1] == apart.seats[-1]
+    assert [str(seat) for seat in found.free] == ["0000:02:00.0"]
+
+
+def test_an_entry_for_a_function_of_a_card_keeps_the_seat_that_it_is_pinned_to() -> None:
+    gpu = card(1, [0])
+    audio = joined(2, gpu, [1])
+    assert [seat.bus for seat in layout((gpu, audio), {"dev2": 5}).seats] == [1, 6]
+    assert [seat.bus for seat in layout((gpu, audio), {"gpu1": 5}).seats] == [6]
+
+
+@pytest.mark.parametrize(
+    "upstream", [Upstream(cell=0), Upstream(root="pci0000:40", bridges=(PCIAddress(0, 64, 1, 0),))]
+)
+def test_two_entries_for_one_card_are_on_one_slot_below_an_expander(upstream: Upstream) -> None:
+    gpu = card(1, [0])
+    audio = joined(2, gpu, [1])
+    found = layout((gpu, audio), {}, {gpu: upstream, audio: Upstream()}, (Cell(vcpus=(0,), memory=1, node=0),))
+    (seat,) = found.seats
+    assert [device.address.function for device in seat.hostdevs] == [0, 1]
+    assert len([bridge for bridge in found.bridges if bridge.model == "pcie-root-port"]) == 1
