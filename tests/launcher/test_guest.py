@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.claims import Claim
 from launcher.guest_pci.addresses import Layout
 from tests.launcher.cases import Case, case, cases
 from tests.launcher.described import LaidOut, laid_out_by
@@ -63,10 +64,13 @@ def by_name(layout: Layout) -> Layout:
     """With claims that are told by what the domain says of them: nothing of resource and variable."""
     seats = []
     for seat in layout.seats:
-        claim = replace(seat.claim, entry=replace(seat.claim.entry, wants=""), variable=None)
-        hostdevs = tuple(replace(each, claim=None if each.claim is None else claim) for each in seat.hostdevs)
-        seats.append(replace(seat, claim=claim, hostdevs=hostdevs))
+        hostdevs = tuple(replace(each, claim=each.claim and told(each.claim)) for each in seat.hostdevs)
+        seats.append(replace(seat, claim=told(seat.claim), hostdevs=hostdevs))
     return replace(layout, seats=tuple(seats))
+
+
+def told(claim: Claim) -> Claim:
+    return replace(claim, entry=replace(claim.entry, wants=""), variable=None)
 
 
 ON_MACHINES = [golden for golden in cases() if "--sysfs" in golden.flags and "<hostdev" in golden.golden.read_text()]
