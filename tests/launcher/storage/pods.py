@@ -108,7 +108,7 @@ def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> N
             case "cloudInitNoCloud" | "cloudInitConfigDrive":
                 mount(root, paths.mounted("secret", name), {"userdata": b"u", "networkdata": b"n"})
             case "configMap":
-                mount(root, paths.mounted("config-map", name), {"key": b"value"})
+                mount(root, paths.mounted("config-map", name), {"key": b"value", "tu106.rom": b"ROM"})
             case "secret":
                 mount(root, paths.mounted("secret", name), {"slic.bin": b"", "msdm.bin": b""})
             case "downwardAPI":
