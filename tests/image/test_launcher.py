@@ -215,7 +215,7 @@ spec:
       filesystems: [{name: data, virtiofs: {}}, {name: shown, virtiofs: {}}]
       interfaces: [{name: default, passt: {}, ports: [{port: 22}, {port: 8080}]}]
 """
-_FILES = 1_000
+_FILES = 300
 _SSH = (
     *("ssh", "-p", "22", "-o", "BatchMode=yes", "-o", "ConnectTimeout=60"),
     *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
@@ -228,7 +228,7 @@ _VIRTIOFSD_MEMORY = (
 
 
 def _given(directory: Path) -> str:
-    """A thousand files for the guest, in `given`; the checksum of all that is in them."""
+    """Files for the guest, in `given`; the checksum of all that is in them."""
     files, whole = directory / "given", hashlib.sha256()
     files.mkdir()
     for number in range(_FILES):
