@@ -5,7 +5,7 @@ import warnings
 
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as plugin_dot_kubelet__api_dot_podresources__v1_dot_podresources__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.82.3'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

@@ -5,7 +5,7 @@ import warnings
 
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as plugin_dot_kubelet__api_dot_v1beta1_dot_deviceplugin__pb2
 
-GRPC_GENERATED_VERSION = '1.85.1'
+GRPC_GENERATED_VERSION = '1.82.3'
 GRPC_VERSION = grpc.__version__
 _version_not_supported = False
 

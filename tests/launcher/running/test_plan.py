@@ -41,9 +41,11 @@ def test_a_plan_is_left_for_the_worker_and_whoever_comes_after_it() -> None:
 
 
 def test_its_grace_period_can_be_read_without_the_plan() -> None:
-    assert planned(_PLAN, then="from launcher.running.grace import grace_in; print(grace_in(place))").startswith("0.0")
-    then = "planner.plan(); from launcher.running.grace import grace_in; print(grace_in(place)); sys.exit()"
-    assert planned(_PLAN, then=then) == "2.5"
+    read = "from launcher.running.grace import grace_in; print(grace_in(place))"
+    waits = f"os.kill(os.getpid(), signal.SIGSTOP)\n    {_PLAN}"
+    before = f"os.waitid(os.P_PID, planner._pid, os.WSTOPPED); {read}; os.kill(planner._pid, signal.SIGCONT)"
+    assert planned(waits, then=before) == "0.0\na plan: domain; True"
+    assert planned(_PLAN, then=f"planner.plan(); {read}; sys.exit()") == "2.5"
 
 
 def test_where_none_is_made_the_exit_code_says_why() -> None:

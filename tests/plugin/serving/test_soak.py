@@ -42,4 +42,7 @@ def test_a_long_life_leaves_nothing_behind(
         print(f"{restarts=} {pods=} {changes=} {before=} {after=}")
         assert (after.threads, after.descriptors) <= (before.threads + 1, before.descriptors)
         assert after.memory < before.memory + 4
+        # Memory that comes and goes too: grpcio from 1.83 on took a gigabyte a second for as long as a question lasted
+        # whose kubelet ended at that moment.
+        assert after.peak < before.peak + 8
         assert not [line for line in plugin.log if "Traceback" in line]
