@@ -87,3 +87,21 @@ def test_a_command_of_the_readme_works_as_typed(command: str) -> None:
         if rest:
             assert rest == "kubectl apply -f -"
             assert {found["kind"] for found in yaml.safe_load_all(done.stdout)} >= {"Pod"}
+
+
+def test_what_compatibility_calls_tried_is_what_the_lab_and_the_images_have() -> None:
+    page = (ROOT / "docs/compatibility.md").read_text()
+    tried = {row[0]: row[1] for row in re.findall(r"^\| ([^|]+) \| ([^|]+) \| [^|]* \|$", page, re.MULTILINE)}
+    modules = {name: (ROOT / "tests/lab/go" / name / "go.mod").read_text() for name in ("kubernetes", "containerd")}
+    for row, name, module in (
+        ("Kubernetes", "kubernetes", "k8s.io/kubernetes"),
+        ("container runtime", "containerd", "github.com/containerd/containerd/v2"),
+    ):
+        (version,) = re.findall(rf"^\s*{module} v(\S+)", modules[name], re.MULTILINE)
+        assert version in tried[row], row
+    (libvirt, qemu) = re.findall(
+        r"with libvirt (\S+) and QEMU (\S+),", (ROOT / "deploy/launcher/README.md").read_text()
+    )[0]
+    assert f"{libvirt} and {qemu} (Debian 13, and the launcher's image)" in tried["libvirt and QEMU"]
+    kernel = (ROOT / "tests/fixtures/sysfs/lab-legacy/README.md").read_text()
+    assert f"Debian 13's {re.findall(r'Linux (6[.][0-9]+)', kernel)[0]}" in tried["node's kernel"]
