@@ -17,7 +17,7 @@ lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs ro
 lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy or bare
 	.venv/bin/python -m tests.lab.shell $(MACHINE)
 
-bench: .venv/ready  ## the figures that README.md quotes
+bench: .venv/ready  ## the figures of docs/figures.md
 	@command -v virt-install >/dev/null || ./setup.sh 'virtinst|make bench times virt-install beside render'
 	GRPC_VERBOSITY=NONE .venv/bin/python -m tests.bench
 
