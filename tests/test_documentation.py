@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from tests.processes import BIN, ROOT
 
@@ -54,6 +56,23 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 def test_the_readme_has_at_most_1500_words() -> None:
     assert len(README.read_text().split()) <= 1500
+
+
+def test_the_readmes_tables_have_each_command_of_both_programs_and_no_other() -> None:
+    import launcher.cli
+    import plugin.cli
+
+    for name, module in (("gpu-plugin", plugin.cli), ("gpu-launcher", launcher.cli)):
+        (section,) = re.findall(rf"(?ms)^## {name}\n(.*?)^(?=## )", README.read_text())
+        named = {word.split()[0] for row in re.findall(r"(?m)^\| (`.+?) \|", section) for word in _words(row)}
+        group = get_command(module.command_line([]))
+        assert isinstance(group, TyperGroup)
+        assert named == {*group.commands}, name
+
+
+def _words(cell: str) -> list[str]:
+    """What is in a cell as code: `bind`, `unbind`."""
+    return re.findall(r"`([^`]+)`", cell)
 
 
 def commands(page: Path) -> list[str]:
