@@ -30,7 +30,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A release, to which somebody has added an image."""
     out = tmp_path_factory.mktemp("dist")
     (out / "gpu-plugin.tar").write_bytes(b"an image")
-    command = [ROOT / "deploy/dist.sh", out, "dist/gpu-plugin.tar"]
+    command: list[str | Path] = [ROOT / "deploy/dist.sh", out, "dist/gpu-plugin.tar"]
     done = subprocess.run(command, cwd=ROOT, env={**os.environ, **MOMENT}, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return out
@@ -63,7 +63,7 @@ def test_the_sdist_has_the_programs_alone_and_gives_the_wheel(released: Path, tm
         *("launcher", "plugin", "drawing", "program", "pci", "templates"),
         *("LICENSE", "README.md", "CHANGELOG.md", "PKG-INFO", "pyproject.toml", ".gitignore"),
     }
-    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", tmp_path / "dist"]
+    build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
     subprocess.run(build, cwd=source, env={**os.environ, **MOMENT}, check=True, capture_output=True)
     assert (tmp_path / "dist" / WHEEL).read_bytes() == (released / WHEEL).read_bytes()
 
