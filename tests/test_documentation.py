@@ -3,6 +3,7 @@
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -79,6 +80,11 @@ def commands(page: Path) -> list[str]:
     """The lines of a page's indented blocks that are commands of a shell: what they begin with tells."""
     lines = re.findall(r"^    (\S.*)$", page.read_text(), re.MULTILINE)
     return [line for line in lines if re.match(r"(make|kubectl|\S*gpu-(plugin|launcher)) ", line)]
+
+
+def test_the_readme_names_the_images_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {*re.findall(r"gpu-(?:plugin|launcher):(\d[\d.]*\d)", README.read_text())} == {version}
 
 
 def test_the_readmes_first_command_is_one_that_a_clone_has() -> None:
