@@ -1,4 +1,4 @@
-.PHONY: demo test image lab lab-shell bench protos lock
+.PHONY: demo test image dist lab lab-shell bench protos lock
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
@@ -9,6 +9,13 @@ test: .venv/ready  ## every check: linters, types, import contracts, the suite; 
 image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; needs root
 	deploy/build.sh
 	.venv/bin/pytest tests/image
+
+dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is applied, SBOM, checksums; as root both images
+	@if [ "$$(id -u)" = 0 ]; then \
+	    $(MAKE) .venv/image && images=$$(deploy/build.sh) && deploy/dist.sh dist $$images; \
+	else \
+	    echo "without the images, which take root" && deploy/dist.sh dist; \
+	fi
 
 lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build

@@ -3,11 +3,14 @@
 import re
 import shlex
 import subprocess
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
+from typer.core import TyperGroup
+from typer.main import get_command
 
 from tests.processes import BIN, ROOT
 
@@ -56,10 +59,32 @@ def test_the_readme_has_at_most_1500_words() -> None:
     assert len(README.read_text().split()) <= 1500
 
 
+def test_the_readmes_tables_have_each_command_of_both_programs_and_no_other() -> None:
+    import launcher.cli
+    import plugin.cli
+
+    for name, module in (("gpu-plugin", plugin.cli), ("gpu-launcher", launcher.cli)):
+        (section,) = re.findall(rf"(?ms)^## {name}\n(.*?)^(?=## )", README.read_text())
+        named = {word.split()[0] for row in re.findall(r"(?m)^\| (`.+?) \|", section) for word in _words(row)}
+        group = get_command(module.command_line([]))
+        assert isinstance(group, TyperGroup)
+        assert named == {*group.commands}, name
+
+
+def _words(cell: str) -> list[str]:
+    """What is in a cell as code: `bind`, `unbind`."""
+    return re.findall(r"`([^`]+)`", cell)
+
+
 def commands(page: Path) -> list[str]:
     """The lines of a page's indented blocks that are commands of a shell: what they begin with tells."""
     lines = re.findall(r"^    (\S.*)$", page.read_text(), re.MULTILINE)
     return [line for line in lines if re.match(r"(make|kubectl|\S*gpu-(plugin|launcher)) ", line)]
+
+
+def test_the_readme_names_the_images_of_this_version() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert {*re.findall(r"gpu-(?:plugin|launcher):(\d[\d.]*\d)", README.read_text())} == {version}
 
 
 def test_the_readmes_first_command_is_one_that_a_clone_has() -> None:
