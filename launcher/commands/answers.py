@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from launcher.starting.start import Start
 from program.errors import Refusal, UserError, first_lines, together
-from program.problem import MOST_LINES
+from program.problem import MOST_LINES, Severity
+from program.terminal import is_coloured, painted
 
 _MOST_WARNINGS = MOST_LINES
 _MOST_NOTES = 2
@@ -40,7 +41,11 @@ def say_notes(notes: Sequence[object]) -> None:
     say("note", notes, _MOST_NOTES)
 
 
+_SEVERITIES = {"note": Severity.NOTE, "warning": Severity.WARNING, "error": Severity.ERROR}
+
+
 def say(level: str, texts: Sequence[object], most: int = MOST_LINES) -> None:
     """Say each in its line, of many the first ones, and how many more there are."""
+    level = painted(f"{level}:", _SEVERITIES[level], coloured=is_coloured(2))
     for line in first_lines(texts, most):
-        print(f"gpu-launcher: {level}: {line}", file=sys.stderr)
+        print(f"gpu-launcher: {level} {line}", file=sys.stderr)
