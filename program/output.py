@@ -11,9 +11,14 @@ _NARROWEST = 20  # columns for a table's last cell: with less, a line for each w
 
 def print_text(text: str) -> None:
     """Write the text to standard output, in UTF-8 whatever the locale."""
+    print_bytes(text.encode(errors="backslashreplace"))
+
+
+def print_bytes(data: bytes) -> None:
+    """Write them to standard output."""
     # Not sys.stdout, which is None if it was closed.
     with open(1, "wb", closefd=False) as stdout:
-        stdout.write(text.encode(errors="backslashreplace"))
+        stdout.write(data)
 
 
 def aligned(rows: Sequence[Sequence[str]], columns: int | None = None) -> list[str]:
