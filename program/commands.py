@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from importlib.metadata import version
 from typing import Annotated, Any
 
 import typer
@@ -16,6 +15,9 @@ AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 def _say_version(context: typer.Context, wanted: bool) -> None:
     if wanted:
+        # Nobody else waits for it.
+        from importlib.metadata import version
+
         print(f"{context.info_name} {version('gpu-launcher')}")
         raise typer.Exit
 
