@@ -40,6 +40,11 @@ def schema() -> dict[str, Any]:
     return TypeAdapter(Config).json_schema()
 
 
+def written_out(config: Config) -> Any:
+    """The config as the file could have it, with every word that it left out."""
+    return TypeAdapter(Config).dump_python(config, mode="json")
+
+
 def _first(error: ValidationError) -> tuple[str, str]:
     """Return what is wrong with the first thing, and the fix."""
     first = error.errors()[0]

@@ -70,6 +70,8 @@ def ctl(
         raise UserError(f"ctl {action.value}", f"found {words[0]!r} after it", "leave that out")
     if listen is not None and action is not Action.VNC:
         raise UserError("--listen", f"is not for {action.value}", "leave it out, or call ctl vnc")
+    if as_json and action not in (Action.STATE, Action.EVENTS, Action.GUEST):
+        raise UserError("--json", f"is not for {action.value}", "leave it out")
     # Nothing above this line is needed for --help.
     from launcher.control.client import ask, ask_for_all
 
@@ -106,11 +108,13 @@ def _standard(action: Action) -> tuple[int, int]:
 
 
 def _screenshot(socket: Path, words: list[str]) -> None:
-    """Write what the guest's screen shows to the file, or to standard output for `-`, whole or not at all."""
+    """Write what the guest's screen shows to the file, or to standard output for `-`."""
     from launcher.control.screen import picture_of
 
     match words:
         case ["-"]:
+            if os.isatty(1):
+                raise UserError("ctl screenshot -", "is on a terminal, which shows no pictures", "expected > FILE.png")
             print_bytes(picture_of(socket)[1])
         case [name] if name.endswith((".png", ".ppm")):
             suffix, data = picture_of(socket)

@@ -3,6 +3,7 @@
 import ipaddress
 import os
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +16,7 @@ from program.errors import Refusal, UserError
 _SUFFIXES = {"image/png": ".png", "image/x-portable-pixmap": ".ppm"}
 _LARGEST = 1 << 27  # bytes of a picture: four times what a screen of 3840x2160 has
 _CLIENTS = 8  # of VNC at once
+_UNREAD = 60  # seconds in which a client has to take something of what it is sent
 _CONNECT = 5.0  # seconds for QEMU to take a client
 
 
@@ -83,6 +85,8 @@ def serve_vnc(server: socket.socket, path: Path) -> None:
     while True:
         free.acquire()
         client, _ = server.accept()
+        # A write that nobody takes fails then, and the thread ends.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _UNREAD, 0))
         threading.Thread(target=serve, args=(client, _connected(path)), name="vnc", daemon=True).start()
 
 

@@ -153,6 +153,20 @@ noiommu: true
     ]
 
 
+def test_config_check_has_a_form_for_programs_which_is_a_config_itself(gpu_plugin: Command, tmp_path: Path) -> None:
+    path, again = tmp_path / "config.yaml", tmp_path / "again.yaml"
+    path.write_text("offer: [{device: '10DE:1f08', resource: nvidia.com/pgpu}]\nnode_devices: {tun: 110}\n")
+    result = gpu_plugin("config", "check", path, "--json")
+    written = json.loads(result.stdout)
+    assert (written["groups"], written["node_devices"], written["noiommu"]) == ("withhold", {"tun": 110}, False)
+    assert written["offer"][0]["device"] == ["10de:1f08"]
+    again.write_text(result.stdout)
+    assert (
+        gpu_plugin("config", "check", again).stdout.splitlines()[1:]
+        == (gpu_plugin("config", "check", path).stdout.splitlines()[1:])
+    )
+
+
 def test_config_check_says_what_a_config_leaves_out(gpu_plugin: Command, tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("{}\n")

@@ -15,6 +15,7 @@ PROGRAMS = ("gpu-plugin", "gpu-launcher")
 FOR_PROGRAMS = (
     ("gpu-plugin", "inventory"),
     ("gpu-plugin", "doctor"),
+    ("gpu-plugin", "config check"),
     ("gpu-launcher", "explain"),
     ("gpu-launcher", "check"),
     ("gpu-launcher", "ctl"),
@@ -62,7 +63,7 @@ def test_a_shell_completes_words(call: Command, program: str, words: str, comple
 
 @pytest.mark.parametrize(("program", "command"), FOR_PROGRAMS)
 def test_what_is_a_page_for_people_is_json_for_programs(call: Command, program: str, command: str) -> None:
-    assert "--json" in call(program, command, "--help").stdout
+    assert "--json" in call(program, *command.split(), "--help").stdout
 
 
 def on_a_terminal(*arguments: str, **env: str) -> str:
