@@ -115,6 +115,9 @@ class LeftOver:
         )
 
 
+#: Of difflib's ratio. Two cards of one vendor, of different series, have 0.83.
+_ALIKE = 0.85
+
 _NOTHING: Mapping[Allocated, DeviceID] = MappingProxyType({})
 
 
@@ -212,7 +215,7 @@ class _Pool:
             )
         if not kinds:
             name = variable(resource)
-            near = difflib.get_close_matches(name, _unasked_names(environ, wanted), n=1)
+            near = difflib.get_close_matches(name, _unasked_names(environ, wanted), n=1, cutoff=_ALIKE)
             if near:
                 # The name is derived and never parsed back: the variable is all that is known of the other resource.
                 raise UserError(
