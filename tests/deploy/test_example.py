@@ -9,6 +9,8 @@ import pytest
 import yaml
 from lxml import etree
 
+from pci.sysfs.functions import read_host
+from plugin.binding.plan import offered_cards
 from plugin.config_file import read_config
 from tests.conftest import Command, Machine
 from tests.kernel import make_nodes
@@ -69,6 +71,13 @@ def test_the_shipped_configs_one_name_is_for_whole_gpus_and_no_vgpu(gpu_plugin: 
     arguments = ("--sysfs", machine("rtx-2060"), "--pci-ids", FIXTURES / "pci.ids", "--config", CONFIG)
     listed = Counter(line.split()[-1] for line in gpu_plugin("inventory", *arguments).stdout.splitlines())
     assert listed[POOL] == 1
+
+
+def test_a_gpu_on_its_host_driver_is_one_that_the_init_container_binds(machine: Machine) -> None:
+    """Though the rule is for those that are on vfio."""
+    cards = offered_cards(read_host(machine("rtx-2060-without-iommu")), read_config(CONFIG))
+    leads = {str(card[0].address): card[0].driver for card in cards}
+    assert leads["0000:01:00.0"] == "nouveau"
 
 
 def test_without_the_rule_each_gpu_has_its_models_name(gpu_plugin: Command, machine: Machine, tmp_path: Path) -> None:
