@@ -23,7 +23,8 @@ SCRIPTS = "\n".join(block.script for block in BLOCKS)
 each_block = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
 
 #: What is called in the blocks as the lab runs them: it has a kubectl and an ssh of its own, and the machine's shell.
-PROGRAMS = {"kubectl", "ssh", ".venv/bin/gpu-launcher", "sed", "cat", "export", "for", "done", "timeout", "true", ":"}
+SHELL = {"sed", "cat", "head", "tail", "export", "for", "done", "timeout", "true", ":"}
+PROGRAMS = SHELL | {"kubectl", "ssh", ".venv/bin/gpu-launcher"}
 
 
 def test_each_fence_of_the_page_is_a_block_of_commands_or_what_they_print() -> None:

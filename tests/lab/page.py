@@ -66,6 +66,9 @@ IN_BLOCKS = (
         " | sed '/GUEST tree/,/GUEST end/!d; /GUEST end/q'",
         "nobody types Ctrl-]: it is left when the guest has shown its PCI tree once",
     ),
+    Replaced(
+        "> screen.png", "> screen.png; head -c 4 screen.png | tail -c 3", "nobody looks at it: it is said to be one"
+    ),
 )
 
 #: In files of the clone, by their paths.
@@ -126,6 +129,7 @@ SEEN: Mapping[str, str] = {
         r"companion: host 0000:(01|41):00\.1 -> guest 0000:01:00\.1"
     ),
     "ctl console": r"GUEST function 0000:01:00\.0 1234:1111",
+    "ctl screenshot": "PNG",
     "port-forward": r"0000:01:00\.0/vendor:0x1234",
     "kubectl get service": r"with-a-gpu +NodePort",
     "rollout restart": r"default/with-a-gpu: running",
