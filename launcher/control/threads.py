@@ -60,5 +60,5 @@ class Threads:
             threading.Thread(target=run, name=self._asked, daemon=True).start()
         except RuntimeError as error:
             self._free.release()
-            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"there is no thread for that: {error}") from error
+            raise GRPCError(Status.RESOURCE_EXHAUSTED, f"the launcher has no thread for that: {error}") from error
         return answer

@@ -169,11 +169,11 @@ def understood(answer: bytes, *, knows_targets: bool = True) -> bytes:
     return etree.tostring(root)
 
 
-def _keep(element: Element, attributes: Iterable[str], children: Iterable[str]) -> None:
+def _keep(element: Element, attributes: Iterable[str], children: frozenset[str]) -> None:
     for attribute in set(element.attrib) - set(attributes):
         del element.attrib[attribute]
     for child in list(element):
-        if child.tag not in children:
+        if str(child.tag) not in children:
             element.remove(child)
 
 

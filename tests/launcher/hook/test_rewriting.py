@@ -115,7 +115,7 @@ def test_libvirt_keeps_every_address_through_kubevirts_three_defines(
     """Each define is of libvirt's own domain from the one before, as far as KubeVirt understands it."""
     skip_newer(case, qemu_driver)
     wanted, case = case.emulated().xml, case.emulated()
-    seen = []
+    seen: list[tuple[object, ...]] = []
     for _ in range(3):
         answer = case.answer(wanted).xml
         theirs = defined(qemu_driver, answer)
