@@ -16,6 +16,7 @@ from pathlib import Path
 from lxml import etree
 from lxml.etree import _Element as Element
 
+from launcher.checks.seats import misplaced
 from launcher.claims import Claim, Entry
 from launcher.cpus.host import processors_of
 from launcher.cpus.pinning import Cell
@@ -101,7 +102,7 @@ def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
         cards=_lines(seats, layout, host),
         warnings=(
             *warnings,
-            *(Problem(str(seat.claim.entry), seat.misplaced, "") for seat in seats if seat.misplaced is not None),
+            *(finding.problem for finding in misplaced(layout)),
             *bars,
         ),
     )
