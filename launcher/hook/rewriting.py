@@ -93,9 +93,9 @@ def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
     if cells:
         writing.write_cells(root, cells)
     writing.write_hole(root, guest, hole)
-    writing.write_devices(root, guest, layout, seats, elements, parts)
     for name in asked.annotations.roms:
         writing.write_no_rom(next(element for entry, element in elements.items() if entry.name == name))
+    writing.write_devices(root, guest, layout, seats, elements, parts)
     writing.refuse_one_address_twice(root)
     return Rewritten(
         xml=etree.tostring(root),
