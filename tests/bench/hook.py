@@ -1,5 +1,5 @@
-"""gpu-launcher hook as KubeVirt finds it: from exec to its Info, a define with eight GPUs on the sysfs of an HGX machine,
-and what it takes of the memory of the pod."""
+"""gpu-launcher hook as KubeVirt finds it: from exec to its Info, a define with eight GPUs on the sysfs of an HGX
+machine, and what it takes of the memory of the pod."""
 
 import statistics
 import subprocess
@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import grpc
 
@@ -26,13 +27,14 @@ _DEFINE = "/kubevirt.hooks.v1alpha3.Callbacks/OnDefineDomain"
 def started(socket: Path, sysfs: Path) -> Iterator[tuple[int, grpc.Channel, float]]:
     """Its process, a channel to it, and the seconds from exec to its first answer."""
     start = time.perf_counter()
-    command = [BIN / "gpu-launcher", "hook", "--socket", socket, "--sysfs", sysfs]
+    command: list[str | Path] = [BIN / "gpu-launcher", "hook", "--socket", socket, "--sysfs", sysfs]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     try:
         while not socket.exists():
             time.sleep(0.002)
         with grpc.insecure_channel(f"unix:{socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
-            channel.unary_unary(_INFO)(b"", timeout=5, wait_for_ready=True)
+            info: Any = channel.unary_unary(_INFO)
+            info(b"", timeout=5, wait_for_ready=True)
             yield process.pid, channel, time.perf_counter() - start
     finally:
         process.terminate()
@@ -41,7 +43,8 @@ def started(socket: Path, sysfs: Path) -> Iterator[tuple[int, grpc.Channel, floa
 
 def peak(socket: Path, sysfs: Path) -> int:
     """The most bytes that it has with its child, which reads the command line, looked at every millisecond."""
-    most, command = 0, [BIN / "gpu-launcher", "hook", "--socket", socket, "--sysfs", sysfs]
+    most = 0
+    command: list[str | Path] = [BIN / "gpu-launcher", "hook", "--socket", socket, "--sysfs", sysfs]
     process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
     while not socket.exists():
         sizes = []
@@ -59,7 +62,8 @@ def peak(socket: Path, sysfs: Path) -> int:
 def calls(channel: grpc.Channel, case: Case) -> list[float]:
     sent = vmi(case.gpus, annotations=case.annotations)
     request = v1alpha3_pb2.OnDefineDomainParams(domainXML=case.xml, vmi=sent).SerializeToString()
-    define, seconds = channel.unary_unary(_DEFINE), []
+    define: Any = channel.unary_unary(_DEFINE)
+    seconds = []
     for _ in range(_CALLS):
         start = time.perf_counter()
         define(request, timeout=5)
@@ -79,8 +83,8 @@ def main() -> None:
         with started(Path(directory, "calls.sock"), eight[0].sysfs) as (pid, channel, _):
             print(f"memory (PSS), idle: {proportional_set_size(pid) / 1e6:.1f} MB")
             for case in eight:
-                seconds = sorted(calls(channel, case))
-                p50, p99 = seconds[len(seconds) // 2], seconds[len(seconds) * 99 // 100]
+                taken = sorted(calls(channel, case))
+                p50, p99 = taken[len(taken) // 2], taken[len(taken) * 99 // 100]
                 print(f"a define, {case.name}: {1000 * p50:.1f} ms, p99 {1000 * p99:.1f}")
             print(f"memory (PSS), after these: {proportional_set_size(pid) / 1e6:.1f} MB")
 
