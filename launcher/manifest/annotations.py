@@ -8,12 +8,10 @@ import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
-
-from pydantic import PlainValidator, WithJsonSchema
+from typing import Any, Literal
 
 from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
-from launcher.manifest.scalars import shown
+from launcher.manifest.quoting import shown
 from program.errors import Nonsense
 
 OURS = "gpu-launcher.dev/"
@@ -24,7 +22,8 @@ _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
 
-_KNOWN: Mapping[str, tuple[str, ...]] = {
+#: Of those with a few values each, the values.
+KNOWN: Mapping[str, tuple[str, ...]] = {
     _COMPANIONS: ("card", "none"),
     TOPOLOGY: ("none", "numa", "mirror"),
     TOPOLOGY_POLICY: ("prefer", "strict"),
@@ -34,7 +33,7 @@ _KNOWN: Mapping[str, tuple[str, ...]] = {
     _NO_FREE_PAGES: ("true", "false"),
 }
 
-_NAMES = (*_KNOWN, SEATS_OF, ROM_OF)
+_NAMES = (*KNOWN, SEATS_OF, ROM_OF)
 _LONGEST_PATH = 1024
 
 #: Why, and the fix.
@@ -82,7 +81,15 @@ class Annotations:
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _read(value: Any) -> Annotations:
+def refuse_unconverted(value: Mapping[str, Any]) -> None:
+    """Nonsense for one of KubeVirt's that asks of its launcher what ours does not do."""
+    for name, text in value.items():
+        if text and (why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name))):
+            raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
+
+
+def read_annotations(value: Any) -> Annotations:
+    """What these ask for; Nonsense for one of ours that is not known, or asks for what there is not."""
     if not isinstance(value, dict):
         raise Nonsense(f"found {shown(value)}", "expected a mapping")
     values: dict[str, Any] = {}
@@ -91,11 +98,9 @@ def _read(value: Any) -> Annotations:
     for name, text in value.items():
         if text is None or text == "":
             continue
-        if why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name)):
-            raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
-        if name in _KNOWN:
-            if text not in _KNOWN[name]:
-                raise Nonsense(f"{name}: {shown(text)}", f"expected {' or '.join(map(repr, _KNOWN[name]))}")
+        if name in KNOWN:
+            if text not in KNOWN[name]:
+                raise Nonsense(f"{name}: {shown(text)}", f"expected {' or '.join(map(repr, KNOWN[name]))}")
             values[name] = text
         elif name == SEATS_OF:
             seats = _read_seats(text)
@@ -125,19 +130,6 @@ def _read(value: Any) -> Annotations:
         even_emulator=_EVEN_EMULATOR in value,
         given=value,
     )
-
-
-def _read_of_vm(value: Any) -> Annotations:
-    """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
-    if not isinstance(value, dict):
-        raise Nonsense(f"found {shown(value)}", "expected a mapping")
-    if names := [name for name in value if isinstance(name, str) and name.startswith(OURS)]:
-        raise Nonsense(f"{shown(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
-    return Annotations()
-
-
-#: The annotations of a VirtualMachine itself.
-AnnotationsOfVM = Annotated[Annotations, PlainValidator(_read_of_vm, json_schema_input_type=dict[str, Any])]
 
 
 def _read_seats(text: Any) -> Mapping[str, int]:
@@ -187,21 +179,3 @@ def _pairs(annotation: str, text: Any, fix: str) -> "_Pairs":
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as it was written, with names that are there twice."""
-
-
-ReadAnnotations = Annotated[
-    Annotations,
-    PlainValidator(_read),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "properties": {
-                **{name: {"enum": [*values, "", None]} for name, values in _KNOWN.items()},
-                **{
-                    name: {"type": ["string", "null"], "contentMediaType": "application/json"}
-                    for name in (SEATS_OF, ROM_OF)
-                },
-            },
-        },
-    ),
-]
