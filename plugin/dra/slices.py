@@ -5,7 +5,6 @@ unhealthy stays, with a taint, so that a claim that has it is not of an unknown 
 """
 
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -46,7 +45,7 @@ def slices(snapshot: Snapshot, node: Node, *, generation: int = 1) -> list[Objec
     All of a pool have its generation, by which the scheduler knows whether it has seen them all. The devices are
     ascending by address: the scheduler takes the first that fit, so the order decides.
     """
-    devices = [device_of(snapshot, device, node.name) for device in served(snapshot)]
+    devices = [device_of(snapshot, device, node.name) for device in snapshot.inventory.published]
     parts = [devices[at : at + _DEVICES_IN_A_SLICE] for at in range(0, len(devices), _DEVICES_IN_A_SLICE)] or [[]]
     return [
         {
@@ -74,11 +73,6 @@ def slice_name(node: str, number: int) -> str:
     twice."""
     end = f"-{words.DRIVER}-{number}"
     return f"{node[: _LONGEST_NAME - len(end)]}{end}"
-
-
-def served(snapshot: Snapshot) -> Iterator[Device]:
-    """Yield the devices that are published, ascending: all that could be handed out, healthy or not."""
-    return (device for device in snapshot.inventory.devices if device.resource and device.withheld is None)
 
 
 def device_name(device: Device) -> str:

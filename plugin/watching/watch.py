@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -111,6 +111,10 @@ class Watch:
     def hear_nothing(self) -> None:
         """Take it that the kubelet does not say who has what; what a pod had, it is thought to have still."""
         self._see(replace(self.view.snapshot, sees_pods=False))
+
+    def hear_claims(self, claimed: Mapping[str, str]) -> None:
+        """Take which ResourceClaim (`namespace/name`) each device is prepared for, by the device's ID."""
+        self._see(replace(self.view.snapshot, claimed=claimed))
 
     def find_fallen(self, fallen: frozenset[PCIAddress]) -> None:
         """Take the functions that fell off the bus."""

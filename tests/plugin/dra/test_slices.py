@@ -10,7 +10,7 @@ import pytest
 from pci import slices as words
 from pci.slices import fitted, value_of
 from pci.sysfs.functions import read_host
-from plugin.cards.config import Config, Rule
+from plugin.cards.config import Config, Rule, Serve
 from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
@@ -32,7 +32,9 @@ def published(pci_ids: PCIIDs, tmp_path: Path) -> Published:
         dev = tmp_path / "dev"
         if not dev.exists():
             make_nodes(sys, dev)
-        return slices(Snapshot(take_inventory(read_host(sys), config or Config(), pci_ids), read_nodes(dev)), node)
+        return slices(
+            Snapshot(take_inventory(read_host(sys), config or Config(serve=Serve.DRA), pci_ids), read_nodes(dev)), node
+        )
 
     return publish
 
@@ -123,12 +125,12 @@ def test_what_cannot_be_handed_out_stays_with_a_taint_that_says_why(
 
 
 def test_what_the_config_withholds_is_not_published(published: Published, machine: Machine) -> None:
-    config = Config(offer=(Rule(address="0000:01:00.0", withhold=True),))
+    config = Config(serve=Serve.DRA, offer=(Rule(address="0000:01:00.0", withhold=True),))
     assert [device["name"] for device in devices(published(machine("two-rtx-3090"), config))] == ["pci-0000-e1-00-0"]
 
 
 def test_a_node_without_devices_has_an_empty_slice_and_not_none(published: Published, machine: Machine) -> None:
-    (only,) = published(machine("two-rtx-3090"), Config(offer=(Rule(vendor="10de", withhold=True),)))
+    (only,) = published(machine("two-rtx-3090"), Config(serve=Serve.DRA, offer=(Rule(vendor="10de", withhold=True),)))
     assert only["spec"]["devices"] == []
     assert only["spec"]["pool"] == {"name": "node-1", "generation": 1, "resourceSliceCount": 1}
 
