@@ -216,8 +216,6 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
                 shares = _shares(unit, group, "a slot whose root port or switch has ACS gives each a group of its own")
             elif len({other.resource for other in group}) > 1:
                 shares = _shares(unit, group, "a rule that gives them one resource makes them one unit")
-            elif len({other.serve for other in group}) > 1:
-                shares = _shares(unit, group, "a rule that serves them in one way makes them one unit")
             elif unit is not group[0]:
                 continue  # part of the unit that the first one stands for
             else:

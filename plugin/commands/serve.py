@@ -11,7 +11,6 @@ from typing import Annotated
 import typer
 
 from pci.slices import DRIVER
-from plugin.binding.former import boot_id
 from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCI_IDS, read_pci_ids
@@ -122,6 +121,7 @@ def serve(
     beside = None
     if node_name is not None:
         # The client of the API server is a third of the plugin's memory.
+        from plugin.binding.former import boot_id
         from plugin.dra.driver import Settings, drive
 
         settings = Settings(

@@ -107,7 +107,7 @@ class Checkpoint:
             "claims": {uid: _entry(claims[uid]) for uid in sorted(claims)},
         }
         document["checksum"] = _checksum(document)
-        write_whole(self.path, json.dumps(document, indent=1) + "\n", mode=0o600)
+        write_whole(self.path, json.dumps(document, indent=1) + "\n", mode=0o600, sync=True)
 
 
 def directories(path: Path) -> None:
@@ -119,22 +119,19 @@ def directories(path: Path) -> None:
                 directory.chmod(0o755)
 
 
-def write_whole(path: Path, text: str, *, mode: int) -> None:
-    """Write a file so that whoever reads it finds all of it or none, after a crash too; Refusal if that fails."""
+def write_whole(path: Path, text: str, *, mode: int, sync: bool = False) -> None:
+    """Write a file so that whoever reads it finds all of it or none; with `sync` after a crash of the node too, when
+    the others mean nothing any more. Refusal if that fails."""
     new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         directories(path.parent)
         with new.open("w", encoding="utf-8") as file:
             os.fchmod(file.fileno(), mode)
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+            if sync:
+                file.flush()
+                os.fsync(file.fileno())
         new.replace(path)
-        directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
     except OSError as error:
         with contextlib.suppress(OSError):
             new.unlink()

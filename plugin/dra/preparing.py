@@ -190,5 +190,5 @@ def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], o
                 raise Refusal(
                     f"{device.id} of claim {reference}",
                     f"is prepared for claim {other.reference} already",
-                    "it is free when the pods of that claim end; or delete this pod, to have its claim allocated anew",
+                    "delete this pod, to have its claim allocated anew",
                 )

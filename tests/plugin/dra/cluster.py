@@ -102,12 +102,12 @@ class Cluster:
         return self.directory / "cdi"
 
     @contextmanager
-    def driver(self, config: str = CONFIG, *arguments: str | Path) -> Iterator[Program]:
+    def driver(self, config: str = CONFIG, *arguments: str | Path, within: tuple[str, ...] = ()) -> Iterator[Program]:
         file = self.directory / "config.yaml"
         file.write_text(config)
         flags = ("--config", file, "--node-name", NODE, "--dra-state", self.state, "--cdi", self.cdi)
         where = ("--plugins-registry", self.kubelet.registry, "--kubeconfig", self.directory / "kubeconfig")
-        with serve(self.sys, self.directory, *flags, *where, *arguments) as program:
+        with serve(self.sys, self.directory, *flags, *where, *arguments, within=within) as program:
             yield program
 
     def published(self) -> dict[str, dict[str, Any]]:
