@@ -52,6 +52,10 @@ def _port(value: str) -> Port:
         raise typer.BadParameter(f"{value!r}; expected {_PORT}, like 8080, 127.0.0.1:8080 or [::1]:8080.") from None
 
 
+def _config_of(_: Path, config: Path | None) -> Config:
+    return config_of(config)
+
+
 def serve(
     sysfs: Sysfs = Path("/sys"),
     dev: Dev = Path("/dev"),
@@ -102,8 +106,9 @@ def serve(
     os.umask(0o177)  # the sockets are for root's kubelet alone
     names = read_pci_ids(pci_ids)
 
-    def read_config() -> Config:
-        rules = config_of(config)
+    async def read_config() -> Config:
+        # In another process: what reads YAML and checks it would stay in this one's memory.
+        rules = await reader.ask(_config_of, sysfs, config)
         if rules.uses_dra and node_name is None:
             raise UserError(config or "the config", "says serve: dra", "name the node with --node-name or NODE_NAME")
         return rules

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import AsyncIterator, Awaitable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
@@ -15,6 +16,9 @@ from pci.slices import DRIVER
 from plugin.dra.claims import Reference
 from plugin.dra.slices import Object
 from program.errors import Refusal, UserError
+
+# It would log a line for each request.
+logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 #: Dicts, not lightkube's models: those would be most of its memory.
 _SLICES = create_global_resource("resource.k8s.io", "v1", "ResourceSlice", "resourceslices")

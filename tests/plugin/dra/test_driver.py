@@ -209,8 +209,8 @@ def test_a_card_of_one_claim_is_refused_to_another(cluster: Cluster) -> None:
         one, other = cluster.claim(FIRST, name="one"), cluster.claim(SECOND, FIRST, name="other")
         prepared(cluster, one)
         assert refused(cluster, other) == (
-            "0000:01:00.0 of claim vms/other: is prepared for claim vms/one already; delete this pod, to have its claim "
-            "allocated anew"
+            "0000:01:00.0 of claim vms/other: is prepared for claim vms/one already; delete this pod, to have its "
+            "claim allocated anew"
         )
         assert cluster.specifications().keys() == {one["metadata"]["uid"]}
         cluster.kubelet.unprepare(one)
