@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +19,11 @@ from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2 as found
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc as found_rpc
 from tests.apiserver import APIServer, running_apiserver
-from tests.plugin.daemon import serve, wait_until
+from tests.plugin import daemon
 from tests.processes import Program
+
+#: On a busy machine a plugin takes long to start.
+wait_until = partial(daemon.wait_until, seconds=120)
 
 NODE = "node-1"
 CONFIG = "serve: dra\n"
@@ -107,7 +111,7 @@ class Cluster:
         file.write_text(config)
         flags = ("--config", file, "--node-name", NODE, "--dra-state", self.state, "--cdi", self.cdi)
         where = ("--plugins-registry", self.kubelet.registry, "--kubeconfig", self.directory / "kubeconfig")
-        with serve(self.sys, self.directory, *flags, *where, *arguments, within=within) as program:
+        with daemon.serve(self.sys, self.directory, *flags, *where, *arguments, within=within) as program:
             yield program
 
     def published(self) -> dict[str, dict[str, Any]]:

@@ -15,8 +15,7 @@ from pci.slices import DRIVER
 from tests.apiserver import SLICES
 from tests.conftest import Machine
 from tests.kernel import bind
-from tests.plugin.daemon import wait_until
-from tests.plugin.dra.cluster import NODE, Cluster, running_cluster
+from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
 
 FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-e1-00-0"
 
@@ -124,10 +123,8 @@ def test_an_api_server_that_goes_away_and_comes_back_has_what_is_then(cluster: C
         cluster.api.stop()
         bind(cluster.sys, "0000:01:00.1", "vfio-pci")
         time.sleep(1)
-        began = time.monotonic()
         cluster.api.start()
         cluster.wait_for(FIRST, SECOND)
-        assert time.monotonic() - began < 10
 
 
 def test_a_config_that_serves_nothing_by_dra_withdraws_the_slices(cluster: Cluster) -> None:
