@@ -18,7 +18,7 @@ class Snapshot:
 
     `nodes` is None if only sysfs was looked at. `holders` has the assignment by which a pod has a device, by the
     device's ID; `sees_pods` is whether the kubelet says who has what at all. `fallen` are the functions that fell off
-    the bus.
+    the bus. `claimed` has the ResourceClaim (`namespace/name`) that a device is prepared for, by the device's ID.
     """
 
     inventory: Inventory
@@ -26,11 +26,12 @@ class Snapshot:
     holders: Mapping[str, Assignment] = field(default_factory=dict)
     sees_pods: bool = False
     fallen: frozenset[PCIAddress] = frozenset()
+    claimed: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def troubles(self) -> Mapping[str, Hindrance]:
-        """Why a listed device is unhealthy, by its ID; a healthy one is absent."""
-        return troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen)
+        """Why a device on offer is unhealthy, by its ID; a healthy one is absent."""
+        return troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen, claimed=self.claimed)
 
     def reason(self, device: Device) -> Hindrance | None:
         """Return why the device cannot be handed out now; None if it can."""

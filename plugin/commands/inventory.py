@@ -9,12 +9,14 @@ from typing import Annotated, Any
 
 import typer
 
+from pci.slices import value_of
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
 from plugin.commands.options import POD_RESOURCES, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
+from plugin.dra.slices import attributes
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import aligned, picture_file, print_text, write_picture
@@ -139,6 +141,8 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,
+                # As in the node's ResourceSlices, but for what depends on the node's name.
+                "attributes": {name: value_of(value) for name, value in attributes(device, None).items()},
                 "functions": [
                     {
                         "address": str(function.address),

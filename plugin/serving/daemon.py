@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plugin.serving.kubelet import serve
 from plugin.serving.monitoring import Port, monitoring
@@ -15,7 +17,7 @@ from plugin.watching.listening import listening
 from plugin.watching.podresources import WORTH_WAITING, Pods
 from plugin.watching.sockets import Kubelet, kubelet_directory
 from plugin.watching.watch import Sources, Watch
-from program.errors import Refusal
+from program.errors import ProgramError, Refusal
 
 _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
@@ -23,13 +25,14 @@ _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """All that the daemon is told: its sources, the kubelet's directories, and the ports of metrics and health, None
-    for none."""
+    for none. `beside` is another server on the same watch, or None."""
 
     sources: Sources
     kubelet_dir: Path
     plugins_registry: Path | None
     metrics: Port | None
     health: Port | None
+    beside: Callable[[Watch, Counters], Coroutine[Any, Any, None]] | None = None
 
 
 async def run(world: World) -> None:
@@ -39,6 +42,7 @@ async def run(world: World) -> None:
     if world.plugins_registry is not None:
         registry = kubelet_directory(world.plugins_registry, "plugins_registry", "--plugins-registry")
     kubelet, counters, ending = Kubelet(directory, registry), Counters(), asyncio.Event()
+    failures: list[ProgramError] = []
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, ending.set)
@@ -55,13 +59,26 @@ async def run(world: World) -> None:
                 pods = Pods(watch)
                 async with monitoring(watch, counters, metrics=world.metrics, health=world.health):
                     await pods.ask(WORTH_WAITING)
-                    async with keeping(watch, pods, bells, counters):
-                        await serve(watch, kubelet, counters)
+                    async with keeping(watch, pods, bells, counters), asyncio.TaskGroup() as servers:
+                        if world.beside is not None:
+                            servers.create_task(_until(ending, world.beside(watch, counters), failures))
+                        servers.create_task(serve(watch, kubelet, counters))
     # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)
+    if failures:
+        raise failures[0]
     if world.sources.reader.is_lost:
         raise Refusal("the process that reads sysfs", "was killed", "see whether the container is short of memory")
+
+
+async def _until(ending: asyncio.Event, server: Coroutine[Any, Any, None], failures: list[ProgramError]) -> None:
+    """Run the server; if it cannot go on, that is the end of the daemon."""
+    try:
+        await server
+    except ProgramError as error:
+        failures.append(error)
+        ending.set()
 
 
 async def _begun(sources: Sources, ending: asyncio.Event) -> Watch | None:
