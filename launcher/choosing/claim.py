@@ -38,8 +38,9 @@ _PLACES: Mapping[Place, tuple[str, str]] = {
 }
 #: Resources that are no model's: HAMi's word, and its like. Any whole GPU of the vendor's.
 _ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
-#: What a selector finds in `device.attributes`, absent or not.
 _OURS = f'device.attributes["{words.DRIVER}"]'
+#: Of a text behind orValue the API server doesn't know that it is short, and finds that to look into it costs too much.
+_HAS_PRODUCT = f"has({_OURS}.{words.PRODUCT})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,30 +140,31 @@ def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Ite
 def _of_resource(resource: str) -> Selector:
     name = f'{_OURS}.?{words.RESOURCE}.orValue("") == {_quoted(fitted(resource))}'
     if (vendor := _ANY_GPU.get(resource)) is None:
-        return Selector(name, "of another resource", words.RESOURCE)
+        return Selector(name, "another model", words.RESOURCE)
     # A switch of NVLink is its vendor's too, where a config offers one.
     gpu = (
         f'{_OURS}.?{words.VENDOR}.orValue("") == "{vendor}" && {_OURS}.?{words.TYPE}.orValue("") == "card" && '
-        f'!{_OURS}.?{words.PRODUCT}.orValue("").contains("NVSwitch")'
+        f'!({_HAS_PRODUCT} && {_OURS}.{words.PRODUCT}.contains("NVSwitch"))'
     )
     return Selector(f"{name} || {gpu}", f"no {resource}", words.RESOURCE)
 
 
 def _selectors(selection: Selection) -> tuple[Selector, ...]:
     given = dict(selection.given)
-    product, own_id = f'{_OURS}.?{words.PRODUCT}.orValue("").upperAscii()', f'{_OURS}.?{words.UUID}.orValue("")'
+    own_id = f'{_OURS}.?{words.UUID}.orValue("")'
 
     def types(items: Iterable[str]) -> str:
-        return f"[{', '.join(_quoted(item.upper()) for item in items)}].exists(word, {product}.contains(word))"
+        some = f"[{', '.join(_quoted(item.upper()) for item in items)}]"
+        return f"{_HAS_PRODUCT} && {some}.exists(word, {_OURS}.{words.PRODUCT}.upperAscii().contains(word))"
 
     def ids(items: Iterable[str]) -> str:
         return f"{own_id} in [{', '.join(map(_quoted, items))}]"
 
     expressions: list[tuple[str, str, str | None]] = []
     if selection.use_types is not None:
-        expressions.append((USE_TYPE, types(selection.use_types), words.PRODUCT))
+        expressions.append((USE_TYPE, types(selection.use_types), None))
     if selection.avoid_types:
-        expressions.append((AVOID_TYPE, f"!{types(selection.avoid_types)}", words.PRODUCT))
+        expressions.append((AVOID_TYPE, f"!({types(selection.avoid_types)})", None))
     if selection.use_ids is not None:
         expressions.append((USE_ID, ids(selection.use_ids), words.UUID))
     if selection.avoid_ids:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
+from jsonschema import Draft7Validator
 
 from launcher.manifest.reading import read_given
 from launcher.pod.documents import documents
@@ -18,6 +19,7 @@ from program.errors import UserError
 from tests.conftest import Command, Machine
 from tests.launcher.cases import VMS
 from tests.launcher.pod.made import IMAGE, NODE_DEVICES
+from tests.openapi import CUT, KINDS
 from tests.processes import FIXTURES
 
 SELECTION = FIXTURES / "choosing" / "selection.yaml"
@@ -131,3 +133,10 @@ def test_a_choice_for_no_entry_is_refused(tmp_path: Path, gpus: str, annotation:
 def test_a_claim_of_the_name_that_is_to_be_made_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has one called 'gpu-launcher', which is the name"):
         text_of(written(tmp_path / "vm.yaml", claim="gpu-launcher"))
+
+
+def test_the_template_is_valid_to_kubernetes_schema() -> None:
+    schema = json.loads(CUT.read_text())
+    for kind, found in objects_of(SELECTION).items():
+        validator = Draft7Validator({**schema, "$ref": f"#/definitions/{KINDS[kind]}"})
+        assert [error.message for error in validator.iter_errors(found)] == []
