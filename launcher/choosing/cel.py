@@ -40,8 +40,8 @@ class Expression:
             raise UserError(
                 subject,
                 f"{_shown(text)} is no CEL that fit knows: {_first(error)}",
-                "expected an expression over device.driver, device.attributes and device.capacity; docs/choosing.md "
-                "has what the scheduler knows besides",
+                "expected an expression over device.driver, device.attributes and device.capacity, with what "
+                "docs/choosing.md lists",
             ) from error
         if self._compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
             name = self._compiled.return_type().name()
