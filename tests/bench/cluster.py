@@ -20,7 +20,7 @@ from launcher.choosing.claim import claim_for
 from launcher.choosing.cluster import cluster_of
 from launcher.choosing.fit import fit_of
 from launcher.choosing.selection import read_selection
-from tests.bench.control_plane import ControlPlane, NotBuilt, running_control_plane, until
+from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
 from tests.clusters import large
 from tests.launcher.choosing.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
 from tests.processes import BIN
@@ -154,19 +154,20 @@ def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
     text = {"nvidia.com/use-gputype": "h100", "gpu-launcher.dev/together": "switch"}
     claim = claim_for(entries(2), read_selection(text))
     assert claim is not None
-    before = plane.requests()
+    # Whoever waits here lists pods; nobody else does, but by a watch.
+    before = plane.requests("GET", *WRITES)
     started = time.monotonic()
     plane.create(each for number in range(vms) for each in _pod(f"vm-{number}", claim.spec(), {}))
-    until("all are placed", lambda: all(pod["spec"].get("nodeName") for pod in plane.every("Pod")), 1800)
+    until("all are placed", lambda: all(pod["spec"].get("nodeName") for pod in plane.every("Pod")), 3600, 1)
     seconds = time.monotonic() - started
-    made = plane.requests() - before
+    made = plane.requests("GET", *WRITES) - before
     of = ", ".join(f"{resource} {number / vms:.1f}" for resource, number in made.most_common(6))
     print(f"{vms} VMs of two cards on {nodes} nodes: all placed in {seconds:.0f} s, API requests for each VM: {of}")
     time.sleep(10)  # what follows a placement
-    writes = plane.writes()
+    writes = plane.requests(*WRITES)
     time.sleep(idle)
     # The API server's own lease, and the controllers', are no node's.
-    since = {name: number for name, number in (plane.writes() - writes).items() if name != "leases"}
+    since = {name: number for name, number in (plane.requests(*WRITES) - writes).items() if name != "leases"}
     print(f"{idle:.0f} idle seconds: {sum(since.values())} writes of {nodes} nodes {since or ''}")
 
 

@@ -35,7 +35,8 @@ _PATHS = {
     "ResourceClaimTemplate": f"{_RESOURCE}/{_DEFAULT}/resourceclaimtemplates",
 }
 _REQUESTS = re.compile(r'^apiserver_request_total\{.*?resource="(\w*)".*?verb="(\w+)".*?\} (\S+)$', re.MULTILINE)
-_WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+#: Verbs of what changes something.
+WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
 
 
 class NotBuilt(Exception):
@@ -82,15 +83,12 @@ class ControlPlane:
         return [{"apiVersion": "resource.k8s.io/v1", "kind": kind, **item} for item in items]
 
     def requests(self, *verbs: str) -> Counter[str]:
-        """How many requests there have been since the start, by resource."""
+        """How many requests of these verbs there have been since the start, by resource."""
         counts: Counter[str] = Counter()
         for resource, verb, number in _REQUESTS.findall(self.ask("GET", "/metrics")):
-            if not verbs or verb in verbs:
+            if verb in verbs:
                 counts[resource] += int(float(number))
         return counts
-
-    def writes(self) -> Counter[str]:
-        return self.requests(*_WRITES)
 
 
 @contextmanager
@@ -147,8 +145,8 @@ def running_control_plane() -> Iterator[ControlPlane]:
                 process.wait()
 
 
-def until(what: str, holds: Callable[[], bool], seconds: float) -> None:
-    """Wait for it; TimeoutError where it does not come true."""
+def until(what: str, holds: Callable[[], bool], seconds: float, pause: float = 0.1) -> None:
+    """Wait for it, asking after each pause; TimeoutError where it does not come true."""
     deadline = time.monotonic() + seconds
     while True:
         try:
@@ -161,7 +159,7 @@ def until(what: str, holds: Callable[[], bool], seconds: float) -> None:
                 raise TimeoutError(f"{what}: {error}") from error
         if time.monotonic() > deadline:
             raise TimeoutError(f"{what}: not within {seconds} s")
-        time.sleep(0.1)
+        time.sleep(pause)
 
 
 def _config() -> Object:
