@@ -51,7 +51,8 @@ class Device:
     def attribute(self, name: str) -> Any:
         """Return the value of an attribute by its name, the driver's own without a domain; None if it has none."""
         domain, _, own = name.rpartition("/")
-        return self.attributes.get(domain or self.id.driver, {}).get(own)
+        value = self.attributes.get(domain or self.id.driver, {}).get(own)
+        return tuple(value) if isinstance(value, list) else value
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
 def selectors_of(part: Mapping[str, Any], owner: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the CEL expressions of a DeviceClass's spec, or of a request; `owner` is the object that has it."""
     expressions = []
-    for selector in _objects(part, "selectors", owner):
+    for selector in objects_of(part, "selectors", owner):
         match selector:
             case {"cel": {"expression": str(expression)}}:
                 expressions.append(expression)
@@ -164,7 +165,7 @@ def _nodes(slices: Iterable[Mapping[str, Any]]) -> tuple[tuple[Node, ...], int]:
             continue
         for part in current:
             devices[node] += (
-                _device(device, driver, name, part) for device in _objects(part.spec, "devices", part.owner)
+                _device(device, driver, name, part) for device in objects_of(part.spec, "devices", part.owner)
             )
     shared, shared_broken = tuple(devices.pop(None, ())), tuple(broken.pop(None, ()))
     nodes = (
@@ -182,18 +183,25 @@ def _device(device: Mapping[str, Any], driver: str, pool: str, of: _Slice) -> De
         id=DeviceID(driver, pool, name),
         attributes=_by_domain(device, "attributes", driver, of),
         capacity=_by_domain(device, "capacity", driver, of),
-        taints=tuple(_taint(each, of) for each in _objects(device, "taints", of.owner)) if taints else (),
+        taints=tuple(_taint(each, of) for each in objects_of(device, "taints", of.owner)) if taints else (),
     )
 
 
 def _by_domain(device: Mapping[str, Any], key: str, driver: str, of: _Slice) -> dict[str, dict[str, Any]]:
     by_domain: dict[str, dict[str, Any]] = {driver: {}}
-    for name, value in (device.get(key) or {}).items():
+    for name, value in part_of(device, key, of.owner).items():
         domain, _, own = name.rpartition("/")
-        if not isinstance(value, dict) or not value:
+        if not isinstance(value, dict) or not value or not _is_value(value_of(value)):
             raise UserError(called(of.owner), f"{device['name']}.{key}.{name} has no value", _EXPECTED)
         by_domain.setdefault(domain or driver, {})[own] = value_of(value)
     return by_domain
+
+
+def _is_value(value: Any) -> bool:
+    """Return whether an attribute may be that: a text, a bool, a number of 64 bits, or a list of these."""
+    if isinstance(value, list):
+        return all(not isinstance(each, list) and _is_value(each) for each in value)
+    return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
 def _taint(taint: Mapping[str, Any], of: _Slice) -> Taint:
@@ -207,10 +215,8 @@ def _taint(taint: Mapping[str, Any], of: _Slice) -> Taint:
 def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[DeviceID, Holder]]:
     """Yield each device that is allocated. One that an admin looks at (adminAccess) is not taken by that."""
     for claim in claims:
-        status = claim.get("status") or {}
-        pods = tuple(
-            str(each.get("name")) for each in status.get("reservedFor") or () if each.get("resource") == "pods"
-        )
+        reserved = objects_of(part_of(claim, "status", claim), "reservedFor", claim)
+        pods = tuple(str(each.get("name")) for each in reserved if each.get("resource") == "pods")
         for result in allocated_of(claim):
             if result.get("adminAccess") is not True:
                 yield device_of(result, claim), Holder("/".join(_names(claim)), pods)
@@ -218,8 +224,8 @@ def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[DeviceID, Hold
 
 def allocated_of(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the results of a claim's allocation, none for one that is not allocated."""
-    allocation = (claim.get("status") or {}).get("allocation") or {}
-    return _objects(allocation.get("devices") or {}, "results", claim)
+    allocation = part_of(part_of(claim, "status", claim), "allocation", claim)
+    return objects_of(part_of(allocation, "devices", claim), "results", claim)
 
 
 def device_of(result: Mapping[str, Any], claim: Mapping[str, Any]) -> DeviceID:
@@ -254,7 +260,16 @@ def _mapping(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Map
     return value
 
 
-def _objects(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+def part_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a mapping of an object, empty where it is not there; UserError for anything else."""
+    value = part.get(key)
+    if value is not None and not isinstance(value, dict):
+        raise UserError(called(owner), f"{key} is no mapping", _EXPECTED)
+    return value or {}
+
+
+def objects_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return a list of mappings of an object, empty where it is not there; UserError for anything else."""
     values = part.get(key) or []
     if not (isinstance(values, list) and all(isinstance(each, dict) for each in values)):
         raise UserError(called(owner), f"{key} is no list of objects", _EXPECTED)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from launcher.choosing.claim import claim_for
-from launcher.choosing.cluster import Cluster, Device
+from launcher.choosing.cluster import Cluster, Device, part_of
 from launcher.choosing.placing import Judge, Placement, Verdict
 from launcher.choosing.selection import Selection, refuse_unheard
 from launcher.choosing.wanted import Wish, together, wish_of_claim, wish_of_vm
@@ -72,9 +72,9 @@ def fit_of(
     wishes = [wish_of_vm(claim_for(entries, selection), cluster)]
     for claim in claims:
         owner = _object(claim, namespace, cluster)
-        spec = owner.get("spec") or {}
+        spec = part_of(owner, "spec", owner)
         if claim.kind == "ResourceClaimTemplate":
-            spec = spec.get("spec") or {}
+            spec = part_of(spec, "spec", owner)
         wishes.append(wish_of_claim(claim.name, owner, spec, entries, cluster))
     wish = together(wishes)
     judge = Judge(wish, cluster)

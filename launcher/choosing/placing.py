@@ -15,7 +15,7 @@ from launcher.choosing.cluster import Cluster, Device, DeviceID, Holder, Node, T
 from launcher.choosing.wanted import Sharing, Toleration, Wanted, Wish
 
 _BLOCKING = ("NoSchedule", "NoExecute")
-_MOST_STEPS = 3_000  # for one node; a claim is whatever somebody wrote
+_MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
 
 
 class Reason(NamedTuple):

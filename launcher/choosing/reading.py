@@ -107,6 +107,8 @@ def _of_inventory(path: Path, each: Object) -> Device:
             raise UserError(path, "has a device without id or attributes", f"{_INVENTORY}, of this version")
     by_domain: dict[str, dict[str, Any]] = {words.DRIVER: {}}
     for name, value in attributes.items():
+        if not isinstance(value, str | int):
+            raise UserError(path, f"{id_}: the attribute {name} has no value", _INVENTORY)
         domain, _, own = name.rpartition("/")
         by_domain.setdefault(domain or words.DRIVER, {})[own] = value
     ours = by_domain[words.DRIVER]

@@ -64,7 +64,7 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
         value = annotations.get(name)
         if value is None or value == "":
             continue
-        if not isinstance(value, str) or not value.replace("\n", "").isprintable():
+        if not isinstance(value, str) or not "".join(value.split()).isprintable():
             raise Nonsense(f"{name}: found {value!r:.60}", "expected text, in quotes")
         texts[name] = value
     together, select = texts.get(TOGETHER), texts.get(SELECT, "").strip() or None

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.choosing.claim import DEVICE_CLASS, Selector, VMClaim
-from launcher.choosing.cluster import Cluster, DeviceID, allocated_of, called, device_of, selectors_of
+from launcher.choosing.cluster import (
+    Cluster,
+    DeviceID,
+    allocated_of,
+    called,
+    device_of,
+    objects_of,
+    part_of,
+    selectors_of,
+)
 from launcher.claims import Entry
 from launcher.claims import Request as RequestOfClaim
 from pci import slices as words
@@ -87,8 +96,8 @@ def wish_of_claim(
         if isinstance(entry.wants, RequestOfClaim) and entry.wants.claim == name
     }
     allocated = {str(result.get("request")): device_of(result, owner) for result in allocated_of(owner)}
-    parts = spec.get("devices") or {}
-    for request in parts.get("requests") or ():
+    parts = part_of(spec, "devices", owner)
+    for request in objects_of(parts, "requests", owner):
         exactly = request.get("exactly")
         its_name = str(request.get("name"))
         if not isinstance(exactly, dict) or exactly.get("allocationMode") == "All" or exactly.get("adminAccess"):
@@ -100,7 +109,7 @@ def wish_of_claim(
                 for expression in selectors_of(exactly, owner)
             ),
         )
-        tolerations = tuple(_toleration(each) for each in exactly.get("tolerations") or ())
+        tolerations = tuple(_toleration(each) for each in objects_of(exactly, "tolerations", owner))
         count = exactly.get("count") or 1
         if not isinstance(count, int) or count > _MOST_DEVICES:
             raise UserError(
@@ -117,12 +126,12 @@ def wish_of_claim(
             f"expected one of {', '.join(sorted(by_request)) or 'its requests'}",
         )
     sharings = []
-    for constraint in parts.get("constraints") or ():
+    for constraint in objects_of(parts, "constraints", owner):
         attribute = constraint.get("matchAttribute")
         names = constraint.get("requests") or list(by_request)
-        if not isinstance(attribute, str) or not all(each in by_request for each in names):
+        if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
             raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
-        numbers = tuple(number for each in names for number in by_request[each])
+        numbers = tuple(number for each in names for number in by_request[str(each)])
         sharings.append(Sharing(attribute, attribute.rpartition("/")[2], numbers))
     return Wish(tuple(devices), tuple(sharings))
 
@@ -151,8 +160,8 @@ def _class(name: str, cluster: Cluster, owner: str) -> tuple[Selector, ...]:
 
 def _toleration(toleration: Mapping[str, Any]) -> Toleration:
     return Toleration(
-        toleration.get("key") or None,
+        str(toleration["key"]) if toleration.get("key") else None,
         str(toleration.get("operator") or "Equal"),
         str(toleration.get("value") or ""),
-        toleration.get("effect") or None,
+        str(toleration["effect"]) if toleration.get("effect") else None,
     )

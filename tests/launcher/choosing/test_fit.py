@@ -6,7 +6,7 @@ from itertools import product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from launcher.choosing.claim import claim_for
@@ -317,6 +317,7 @@ def test_of_many_nodes_the_nearest_are_told_and_the_rest_is_counted() -> None:
 CARD = st.tuples(st.sampled_from(["A10", "A100"]), st.sampled_from([0, 1, None]), st.booleans())
 
 
+@settings(deadline=None)
 @given(cards=st.lists(CARD, max_size=5), wanted=st.integers(1, 4), bound=st.booleans())
 def test_it_takes_what_trying_everything_takes_first(
     cards: list[tuple[str, int | None, bool]], wanted: int, *, bound: bool
@@ -377,3 +378,50 @@ def test_a_claim_that_would_take_for_ever_to_try_is_given_up(requests: int, said
         for number in range(60)
     ]
     assert reason(fit([*slices, claim], Request("gpus", "r0"), claims=[NAMED]), "rtx") == said
+
+
+NASTY: st.SearchStrategy[Any] = st.sampled_from(
+    [None, "", "x", 0, -1, 2**70, 1.5, True, [], {}, [[]], [None], {"": None}, {"string": {}}, "a/b/c"]
+)
+
+
+def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    below = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(each for key, part in below for each in _paths(part, (*path, key)))]
+
+
+WHOLE: list[Any] = [
+    changed(RTX, taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}], capacity={"m": {"value": "4Gi"}})[0],
+    claim_of("held", [("rtx", "pci-0000-01-00-0")], "p"),
+    {**CLAIM, "status": {"reservedFor": []}},
+    {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "gpu-launcher.dev"},
+        "spec": {"selectors": [{"cel": {"expression": "true"}}]},
+    },
+]
+
+
+@settings(deadline=None)
+@given(breaks=st.lists(st.tuples(st.sampled_from(_paths(WHOLE)[1:]), NASTY), min_size=1, max_size=3))
+def test_whatever_the_objects_are_there_is_an_answer_or_a_user_error(breaks: list[tuple[tuple[Any, ...], Any]]) -> None:
+    objects = json.loads(json.dumps(WHOLE))
+    for (*way, last), value in breaks:
+        at = objects
+        for key in way:
+            at = (
+                at[key]
+                if isinstance(at, list) and isinstance(key, int) and key < len(at)
+                else (at.get(key) if isinstance(at, dict) else None)
+            )
+        if isinstance(at, dict) or (isinstance(at, list) and isinstance(last, int) and last < len(at)):
+            at[last] = value
+    try:
+        result = fit(
+            [each for each in objects if isinstance(each, dict)], Request("gpus", "gpu"), RTX_3090, claims=[NAMED]
+        )
+    except UserError:
+        return
+    as_text(result)
+    as_json(result)
