@@ -9,6 +9,7 @@ from launcher.choosing.reading import read_cluster
 from launcher.commands.options import VM, Instancetype, Name, Preference
 from launcher.commands.vms import one_vm
 from launcher.manifest.inputs import STDIN
+from program.commands import AsJSON
 from program.errors import UserError
 from program.output import print_text
 
@@ -27,7 +28,7 @@ def fit(
     name: Name = None,
     instancetype: Instancetype = None,
     preference: Preference = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJSON = False,
 ) -> int:
     """Say which nodes and cards could take a VM, and why the others could not: why it is Pending."""
     given = one_vm(vm, name, instancetype, preference)

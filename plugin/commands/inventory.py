@@ -15,10 +15,12 @@ from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.commands.options import POD_RESOURCES, AsJSON, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
+from plugin.commands.options import POD_RESOURCES, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
 from plugin.dra.slices import attributes
+from program.commands import AsJSON
 from program.errors import UserError
-from program.output import aligned, print_text, write_picture
+from program.output import aligned, picture_file, print_text, write_picture
+from program.terminal import columns
 
 
 def inventory(
@@ -37,12 +39,15 @@ def inventory(
         bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
     ] = False,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the node, as a picture for a bug report.")
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Also draw the node, for a bug report; with - print that and no table."),
     ] = None,
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
     if as_json and permitted:
         raise UserError("--json and --permitted", "both say what to print", "give one of them")
+    if picture_file(svg) is not None and str(svg) == "-" and (as_json or permitted):
+        raise UserError("--svg - and --json or --permitted", "both say what to print", "give one of them")
     names = read_pci_ids(pci_ids)
     if sysfs == Path("/sys"):
         dev = dev or Path("/dev")
@@ -60,6 +65,8 @@ def inventory(
         from plugin.picture import picture
 
         write_picture(picture(snapshot, host), svg)
+        if str(svg) == "-":
+            return
     if permitted:
         from plugin.permitted import permitted_yaml
 
@@ -89,7 +96,7 @@ def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignm
 def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     rows = [("ADDRESS", "MODEL", "DRIVER", "GROUP", "NUMA", "OFFERED AS")]
     rows += [_row(snapshot, device) for device in snapshot.inventory.devices]
-    lines = aligned(rows)
+    lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
     lines += [f"not read: {fault}" for fault in snapshot.inventory.faults]

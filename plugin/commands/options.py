@@ -24,7 +24,6 @@ ConfigFile = Annotated[
     Path | None, typer.Option(help="What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
 ]
 PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
-AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 P = ParamSpec("P")
 T = TypeVar("T")
