@@ -4,6 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, WithJsonSchema
 
+from launcher.choosing.selection import SELECT
 from launcher.guest import ROM_OF, SEATS_OF
 from launcher.manifest.annotations import KNOWN, OURS, Annotations, read_annotations, refuse_unconverted
 from launcher.manifest.quoting import shown
@@ -39,6 +40,7 @@ ReadAnnotations = Annotated[
                     name: {"type": ["string", "null"], "contentMediaType": "application/json"}
                     for name in (SEATS_OF, ROM_OF)
                 },
+                SELECT: {"type": ["string", "null"]},
             },
         },
     ),

@@ -1,7 +1,8 @@
 """metadata.annotations: what KubeVirt's manifests have no field for.
 
 Ours begin with gpu-launcher.dev/; one that is not known is refused, since it is misspelt or of a newer gpu-launcher.
-Of KubeVirt's, those that change its domain are honoured or refused; everybody else's are left alone.
+Of KubeVirt's, those that change its domain are honoured or refused; of HAMi's, those that choose a card are read
+(launcher.choosing); everybody else's are left alone.
 """
 
 import difflib
@@ -10,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from launcher.choosing.selection import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
 from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
 from launcher.manifest.quoting import shown
 from program.errors import Nonsense
@@ -29,11 +31,12 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     TOPOLOGY_POLICY: ("prefer", "strict"),
     _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
+    TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
 }
 
-_NAMES = (*KNOWN, SEATS_OF, ROM_OF)
+_NAMES = (*KNOWN, SEATS_OF, ROM_OF, SELECT)
 _LONGEST_PATH = 1024
 
 #: Why, and the fix.
@@ -66,7 +69,8 @@ class Annotations:
     has in the guest, None for no ROM at all. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`:
     whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon
     tells QEMU of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second
-    CPU where that makes their number even. `given`: all annotations as they are written, everybody's, for the pod.
+    CPU where that makes their number even. `selection`: which cards are wanted, also in HAMi's words. `given`: all
+    annotations as they are written, everybody's, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -78,6 +82,7 @@ class Annotations:
     memfd: bool = True
     free_page_reporting: bool = True
     even_emulator: bool = False
+    selection: Selection = NO_SELECTION
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -106,7 +111,7 @@ def read_annotations(value: Any) -> Annotations:
             seats = _read_seats(text)
         elif name == ROM_OF:
             roms = _read_roms(text)
-        elif isinstance(name, str) and name.startswith(OURS):
+        elif name != SELECT and isinstance(name, str) and name.startswith(OURS):
             near = difflib.get_close_matches(name, _NAMES, n=1)
             ours = ", ".join(name for name in _NAMES if name.startswith(OURS))
             raise Nonsense(
@@ -128,6 +133,7 @@ def read_annotations(value: Any) -> Annotations:
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,
+        selection=read_selection(value),
         given=value,
     )
 
