@@ -6,7 +6,7 @@ bridges and idle controllers by their alias, companions by what they are of the 
 answer itself.
 
 Where KubeVirt has placed a card itself, by its NUMA-aware topology or on the root complex, it stays there and gets its
-companions, unless the VM asks for seats or a topology of ours (docs/decisions/0033-beside-kubevirt.md).
+companions, unless the VM asks for seats or a topology of ours (docs/decisions/0032-beside-kubevirt.md).
 """
 
 from collections.abc import Mapping
