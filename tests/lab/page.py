@@ -54,6 +54,8 @@ IN_BLOCKS = (
         "test -d /sys/bus/pci/drivers/vfio-pci",
         "and it has loaded vfio-pci",
     ),
+    Replaced("--timeout=5m", "--timeout=30m", "an emulated node is slow; how slow it may be, Terminal.paste says"),
+    Replaced("--timeout=10m", "--timeout=30m", "the same"),
     Replaced("nvidia\\.com/pgpu", "example\\.com/pgpu", "the lab's cards are nobody's of the three vendors"),
     Replaced("PCI_RESOURCE_NVIDIA_COM_PGPU", "PCI_RESOURCE_EXAMPLE_COM_PGPU", "the same"),
     Replaced(
