@@ -138,7 +138,7 @@ class Lab:
         """The guest's serial console, from the first time that somebody asked for it on."""
         # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec. It
         # calls again where the launcher has no time to answer: its processor is emulated.
-        joined = "until gpu-launcher ctl console < /dev/null; do :; done"
+        joined = "for attempt in 1 2 3 4 5; do gpu-launcher ctl console < /dev/null && break; done"
         reader = f"[ -e /tmp/console ] || {{ setsid sh -c '{joined}' > /tmp/console 2>&1 & }}"
         self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
         name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
