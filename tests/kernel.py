@@ -5,9 +5,12 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Container, Iterable, Mapping
+import time
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from threading import Event, Thread
 from types import MappingProxyType
 
 from pci.functions import is_on_vfio, is_vfio_driver
@@ -184,6 +187,100 @@ def process(proc: Path, number: int, name: str, *opened: str | Path, mounts: Ite
 
 class Killed(BaseException):
     """The process that writes was killed."""
+
+
+@contextmanager
+def answering(sys: Path, dev: Path, chooses: Mapping[str, str]) -> Iterator["Kernel"]:
+    """Let a kernel answer what other processes write to a copied tree to bind and unbind. It has vfio-pci, whose nodes
+    are made in the directory that stands for /dev, and the drivers that `chooses` has for addresses."""
+    load(sys, "vfio-pci", *chooses.values())
+    kernel = Kernel(sys, dev, chooses)
+    thread = Thread(target=kernel.run)
+    thread.start()
+    try:
+        yield kernel
+    finally:
+        kernel.ending.set()
+        thread.join()
+        kernel.close()
+
+
+class Kernel:
+    """Where one writes to bind and unbind are pipes, which it reads. `refusing` are functions with drivers that do not
+    take them."""
+
+    def __init__(self, sys: Path, dev: Path, chooses: Mapping[str, str]) -> None:
+        self.ending = Event()
+        self.refusing: set[tuple[str, str]] = set()
+        self.bound: list[tuple[str, str]] = []  # address and driver, in order
+        self._sys, self._dev, self._chooses = sys, dev, chooses
+        self._functions = sorted((sys / DEVICES).iterdir())
+        for function in self._functions:
+            (function / "driver_override").write_text(f"{_NO_OVERRIDE}\n")
+        self._unbind = [_pipe(driver / "unbind") for driver in sorted((sys / _DRIVERS).iterdir())]
+        self._probe = _pipe(sys / "bus/pci/drivers_probe")
+
+    def run(self) -> None:
+        while not self.ending.wait(0.002):
+            # One who asks for a probe has asked for the unbinding before.
+            probes = _lines(self._probe)
+            for unbind in self._unbind:
+                for address in _lines(unbind):
+                    self._let_go(address)
+            for function in self._functions:
+                self._mend(function / "driver_override")
+            for address in probes:
+                self._give(address)
+
+    def close(self) -> None:
+        for pipe in (*self._unbind, self._probe):
+            os.close(pipe)
+
+    def _mend(self, override: Path) -> None:
+        """In a file a shorter line leaves the end of the one before it, in sysfs it does not. Whoever writes is done
+        after a moment."""
+        lines = override.read_text().splitlines()
+        if (len(lines) > 1 or lines == [""]) and override.stat().st_mtime < time.time() - 0.1:
+            override.write_text(f"{lines[0] or _NO_OVERRIDE}\n")
+
+    def _driver(self, address: str) -> str | None:
+        link = self._sys / DEVICES / address / "driver"
+        return link.readlink().name if link.is_symlink() else None
+
+    def _let_go(self, address: str) -> None:
+        bind(self._sys, address, None)
+        self._make_nodes()
+
+    def _give(self, address: str) -> None:
+        override, *_ = (self._sys / DEVICES / address / "driver_override").read_text().splitlines()
+        driver = self._chooses.get(address) if override in ("", _NO_OVERRIDE) else override
+        if driver is not None and self._driver(address) is None and (address, driver) not in self.refusing:
+            self.bound.append((address, driver))
+            bind(self._sys, address, driver)
+            self._make_nodes()
+
+    def _make_nodes(self) -> None:
+        """/dev/vfio has a node for each group that vfio has a function of."""
+        on_vfio = {each.iommu_group for each in read_host(self._sys).functions.values() if is_on_vfio(each)}
+        for function in read_host(self._sys).functions.values():
+            node = self._dev / "vfio" / str(function.iommu_group)
+            if function.iommu_group in on_vfio:
+                node.touch()
+            else:
+                node.unlink(missing_ok=True)
+
+
+def _pipe(path: Path) -> int:
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+
+def _lines(pipe: int) -> list[str]:
+    try:
+        return os.read(pipe, 4096).decode().split()
+    except BlockingIOError:
+        return []
 
 
 class Sysfs:

@@ -7,6 +7,7 @@ driver is unbound: from then on no other driver that is being loaded can take it
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from pci.address import PCIAddress
 from pci.cards import Card, card_of, cards_of
@@ -139,6 +140,41 @@ def plan_bind(survey: Survey, cards: Iterable[Card], *, skip: bool) -> Plan:
     disk, what shares a group with those) are left alone instead, since that is no news. A card that could be bound once
     somebody lets go of it, or a module is loaded, is still a Refusal.
     """
+    left, own, refused = _reasons(survey, cards)
+    if not skip:
+        refused |= own
+    if refused:
+        raise _refusal("bind", refused)
+    moves = (
+        _to_vfio(survey, function)
+        for address, card in sorted(left.items())
+        if address not in own
+        for function in _in_order(card)
+        if not _is_vfio(function.driver)
+    )
+    return Plan(tuple(moves), tuple(_problem(str(address), own[address]) for address in sorted(own)))
+
+
+def hindrance(survey: Survey, cards: Iterable[Card]) -> Hindrance | None:
+    """Return why these cards cannot be bound to vfio together now; None if they can."""
+    if survey.unseen is not None:
+        wrong = f"who uses it cannot be seen: {survey.unseen.subject} {survey.unseen.wrong}"
+        return Hindrance(f"cannot be bound to vfio: {wrong}", survey.unseen.fix)
+    _, own, refused = _reasons(survey, cards)
+    reasons = own | refused
+    if not reasons:
+        return None
+    first = reasons[min(reasons)]
+    return Hindrance(f"cannot be bound to vfio: {first.wrong}", first.fix)
+
+
+#: Why cards cannot be bound, by the first function of each.
+_Reasons: TypeAlias = dict[PCIAddress, Hindrance]
+
+
+def _reasons(survey: Survey, cards: Iterable[Card]) -> tuple[dict[PCIAddress, Card], _Reasons, _Reasons]:
+    """Return the cards that vfio has not wholly, by the first function of each; which of those are the node's own, and
+    why; and why others cannot be bound at the moment."""
     left = {card[0].address: card for card in cards if any(not _is_vfio(function.driver) for function in card)}
     own: dict[PCIAddress, Hindrance] = {}
     for address, card in left.items():
@@ -159,18 +195,7 @@ def plan_bind(survey: Survey, cards: Iterable[Card], *, skip: bool) -> Plan:
         for address, card in left.items()
         if address not in own and (reason := _passing_reason(survey, card)) is not None
     }
-    if not skip:
-        refused |= own
-    if refused:
-        raise _refusal("bind", refused)
-    moves = (
-        _to_vfio(survey, function)
-        for address, card in sorted(left.items())
-        if address not in own
-        for function in _in_order(card)
-        if not _is_vfio(function.driver)
-    )
-    return Plan(tuple(moves), tuple(_problem(str(address), own[address]) for address in sorted(own)))
+    return left, own, refused
 
 
 def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:

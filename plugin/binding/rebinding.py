@@ -3,10 +3,10 @@
 import os
 import select
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Self
 
 from pci.address import PCIAddress
 from pci.cards import Card
@@ -14,11 +14,12 @@ from pci.functions import is_vfio_driver
 from pci.host import Host
 from pci.sysfs.attribute import Unreadable, link_name, names
 from pci.sysfs.details import read_details
-from pci.sysfs.functions import DEVICES
+from pci.sysfs.functions import DEVICES, read_host
+from pci.viability import Hindrance
 from plugin.binding.former import boot_id, read_former, write_former
-from plugin.binding.modalias import best_module, read_aliases
-from plugin.binding.plan import Binding, Move, Plan, Survey, Write, writes
-from plugin.binding.processes import read_processes
+from plugin.binding.modalias import Alias, best_module, read_aliases
+from plugin.binding.plan import Binding, Move, Plan, Survey, Write, hindrance, named_cards, writes
+from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import uses
 from program.errors import Refusal
 from program.problem import Problem
@@ -54,6 +55,13 @@ class Roots:
     modules: Path
     state: Path
 
+    @classmethod
+    def beside(cls, sys: Path, state: Path) -> Self:
+        """The directories of a node whose /sys that is: the others are its neighbours."""
+        root = sys.absolute().parent
+        modules = root / "lib/modules" / os.uname().release
+        return cls(sys=sys, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
+
 
 class _Failed(Exception):
     """Which write or move failed, and how. `hangs`: the kernel is still at it."""
@@ -66,9 +74,29 @@ class _Failed(Exception):
 
 def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
     """Read all that a plan for these cards is made from; Refusal if some of it cannot be read."""
+    return _survey(roots, host, cards, read_processes(roots.proc), read_aliases(roots.modules))
+
+
+def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: Path) -> Mapping[str, Hindrance | None]:
+    """Return why each device, of these functions by any name, cannot be bound to vfio now, None if it can: what `bind`
+    would say of it alone. For Reader.ask; Refusal if the node cannot be read."""
+    roots, host = Roots.beside(sys, state), read_host(sys)
+    processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
+
+    def refusal(functions: Sequence[PCIAddress]) -> Hindrance | None:
+        try:
+            cards = named_cards(host, functions)
+            return hindrance(_survey(roots, host, cards, processes, aliases), cards)
+        except Refusal as error:
+            subject, wrong, fix = error.problem
+            return Hindrance(f"cannot be bound to vfio: {subject} {wrong}", fix)
+
+    return {name: refusal(functions) for name, functions in devices.items()}
+
+
+def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processes, aliases: Sequence[Alias]) -> Survey:
     functions = [function for card in cards for function in card]
     try:
-        processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
         return Survey(
             host=host,
             details={function.address: read_details(roots.sys, function.address) for function in functions},

@@ -15,6 +15,8 @@
     noiommu: true                      # groups of vfio's no-IOMMU mode, too
     serve: dra                         # by Dynamic Resource Allocation; `device-plugin` is the default, and a rule of
                                        # `offer` may say either for its devices
+    bind: when-claimed                 # what DRA serves stays with its host's driver until a claim has it; `beforehand`
+                                       # is the default: only what vfio has already is served
 
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
@@ -46,6 +48,13 @@ class Serve(StrEnum):
 
     DEVICE_PLUGIN = "device-plugin"
     DRA = "dra"
+
+
+class Bind(StrEnum):
+    """When a card that DRA serves is bound to vfio: by somebody before it is offered, or by the driver for a claim."""
+
+    BEFOREHAND = "beforehand"
+    WHEN_CLAIMED = "when-claimed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +151,7 @@ class Config:
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
     noiommu: bool = False
     serve: Serve = Serve.DEVICE_PLUGIN
+    bind: Bind = Bind.BEFOREHAND
 
     @property
     def uses_dra(self) -> bool:
@@ -157,6 +167,21 @@ class Config:
                 raise Nonsense(
                     f"node_devices: {device}: found {count}",
                     "expected how many containers may share it, 1 to 10000",
+                )
+        if self.bind is Bind.WHEN_CLAIMED:
+            self._require_what_binding_takes()
+
+    def _require_what_binding_takes(self) -> None:
+        if not self.uses_dra:
+            raise Nonsense(
+                "bind: found when-claimed, and no device is served by DRA",
+                "say serve: dra: the kubelet's device plugins are not told when a pod has ended",
+            )
+        for number, rule in enumerate(self.offer):
+            if rule.driver and not rule.mdev_type:
+                raise Nonsense(
+                    f"offer.{number}.driver: is beside bind: when-claimed",
+                    "leave it out: a card has another driver while a claim has it, and would be another device",
                 )
 
 

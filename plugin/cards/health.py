@@ -1,5 +1,5 @@
 """What keeps a listed device from being handed out just now, beyond what sysfs says of its group: a node that is gone,
-a function that fell off the bus, another plugin's pod that has it.
+a function that fell off the bus, another plugin's pod that has it, a driver that would not let go of it.
 
 Pure: from what was seen to a reason for each device that has one.
 """
@@ -21,11 +21,15 @@ def troubles(
     holders: Mapping[str, Assignment],
     fallen: frozenset[PCIAddress],
     claimed: Mapping[str, str],
+    refusals: Mapping[str, Hindrance | None],
+    kept: Mapping[str, Hindrance],
 ) -> Mapping[str, Hindrance]:
     """Return why each device on offer that is unhealthy is so, by its ID.
 
     `holders` has the assignment by which a pod has a device, by the device's ID; `fallen` are the functions whose
-    config space reads as ones; `claimed` has the ResourceClaim that a device is prepared for, by the device's ID.
+    config space reads as ones; `claimed` has the ResourceClaim that a device is prepared for, by the device's ID. By
+    the same, `refusals` has why a device that is to be bound to vfio cannot be, and `kept` why one that was bound for
+    a claim could not be given back.
     """
     reasons: dict[str, Hindrance] = {}
     for device in inventory.offered:
@@ -33,6 +37,8 @@ def troubles(
             device.unhealthy
             or _trouble(device, nodes, inventory.noiommu, fallen)
             or _held(device, holders.get(device.id), claimed.get(device.id))
+            or kept.get(device.id)
+            or (refusals.get(device.id) if device.to_bind else None)
         )
         if reason is not None:
             reasons[device.id] = reason
@@ -42,7 +48,8 @@ def troubles(
 def _trouble(
     device: Device, nodes: Nodes | None, noiommu: frozenset[int], fallen: frozenset[PCIAddress]
 ) -> Hindrance | None:
-    if nodes is not None and (missing := missing_node(device, nodes, noiommu)) is not None:
+    # Nodes are made when a card is bound.
+    if nodes is not None and not device.to_bind and (missing := missing_node(device, nodes, noiommu)) is not None:
         return missing
     for function in device.functions:
         if function.address in fallen:

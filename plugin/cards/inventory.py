@@ -11,12 +11,12 @@ from typing import TypeAlias
 
 from pci.address import PCIAddress
 from pci.cards import Card, cards_of
-from pci.functions import is_gpu, is_nvswitch, is_on_vfio
+from pci.functions import is_gpu, is_integrated_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resource import Kind, NodeDevice, variable
-from pci.vendors import PREFIXES
+from pci.vendors import NVIDIA, PREFIXES
 from pci.viability import Hindrance, no_answer, not_for_guests, not_viable
-from plugin.cards.config import Config, Groups, Rule, Serve
+from plugin.cards.config import Bind, Config, Groups, Rule, Serve
 from plugin.cards.naming import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
 from program.problem import Problem
@@ -37,8 +37,9 @@ class Device:
     `lead` is its parent. `members` are all functions of the IOMMU group, `others` its members that are not on PCI; a
     mediated device has neither. `cdevs` are the names of the nodes in /dev/vfio/devices of the device and its members,
     with None for a member that has no such node. `resource` is None if neither a rule nor the vendor's prefix gives a
-    name; `serve` is how it is given to pods. `withheld` says why nobody ever hears of the device, `unhealthy` why it
-    may not be handed out; at most one of the two is set.
+    name; `serve` is how it is given to pods. `to_bind`: its host's driver has it, or none, and it is bound to vfio when
+    a claim gets it; whether it can be is not known here. `withheld` says why nobody ever hears of the device,
+    `unhealthy` why it may not be handed out; at most one of the two is set.
     """
 
     functions: Card
@@ -50,6 +51,7 @@ class Device:
     model: str
     resource: str | None
     serve: Serve
+    to_bind: bool
     withheld: Hindrance | None
     unhealthy: Hindrance | None
 
@@ -106,6 +108,15 @@ class Inventory:
     def published(self) -> tuple[Device, ...]:
         """What the DRA driver tells the scheduler of, ascending."""
         return tuple(device for device in self.offered if device.serve is Serve.DRA)
+
+    @cached_property
+    def to_bind(self) -> Mapping[str, tuple[PCIAddress, ...]]:
+        """What is published and bound to vfio when a claim gets it: its functions, by its ID."""
+        return {
+            device.id: tuple(function.address for function in device.functions)
+            for device in self.published
+            if device.to_bind
+        }
 
     @cached_property
     def by_id(self) -> Mapping[str, Device]:
@@ -223,7 +234,8 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
                 leads = [other.lead for other in group]
         members = _members(host, unit.lead.iommu_group)
         unfit = next(filter(None, (not_for_guests(host, lead, noiommu=config.noiommu) for lead in leads)), None)
-        withheld = unit.withheld or unfit or shares
+        to_bind = _is_bound_when_claimed(host, unit, leads, config)
+        withheld = unit.withheld or (None if to_bind else unfit) or shares
         yield Device(
             functions=functions,
             lead=unit.lead,
@@ -234,9 +246,33 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
             serve=unit.serve,
+            to_bind=to_bind,
             withheld=withheld,
-            unhealthy=None if withheld else not_viable(host, functions),
+            unhealthy=None if withheld or to_bind else not_viable(host, functions),
         )
+
+
+def _is_bound_when_claimed(host: Host, unit: _Unit, leads: list[Function], config: Config) -> bool:
+    """Whether vfio would have all leads of a unit when a claim gets it, and has not now."""
+    return (
+        config.bind is Bind.WHEN_CLAIMED
+        and unit.serve is Serve.DRA
+        and not all(map(is_on_vfio, leads))
+        and all(is_on_vfio(lead) or _can_be_spared(host, unit.card, lead, config) for lead in leads)
+        # The word for a driver of vfio's is all that counts here: which one it will be is for `bind` to choose.
+        and all(not_for_guests(host, replace(lead, driver="vfio-pci"), noiommu=False) is None for lead in leads)
+    )
+
+
+def _can_be_spared(host: Host, card: Card, lead: Function, config: Config) -> bool:
+    """Whether the node does without the driver of a card. What that gives to guests in parts (virtual functions,
+    mediated devices) stays with it, and so does the processor's own GPU where nobody asks for it."""
+    is_in_parts = (
+        (lead.is_virtual and lead.vendor_id == NVIDIA)
+        or any(function.physical_function == lead.address for function in host.functions.values())
+        or any(mdev.parent == lead.address for mdev in host.mdevs)
+    )
+    return not is_in_parts and not (is_integrated_gpu(host, lead) and fitting(host, card, config) is None)
 
 
 def _members(host: Host, group: int | None) -> tuple[Function, ...]:
@@ -274,6 +310,7 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
             serve=_serve(rule, config),
+            to_bind=False,
             withheld=withheld,
             unhealthy=None if withheld else _no_answer(host, mdev),
         )

@@ -18,7 +18,9 @@ class Snapshot:
 
     `nodes` is None if only sysfs was looked at. `holders` has the assignment by which a pod has a device, by the
     device's ID; `sees_pods` is whether the kubelet says who has what at all. `fallen` are the functions that fell off
-    the bus. `claimed` has the ResourceClaim (`namespace/name`) that a device is prepared for, by the device's ID.
+    the bus. `claimed` has the ResourceClaim (`namespace/name`) that a device is prepared for, by the device's ID;
+    `kept` why one that a claim had could not be given back to its driver. `refusals` has every device that is to be
+    bound to vfio when a claim gets it: why that is not possible now, None if it is.
     """
 
     inventory: Inventory
@@ -27,11 +29,21 @@ class Snapshot:
     sees_pods: bool = False
     fallen: frozenset[PCIAddress] = frozenset()
     claimed: Mapping[str, str] = field(default_factory=dict)
+    kept: Mapping[str, Hindrance] = field(default_factory=dict)
+    refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
 
     @cached_property
     def troubles(self) -> Mapping[str, Hindrance]:
         """Why a device on offer is unhealthy, by its ID; a healthy one is absent."""
-        return troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen, claimed=self.claimed)
+        return troubles(
+            self.inventory,
+            self.nodes,
+            holders=self.holders,
+            fallen=self.fallen,
+            claimed=self.claimed,
+            refusals=self.refusals,
+            kept=self.kept,
+        )
 
     def reason(self, device: Device) -> Hindrance | None:
         """Return why the device cannot be handed out now; None if it can."""

@@ -1,6 +1,5 @@
 """`gpu-plugin bind` and `gpu-plugin unbind`."""
 
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +14,7 @@ from plugin.binding.former import locked
 from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
 from plugin.cards.config import Config
-from plugin.commands.options import asked, config_of, host_of
+from plugin.commands.options import STATE, State, asked, config_of, host_of
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import Problem, one_line
@@ -35,9 +34,6 @@ ConfigFile = Annotated[Path | None, typer.Option(help="What --all means beyond N
 Sysfs = Annotated[
     Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules.")
 ]
-State = Annotated[Path, typer.Option(help="Where the former drivers are kept.")]
-
-_STATE = Path("/var/lib/gpu-plugin")
 
 
 def bind(
@@ -46,7 +42,7 @@ def bind(
     dry_run: DryRun = False,
     config: ConfigFile = None,
     sysfs: Sysfs = Path("/sys"),
-    state: State = _STATE,
+    state: State = STATE,
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
@@ -62,7 +58,7 @@ def unbind(
     dry_run: DryRun = False,
     config: ConfigFile = None,
     sysfs: Sysfs = Path("/sys"),
-    state: State = _STATE,
+    state: State = STATE,
 ) -> None:
     """Give cards back to the drivers that they had before."""
     _rebind(addresses or [], every, dry_run, config, sysfs, state, offered_cards, plan_unbind)
@@ -86,9 +82,7 @@ def _rebind(
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS...", error.wrong, error.fix) from error
     rules = config_of(config)
-    root = sysfs.absolute().parent
-    modules = root / "lib/modules" / os.uname().release
-    roots = Roots(sys=sysfs, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
+    roots = Roots.beside(sysfs, state)
 
     def planned() -> tuple[Plan, Problem | None]:
         host = host_of(sysfs)

@@ -10,12 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from pci.slices import value_of
+from plugin.binding.rebinding import refusals
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.commands.options import POD_RESOURCES, ConfigFile, PCIIDsFile, Sysfs, config_of, host_of
+from plugin.commands.options import POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs, asked, config_of, host_of
 from plugin.dra.slices import attributes
 from program.commands import AsJSON
 from program.errors import UserError
@@ -59,6 +60,7 @@ def inventory(
         None if dev is None else read_nodes(dev),
         holders(devices, assignments or ()),
         sees_pods=assignments is not None,
+        refusals=asked(sysfs, refusals, devices.to_bind, state=STATE) if devices.to_bind else {},
     )
     if svg is not None:
         # lxml, for nobody who asks for a table.

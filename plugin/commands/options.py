@@ -17,12 +17,15 @@ from program.errors import Refusal
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
 #: Where the kubelet says which pod has what, whatever its --root-dir.
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+#: Where former drivers are kept, for whoever binds and unbinds.
+STATE = Path("/var/lib/gpu-plugin")
 
 Sysfs = Annotated[Path, typer.Option(help="The directory that stands for /sys.")]
 Dev = Annotated[Path, typer.Option(help="The directory that stands for /dev.")]
 ConfigFile = Annotated[
     Path | None, typer.Option(help="What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
 ]
+State = Annotated[Path, typer.Option(help="Where the former drivers are kept.")]
 PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
 
 P = ParamSpec("P")

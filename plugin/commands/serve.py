@@ -11,15 +11,18 @@ from typing import Annotated
 import typer
 
 from pci.slices import DRIVER
+from plugin.binding.rebinding import refusals
 from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.commands.options import (
     KUBELET_DIR,
     POD_RESOURCES,
+    STATE,
     ConfigFile,
     Dev,
     PCIIDsFile,
+    State,
     Sysfs,
     config_of,
 )
@@ -77,6 +80,7 @@ def serve(
     dra_state: Annotated[
         Path, typer.Option(help="Where the DRA driver keeps what it has prepared; the same path on the node.")
     ] = _DRA_STATE,
+    state: State = STATE,
     cdi: Annotated[Path, typer.Option(help="The directory of the container runtime's CDI specifications.")] = _CDI,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Where the API server is, for DRA.  [default: as the pod is told]")
@@ -121,6 +125,7 @@ def serve(
         config=config,
         take=lambda host, rules, before: take_inventory(host, rules, names, before),
         read_config=read_config,
+        refusals=partial(refusals, state=state),
         rescan=rescan,
     )
     beside = None
@@ -136,6 +141,7 @@ def serve(
             registry=plugins_registry or _PLUGINS_REGISTRY,
             kubeconfig=kubeconfig,
             boot=boot_id(sysfs.absolute().parent / "proc"),
+            former=state,
         )
         beside = partial(drive, settings=settings)
     world = World(

@@ -1,7 +1,8 @@
 """What is prepared on this node, in a file that outlives the plugin: for Unprepare, which is told a claim's name alone.
 
     {"version": 1, "checksum": "9f86d0...", "boot": "5f0e...", "claims": {"UID": {"namespace": "vms", "name": "gpu",
-     "completed": true, "devices": [{"request": "gpu", "name": "pci-0000-41-00-0", "id": "0000:41:00.0"}]}}}
+     "completed": true, "devices": [{"request": "gpu", "name": "pci-0000-41-00-0", "id": "0000:41:00.0",
+     "bound": ["0000:41:00.0", "0000:41:00.1"]}]}}}
 
 A boot ends every pod and undoes every binding, so what another boot wrote is prepared no more. Two plugins of one node,
 as in a rolling update, go by the same file, one at a time.
@@ -29,11 +30,13 @@ _LOOK_AT_LOCK = 0.02  # seconds
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
-    """A device that a claim has: for which request, its name in the slices, its ID in the inventory."""
+    """A device that a claim has: for which request, its name in the slices, its ID in the inventory; and the functions
+    that are bound to vfio for the claim, or were begun to be: none if vfio had it before."""
 
     request: str
     name: str
     id: str
+    bound: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +162,6 @@ def _entry(prepared: Prepared) -> dict[str, Any]:
 def _prepared(uid: str, entry: Mapping[str, Any]) -> Prepared:
     return Prepared(
         Reference(entry["namespace"], entry["name"], uid),
-        tuple(PreparedDevice(**device) for device in entry["devices"]),
+        tuple(PreparedDevice(**{**device, "bound": tuple(device["bound"])}) for device in entry["devices"]),
         entry["completed"],
     )

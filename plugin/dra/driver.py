@@ -18,6 +18,7 @@ import grpc
 
 from pci.slices import DRIVER
 from plugin.dra.apiserver import APIServer
+from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint
 from plugin.dra.preparing import Claims, Places
@@ -37,13 +38,15 @@ _log = logging.getLogger(__name__)
 _SOCKETS = f"{PREFIX}dra-"
 _LOOK_AT_SOCKET = 2.0  # seconds
 _RECONCILE_EVERY = 600.0  # seconds
+_RECONCILE_AGAIN = 30.0  # seconds after it has failed
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """What the driver is told: its node's name, where it keeps what it has prepared, the runtime's directory for CDI,
-    the kubelet's plugins_registry, a kubeconfig or None for the pod's own account, and the ID of this boot."""
+    the kubelet's plugins_registry, a kubeconfig or None for the pod's own account, the ID of this boot, and where the
+    former drivers of what is bound are kept."""
 
     node: str
     state: Path
@@ -51,6 +54,7 @@ class Settings:
     registry: Path
     kubeconfig: Path | None
     boot: str
+    former: Path
 
 
 async def drive(watch: Watch, counters: Counters, settings: Settings) -> None:
@@ -58,7 +62,11 @@ async def drive(watch: Watch, counters: Counters, settings: Settings) -> None:
     counters.watched[DRIVER] = False
     registry = kubelet_directory(settings.registry, "plugins_registry", "--plugins-registry")
     async with APIServer.connected(settings.kubeconfig) as api:
-        places = Places(Checkpoint(settings.state, settings.boot), Files(settings.cdi, settings.state))
+        places = Places(
+            Checkpoint(settings.state, settings.boot),
+            Files(settings.cdi, settings.state),
+            Binder(watch.sources.sys, settings.former),
+        )
         claims = Claims(watch, api, settings.node, places)
         # Before anything is offered: what was prepared before is taken.
         claims.recall()
@@ -139,10 +147,12 @@ def _heard(counters: Counters) -> Callable[[bool], None]:
 
 async def _reconcile(claims: Claims) -> None:
     while True:
+        pause = _RECONCILE_AGAIN
         try:
             await claims.reconcile()
+            pause = _RECONCILE_EVERY
         except ProgramError as error:
             _log.warning("claims are not reconciled: %s", error)
         except Exception:
             _log.exception("claims are not reconciled")
-        await asyncio.sleep(_RECONCILE_EVERY * random.uniform(0.8, 1.2))  # noqa: S311 (no secret)
+        await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 (no secret)

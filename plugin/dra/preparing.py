@@ -1,4 +1,8 @@
-"""Prepare and Unprepare: a claim's cards to its pod, and back; one claim at a time, on the whole node."""
+"""Prepare and Unprepare: a claim's cards to its pod, and back; one claim at a time, on the whole node.
+
+What is done is written down before it is begun: whoever comes next, also after a crash, goes on with it or takes it
+back.
+"""
 
 import asyncio
 import contextlib
@@ -7,29 +11,34 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pci.viability import Hindrance
 from plugin.cards.allocation import Allocation, allocate, pick
 from plugin.cards.inventory import Device
 from plugin.cards.snapshot import Snapshot
 from plugin.dra.apiserver import APIServer, NotFound, Unanswered
+from plugin.dra.binder import Binder, StillAtWork
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.dra.claims import Claim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
 from plugin.watching.watch import Watch
-from program.errors import ProgramError, Refusal
+from program.errors import ProgramError, Refusal, together
 
 _log = logging.getLogger(__name__)
 
+#: A claim that is gone is given back after so many seconds: after a deletion by force its pod may still be ending.
+_STAYS_PREPARED = 500.0
 #: For the other plugin of the node, in a rolling update, to be done with a claim. Seconds.
 _OTHERS_END_WITHIN = 20.0
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where what is prepared is written down: the checkpoint, and the containers' files."""
+    """Where what is prepared is written down: the checkpoint, and the containers' files; and who binds cards."""
 
     checkpoint: Checkpoint
     files: Files
+    binder: Binder
 
 
 class Claims:
@@ -41,8 +50,10 @@ class Claims:
         self._node = node
         self._checkpoint = places.checkpoint
         self._files = places.files
+        self._binder = places.binder
+        self._kept: dict[str, Hindrance] = {}  # by device: why it could not be given back to its driver
         self._lock = asyncio.Lock()
-        self._gone: frozenset[str] = frozenset()  # the claims that were gone at the last reconciliation
+        self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
     def recall(self) -> None:
         """Take it from the checkpoint which devices are prepared. ProgramError if that cannot be told."""
@@ -72,16 +83,22 @@ class Claims:
         known = claims.pop(uid, None)
         wanted = {(result.request, result.device) for result in claim.results}
         if known is not None:
+            self._want_again(known)
             is_same = {(device.request, device.name) for device in known.devices} == wanted
             if is_same and known.completed and uid in self._files.claims():
                 # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
                 return known.devices
-            # It was begun and not completed; or given back while nobody told this node, and allocated anew.
             self._files.remove(uid)
-            self._checkpoint.write(claims)
+            if not is_same:
+                # It was given back while nobody told this node, and allocated anew.
+                await self._give_back(uid)
+                self._checkpoint.write(claims)
+                known = None
         if not claim.results:
             return ()
-        await self._watch.look_again()
+        # What was begun and not completed goes on: a driver may take longer than the kubelet waits.
+        bound = {} if known is None else {device.id: device.bound for device in known.devices}
+        await self._watch.look_again(uses=True)
         snapshot = self._watch.view.snapshot
         by_name = {device_name(device): device for device in snapshot.inventory.published}
         for result in claim.results:
@@ -92,17 +109,24 @@ class Claims:
                     "delete the pod, to have its claim allocated anew",
                 )
         devices = tuple(
-            PreparedDevice(result.request, result.device, by_name[result.device].id) for result in claim.results
+            PreparedDevice(result.request, result.device, device.id, bound.get(device.id) or _to_bind(device))
+            for result in claim.results
+            for device in [by_name[result.device]]
         )
         _refuse_overlap(claim.reference, devices, claims)
-        prepared = Prepared(claim.reference, devices, completed=False)
-        self._checkpoint.write({**claims, uid: prepared})
+        pick(snapshot, [device.id for device in devices])
+        self._checkpoint.write({**claims, uid: Prepared(claim.reference, devices, completed=False)})
         try:
+            devices = await self._bind(devices, bound)
+            snapshot = self._watch.view.snapshot
             self._write_files(claim, snapshot, pick(snapshot, [device.id for device in devices]))
-            self._checkpoint.write({**claims, uid: replace(prepared, completed=True)})
+            self._checkpoint.write({**claims, uid: Prepared(claim.reference, devices, completed=True)})
+        except StillAtWork:
+            raise
         except ProgramError:
             self._files.remove(uid)
-            self._checkpoint.write(claims)
+            for unforgotten in await self._forget_or_tell(uid):
+                _log.warning("%s", unforgotten)
             raise
         _log.info(
             "prepared %s for claim %s",
@@ -111,6 +135,49 @@ class Claims:
             extra={"claim": str(claim.reference), "devices": [device.id for device in devices]},
         )
         return devices
+
+    def _want_again(self, known: Prepared) -> None:
+        """That a device of the claim could not be given back keeps nobody from having it for this claim again."""
+        ids = {device.id for device in known.devices} & self._kept.keys()
+        if ids:
+            self._kept = {device: why for device, why in self._kept.items() if device not in ids}
+            self._tell(self._checkpoint.read())
+
+    async def _bind(
+        self, devices: tuple[PreparedDevice, ...], before: Mapping[str, tuple[str, ...]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Bind to vfio what is to be bound, and return the devices as they are then; what of it was bound `before` is
+        the claim's, too. ProgramError if that fails."""
+        functions = [address for device in devices for address in device.bound]
+        if not functions:
+            return devices
+        ours = await self._binder.bind(functions) | {address for each in before.values() for address in each}
+        await self._watch.look_again()
+        # What somebody has bound in the meantime is not given back.
+        return tuple(device if ours & {*device.bound} else replace(device, bound=()) for device in devices)
+
+    async def _give_back(self, uid: str) -> None:
+        """Give what was bound for a claim back to its drivers, and write that down. ProgramError, when all else is
+        done, if some of it cannot be given back; it is unhealthy until it is."""
+        claims = dict(self._checkpoint.read())
+        errors: list[ProgramError] = []
+        for device in claims[uid].devices:
+            self._kept.pop(device.id, None)
+            if not device.bound:
+                continue
+            try:
+                await self._binder.unbind(device.bound)
+            except ProgramError as error:
+                errors.append(error)
+                wrong = f"was not given back to its driver: {error.problem.wrong}"
+                self._kept[device.id] = Hindrance(wrong, error.problem.fix)
+                continue
+            devices = tuple(replace(each, bound=()) if each is device else each for each in claims[uid].devices)
+            claims[uid] = replace(claims[uid], devices=devices)
+            self._checkpoint.write(claims)
+        if errors:
+            self._tell(claims)
+            raise together(errors)
 
     def _write_files(self, claim: Claim, snapshot: Snapshot, devices: Sequence[Device]) -> None:
         by_name = {device_name(device): device for device in devices}
@@ -129,24 +196,24 @@ class Claims:
         """Take back what the claim was given; nothing is done where it has nothing. ProgramError if that fails."""
         check(reference)
         async with self._alone():
-            self._forget(reference.uid)
+            await self._forget(reference.uid)
 
-    def _forget(self, uid: str) -> None:
-        claims = dict(self._checkpoint.read())
+    async def _forget(self, uid: str) -> None:
         # Files may be there without an entry: a plugin may be ended between the two.
         self._files.remove(uid)
-        known = claims.pop(uid, None)
-        if known is not None:
-            self._checkpoint.write(claims)
-            self._tell(claims)
-            _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
+        if uid not in self._checkpoint.read():
+            return
+        await self._give_back(uid)
+        claims = dict(self._checkpoint.read())
+        known = claims.pop(uid)
+        self._checkpoint.write(claims)
+        self._tell(claims)
+        _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
 
     async def reconcile(self) -> None:
         """Take back what nobody wants any more: claims that were begun and never completed, files of claims that are
-        not prepared, and claims that the API server had no more at two looks in a row. ProgramError if that fails.
-
-        The second look leaves a pod that was deleted by force, and its claim with it, the time to end.
-        """
+        not prepared, and claims that the API server has not had for some minutes. ProgramError if some of it fails."""
+        errors: list[ProgramError] = []
         async with self._alone():
             claims = dict(self._checkpoint.read())
             for uid in sorted(self._files.claims() - claims.keys()):
@@ -154,15 +221,26 @@ class Claims:
                 self._files.remove(uid)
             for uid, prepared in claims.items():
                 if not prepared.completed:
-                    self._forget(uid)
+                    errors += await self._forget_or_tell(uid)
             claims = dict(self._checkpoint.read())
             self._tell(claims)
-        gone = frozenset([uid for uid, prepared in claims.items() if await self._is_gone(prepared.reference)])
+        now = asyncio.get_running_loop().time()
+        self._gone = {
+            uid: self._gone.get(uid, now) for uid, prepared in claims.items() if await self._is_gone(prepared.reference)
+        }
         async with self._alone():
-            for uid in sorted(gone & self._gone):
+            for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid].reference)
-                self._forget(uid)
-        self._gone = gone - self._gone
+                errors += await self._forget_or_tell(uid)
+        if errors:
+            raise together(errors)
+
+    async def _forget_or_tell(self, uid: str) -> list[ProgramError]:
+        try:
+            await self._forget(uid)
+        except ProgramError as error:
+            return [error]
+        return []
 
     async def _is_gone(self, reference: Reference) -> bool:
         try:
@@ -177,8 +255,13 @@ class Claims:
 
     def _tell(self, claims: Mapping[str, Prepared]) -> None:
         self._watch.hear_claims(
-            {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
+            {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices},
+            dict(self._kept),
         )
+
+
+def _to_bind(device: Device) -> tuple[str, ...]:
+    return tuple(str(function.address) for function in device.functions) if device.to_bind else ()
 
 
 def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]) -> None:

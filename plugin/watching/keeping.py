@@ -49,9 +49,9 @@ class _Looks:
         self._watch = watch
         self._trouble: str | None = None
 
-    async def at_everything(self) -> None:
+    async def at_everything(self, *, uses: bool = False) -> None:
         with self._reporting():
-            await self._watch.look_again()
+            await self._watch.look_again(uses=uses)
             self._tell(None)
 
     def at_nodes(self) -> None:
@@ -105,7 +105,7 @@ async def _look_from_time_to_time(looks: _Looks, watch: Watch, pods: Pods, count
     while True:
         await asyncio.sleep(watch.sources.rescan)
         await watch.sources.reader.forget_silence()
-        await looks.at_everything()
+        await looks.at_everything(uses=True)
         await looks.for_fallen(pods, counters)
 
 

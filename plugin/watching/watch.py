@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,10 +12,11 @@ from typing import Self, TypeAlias
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.sysfs.functions import read_host
+from pci.viability import Hindrance
 from plugin.cards.config import Config
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Inventory
-from plugin.cards.nodes import Nodes, read_nodes
+from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
 from plugin.watching.reader import Reader
 from program.errors import ProgramError
@@ -24,6 +25,10 @@ _log = logging.getLogger(__name__)
 
 #: Takes the inventory of a host by a config, beside the one from before by the same config; None if that is a new one.
 Take: TypeAlias = Callable[[Host, Config, Inventory | None], Inventory]
+
+#: Returns of a tree like /sys why devices, of these functions by their IDs, cannot be bound to vfio now; None for each
+#: that can.
+Refusals: TypeAlias = Callable[[Path, Mapping[str, Sequence[PCIAddress]]], Mapping[str, Hindrance | None]]
 
 _AFTER_THE_NEWS = 0.02  # seconds
 
@@ -34,7 +39,8 @@ class Sources:
 
     `sys` and `dev` are the directories that stand for /sys and /dev, `reader` asks the first; `pod_resources` is the
     kubelet's socket. `take` makes an inventory of what was read, `read_config` reads the config anew, from the file
-    `config` if there is one. `rescan` is the seconds between two looks at everything, for what no event told.
+    `config` if there is one; `refusals` says of what is to be bound to vfio when it is claimed whether it could be.
+    `rescan` is the seconds between two looks at everything, for what no event told.
     """
 
     sys: Path
@@ -44,6 +50,7 @@ class Sources:
     config: Path | None
     take: Take
     read_config: Callable[[], Awaitable[Config]]
+    refusals: Refusals
     rescan: float
 
 
@@ -79,22 +86,25 @@ class Watch:
         """Take the first look. ProgramError if the config or the node cannot be read."""
         config = await sources.read_config()
         host = await sources.reader.ask(read_host, sources.sys)
-        snapshot = Snapshot(sources.take(host, config, None), read_nodes(sources.dev))
+        inventory = sources.take(host, config, None)
+        refusals = await _refusals(sources, inventory, {})
+        snapshot = Snapshot(inventory, read_nodes(sources.dev), refusals=refusals)
         return cls(sources, ending, host, View(snapshot=snapshot, config=config))
 
     @property
     def stopped(self) -> bool:
         return self.ending.is_set()
 
-    async def look_again(self) -> None:
-        """Read the whole node now; wake whoever waits if it differs. ProgramError if it cannot be read."""
+    async def look_again(self, *, uses: bool = False) -> None:
+        """Read the whole node now; wake whoever waits if it differs. ProgramError if it cannot be read.
+
+        With `uses` see anew who uses what is to be bound to vfio when it is claimed, which takes a look at all
+        processes of the node; else that is done for what was not to be bound before.
+        """
         async with self._looking:
-            nodes = await self._read()
-            # Only now: what else is seen may have changed while the kernel was asked.
-            before = self.view.snapshot
-            inventory = self.sources.take(self._host, self.view.config, before.inventory)
-            has = holders(inventory, self.view.assignments)
-            self._see(replace(before, inventory=inventory, nodes=nodes, holders=has))
+            await self._read_host()
+            inventory = self.sources.take(self._host, self.view.config, self.view.snapshot.inventory)
+            await self._see_inventory(inventory, {} if uses else self.view.snapshot.refusals)
 
     def look_at_nodes(self) -> None:
         """Read /dev alone. ProgramError if it cannot be read."""
@@ -112,9 +122,10 @@ class Watch:
         """Take it that the kubelet does not say who has what; what a pod had, it is thought to have still."""
         self._see(replace(self.view.snapshot, sees_pods=False))
 
-    def hear_claims(self, claimed: Mapping[str, str]) -> None:
-        """Take which ResourceClaim (`namespace/name`) each device is prepared for, by the device's ID."""
-        self._see(replace(self.view.snapshot, claimed=claimed))
+    def hear_claims(self, claimed: Mapping[str, str], kept: Mapping[str, Hindrance]) -> None:
+        """Take which ResourceClaim (`namespace/name`) each device is prepared for, by the device's ID, and why one that
+        was bound for a claim could not be given back."""
+        self._see(replace(self.view.snapshot, claimed=claimed, kept=kept))
 
     def find_fallen(self, fallen: frozenset[PCIAddress]) -> None:
         """Take the functions that fell off the bus."""
@@ -124,11 +135,9 @@ class Watch:
         """Go by another config from now on. ProgramError if it makes no sense on this node; everything then stays as it
         was."""
         async with self._looking:
-            nodes = await self._read()
+            await self._read_host()
             inventory = self.sources.take(self._host, config, None)
-            has = holders(inventory, self.view.assignments)
-            self.view = replace(self.view, config=config)
-            self._see(replace(self.view.snapshot, inventory=inventory, nodes=nodes, holders=has))
+            await self._see_inventory(inventory, {}, config)
             self.wake()
 
     def wake(self) -> None:
@@ -137,13 +146,25 @@ class Watch:
         self.next_change.set()
         self.next_change = asyncio.Event()
 
-    async def _read(self) -> Nodes:
+    async def _read_host(self) -> None:
         with self._blind_if_it_fails():
             host = await self.sources.reader.ask(read_host, self.sources.sys)
-            nodes = read_nodes(self.sources.dev)
         self._host = host.as_seen_since(self._host)
+
+    async def _see_inventory(
+        self, inventory: Inventory, known: Mapping[str, Hindrance | None], config: Config | None = None
+    ) -> None:
+        """See what else there is to the devices of this inventory, made by `config` or else by the one in force."""
+        with self._blind_if_it_fails():
+            refusals = await _refusals(self.sources, inventory, known)
+            nodes = read_nodes(self.sources.dev)
         self.sees_node = True
-        return nodes
+        has = holders(inventory, self.view.assignments)
+        # Only now: what else is seen may have changed while the kernel was asked.
+        before = self.view.snapshot
+        if config is not None:
+            self.view = replace(self.view, config=config)
+        self._see(replace(before, inventory=inventory, nodes=nodes, holders=has, refusals=refusals))
 
     @contextmanager
     def _blind_if_it_fails(self) -> Iterator[None]:
@@ -160,6 +181,17 @@ class Watch:
         self.view = replace(self.view, snapshot=snapshot)
         self.wake()
         _report_soon(snapshot, before)
+
+
+async def _refusals(
+    sources: Sources, inventory: Inventory, known: Mapping[str, Hindrance | None]
+) -> Mapping[str, Hindrance | None]:
+    """Return why what is to be bound to vfio cannot be now, as far as it is not `known`."""
+    to_bind = inventory.to_bind
+    unknown = {device_id: to_bind[device_id] for device_id in to_bind.keys() - known.keys()}
+    new = await sources.reader.ask(sources.refusals, sources.sys, unknown) if unknown else {}
+    every = {**known, **new}
+    return {device_id: every[device_id] for device_id in sorted(to_bind)}
 
 
 def _report_soon(snapshot: Snapshot, before: Snapshot | None) -> None:

@@ -6,12 +6,14 @@ from typing import Any
 import yaml
 
 from pci.slices import DRIVER
-from plugin.cards.config import Serve
+from plugin.cards.config import Bind, Serve
 from plugin.commands import serve
 from plugin.config_file import read_config
+from tests.deploy.test_plugin import BINDER, SERVE, UNMOUNTED, Container
 from tests.processes import ROOT
 
 DRA = ROOT / "deploy" / "dra"
+WHEN_CLAIMED = DRA / "components" / "when-claimed"
 README = (DRA / "README.md").read_text()
 
 
@@ -42,6 +44,63 @@ def test_the_driver_finds_its_directories_and_node_where_the_pod_has_them() -> N
     # What the runtime and the kubelet are told is a path of the node.
     assert places == {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     assert pod["automountServiceAccountToken"] is True
+
+
+def _when_claimed() -> Container:
+    """The driver's container with the component, as kustomize puts them together."""
+    (driver,) = read("daemonset.yaml")
+    (component,) = read("components/when-claimed/daemonset.yaml")
+    (arguments,) = yaml.safe_load((WHEN_CLAIMED / "arguments.yaml").read_text())
+    assert (arguments["op"], arguments["path"]) == ("add", "/spec/template/spec/containers/0/args/-")
+    manifest = SERVE.manifest
+    (plugin,) = read("../plugin/daemonset.yaml")
+    volumes = {volume["name"]: volume for volume in plugin["spec"]["template"]["spec"]["volumes"]}
+    for patch in (driver, component):
+        pod = patch["spec"]["template"]["spec"]
+        (container,) = pod["containers"]
+        assert container["name"] == manifest["name"]
+        assert not volumes.keys() & {volume["name"] for volume in pod["volumes"]}
+        volumes |= {volume["name"]: volume for volume in pod["volumes"]}
+        security = {**manifest["securityContext"], **container.get("securityContext", {})}
+        security["capabilities"] = {**manifest["securityContext"]["capabilities"], **security["capabilities"]}
+        mounts = [*manifest["volumeMounts"], *container["volumeMounts"]]
+        manifest = {**manifest, "securityContext": security, "volumeMounts": mounts}
+    args = [*manifest["args"], arguments["value"], "--node-name=node-1"]  # the latter by a variable
+    return Container({**manifest, "args": args}, SERVE.pod, volumes)
+
+
+def test_the_component_names_every_file_beside_it_and_says_when_claimed() -> None:
+    kustomization = yaml.safe_load((WHEN_CLAIMED / "kustomization.yaml").read_text())
+    (generator,) = kustomization["configMapGenerator"]
+    # Beside resources of a namespace, where deploy/dra has a namespace for all.
+    assert (generator["behavior"], generator["namespace"]) == ("replace", read("kustomization.yaml")[0]["namespace"])
+    named = {*generator["files"], *(patch["path"] for patch in kustomization["patches"])}
+    assert named == {path.name for path in WHEN_CLAIMED.iterdir()} - {"kustomization.yaml"}
+    config = read_config(WHEN_CLAIMED / "config.yaml")
+    assert (config.serve, config.bind) == (Serve.DRA, Bind.WHEN_CLAIMED)
+
+
+def test_the_driver_that_binds_has_what_it_goes_by_and_the_binders_rights() -> None:
+    container = _when_claimed()
+    paths, mounts = container.paths() - UNMOUNTED, set(container.mounts)
+    assert not {path for path in paths if not {path, *path.parents} & mounts}
+    binder = BINDER.manifest["securityContext"]
+    for word in ("capabilities", "appArmorProfile", "seLinuxOptions", "seccompProfile", "readOnlyRootFilesystem"):
+        assert container.manifest["securityContext"][word] == binder[word]
+    for path, mount in BINDER.mounts.items():
+        ours = container.mounts[path]
+        assert {**ours, "name": ""} == {**mount, "name": ""}
+        assert container.volumes[ours["name"]] == BINDER.volumes[mount["name"]]
+
+
+def test_the_readme_says_what_each_mount_and_right_of_the_component_is_for() -> None:
+    rows = README.split("\n| with `components/when-claimed` | why |\n")[1].split("\n\n")[0]
+    left = {cell for row in rows.splitlines() for cell in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    (component,) = read("components/when-claimed/daemonset.yaml")
+    (container,) = component["spec"]["template"]["spec"]["containers"]
+    security = container["securityContext"]
+    rights = {*security["capabilities"]["add"], security["appArmorProfile"]["type"], security["seLinuxOptions"]["type"]}
+    assert left == {*rights, *(mount["mountPath"] for mount in container["volumeMounts"])}
 
 
 def test_the_policy_is_about_the_account_that_the_role_is_bound_to() -> None:

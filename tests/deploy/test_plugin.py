@@ -55,9 +55,13 @@ class Container:
         """Every path that the command goes by, those of its defaults included."""
         parameters = self.parameters()
         if self.manifest["args"][0] == "serve" and parameters["node_name"] is None:
-            del parameters["dra_state"], parameters["cdi"]  # of the driver, which deploy/dra starts
+            del (
+                parameters["dra_state"],
+                parameters["cdi"],
+                parameters["state"],
+            )  # of the driver, which deploy/dra starts
         paths = {PurePosixPath(str(value)) for value in parameters.values() if str(value).startswith("/")}
-        if self.manifest["args"][0] == "bind":
+        if self.manifest["args"][0] == "bind" or str(parameters["sysfs"]) != "/sys":
             beside = PurePosixPath(parameters["sysfs"]).parent
             paths |= {beside / "proc", beside / "lib/modules"}
         return paths

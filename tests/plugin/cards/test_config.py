@@ -55,7 +55,7 @@ def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
 
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
-    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu", "serve"}
+    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu", "serve", "bind"}
     assert found["additionalProperties"] is False
     assert found["$defs"]["Rule"]["additionalProperties"] is False
     assert {"vendor", "device", "subsystem", "pci_class", "address", "driver"} <= set(
@@ -121,6 +121,12 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("groups: split", "groups: Input should be 'withhold' or 'together'"),
         ("prefer: {pgpu: pack}", "the file: prefer: 'pgpu' is not an extended resource name"),
         ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: Input should be 'pack' or 'spread'"),
+        ("bind: when-claimed", "the file: bind: found when-claimed, and no device is served by DRA; say serve: dra"),
+        ("bind: later", "bind: Input should be 'beforehand' or 'when-claimed'"),
+        (
+            "{serve: dra, bind: when-claimed, offer: [{driver: nvidia, withhold: true}]}",
+            "the file: offer.0.driver: is beside bind: when-claimed; leave it out: a card has another driver while",
+        ),
         ("node_devices: {kvm: 0}", "the file: node_devices: kvm: found 0; expected how many containers may share it"),
         ("node_devices: {nvidia: 1}", "node_devices.nvidia.[key]: Input should be 'kvm', 'tun', 'vhost-net', 'vhost-v"),
     ],

@@ -5,10 +5,10 @@ import pytest
 
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.health import troubles
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
+from plugin.cards.snapshot import Snapshot
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
 
@@ -25,7 +25,7 @@ def in_use(pci_ids: PCIIDs) -> Troubles:
     def find(sys: Path, *assigned: tuple[str, str], config: Config | None = None) -> dict[str, str]:
         inventory: Inventory = take_inventory(read_host(sys), config or Config(), pci_ids)
         have = [Assignment(f"default/pod-{number}", *use) for number, use in enumerate(assigned)]
-        reasons = troubles(inventory, None, holders=holders(inventory, have), fallen=frozenset(), claimed={})
+        reasons = Snapshot(inventory, None, holders(inventory, have)).troubles
         return {device_id: reason.wrong for device_id, reason in reasons.items()}
 
     return find

@@ -2,13 +2,15 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
+from uuid import UUID
 
 import pytest
 
 from pci.address import PCIAddress
 from pci.resource import Kind, NodeDevice
 from pci.sysfs.functions import read_host
-from plugin.cards.config import Config, Groups, Rule, Serve
+from plugin.cards.config import Bind, Config, Groups, Rule, Serve
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
 from program.errors import Refusal
@@ -626,3 +628,71 @@ def test_a_card_that_comes_later_and_would_be_served_otherwise_is_withheld(
     after = take_inventory(read_host(machine("two-rtx-3090")), config, pci_ids, before)
     assert [device.id for device in after.offered] == ["0000:01:00.0"]
     assert "would be served by dra" in str(after.by_id["0000:e1:00.0"].withheld)
+
+
+# Bound when claimed.
+
+
+def to_bind(sys: Path, pci_ids: PCIIDs, *rules: Rule, **words: Any) -> dict[str, int]:
+    """How many functions would be bound, by the ID of what is published for that."""
+    config = Config(offer=rules, serve=Serve.DRA, bind=Bind.WHEN_CLAIMED, **words)
+    inventory = take_inventory(read_host(sys), config, pci_ids)
+    assert not inventory.listed
+    assert all(device.reason is None for device in inventory.devices if device.id in inventory.to_bind)
+    return {device_id: len(functions) for device_id, functions in inventory.to_bind.items()}
+
+
+def test_a_card_on_its_hosts_driver_or_on_none_is_published_to_be_bound(
+    copied_machine: Machine, pci_ids: PCIIDs
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    assert to_bind(sys, pci_ids) == {}
+    bind(sys, "0000:01:00.0", "nouveau")
+    bind(sys, "0000:e1:00.0", None)
+    assert to_bind(sys, pci_ids) == {"0000:01:00.0": 2, "0000:e1:00.0": 2}
+    # For DRA alone, and where the config says so.
+    plugin = Rule(address="0000:01:00.0", resource="a.b/mine", serve=Serve.DEVICE_PLUGIN)
+    config = Config(offer=(plugin,), serve=Serve.DRA, bind=Bind.WHEN_CLAIMED)
+    inventory = take_inventory(read_host(sys), config, pci_ids)
+    assert reason(inventory) == "is bound to nouveau; bind the whole card to vfio-pci"
+    assert [device.id for device in inventory.published] == ["0000:e1:00.0"]
+    assert take_inventory(read_host(sys), Config(serve=Serve.DRA), pci_ids).published == ()
+
+
+def test_the_processors_own_gpu_is_published_for_who_asks_for_it_alone(
+    copied_machine: Machine, pci_ids: PCIIDs
+) -> None:
+    sys = copied_machine("rtx-2060")
+    for function in range(4):
+        bind(sys, f"0000:01:00.{function}", None)
+    assert to_bind(sys, pci_ids) == {"0000:01:00.0": 4}
+    assert to_bind(sys, pci_ids, Rule(address="0000:00:02.0", resource="a.b/igpu")).keys() == {
+        "0000:00:02.0",
+        "0000:01:00.0",
+    }
+
+
+def test_what_its_driver_gives_out_in_parts_stays_with_it(tmp_path: Path, pci_ids: PCIIDs) -> None:
+    physical = Function(
+        address="0000:01:00.0", id="10de:2235", pci_class=0x030200, path="pci0000:00", driver="nvidia", group=1
+    )
+    virtual = replace(physical, address="0000:01:00.4", physfn="0000:01:00.0", group=2)
+    parent = replace(physical, address="0000:02:00.0", group=3)
+    compose(tmp_path / "sys", [physical, virtual, parent])
+    mediated_device(tmp_path / "sys", "0000:02:00.0", str(UUID(int=1)), "GRID T4-1Q", group=4)
+    assert to_bind(tmp_path / "sys", pci_ids) == {}
+
+
+def test_without_an_iommu_nothing_is_to_be_bound(copied_machine: Machine, pci_ids: PCIIDs) -> None:
+    sys = copied_machine("rtx-2060-without-iommu")
+    assert to_bind(sys, pci_ids, noiommu=True) == {}
+
+
+def test_cards_of_one_group_are_bound_together(copied_machine: Machine, pci_ids: PCIIDs) -> None:
+    sys = copied_machine("two-gpus-one-group")
+    for address in read_host(sys).functions:
+        if str(address).startswith(("0000:01", "0000:02")):
+            bind(sys, str(address), None)
+    assert to_bind(sys, pci_ids) == {}
+    both = Rule(vendor="10de", pci_class="03", resource="a.b/both")
+    assert to_bind(sys, pci_ids, both, groups=Groups.TOGETHER) == {"0000:01:00.0": 6}

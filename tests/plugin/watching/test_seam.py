@@ -48,6 +48,7 @@ def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path,
         config=None,
         take=lambda host, config, before: take_inventory(host, config, pci_ids, before),
         read_config=read_config,
+        refusals=lambda sys, devices: {},
         rescan=0.1,
     )
     lines: list[str] = []
