@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from pci.vendors import PREFIXES
-from plugin.cards.config import SELECTORS, Config, Groups, Rule
+from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule
 from plugin.commands.options import config_of
 from program.commands import AsJSON
 from program.output import print_text
@@ -38,6 +38,10 @@ def in_words(config: Config) -> list[str]:
     lines.append(
         f"an IOMMU group of several of these: {'one unit' if together else 'withheld'} (groups: {config.groups})"
     )
+    if config.uses_dra:
+        bound = "bound for the claim that gets it"
+        is_bound = config.bind is Bind.WHEN_CLAIMED
+        lines.append(f"by DRA, a card that is not on vfio: {bound if is_bound else 'withheld'} (bind: {config.bind})")
     lines += [f"of the free {resource}: {policy}" for resource, policy in config.prefer.items()]
     lines.append(f"of {'all others' if config.prefer else 'the free devices'}: those nearest to each other")
     for device, count in config.node_devices.items():

@@ -14,7 +14,7 @@ from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
-#: The kubelet waits 45 s for an answer (PluginClientTimeout in pkg/kubelet/cm/dra/plugin), and more is done than this.
+#: The kubelet waits 45 s for an answer (defaultClientCallTimeout in pkg/kubelet/cm/dra/plugin); the rest needs some of it.
 _AT_MOST = 25.0  # seconds
 _FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own is for its sockets
 
@@ -43,19 +43,26 @@ class Binder:
         await self._run("unbind", addresses)
 
     async def _run(self, verb: str, addresses: Iterable[str]) -> str:
+        deadline = asyncio.get_running_loop().time() + self._at_most
+        # One that an earlier question did not wait for.
+        for earlier in tuple(self._running):
+            await self._wait(earlier, deadline)
         addresses = sorted(addresses)
-        task = asyncio.create_task(self._output(verb, addresses))
+        task = asyncio.create_task(self._output(verb, addresses), name=_command(verb, addresses))
         # It goes on when whoever waits does not wait any more.
         self._running.add(task)
         task.add_done_callback(self._ended)
-        await asyncio.wait({task}, timeout=self._at_most)
+        await self._wait(task, deadline)
+        return task.result()
+
+    async def _wait(self, task: asyncio.Task[str], deadline: float) -> None:
+        await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
         if not task.done():
             raise StillAtWork(
-                _command(verb, addresses),
+                task.get_name(),
                 f"has not ended within {self._at_most:g} s: a driver does not let go, or does not start",
                 "it goes on, and is asked again; the kernel's log (dmesg) may say what it waits for",
             )
-        return task.result()
 
     async def _output(self, verb: str, addresses: list[str]) -> str:
         process = await asyncio.create_subprocess_exec(

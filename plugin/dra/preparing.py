@@ -51,7 +51,7 @@ class Claims:
         self._checkpoint = places.checkpoint
         self._files = places.files
         self._binder = places.binder
-        self._kept: dict[str, Hindrance] = {}  # by device: why it could not be given back to its driver
+        self._kept: Mapping[str, Hindrance] = {}  # by device: why it could not be given back to its driver
         self._lock = asyncio.Lock()
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
@@ -98,6 +98,28 @@ class Claims:
             return ()
         # What was begun and not completed goes on: a driver may take longer than the kubelet waits.
         bound = {} if known is None else {device.id: device.bound for device in known.devices}
+        try:
+            devices = await self._take(claim, claims, bound)
+        except StillAtWork:
+            raise
+        except ProgramError:
+            for unforgotten in await self._forget_or_tell(uid):
+                _log.warning("%s", unforgotten)
+            raise
+        _log.info(
+            "prepared %s for claim %s",
+            ", ".join(device.id for device in devices),
+            claim.reference,
+            extra={"claim": str(claim.reference), "devices": [device.id for device in devices]},
+        )
+        return devices
+
+    async def _take(
+        self, claim: Claim, others: Mapping[str, Prepared], bound: Mapping[str, tuple[str, ...]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Check, write down, bind and put into files what the claim was given. `bound` has the functions that are bound
+        for it already, by the device's ID. ProgramError if that fails on the way."""
+        uid = claim.reference.uid
         await self._watch.look_again(uses=True)
         snapshot = self._watch.view.snapshot
         by_name = {device_name(device): device for device in snapshot.inventory.published}
@@ -113,27 +135,13 @@ class Claims:
             for result in claim.results
             for device in [by_name[result.device]]
         )
-        _refuse_overlap(claim.reference, devices, claims)
+        _refuse_overlap(claim.reference, devices, others)
         pick(snapshot, [device.id for device in devices])
-        self._checkpoint.write({**claims, uid: Prepared(claim.reference, devices, completed=False)})
-        try:
-            devices = await self._bind(devices, bound)
-            snapshot = self._watch.view.snapshot
-            self._write_files(claim, snapshot, pick(snapshot, [device.id for device in devices]))
-            self._checkpoint.write({**claims, uid: Prepared(claim.reference, devices, completed=True)})
-        except StillAtWork:
-            raise
-        except ProgramError:
-            self._files.remove(uid)
-            for unforgotten in await self._forget_or_tell(uid):
-                _log.warning("%s", unforgotten)
-            raise
-        _log.info(
-            "prepared %s for claim %s",
-            ", ".join(device.id for device in devices),
-            claim.reference,
-            extra={"claim": str(claim.reference), "devices": [device.id for device in devices]},
-        )
+        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=False)})
+        devices = await self._bind(devices, bound)
+        snapshot = self._watch.view.snapshot
+        self._write_files(claim, snapshot, pick(snapshot, [device.id for device in devices]))
+        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=True)})
         return devices
 
     def _want_again(self, known: Prepared) -> None:
@@ -162,7 +170,7 @@ class Claims:
         claims = dict(self._checkpoint.read())
         errors: list[ProgramError] = []
         for device in claims[uid].devices:
-            self._kept.pop(device.id, None)
+            kept = {each: why for each, why in self._kept.items() if each != device.id}
             if not device.bound:
                 continue
             try:
@@ -170,8 +178,9 @@ class Claims:
             except ProgramError as error:
                 errors.append(error)
                 wrong = f"was not given back to its driver: {error.problem.wrong}"
-                self._kept[device.id] = Hindrance(wrong, error.problem.fix)
+                self._kept = {**kept, device.id: Hindrance(wrong, error.problem.fix)}
                 continue
+            self._kept = kept
             devices = tuple(replace(each, bound=()) if each is device else each for each in claims[uid].devices)
             claims[uid] = replace(claims[uid], devices=devices)
             self._checkpoint.write(claims)
@@ -254,10 +263,10 @@ class Claims:
             yield
 
     def _tell(self, claims: Mapping[str, Prepared]) -> None:
-        self._watch.hear_claims(
-            {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices},
-            dict(self._kept),
-        )
+        claimed = {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
+        # Another plugin of the node may have given it back.
+        self._kept = {device: why for device, why in self._kept.items() if device in claimed}
+        self._watch.hear_claims(claimed, self._kept)
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

@@ -36,7 +36,8 @@ async def _fallen(watch: Watch, pods: Pods, counters: Counters) -> frozenset[PCI
     free = (
         device
         for device in snapshot.inventory.offered
-        if device.id not in snapshot.holders and device.id not in snapshot.claimed
+        # What its host's driver has may sleep, and a read would wake it.
+        if device.id not in snapshot.holders and device.id not in snapshot.claimed and not device.to_bind
     )
     addresses = [function.address for device in free for function in device.functions]
     try:

@@ -6,6 +6,7 @@ import pytest
 
 from tests.compose import SYSFS
 from tests.conftest import Command, Machine
+from tests.kernel import bind, load
 from tests.processes import FIXTURES
 
 PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
@@ -179,6 +180,38 @@ def test_config_check_says_what_a_config_leaves_out(gpu_plugin: Command, tmp_pat
         "node devices, like /dev/kvm: none",
         "groups of vfio's no-IOMMU mode: withheld",
     ]
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("serve: dra", "by DRA, a card that is not on vfio: withheld (bind: beforehand)"),
+        (
+            "{serve: dra, bind: when-claimed}",
+            "by DRA, a card that is not on vfio: bound for the claim that gets it (bind: when-claimed)",
+        ),
+    ],
+)
+def test_config_check_says_what_is_bound_when(gpu_plugin: Command, tmp_path: Path, words: str, line: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"{words}\n")
+    assert line in gpu_plugin("config", "check", path).stdout.splitlines()
+
+
+def test_the_inventory_says_of_a_card_that_is_bound_when_claimed_whether_it_could_be(
+    gpu_plugin: Command, copied_machine: Machine, tmp_path: Path
+) -> None:
+    sys, config = copied_machine("two-rtx-3090"), tmp_path / "config.yaml"
+    config.write_text("{serve: dra, bind: when-claimed}\n")
+    load(sys, "vfio-pci")
+    bind(sys, "0000:01:00.0", "nouveau")
+    arguments = ("inventory", "--sysfs", sys, "--config", config, *PCI_IDS, "--json")
+    first, _ = json.loads(gpu_plugin(*arguments).stdout)["devices"]
+    assert (first["listed"], first["healthy"]) == (True, False)
+    assert first["reason"].startswith("cannot be bound to vfio: who uses it cannot be seen: ")
+    (sys.parent / "proc").mkdir()
+    first, _ = json.loads(gpu_plugin(*arguments).stdout)["devices"]
+    assert (first["listed"], first["healthy"]) == (True, True)
 
 
 def test_a_path_too_long_for_sockets_is_refused(gpu_plugin: Command, machine: Machine, tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pci.address import PCIAddress
+from pci.sysfs.functions import read_host
 from tests.conftest import Machine
+from tests.kernel import answering, bind, make_nodes
 from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
 
 if TYPE_CHECKING:
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
 
 _SEEDS = (19, 2026)
 _ROUNDS, _THOROUGH_ROUNDS = 40, 2500  # of each seed
+_BINDING_ROUNDS, _THOROUGH_BINDING_ROUNDS = 30, 500  # each binds with a process of its own
 _BACK_WITHIN = 10.0  # seconds for the slices to be as the node is
 
 #: What happens, and how often.
@@ -39,12 +43,15 @@ _HAPPENS = {
 class World:
     """The cluster, and what ought to be there: claims, those that are prepared, cards that are broken."""
 
+    flags: tuple[str | Path, ...] = ("--rescan", "60")
+    config = "serve: dra\n"
+
     def __init__(self, cluster: Cluster, plugins: contextlib.ExitStack, seed: int) -> None:
         self.cluster = cluster
         self.random = random.Random(seed)
         self.claims: dict[str, dict[str, Any]] = {}
         self.prepared: set[str] = set()
-        self.broken: dict[str, Path] = {}
+        self.broken: dict[str, Path] = {}  # by device: what is missing, or in the way
         self.api_is_there = True
         self.slowest = 0.0  # seconds until the slices were as the node was
         self.number = 0
@@ -55,7 +62,7 @@ class World:
         self.groups = {name: str(each["attributes"]["iommuGroup"]["int"]) for name, each in cluster.published().items()}
 
     def start(self) -> None:
-        self._plugins.append(self._stack.enter_context(self.cluster.driver("serve: dra\n", "--rescan", "60")))
+        self._plugins.append(self._stack.enter_context(self.cluster.driver(self.config, *self.flags)))
 
     def devices(self, name: str) -> list[str]:
         return [each["device"] for each in self.claims[name]["status"]["allocation"]["devices"]["results"]]
@@ -190,19 +197,81 @@ class World:
         self.slowest = max(self.slowest, time.monotonic() - began)
 
 
+class BindingWorld(World):
+    """The same where cards are with their host's driver until a claim has them; one may become the node's screen."""
+
+    config = "serve: dra\nbind: when-claimed\n"
+
+    def start(self) -> None:
+        self.flags = ("--rescan", "0.5", "--state", self.cluster.directory / "former")
+        super().start()
+
+    def card_breaks_or_mends(self) -> None:
+        if self.broken and self.random.random() < 0.6:
+            self.broken.pop(self.random.choice(sorted(self.broken))).unlink()
+            return
+        name = self.random.choice(sorted(self.groups.keys() - self.bound()))
+        if name not in self.broken:
+            self.broken[name] = self.cluster.sys / "bus/pci/devices" / _address(name) / "boot_vga"
+            self.broken[name].write_text("1\n")
+
+    def bound(self) -> set[str]:
+        return {device for name in self.prepared for device in self.devices(name)}
+
+    def check(self) -> None:
+        super().check()
+        functions = read_host(self.cluster.sys).functions
+        on_vfio = {name for name in self.groups if functions[PCIAddress.parse(_address(name))].driver == "vfio-pci"}
+        assert on_vfio == self.bound(), "a card is bound for nobody, or not bound"
+
+
+def _address(name: str) -> str:
+    _, domain, bus, slot, function = name.split("-")
+    return f"{domain}:{bus}:{slot}.{function}"
+
+
 @pytest.fixture
 def cluster(copied_machine: Machine, short_dir: Path) -> Iterator[Cluster]:
     with running_cluster(short_dir, copied_machine("hgx-a100-8-gpu")) as cluster:
         yield cluster
 
 
+@pytest.fixture
+def daily_cluster(copied_machine: Machine, short_dir: Path) -> Iterator[Cluster]:
+    """The same with all cards on their host's driver, and a kernel that answers who binds them."""
+    sys = copied_machine("hgx-a100-8-gpu")
+    dev = make_nodes(sys, short_dir / "dev")
+    (sys.parent / "proc").mkdir()
+    cards = [str(address) for address, function in read_host(sys).functions.items() if function.driver == "vfio-pci"]
+    with answering(sys, dev, dict.fromkeys(cards, "nvidia")):
+        for address in cards:
+            bind(sys, address, "nvidia")
+        for group in (dev / "vfio").glob("[0-9]*"):
+            group.unlink()
+        with running_cluster(short_dir, sys) as cluster:
+            yield cluster
+
+
 @pytest.mark.parametrize("seed", _SEEDS)
 def test_whatever_happens_no_card_is_in_two_claims(cluster: Cluster, seed: int, request: pytest.FixtureRequest) -> None:
     is_thorough = request.config.getoption("--thorough")
-    rounds = _THOROUGH_ROUNDS if is_thorough else _ROUNDS
+    slowest = _live(World, cluster, seed, _THOROUGH_ROUNDS if is_thorough else _ROUNDS)
+    # Beside the rest of the suite it may take longer.
+    assert not is_thorough or slowest < _BACK_WITHIN
+
+
+def test_whatever_happens_a_card_is_bound_while_a_claim_has_it_and_no_longer(
+    daily_cluster: Cluster, request: pytest.FixtureRequest
+) -> None:
+    is_thorough = request.config.getoption("--thorough")
+    _live(BindingWorld, daily_cluster, _SEEDS[0], _THOROUGH_BINDING_ROUNDS if is_thorough else _BINDING_ROUNDS)
+
+
+def _live(kind: type[World], cluster: Cluster, seed: int, rounds: int) -> float:
+    """Let so many things happen, and check after each; the seconds that the slices took at most."""
     history = []
     with contextlib.ExitStack() as plugins:
-        world = World(cluster, plugins, seed)
+        world = kind(cluster, plugins, seed)
         for number in range(rounds):
             (what,) = world.random.choices(list(_HAPPENS), list(_HAPPENS.values()))
             history.append(what)
@@ -215,5 +284,4 @@ def test_whatever_happens_no_card_is_in_two_claims(cluster: Cluster, seed: int, 
         if not world.api_is_there:
             world.api_goes_or_comes()
         world.check()
-        # Beside the rest of the suite it may take longer.
-        assert not is_thorough or world.slowest < _BACK_WITHIN
+    return world.slowest
