@@ -14,7 +14,7 @@ from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
-#: The kubelet waits 45 s for an answer (defaultClientCallTimeout in pkg/kubelet/cm/dra/plugin); the rest needs some of it.
+#: The kubelet waits 45 s (defaultClientCallTimeout in pkg/kubelet/cm/dra/plugin), and the rest takes some of it.
 _AT_MOST = 25.0  # seconds
 _FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own is for its sockets
 

@@ -82,10 +82,11 @@ class Claims:
         uid = claim.reference.uid
         known = claims.pop(uid, None)
         wanted = {(result.request, result.device) for result in claim.results}
+        is_same = known is not None and {(device.request, device.name) for device in known.devices} == wanted
+        is_given = is_same and known is not None and known.completed  # its pod may run
         if known is not None:
             self._want_again(known)
-            is_same = {(device.request, device.name) for device in known.devices} == wanted
-            if is_same and known.completed and uid in self._files.claims():
+            if is_given and uid in self._files.claims():
                 # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
                 return known.devices
             self._files.remove(uid)
@@ -99,12 +100,15 @@ class Claims:
         # What was begun and not completed goes on: a driver may take longer than the kubelet waits.
         bound = {} if known is None else {device.id: device.bound for device in known.devices}
         try:
-            devices = await self._take(claim, claims, bound)
+            devices = await self._take(claim, claims, bound, is_given=is_given)
         except StillAtWork:
             raise
         except ProgramError:
-            for unforgotten in await self._forget_or_tell(uid):
-                _log.warning("%s", unforgotten)
+            if is_given:
+                self._files.remove(uid)
+            else:
+                for unforgotten in await self._forget_or_tell(uid):
+                    _log.warning("%s", unforgotten)
             raise
         _log.info(
             "prepared %s for claim %s",
@@ -115,10 +119,16 @@ class Claims:
         return devices
 
     async def _take(
-        self, claim: Claim, others: Mapping[str, Prepared], bound: Mapping[str, tuple[str, ...]]
+        self,
+        claim: Claim,
+        others: Mapping[str, Prepared],
+        bound: Mapping[str, tuple[str, ...]],
+        *,
+        is_given: bool,
     ) -> tuple[PreparedDevice, ...]:
         """Check, write down, bind and put into files what the claim was given. `bound` has the functions that are bound
-        for it already, by the device's ID. ProgramError if that fails on the way."""
+        for it already, by the device's ID; `is_given` is whether a pod may have it. ProgramError if that fails on the
+        way."""
         uid = claim.reference.uid
         await self._watch.look_again(uses=True)
         snapshot = self._watch.view.snapshot
@@ -137,7 +147,7 @@ class Claims:
         )
         _refuse_overlap(claim.reference, devices, others)
         pick(snapshot, [device.id for device in devices])
-        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=False)})
+        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=is_given)})
         devices = await self._bind(devices, bound)
         snapshot = self._watch.view.snapshot
         self._write_files(claim, snapshot, pick(snapshot, [device.id for device in devices]))
