@@ -55,6 +55,7 @@ BREACHES = {
     "cards-storeys": ("plugin/cards/naming.py", "import plugin.cards.inventory"),
     "serving-storeys": ("plugin/serving/offer.py", "import plugin.serving.server"),
     "watching-storeys": ("plugin/watching/events.py", "import plugin.watching.keeping"),
+    "fabric-storeys": ("plugin/fabric/partitions.py", "import plugin.fabric.asking"),
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
     "render": ("launcher/guest_pci/addresses.py", "import launcher.running.guest"),

@@ -13,6 +13,7 @@
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
     noiommu: true                      # groups of vfio's no-IOMMU mode, too
+    fabric: {manager: 127.0.0.1:6666}  # NVLink in guests, by NVIDIA's Fabric Manager: docs/fabric.md
 
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
@@ -119,6 +120,44 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """NVIDIA's Fabric Manager, which gives the GPUs of a guest their NVLinks on machines with NVSwitches.
+
+    `manager` is where it listens: address:port, the path of a unix socket, or vsock:cid:port. `library` is its client
+    library, by name or path. `modules` are GPUs' module IDs by PCI address; `modules_file` is a file of such in JSON,
+    as the GPU operator writes it. `resume` is whether the manager resumes after a restart (FABRIC_MODE_RESTART=1).
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    manager: str = "127.0.0.1:6666"
+    library: str = "libnvfm.so.1"
+    modules: Mapping[str, int] = field(default_factory=dict)
+    modules_file: str | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not _is_manager(self.manager):
+            raise Nonsense(
+                f"found manager {self.manager!r}",
+                "expected address:port, the path of a unix socket, or vsock:cid:port, of at most 255 bytes",
+            )
+        if not self.library or "\0" in self.library:
+            raise Nonsense(f"found library {self.library!r}", "expected a name or a path, like libnvfm.so.1")
+        by_module: dict[int, str] = {}
+        for address, module in self.modules.items():
+            PCIAddress.parse(address)
+            if not 0 <= module < 64:
+                raise Nonsense(
+                    f"modules: {address}: found {module}", "expected the GPU's module ID, as of nvidia-smi -q"
+                )
+            if module in by_module:
+                wrong = f"modules: {by_module[module]} and {address} are both module {module}"
+                raise Nonsense(wrong, "expected a module ID of its own for each GPU")
+            by_module[module] = address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What the admin asks for. An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
 
@@ -129,6 +168,7 @@ class Config:
     prefer: Mapping[str, Policy] = field(default_factory=dict)
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
     noiommu: bool = False
+    fabric: Fabric | None = None
 
     def __post_init__(self) -> None:
         for resource in self.prefer:
@@ -149,6 +189,21 @@ def _is_hex(text: str, *lengths: int) -> bool:
 def _is_pci_id(text: str) -> bool:
     vendor, _, device = text.partition(":")
     return _is_hex(vendor, 4) and _is_hex(device, 4)
+
+
+def _is_manager(text: str) -> bool:
+    if not text.isprintable() or len(text.encode()) > 255:
+        return False
+    if text.startswith("/"):
+        return True
+    cid, _, port = text.removeprefix("vsock:").rpartition(":")
+    if text.startswith("vsock:") and not _is_number(cid, 2**32):
+        return False
+    return bool(cid) and _is_number(port, 65536)
+
+
+def _is_number(text: str, below: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < below
 
 
 def _is_address(text: str) -> bool:
