@@ -124,8 +124,9 @@ class Fabric:
     """NVIDIA's Fabric Manager, which gives the GPUs of a guest their NVLinks on machines with NVSwitches.
 
     `manager` is where it listens: address:port, the path of a unix socket, or vsock:cid:port. `library` is its client
-    library, by name or path. `modules` are GPUs' module IDs by PCI address; `modules_file` is a file of such in JSON,
-    as the GPU operator writes it. `resume` is whether the manager resumes after a restart (FABRIC_MODE_RESTART=1).
+    library, by name or path. `modules` are GPUs' module IDs by PCI address; `modules_file` is a file of such: JSON, as
+    the GPU operator writes it, or what nvidia-smi -q has printed. `resume` is whether the manager resumes after a
+    restart (FABRIC_MODE_RESTART=1).
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -146,7 +147,8 @@ class Fabric:
             raise Nonsense(f"found library {self.library!r}", "expected a name or a path, like libnvfm.so.1")
         by_module: dict[int, str] = {}
         for address, module in self.modules.items():
-            PCIAddress.parse(address)
+            if not _is_address(address):
+                raise Nonsense(f"modules: found {address!r}", "expected a PCI address, like '0000:41:00.0'")
             if not 0 <= module < 64:
                 raise Nonsense(
                     f"modules: {address}: found {module}", "expected the GPU's module ID, as of nvidia-smi -q"

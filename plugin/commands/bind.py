@@ -14,6 +14,7 @@ from plugin.binding.former import locked
 from plugin.binding.plan import Binding, Plan, Survey, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
 from plugin.commands.options import asked, config_of, host_of
+from plugin.fabric.modules import ask_nvidia_smi, keep
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import Problem, one_line
@@ -27,9 +28,13 @@ ConfigFile = Annotated[Path | None, typer.Option(help="What --all means beyond N
 Sysfs = Annotated[
     Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules.")
 ]
-State = Annotated[Path, typer.Option(help="Where the former drivers are kept.")]
+State = Annotated[Path, typer.Option(help="Where the former drivers and module IDs are kept.")]
+NvidiaSMI = Annotated[
+    str, typer.Option(metavar="PROGRAM", help="What tells the module IDs of cards that the nvidia driver has.")
+]
 
 _STATE = Path("/var/lib/gpu-plugin")
+_IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes every card first
 
 
 def bind(
@@ -39,13 +44,14 @@ def bind(
     config: ConfigFile = None,
     sysfs: Sysfs = Path("/sys"),
     state: State = _STATE,
+    nvidia_smi: NvidiaSMI = "nvidia-smi",
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
     def plan(survey: Survey, cards: tuple[Card, ...]) -> Plan:
         return plan_bind(survey, cards, skip=every)
 
-    _rebind(addresses or [], every, dry_run, config, sysfs, state, plan)
+    _rebind(addresses or [], every, dry_run, config, sysfs, state, plan, nvidia_smi)
 
 
 def unbind(
@@ -68,6 +74,7 @@ def _rebind(
     sysfs: Path,
     state: Path,
     plan: Callable[[Survey, tuple[Card, ...]], Plan],
+    nvidia_smi: str | None = None,
 ) -> None:
     if every == bool(addresses):
         wrong = "are both there" if every else "are both missing"
@@ -103,11 +110,22 @@ def _rebind(
         decided, unseen = planned()
         if decided.moves and unseen is not None:
             raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        if rules.fabric is not None and nvidia_smi is not None:
+            _keep_module_ids(decided, state, nvidia_smi)
         carry_out(roots, decided, sysfs_writer(sysfs))
     for move in decided.moves:
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
     if not decided.moves:
         print_text("nothing to do\n")
+
+
+def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: str) -> None:
+    """Read the cards' module IDs while their driver still tells them."""
+    if any(move.now.driver == "nvidia" for move in decided.moves):
+        try:
+            keep(state, ask_nvidia_smi(nvidia_smi, _IDS_WITHIN))
+        except Refusal as error:
+            _warn(f"module IDs are not known, and those cards go only to guests of one GPU: {error}")
 
 
 def _name(target: Binding | None) -> str:
