@@ -18,7 +18,7 @@ class Snapshot:
 
     `nodes` is None if only sysfs was looked at. `holders` has the assignment by which a pod has a device, by the
     device's ID; `sees_pods` is whether the kubelet says who has what at all. `fallen` are the functions that fell off
-    the bus.
+    the bus, `unlinked` the devices whose NVLinks do not work, by ID, and why.
     """
 
     inventory: Inventory
@@ -26,11 +26,15 @@ class Snapshot:
     holders: Mapping[str, Assignment] = field(default_factory=dict)
     sees_pods: bool = False
     fallen: frozenset[PCIAddress] = frozenset()
+    unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
 
     @cached_property
     def troubles(self) -> Mapping[str, Hindrance]:
         """Why a listed device is unhealthy, by its ID; a healthy one is absent."""
-        return troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen)
+        its = troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen)
+        listed = {device.id for devices in self.inventory.listed.values() for device in devices}
+        unlinked = {device_id: reason for device_id, reason in self.unlinked.items() if device_id in listed}
+        return {**unlinked, **its}
 
     def reason(self, device: Device) -> Hindrance | None:
         """Return why the device cannot be handed out now; None if it can."""

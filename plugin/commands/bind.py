@@ -13,7 +13,7 @@ from pci.cards import Card
 from plugin.binding.former import locked
 from plugin.binding.plan import Binding, Plan, Survey, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
-from plugin.commands.options import asked, config_of, host_of
+from plugin.commands.options import STATE, asked, config_of, host_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from program.errors import Refusal, UserError
 from program.output import print_text
@@ -33,7 +33,6 @@ NvidiaSMI = Annotated[
     str, typer.Option(metavar="PROGRAM", help="What tells the module IDs of cards that the nvidia driver has.")
 ]
 
-_STATE = Path("/var/lib/gpu-plugin")
 _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes every card first
 
 
@@ -43,7 +42,7 @@ def bind(
     dry_run: DryRun = False,
     config: ConfigFile = None,
     sysfs: Sysfs = Path("/sys"),
-    state: State = _STATE,
+    state: State = STATE,
     nvidia_smi: NvidiaSMI = "nvidia-smi",
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
@@ -60,7 +59,7 @@ def unbind(
     dry_run: DryRun = False,
     config: ConfigFile = None,
     sysfs: Sysfs = Path("/sys"),
-    state: State = _STATE,
+    state: State = STATE,
 ) -> None:
     """Give cards back to the drivers that they had before."""
     _rebind(addresses or [], every, dry_run, config, sysfs, state, plan_unbind)

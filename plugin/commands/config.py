@@ -44,7 +44,9 @@ def in_words(config: Config) -> list[str]:
     if config.fabric is not None:
         after = "takes its list back" if config.fabric.resume else "begins with no partition"
         lines.append(
-            one_line(f"NVLink in guests: by the Fabric Manager at {config.fabric.manager}, which {after} after a restart")
+            one_line(
+                f"NVLink in guests: by the Fabric Manager at {config.fabric.manager}, which {after} after a restart"
+            )
         )
     return lines
 

@@ -17,6 +17,8 @@ from program.errors import Refusal
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
 #: Where the kubelet says which pod has what, whatever its --root-dir.
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
+#: What has to outlive the plugin: former drivers, module IDs, who has which partition.
+STATE = Path("/var/lib/gpu-plugin")
 
 Sysfs = Annotated[Path, typer.Option(help="The directory that stands for /sys.")]
 Dev = Annotated[Path, typer.Option(help="The directory that stands for /dev.")]

@@ -14,6 +14,7 @@ from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.commands.options import (
     KUBELET_DIR,
     POD_RESOURCES,
+    STATE,
     ConfigFile,
     Dev,
     PCIIDsFile,
@@ -57,6 +58,13 @@ def serve(
     pod_resources: Annotated[
         Path, typer.Option(help="The kubelet's pod resources socket, which tells what other plugins gave out.")
     ] = POD_RESOURCES,
+    state: Annotated[Path, typer.Option(help="Where it is kept who has which partition of GPUs.")] = STATE,
+    own_pod: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME", help="This plugin's pod: a kubelet that does not list it lists too few."
+        ),
+    ] = None,
     rescan: Annotated[
         float, typer.Option(callback=_seconds, help="Look at everything every so many seconds, for what no event told.")
     ] = 60.0,
@@ -92,6 +100,12 @@ def serve(
         rescan=rescan,
     )
     world = World(
-        sources=sources, kubelet_dir=kubelet_dir, plugins_registry=plugins_registry, metrics=metrics, health=health
+        sources=sources,
+        kubelet_dir=kubelet_dir,
+        plugins_registry=plugins_registry,
+        state=state,
+        own_pod=own_pod,
+        metrics=metrics,
+        health=health,
     )
     asyncio.run(run(world))

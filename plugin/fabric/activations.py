@@ -129,9 +129,9 @@ def write_book(state: Path, book: Book) -> None:
 
 
 @asynccontextmanager
-async def locked(state: Path, within: float) -> AsyncIterator[None]:
+async def locked(state: Path, within: float) -> AsyncIterator[int]:
     """Keep every other plugin of this node out, also one that is replaced by this one in a rolling update; Refusal if
-    another keeps it for so many seconds."""
+    another keeps it for so many seconds. It is the open file's, whose number is given."""
     try:
         state.mkdir(parents=True, exist_ok=True)
         lock = (state / _LOCK).open("ab")
@@ -148,7 +148,7 @@ async def locked(state: Path, within: float) -> AsyncIterator[None]:
                     wrong = f"another gpu-plugin has kept it for {within:g} s"
                     raise Refusal(state / _LOCK, wrong, "try again; see what the other one waits for") from None
             await asyncio.sleep(_TRIES_APART)
-        yield
+        yield lock.fileno()
 
 
 def _number(value: object) -> int:

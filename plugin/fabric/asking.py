@@ -16,7 +16,7 @@ from program.errors import Refusal
 
 _ENDS_WITHIN = 1.0  # seconds from SIGKILL
 
-_PROGRAM = (sys.executable, "-I", "-m", "plugin.fabric.library")
+_PROGRAM = (sys.executable, "-P", "-m", "plugin.fabric.library")
 
 
 class NoLibrary(Refusal):
@@ -60,10 +60,12 @@ class Manager:
     """The manager that a config names. Refusal from all: NoLibrary, Unanswered or ManagerError.
 
     A question and a change are given up after so many seconds. To activate a partition is to train the links of all its
-    GPUs.
+    GPUs. `lock` is an open file that the process which asks has as well: it stays locked while that may still ask, also
+    if this one was killed.
     """
 
     settings: Fabric
+    lock: int | None = None
     table_within: float = 10.0
     change_within: float = 45.0
 
@@ -102,6 +104,7 @@ class Manager:
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,
+                pass_fds=() if self.lock is None else (self.lock,),
             )
         except OSError as error:
             wrong = f"cannot be asked: no process can be started: {error.strerror}"

@@ -9,6 +9,7 @@ process ends with the answer, and whoever asked ends it where none comes (plugin
 
 import ctypes
 import json
+import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
@@ -176,6 +177,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     return {"value": value}
 
 
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
 if __name__ == "__main__":
+    # Whoever asked and was killed has nobody to tell what was done.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     # The library may write what it likes to standard output.
     sys.stdout.write("\n" + json.dumps(answer(json.load(sys.stdin))) + "\n")

@@ -6,13 +6,14 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from plugin.fabric.owning import Partitions, reconciling
 from plugin.serving.kubelet import serve
 from plugin.serving.monitoring import Port, monitoring
 from plugin.watching.counters import Counters
 from plugin.watching.events import Directories
 from plugin.watching.keeping import keeping
 from plugin.watching.listening import listening
-from plugin.watching.podresources import WORTH_WAITING, Pods
+from plugin.watching.podresources import WORTH_WAITING, Pods, list_pods
 from plugin.watching.sockets import Kubelet, kubelet_directory
 from plugin.watching.watch import Sources, Watch
 from program.errors import Refusal
@@ -22,12 +23,14 @@ _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """All that the daemon is told: its sources, the kubelet's directories, and the ports of metrics and health, None
-    for none."""
+    """All that the daemon is told: its sources, the kubelet's directories, where it keeps what has to outlive it, its
+    own pod (`namespace/name`) if it is told, and the ports of metrics and health, None for none."""
 
     sources: Sources
     kubelet_dir: Path
     plugins_registry: Path | None
+    state: Path
+    own_pod: str | None
     metrics: Port | None
     health: Port | None
 
@@ -52,16 +55,29 @@ async def run(world: World) -> None:
         with contextlib.closing(Directories([directory, kubelet.sockets], moved)):
             watch = await _begun(world.sources, ending)
             if watch is not None:
-                pods = Pods(watch)
-                async with monitoring(watch, counters, metrics=world.metrics, health=world.health):
+                pods, partitions = Pods(watch), _partitions(world, watch)
+                async with monitoring(watch, counters, partitions, metrics=world.metrics, health=world.health):
                     await pods.ask(WORTH_WAITING)
-                    async with keeping(watch, pods, bells, counters):
-                        await serve(watch, kubelet, counters)
+                    async with keeping(watch, pods, bells, counters), reconciling(partitions):
+                        await serve(watch, kubelet, counters, partitions)
     # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)
     if world.sources.reader.is_lost:
         raise Refusal("the process that reads sysfs", "was killed", "see whether the container is short of memory")
+
+
+def _partitions(world: World, watch: Watch) -> Partitions:
+    sources = world.sources
+    return Partitions(
+        state=world.state,
+        settings=lambda: watch.view.config.fabric,
+        inventory=lambda: watch.view.snapshot.inventory,
+        listed=lambda: list_pods(sources.pod_resources, WORTH_WAITING),
+        own_pod=world.own_pod,
+        every=sources.rescan,
+        find_unlinked=watch.find_unlinked,
+    )
 
 
 async def _begun(sources: Sources, ending: asyncio.Event) -> Watch | None:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,6 +12,7 @@ from typing import Self, TypeAlias
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.sysfs.functions import read_host
+from pci.viability import Hindrance
 from plugin.cards.config import Config
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Inventory
@@ -115,6 +116,10 @@ class Watch:
     def find_fallen(self, fallen: frozenset[PCIAddress]) -> None:
         """Take the functions that fell off the bus."""
         self._see(replace(self.view.snapshot, fallen=fallen))
+
+    def find_unlinked(self, unlinked: Mapping[str, Hindrance]) -> None:
+        """Take it that these devices, by ID, have NVLinks that do not work, and why."""
+        self._see(replace(self.view.snapshot, unlinked=unlinked))
 
     async def reconfigure(self, config: Config) -> None:
         """Go by another config from now on. ProgramError if it makes no sense on this node; everything then stays as it

@@ -105,6 +105,7 @@ typedef struct {
     uint32_t codes[CALLS]; /* how many calls answer so */
     uint32_t hangs[CALLS]; /* how many calls never return */
     uint32_t acts[CALLS];  /* whether those carry out what was asked */
+    uint32_t claims;       /* how many partitions and GPUs it says there are, if not 0 */
     uint32_t type;         /* of the address that is listened at */
     char address[256];
 } Manager;
@@ -283,6 +284,10 @@ int fmGetSupportedFabricPartitions(void *handle, PartitionList *list) {
                 gpu->nvlinkLineRateMBps = 26562;
             }
     }
+    if (manager->claims) {
+        list->numPartitions = manager->claims;
+        list->partitionInfo[0].numGpus = manager->claims;
+    }
     return answer(GET, SUCCESS);
 }
 
@@ -414,6 +419,12 @@ void standin_mode(uint32_t mode) {
 void standin_newest(uint32_t version) {
     enter();
     manager->newest = version;
+    leave(0);
+}
+
+void standin_claims(uint32_t number) {
+    enter();
+    manager->claims = number;
     leave(0);
 }
 

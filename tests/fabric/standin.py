@@ -99,6 +99,10 @@ class Manager:
     def knows_parameters(self, version: int) -> None:
         self._do("newest", version)
 
+    def claims(self, number: int) -> None:
+        """It says that it has so many partitions, and so many GPUs in the first."""
+        self._do("claims", number)
+
     def answers(self, call: Call, code: int, times: int = 1) -> None:
         """The next calls are answered with that code, and nothing else is done."""
         self._do("provoke", call, code, times)

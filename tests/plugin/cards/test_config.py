@@ -96,7 +96,10 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "offer: [{resource: bochs, device: '1234:1111'}]",
             "offer.0: 'bochs' is not an extended resource name",
         ),
-        ("fabric: {manager: here}", "fabric: found manager 'here'; expected address:port, the path of a unix socket, or"),
+        (
+            "fabric: {manager: here}",
+            "fabric: found manager 'here'; expected address:port, the path of a unix socket, or",
+        ),
         ("fabric: {manager: 'vsock:x:1'}", "fabric: found manager 'vsock:x:1'; expected address:port"),
         ("fabric: {library: ''}", "fabric: found library ''; expected a name or a path, like libnvfm.so.1"),
         ("fabric: {modules: {'0f:00': 1}}", "fabric: modules: found '0f:00'; expected a PCI address"),
