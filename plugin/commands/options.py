@@ -26,6 +26,12 @@ ConfigFile = Annotated[
     Path | None, typer.Option(help="What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
 ]
 PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
+KeptState = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", help="Where it is kept who has which partition.  [default: /var/lib/gpu-plugin, none with --sysfs]"
+    ),
+]
 AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 P = ParamSpec("P")

@@ -58,7 +58,9 @@ def serve(
     pod_resources: Annotated[
         Path, typer.Option(help="The kubelet's pod resources socket, which tells what other plugins gave out.")
     ] = POD_RESOURCES,
-    state: Annotated[Path, typer.Option(help="Where it is kept who has which partition of GPUs.")] = STATE,
+    state: Annotated[
+        Path | None, typer.Option(help=f"Where it is kept who has which partition of GPUs.  [default: {STATE}]")
+    ] = None,
     own_pod: Annotated[
         str | None,
         typer.Option(
@@ -103,7 +105,7 @@ def serve(
         sources=sources,
         kubelet_dir=kubelet_dir,
         plugins_registry=plugins_registry,
-        state=state,
+        state=state or STATE,
         own_pod=own_pod,
         metrics=metrics,
         health=health,

@@ -125,6 +125,26 @@ class Board:
         addresses = self.addresses(partition.modules)
         return ", ".join(str(addresses.get(module, f"module {module}")) for module in partition.modules)
 
+    def attributes(self, device: Device) -> Mapping[str, int]:
+        """Return what a DRA driver publishes of a device with one known module: `moduleID`, and `partitionN`, the ID of
+        the partition of N GPUs that it is in.
+
+        With matchAttribute partitionN, N devices are that partition. A size of which the GPU is in several partitions,
+        as on boards of sixteen, has no attribute: none of them could stand for all.
+        """
+        modules = self.modules(device)
+        if len(modules) != 1 or self.is_unknown(device):
+            return {}
+        (module,) = modules
+        its: dict[int, list[int]] = {}
+        for partition in self.table.partitions:
+            if module in partition.modules:
+                its.setdefault(len(partition.modules), []).append(partition.id)
+        return {
+            "moduleID": module,
+            **{f"partition{size}": ids[0] for size, ids in sorted(its.items()) if len(ids) == 1},
+        }
+
     def addresses(self, modules: Iterable[int]) -> Mapping[int, PCIAddress]:
         """Return the addresses of these modules, as far as they are known."""
         wanted = set(modules)

@@ -9,7 +9,7 @@ import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pci.viability import Hindrance
@@ -21,6 +21,7 @@ from plugin.fabric.asking import Manager, ManagerError, NoLibrary, Unanswered
 from plugin.fabric.choosing import Board, gpus, ids_of
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.partitions import Partition, Table
+from plugin.fabric.sight import Sight
 from plugin.watching.podresources import CannotAsk, Listed
 from program.errors import ProgramError, Refusal
 
@@ -36,17 +37,6 @@ _GONE_AFTER = 10.0
 #: for which it has allocated.
 _STILL_COMING = 60.0
 _GIVE_BACK_EVERY = 15.0  # seconds between looks, where the manager ends if it has no list within 60
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """What is known of the partitions at one moment. `board` is None where there is nothing to go by; `trouble` says
-    why the manager could not be asked, `others` are partitions that are active for nobody known."""
-
-    board: Board | None = None
-    book: Book = field(default_factory=Book)
-    others: tuple[Partition, ...] = ()
-    trouble: str | None = None
 
 
 class Partitions:

@@ -103,7 +103,10 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
         ("fabric: {manager: 'vsock:x:1'}", "fabric: found manager 'vsock:x:1'; expected address:port"),
         ("fabric: {library: ''}", "fabric: found library ''; expected a name or a path, like libnvfm.so.1"),
         ("fabric: {modules: {'0f:00': 1}}", "fabric: modules: found '0f:00'; expected a PCI address"),
-        ("fabric: {modules: {'0000:0f:00.0': 99}}", "fabric: modules: 0000:0f:00.0: found 99; expected the Module ID"),
+        (
+            "fabric: {modules: {'0000:0f:00.0': 99}}",
+            "fabric: modules: 0000:0f:00.0: found 99; expected the GPU's module ID",
+        ),
         (
             "fabric: {modules: {'0000:0f:00.0': 1, '0000:10:00.0': 1}}",
             "fabric: modules: 0000:0f:00.0 and 0000:10:00.0 are both module 1; expected a module ID of its own",

@@ -35,8 +35,8 @@ BREAKS: dict[str, tuple[str, dict[str, str], str]] = {
     "4: nobody waits for anybody": (
         OWNING,
         {
-            "async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:\n            yield Manager(settings, lock)"
-            "": "yield Manager(settings)"
+            "async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:": "if True:",
+            "yield Manager(settings, lock)": "yield Manager(settings)",
         },
         "requests_at_once_do_not_take_from_each_other",
     ),

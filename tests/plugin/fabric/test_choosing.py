@@ -110,6 +110,26 @@ def test_a_card_of_unknown_id_works_alone_only() -> None:
         board(H100, 1).partition(cards(1, 3))
 
 
+def test_attributes_by_which_a_scheduler_finds_partitions() -> None:
+    of = board(H100)
+    assert of.attributes(*cards(3)) == {
+        "moduleID": 3,
+        "partition1": 9,
+        "partition2": 3,
+        "partition4": 1,
+        "partition8": 0,
+    }
+    for size in (1, 2, 4, 8):
+        for chosen in combinations(range(1, 9), size):
+            alike = {of.attributes(each)[f"partition{size}"] for each in cards(*chosen)}
+            assert (len(alike) == 1) == (chosen in H100[1])
+    # Of eight GPUs, module 3 of sixteen is in three partitions.
+    assert board(A100_16).attributes(*cards(3)) == {
+        "moduleID": 3, "partition1": 21, "partition2": 12, "partition4": 7, "partition16": 0,
+    }  # fmt: skip
+    assert board(H100, 3).attributes(*cards(3)) == {}
+
+
 def test_a_card_that_is_not_on_the_board_needs_no_partition() -> None:
     """All eight modules of the table have an address, and this card is none of them."""
     half = A100_16[0], tuple(each for each in A100_16[1] if set(each) <= {1, 2})
