@@ -13,6 +13,7 @@
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
     noiommu: true                      # groups of vfio's no-IOMMU mode, too
+    whole: [nvidia.com/hgx]            # a container gets all devices of this resource, or none
     fabric: {manager: 127.0.0.1:6666}  # NVLink in guests, by NVIDIA's Fabric Manager: docs/fabric.md
 
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
@@ -170,12 +171,16 @@ class Config:
     prefer: Mapping[str, Policy] = field(default_factory=dict)
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
     noiommu: bool = False
+    whole: tuple[str, ...] = ()
     fabric: Fabric | None = None
 
     def __post_init__(self) -> None:
         for resource in self.prefer:
             if not is_resource_name(resource):
                 raise Nonsense(f"prefer: {resource!r} is not an extended resource name", "expected prefix/name")
+        for resource in self.whole:
+            if not is_resource_name(resource):
+                raise Nonsense(f"whole: {resource!r} is not an extended resource name", "expected prefix/name")
         for device, count in self.node_devices.items():
             if not 0 < count <= 10_000:
                 raise Nonsense(

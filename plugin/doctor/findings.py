@@ -141,9 +141,11 @@ def _fabric(evidence: Evidence) -> Iterator[Finding]:
     if sight is None:
         return
     if sight.board is None:
+        trouble = sight.trouble or Problem("the Fabric Manager", "was not asked", "report it")
         yield _error(
             Check.FABRIC,
-            f"has no partitions of GPUs, so that guests of several have no NVLink: {sight.trouble}".replace("; ", ", "),
+            f"has no partitions of GPUs, so that guests of several have no NVLink: {trouble.subject}: {trouble.wrong}",
+            trouble.fix,
             "see whether the Fabric Manager runs in its shared mode (FABRIC_MODE=1), and what the config says of it",
         )
         return

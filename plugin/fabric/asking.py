@@ -14,7 +14,7 @@ from plugin.fabric.abi import AddressType, Code
 from plugin.fabric.partitions import Partition, Table
 from program.errors import Refusal
 
-_ENDS_WITHIN = 1.0  # seconds from SIGKILL
+_ENDS_WITHIN = 5.0  # seconds from SIGKILL
 
 _PROGRAM = (sys.executable, "-P", "-m", "plugin.fabric.library")
 

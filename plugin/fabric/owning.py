@@ -24,6 +24,7 @@ from plugin.fabric.partitions import Partition, Table
 from plugin.fabric.sight import Sight
 from plugin.watching.podresources import CannotAsk, Listed
 from program.errors import ProgramError, Refusal
+from program.problem import Problem
 
 _log = logging.getLogger(__name__)
 
@@ -117,7 +118,7 @@ class Partitions:
         try:
             await self._reconcile(settings)
         except ProgramError as error:
-            self.sight = replace(self.sight, trouble=str(error))
+            self.sight = replace(self.sight, trouble=error.problem)
             self._tell({str(error)})
 
     async def _to_its_end(self, work: Awaitable[None]) -> None:
@@ -256,7 +257,7 @@ class Partitions:
                 for each in self.sight.others
             }
             if self.sight.trouble is not None:
-                troubles.add(self.sight.trouble)
+                troubles.add(str(self.sight.trouble))
             if any(each.claim is None for each in self.sight.book.activations):
                 try:
                     await self._sweep(manager, await self._listed())
@@ -297,11 +298,12 @@ class Partitions:
         book = read_book(self._state)
         try:
             table = await self._table(settings, manager, book or Book())
-        except (NoLibrary, Unanswered, ManagerError) as error:
-            is_in_another_mode = isinstance(error, ManagerError) and error.code == Code.NOT_SUPPORTED
-            if book is not None and not is_in_another_mode:
+        except (NoLibrary, ManagerError) as error:
+            code = error.code if isinstance(error, ManagerError) else None
+            is_away = code in (None, Code.CONNECTION_NOT_VALID) and book is None
+            if not is_away and code != Code.NOT_SUPPORTED:
                 raise
-            self.sight = Sight(trouble=str(error))
+            self.sight = Sight(trouble=error.problem)
             self._tell({f"cards are served without partitions: {error}"})
             return None
         ids = ids_of(self._inventory(), read_module_ids(settings, self._state))
@@ -345,15 +347,17 @@ class Partitions:
         board = self.sight.board
         partition = None if board is None else board.table.by_id(lost.partition)
         if partition is None or partition.modules != lost.modules:
-            wrong = f"partition {lost.partition} of {lost.owner} is not in the Fabric Manager's table any more"
-            self.sight = replace(self.sight, trouble=wrong)
+            wrong = f"of {lost.owner}, is not in the Fabric Manager's table any more"
+            problem = Problem(f"partition {lost.partition}", wrong, "end its guest, and have its cards allocated anew")
+            self.sight = replace(self.sight, trouble=problem)
         elif not partition.is_active:
             try:
                 await manager.activate(partition)
             except (ManagerError, Unanswered) as error:
                 if isinstance(error, ManagerError) and error.code == Code.NVLINK_ERROR:
                     self._mark_unlinked(error, lost.devices)
-                self.sight = replace(self.sight, trouble=f"{error}: {lost.owner} has lost its NVLinks")
+                wrong = f"of {lost.owner}, has lost its NVLinks: {error.problem.wrong}"
+                self.sight = replace(self.sight, trouble=Problem(error.problem.subject, wrong, error.problem.fix))
                 return
             self._set_active(lost.partition, is_active=True)
             _log.warning("activated partition %d of %s again: the Fabric Manager had lost it", partition.id, lost.owner)

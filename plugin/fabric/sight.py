@@ -8,6 +8,7 @@ from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.activations import Book
 from plugin.fabric.choosing import Board, gpus
 from plugin.fabric.partitions import Partition
+from program.problem import Problem
 
 _WHAT_TO_DO = "let gpu-plugin bind read it, or write it to fabric.modules of the config"
 
@@ -20,7 +21,7 @@ class Sight:
     board: Board | None = None
     book: Book = field(default_factory=Book)
     others: tuple[Partition, ...] = ()
-    trouble: str | None = None
+    trouble: Problem | None = None
 
 
 def state(sight: Sight, partition: Partition) -> str:
@@ -66,7 +67,7 @@ def as_json(sight: Sight, inventory: Inventory) -> dict[str, Any]:
     """Return the same for programs; its keys stay."""
     board = sight.board
     return {
-        "trouble": sight.trouble,
+        "trouble": None if sight.trouble is None else str(sight.trouble),
         "partitions": []
         if board is None
         else [

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from pci.resource import NodeDevice
-from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick, unknown_device
+from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick, require_whole, unknown_device
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node
 from plugin.cards.preference import Candidate, preferred
@@ -82,6 +82,8 @@ class CardOffer:
         allocations = []
         for device_ids in containers:
             devices = pick(snapshot, device_ids, self.resource)
+            if self.resource in self._watch.view.config.whole:
+                require_whole(snapshot, self.resource, devices)
             handouts = [self._handout(device) for device in devices]
             allocation = allocate(snapshot, self.resource, devices, [handout.nodes for handout in handouts])
             if not await self._hold([handout.grounds for handout in handouts]):

@@ -51,7 +51,7 @@ def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
 
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
-    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu", "fabric"}
+    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu", "whole", "fabric"}
     assert found["additionalProperties"] is False
     assert found["$defs"]["Rule"]["additionalProperties"] is False
     assert {"vendor", "device", "subsystem", "pci_class", "address", "driver"} <= set(
@@ -112,6 +112,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "fabric: modules: 0000:0f:00.0 and 0000:10:00.0 are both module 1; expected a module ID of its own",
         ),
         ("fabric: {mode: 1}", "fabric.mode: Unexpected keyword argument"),
+        ("whole: [hgx]", "the file: whole: 'hgx' is not an extended resource name; expected prefix/name"),
         ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),
         (
             "offer: [{resource: a/b, address: {domain: 0}}]",

@@ -424,6 +424,12 @@ def test_a_node_that_never_had_partitions_serves_as_without(
     assert not (node.state / "partitions.json").exists()
 
 
+def test_a_manager_that_is_there_and_still_starts_is_waited_for(node: Node) -> None:
+    node.manager.restart(initialises=10)
+    with pytest.raises(Refusal, match="cannot list its partitions: NOT_CONFIGURED"):
+        run(node.allocate(node.partitions(), "default/vm", 1, 3))
+
+
 @pytest.mark.parametrize("why", ["no library", "no manager"])
 def test_a_node_that_had_partitions_does_not_do_without(why: str, node: Node) -> None:
     run(node.partitions().reconcile())

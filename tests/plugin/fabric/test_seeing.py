@@ -90,4 +90,5 @@ def test_the_doctor_misses_the_manager(gpu_plugin: Command, manager: Manager, fl
     assert found["wrong"].startswith("has no partitions of GPUs, so that guests of several have no NVLink: ")
     assert "NOT_SUPPORTED (-3)" in found["wrong"]
     assert "FABRIC_MODE=1" in found["fix"]
+    assert "what the config says" in found["steps"][0]
     assert result.returncode == 4

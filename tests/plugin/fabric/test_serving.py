@@ -12,7 +12,9 @@ import grpc
 import pytest
 
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
+from tests.conftest import Machine
 from tests.fabric.standin import SOCKET, Call, Manager
+from tests.kernel import bind
 from tests.kubelet import Kubelet
 from tests.plugin.daemon import fetch, free_port, serve, wait_until
 from tests.plugin.fabric.boards import ADDRESSES, NODE
@@ -145,6 +147,23 @@ def test_cards_whose_links_do_not_train_are_unhealthy(kubelet: Kubelet, manager:
             kubelet.allocate_devices(RESOURCE, cards(1, 3))
         kubelet.wait_until(lambda: set(ALL) - set(kubelet.healthy(RESOURCE)) == set(cards(1, 3)))
         program.wait_for_line("has no NVLink: the Fabric Manager could not train its links")
+
+
+def test_a_board_with_its_switches_goes_to_one_guest_or_to_none(
+    kubelet: Kubelet, copied_machine: Machine, tmp_path: Path
+) -> None:
+    sys, config = copied_machine(NODE.name), tmp_path / "config.yaml"
+    rules = [{"device": device, "resource": "nvidia.com/hgx"} for device in ("10de:20b0", "10de:1af1")]
+    config.write_text(json.dumps({"offer": rules, "whole": ["nvidia.com/hgx"]}))
+    for number in range(0xC4, 0xCA):
+        bind(sys, f"0000:{number:02x}:00.0", "vfio-pci")
+    with serve(sys, kubelet.directory, "--config", config):
+        kubelet.wait_until(lambda: len(kubelet.healthy("nvidia.com/hgx")) == 14)
+        board = list(kubelet.healthy("nvidia.com/hgx"))
+        with pytest.raises(grpc.RpcError, match="are 8 of 14, and a container gets all of"):
+            kubelet.allocate_devices("nvidia.com/hgx", board[:8])
+        answer = kubelet.allocate_devices("nvidia.com/hgx", board)
+        assert answer.envs["PCI_RESOURCE_NVIDIA_COM_HGX"] == ",".join(board)
 
 
 @pytest.mark.parametrize("why", ["no library", "no manager", "another mode"])
