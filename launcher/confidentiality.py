@@ -3,7 +3,7 @@
 Who depends on one asks here for the property, and not which technology it is.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,14 +36,7 @@ SEV = Confidentiality(
     needs_dev_sev=True,
 )
 #: With the CPU's registers encrypted too.
-SEV_ES = Confidentiality(
-    libvirt_type="sev",
-    firmware_feature="amd-sev-es",
-    shares_buffers=True,
-    pins_memory=True,
-    is_measured=False,
-    needs_dev_sev=True,
-)
+SEV_ES = replace(SEV, firmware_feature="amd-sev-es")
 SEV_SNP = Confidentiality(
     libvirt_type="sev-snp",
     firmware_feature="amd-sev-snp",

@@ -6,7 +6,7 @@ and scalars; whatever is optional, repeated or computed is an element of launche
 
 from functools import cache
 from pathlib import Path
-from uuid import UUID, uuid5
+from uuid import UUID
 
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from lxml import etree
@@ -44,7 +44,6 @@ from launcher.manifest.devices import Devices
 from launcher.manifest.spec import Metadata, VirtualMachineInstance
 
 _PARSER = etree.XMLParser(remove_blank_text=True)
-_UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 
 
 def serialised(root: Element) -> str:
@@ -63,7 +62,7 @@ def domain_element(
     hole: Hole | None = None,
 ) -> Element:
     """The whole domain, as its root element. `guest` and `devices` are what `vmi` makes of them."""
-    domain, cells, uuid = vmi.spec.domain, layout.cells, domain_uuid(vmi)
+    domain, cells, uuid = vmi.spec.domain, layout.cells, vmi.uuid
     root = _chassis(domain_name(vmi.metadata), uuid, guest, facts)
     os = root.find("os")
     assert os is not None, "the template has <os>"
@@ -127,18 +126,12 @@ def domain_name(metadata: Metadata) -> str:
     return f"{metadata.namespace}_{metadata.name}"
 
 
-def domain_uuid(vmi: VirtualMachineInstance) -> UUID:
-    """The same VM gets the same UUID at every start and on every machine; guests tie licences to it."""
-    metadata = vmi.metadata
-    return vmi.spec.domain.firmware.uuid or uuid5(_UUIDS, f"{metadata.namespace}/{metadata.name}")
-
-
 def socket_directory(vmi: VirtualMachineInstance) -> Path:
     """Where the sockets of the guest's console and screen are: KubeVirt's directory for what is a VM's alone.
 
     By the VM's uid or, where no cluster has given it one, by the domain's. A socket's path has 107 bytes at most.
     """
-    return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or domain_uuid(vmi)))
+    return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or vmi.uuid))
 
 
 @cache

@@ -5,10 +5,9 @@ import sys
 from collections.abc import Sequence
 
 from launcher.starting.start import Start
-from program.errors import Refusal, UserError, first_lines, together
+from program.errors import first_lines, together
 from program.problem import MOST_LINES
 
-_MOST_WARNINGS = MOST_LINES
 _MOST_NOTES = 2
 _LINES = 25
 
@@ -20,20 +19,21 @@ def clear(start: Start) -> None:
     """
     errors = start.errors
     if not errors:
-        say("warning", start.warnings, _MOST_WARNINGS)
+        say("warning", start.warnings)
         return
     all_of_them = together(errors)
     count = len(all_of_them.problems) + all_of_them.left_out
     if count == 1:
-        say("warning", start.warnings, _MOST_WARNINGS)
+        say("warning", start.warnings)
         raise errors[0]
     say("error", all_of_them.problems[:MOST_LINES])
     said = min(count, MOST_LINES)
     # With the line behind all, and those of the notes, which have been said.
     say("warning", start.warnings, max(0, _LINES - said - 1 - (_MOST_NOTES + 1) - 1))
-    kind = UserError if isinstance(errors[0], UserError) else Refusal
     more = f" (and {count - said} more)" if count > said else ""
-    raise kind("the VM", f"{count} things keep it from starting", f"the lines above say each, with its fix{more}")
+    raise type(all_of_them)(
+        "the VM", f"{count} things keep it from starting", f"the lines above say each, with its fix{more}"
+    )
 
 
 def say_notes(notes: Sequence[object]) -> None:

@@ -4,7 +4,7 @@ An object is frozen, and its fields are spelled as the manifest spells them. A f
 no scalar is taken for another (`'2'` is no number), and null is absence.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
 from uuid import UUID
@@ -164,3 +164,8 @@ def _is_text(annotation: Any) -> bool:
     if origin in (Union, UnionType):
         return any(map(_is_text, get_args(annotation)))
     return origin is Literal or annotation in (str, UUID)
+
+
+def dotted(path: Sequence[str | int]) -> str:
+    """Return a path as an error shows it: domain.devices.disks[0].name."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")

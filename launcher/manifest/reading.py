@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from launcher.manifest import inputs
 from launcher.manifest.inputs import Input
-from launcher.manifest.objects import Below, Object, Several, object_in
+from launcher.manifest.objects import Below, Object, Several, dotted, object_in
 from launcher.manifest.scalars import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 from launcher.manifest.volumes import is_block
@@ -199,8 +199,7 @@ def _problem(kind: type[Object], error: Mapping[str, Any], subject: str, origins
         parts[-1] = str(error["input"])
     if isinstance(below := error.get("ctx", {}).get("error"), Below):
         parts.append(below.path)
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in parts).lstrip(".")
-    where += _origin(parts, origins)
+    where = dotted(parts) + _origin(parts, origins)
     wrong, fix = _unknown(kind, parts) if error["type"] in _UNKNOWN else _wrong(error)
     return Problem(f"{subject}{_short(where)}", _short(wrong), _short(fix))
 

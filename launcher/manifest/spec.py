@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
+from uuid import UUID, uuid5
 
 from pydantic import ConfigDict, Field, model_validator
 
@@ -32,6 +33,7 @@ _RESOLVER = PassedOn("it is for the pod, whose resolver passt gives to the guest
 #: The same API under two names, for KubeVirt's API server.
 APIVersion = Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
 _NOTHING = Annotations()
+_UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
 
@@ -231,17 +233,25 @@ class VirtualMachineInstance(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        annotations, devices = self.metadata.annotations, self.spec.domain.devices
-        check_all(
-            partial(relations.check_seats, annotations, devices),
-            partial(relations.check_roms, annotations, devices, self.spec.volumes),
-        )
+        _check_annotations(self.metadata.annotations, self.spec)
         return self
+
+    @property
+    def uuid(self) -> UUID:
+        """The guest's: the same at every start and on every machine, since guests tie licences to it."""
+        return self.spec.domain.firmware.uuid or uuid5(_UUIDS, f"{self.metadata.namespace}/{self.metadata.name}")
 
     @property
     def hostname(self) -> str:
         """The guest's host name (KubeVirt's pkg/util/net/dns, SanitizeHostname)."""
         return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
+
+
+def _check_annotations(annotations: Annotations, spec: Spec) -> None:
+    check_all(
+        partial(relations.check_seats, annotations, spec.domain.devices),
+        partial(relations.check_roms, annotations, spec.domain.devices, spec.volumes),
+    )
 
 
 class Template(Object):
@@ -250,11 +260,7 @@ class Template(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        annotations, devices = self.metadata.annotations, self.spec.domain.devices
-        check_all(
-            partial(relations.check_seats, annotations, devices),
-            partial(relations.check_roms, annotations, devices, self.spec.volumes),
-        )
+        _check_annotations(self.metadata.annotations, self.spec)
         return self
 
 

@@ -8,7 +8,6 @@ import base64
 import json
 from collections.abc import Callable, Mapping, Sequence
 
-from launcher.domain import domain_uuid
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import CloudInit, Volume
 from launcher.storage.iso import ISO
@@ -26,7 +25,7 @@ Secrets = Callable[[], Mapping[str, bytes]]
 def no_cloud(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys: Sequence[str] = ()) -> ISO:
     """`secrets` reads what is mounted for the volume; Refusal where that lacks the key. `keys` are ssh's, for the
     guest's default user."""
-    metadata: dict[str, object] = {"instance-id": str(domain_uuid(vmi)), "local-hostname": vmi.hostname}
+    metadata: dict[str, object] = {"instance-id": str(vmi.uuid), "local-hostname": vmi.hostname}
     if keys:
         metadata["public-keys"] = _numbered(keys)
     user, network = _data(volume.name, volume.cloudInitNoCloud, secrets)
@@ -38,7 +37,7 @@ def no_cloud(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys
 def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys: Sequence[str] = ()) -> ISO:
     """As no_cloud()."""
     name = f"{vmi.metadata.name}.{vmi.metadata.namespace}"
-    metadata: dict[str, object] = {"instance_id": name, "hostname": vmi.hostname, "uuid": str(domain_uuid(vmi))}
+    metadata: dict[str, object] = {"instance_id": name, "hostname": vmi.hostname, "uuid": str(vmi.uuid)}
     if keys:
         metadata["public_keys"] = _numbered(keys)
     user, network = _data(volume.name, volume.cloudInitConfigDrive, secrets)

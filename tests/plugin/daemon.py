@@ -116,7 +116,7 @@ def _kibibytes(path: Path, name: str) -> int:
 def at_rest(plugin: Program, at_most: int) -> Footprint:
     """The same, once it has so few descriptors, and no process but itself and the one that forks: the most memory of
     five looks, since one that is forked meanwhile shares the others' pages and would be left out of the sum."""
-    looks = []
+    looks: list[Footprint] = []
     while len(looks) < 5:
         wait_until(lambda: descriptors(plugin) <= at_most and len(processes(plugin)) == 2)
         looks.append(footprint(plugin))

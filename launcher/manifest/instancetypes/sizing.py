@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
 from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
+from launcher.manifest.objects import dotted
 from launcher.manifest.scalars import shown
 from program.errors import Nonsense
 from program.problem import Problem
@@ -128,11 +129,6 @@ def _spread(vcpus: int, preference: PreferenceSpec) -> tuple[int, int, int]:
         wrong = f"is {vcpus}, which is no multiple of the {per_socket} vCPUs by which the preference spreads them"
         raise Nonsense(wrong, f"expected a multiple of {per_socket}, or another preference")
     return spread
-
-
-def dotted(path: Path) -> str:
-    """Return a path as an error shows it: domain.devices.disks[0].name."""
-    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def _conflict(subject: str, field: str, ours: object, source: str, theirs: object) -> Problem:

@@ -36,6 +36,7 @@ def test_a_guest_is_typed_to_paused_reset_and_killed(
             assert process.stdin is not None
             assert process.stdout is not None
             screen = Heard(partial(process.stdout.read, 4096))
+            until(lambda: _is_connected(planned.sockets / "virt-serial0"))
             asked("reset")  # it may have greeted before anybody listened
             screen.wait_for(b"login: ")
             process.stdin.write(b"root")
@@ -79,3 +80,9 @@ def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(
         heard(changes, Phase.ENDED)
         assert time.monotonic() - killing < 20  # libvirt gives a QEMU 10 s to end by itself
     assert endings == [Ending.ON_REQUEST]
+
+
+def _is_connected(path: Path) -> bool:
+    """Whether somebody has called a socket (proc_pid_net(5), `unix`: state 3, and the path at the end)."""
+    sockets = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
+    return any(fields[-1] == str(path) and fields[5] == "03" for fields in sockets)

@@ -177,9 +177,12 @@ def _namespace(pid: int) -> str:
 
 def _child(pid: int) -> int:
     """Of a process, the one child that is not QEMU."""
-    children = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
-    (found,) = (child for child in children if b"guest=" not in arguments_of(child))
+    (found,) = (child for child in _children(pid) if b"guest=" not in arguments_of(child))
     return found
+
+
+def _children(pid: int) -> list[int]:
+    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def arguments_of(pid: int) -> bytes:
@@ -419,8 +422,9 @@ def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
     """What a container that was killed has left; a preflight that refuses came before it was looked at."""
     (pod.root / "ready").touch()
     with pod.launched() as launched:
-        until(lambda: len(launched.processes()) > 1 and b"gpu-launcher" in arguments_of(launched.program.process.pid))
-        until(lambda: _child(launched.program.process.pid) > 0)
+        pid = launched.program.process.pid
+        # Not the shell any more, whose arguments name it too, and which has children of its own.
+        until(lambda: launched.processes().get(pid) == "gpu-launcher" and bool(_children(pid)))
         assert not (pod.root / "ready").exists()
         launched.program.send(signal.SIGTERM)
         launched.ended(20)

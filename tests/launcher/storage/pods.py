@@ -13,6 +13,7 @@ from launcher import paths
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.paths import below
 from launcher.storage.made import Need
 from launcher.storage.needs import needs_of, shares_of
 from tests.launcher.vms import vmi_text
@@ -39,10 +40,6 @@ def needed(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[Need,
     for refusal in refusals:
         raise refusal
     return needs
-
-
-def below(root: Path, place: str) -> Path:
-    return root / place.lstrip("/")
 
 
 def put(root: Path, place: str, content: bytes = b"") -> Path:

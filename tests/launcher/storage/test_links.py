@@ -9,10 +9,11 @@ import pytest
 from launcher import paths
 from launcher.checks.volumes import volumes
 from launcher.facts import Facts
+from launcher.paths import below
 from launcher.storage.made import made, refuse_links
 from launcher.storage.needs import needs_of
 from program.errors import Refusal
-from tests.launcher.storage.pods import SIZE, below, needed, put, qcow2, vmi_with
+from tests.launcher.storage.pods import SIZE, needed, put, qcow2, vmi_with
 
 _KERNELS = "firmware: {kernelBoot: {container: {image: x, kernelPath: /boot/vmlinuz, initrdPath: /boot/initrd}}}"
 

@@ -16,10 +16,10 @@ import pytest
 from lxml import etree
 
 from launcher import paths
-from launcher.domain import domain_uuid
 from launcher.facts import Facts
 from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.paths import below
 from launcher.storage.credentials import passwords_in
 from launcher.storage.made import made
 from launcher.storage.needs import credentials_of, shares_of
@@ -29,7 +29,6 @@ from program.errors import Refusal
 from tests.launcher.cases import Case, cases
 from tests.launcher.storage.pods import (
     SIZE,
-    below,
     described,
     mount,
     needed,
@@ -115,7 +114,7 @@ def test_cloud_init_finds_its_seed_without_a_cloud(root: Path, tmp_path: Path) -
     vmi = vmi_with(tmp_path, seed, name="web.example")
     with left_as_before(root), prepared(vmi, Facts(), root):
         label, files = read_iso(below(root, paths.cloud_init_iso("noCloud", "default", "web.example")))
-    metadata = {"instance-id": str(domain_uuid(vmi)), "local-hostname": "web"}
+    metadata = {"instance-id": str(vmi.uuid), "local-hostname": "web"}
     assert json.loads(files.pop("meta-data")) == metadata
     assert (label, files) == ("cidata", {"user-data": b"#cloud-config\n", "network-config": b"version: 2"})
 
@@ -147,7 +146,7 @@ def test_a_config_drive_is_laid_out_as_openstacks(root: Path, tmp_path: Path) ->
     with left_as_before(root), prepared(vmi, Facts(), root):
         label, files = read_iso(below(root, paths.cloud_init_iso("configdrive", "default", "vm")))
     metadata = json.loads(files.pop("openstack/latest/meta_data.json"))
-    assert metadata == {"instance_id": "vm.default", "hostname": "mail", "uuid": str(domain_uuid(vmi))}
+    assert metadata == {"instance_id": "vm.default", "hostname": "mail", "uuid": str(vmi.uuid)}
     latest = {"openstack/latest/user_data": b"#!/bin/sh", "openstack/latest/network_data.json": b"{}"}
     assert (label, files) == ("config-2", latest)
 
