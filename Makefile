@@ -1,4 +1,4 @@
-.PHONY: demo test image lab lab-shell bench protos lock
+.PHONY: demo test image dist lab lab-shell bench protos lock
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
@@ -10,6 +10,13 @@ image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-
 	deploy/build.sh
 	.venv/bin/pytest tests/image
 
+dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is applied, SBOM, checksums; as root both images
+	@if [ "$$(id -u)" = 0 ]; then \
+	    $(MAKE) .venv/image && images=$$(deploy/build.sh) && deploy/dist.sh dist $$images; \
+	else \
+	    echo "without the images, which take root" && deploy/dist.sh dist; \
+	fi
+
 lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
 	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile $(ARGS)
@@ -17,7 +24,7 @@ lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs ro
 lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy or bare
 	.venv/bin/python -m tests.lab.shell $(MACHINE)
 
-bench: .venv/ready  ## the figures that README.md quotes
+bench: .venv/ready  ## the figures of docs/figures.md
 	@command -v virt-install >/dev/null || ./setup.sh 'virtinst|make bench times virt-install beside render'
 	GRPC_VERBOSITY=NONE .venv/bin/python -m tests.bench
 

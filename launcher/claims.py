@@ -5,6 +5,7 @@ launcher.dra.) The variables and their two dialects are described in pci.resourc
 all gpus draw in order, then all hostDevices, and which gives every device once.
 """
 
+import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -114,6 +115,9 @@ class LeftOver:
         )
 
 
+#: Of difflib's ratio. Two cards of one vendor, of different series, have 0.83.
+_ALIKE = 0.85
+
 _NOTHING: Mapping[Allocated, DeviceID] = MappingProxyType({})
 
 
@@ -211,6 +215,14 @@ class _Pool:
             )
         if not kinds:
             name = variable(resource)
+            near = difflib.get_close_matches(name, _unasked_names(environ, wanted), n=1, cutoff=_ALIKE)
+            if near:
+                # The name is derived and never parsed back: the variable is all that is known of the other resource.
+                raise UserError(
+                    entry,
+                    f"asks for {resource}, but {name} is not set",
+                    f"did you mean the resource of {near[0]}, which is set?",
+                )
             raise UserError(
                 entry,
                 f"asks for {resource}, but {name} is not set",
@@ -260,6 +272,12 @@ class _Pool:
             f"{len(self.devices)} ({', '.join(map(str, self.devices))})",
             f"expected the pod to request {self.wanted} of {self.resource}",
         )
+
+
+def _unasked_names(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> list[str]:
+    """Return the variables of the contract that no entry draws on."""
+    asked = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in Kind}
+    return sorted(name for name in environ.keys() - asked if any(name.startswith(f"{kind}_") for kind in Kind))
 
 
 def _same_card(host: Host | None) -> Callable[[PCIAddress, PCIAddress], bool]:

@@ -20,6 +20,8 @@ The JSON's keys stay; new ones may come. null is for what is not known or is not
       between       their entries' names; that of a unit's further card has its address behind it
       host, guest   same switch, same root, same node, other node; the host's is null for what sysfs does not show
       differs       whether the guest's is another one than the host's
+      hostWay, guestWay  the same by nvidia-smi's classes: PIX, PXB, PHB, NODE, SYS; several switches in a row (PXB) do
+                    not differ from one
     leftOver        what the pod holds and nobody asked for
       variable, devices
 """
@@ -28,6 +30,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping
 from itertools import permutations
+from textwrap import wrap
 from typing import NotRequired, TypedDict
 
 from launcher.claims import Claim, DeviceID, LeftOver, Request, VirtualFunctionOf
@@ -35,9 +38,11 @@ from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
 from launcher.hostdevs import Card, function_of, mediated
 from pci.address import PCIAddress
+from pci.distance import WORDS, Way
 from pci.host import Host
 from pci.resource import USBAddress
 from program.output import aligned
+from program.terminal import COLUMNS
 
 # A call, since one of the keys is a word of Python's.
 Passed = TypedDict("Passed", {"host": str, "is": str | None, "guest": str | None})
@@ -69,6 +74,8 @@ class Between(TypedDict):
     host: str | None
     guest: str
     differs: bool
+    hostWay: Way | None
+    guestWay: Way
 
 
 class Explanation(TypedDict):
@@ -100,32 +107,32 @@ def as_json(explanation: Explanation) -> str:
     return json.dumps(explanation, indent=2) + "\n"
 
 
-def table(explanation: Explanation) -> str:
-    """A row for everything that is passed on, below a row of headings; the distances of cards, where there are several;
-    then a line for each thing that is amiss."""
-    rows = [("ENTRY", "HOST", "IS", "GUEST", "GROUP", "NUMA", "ALIAS", "FROM")]
+def table(explanation: Explanation, columns: int = COLUMNS) -> str:
+    """A row for everything that is passed on, below a row of headings, and what that is from; the distances of cards,
+    where there are several; then a line for each thing that is amiss.
+
+    Texts go on in the next line at so many columns.
+    """
+    rows = [("ENTRY", "HOST", "IS", "GUEST", "GROUP", "NUMA", "ALIAS")]
     for entry in explanation["entries"]:
         place = _or_dash(entry["iommuGroup"]), _or_dash(entry["numaNode"])
-        named, alias, origin = f"{entry['kind']} {entry['name']}", entry["alias"], _origin(entry)
+        named, alias = f"{entry['kind']} {entry['name']}", entry["alias"]
         for passed in entry["passed"]:
-            rows.append(
-                (named, passed["host"], _or_dash(passed["is"]), _or_dash(passed["guest"]), *place, alias, origin)
-            )
-            named = alias = origin = ""
+            rows.append((named, passed["host"], _or_dash(passed["is"]), _or_dash(passed["guest"]), *place, alias))
+            named = alias = ""
     lines = aligned(rows) if explanation["entries"] else ["The manifest has no gpus and no hostDevices."]
+    lines += [line for names, origin in _origins(explanation) for line in _wrapped(f"{names}: ", origin, columns)]
     if explanation["distances"]:
-        lines += ["", *_distances(explanation["distances"]), ""]
-    lines += [
-        f"may not be whole: {entry['kind']} {entry['name']}: {entry['missing']}"
-        for entry in explanation["entries"]
-        if entry["missing"]
-    ]
+        lines += ["", *_distances(explanation["distances"], columns), ""]
+    for names, missing in _incomplete(explanation):
+        lines += _wrapped("may not be whole: ", f"{names}: {missing}", columns)
     lines += [
         f"one card: {entry['kind']} {entry['name']} is on the slot of {entry['onSlotOf']}"
         for entry in explanation["entries"]
         if "onSlotOf" in entry
     ]
-    lines += [f"left over: {', '.join(left['devices'])} of {left['variable']}" for left in explanation["leftOver"]]
+    for left in explanation["leftOver"]:
+        lines += _wrapped("left over: ", f"{', '.join(left['devices'])} of {left['variable']}", columns)
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
@@ -194,35 +201,72 @@ def _between(pair: Pair) -> Between:
         "host": pair.host,
         "guest": pair.guest,
         "differs": pair.differs,
+        "hostWay": pair.ways[0],
+        "guestWay": pair.ways[1],
     }
 
 
-def _distances(distances: list[Between]) -> list[str]:
-    """A matrix of the host's, and one of the guest's in which is marked what differs; and how it differs."""
+def _distances(distances: list[Between], columns: int) -> list[str]:
+    """A matrix of the host's, and one of the guest's in which is marked what differs; how it differs; and a legend."""
     names = list(dict.fromkeys(name for each in distances for name in each["between"]))
     ways = {(one, other): each for each in distances for one, other in permutations(each["between"])}
-    host = {way: _or_dash(each["host"]) for way, each in ways.items()}
-    guest = {way: each["guest"] + (" *" if each["differs"] else "") for way, each in ways.items()}
-    differing = Counter((each["host"], each["guest"]) for each in distances if each["differs"])
+    host = {way: _or_dash(each["hostWay"]) for way, each in ways.items()}
+    guest = {way: each["guestWay"] + (" *" if each["differs"] else "") for way, each in ways.items()}
+    differing = Counter((each["hostWay"], each["guestWay"]) for each in distances if each["differs"])
     lines = [
         f"* {pairs} pair{'s' if pairs > 1 else ''}: {there} on the host, {here} in the guest"
         for (there, here), pairs in differing.items()
     ]
     if not differing and all(each["host"] for each in distances):
         lines = ["In the guest the cards are as far apart as on the host."]
-    return [*_matrix("HOST", names, host), "", *_matrix("GUEST", names, guest), *lines]
+    there = {each[side] for each in distances for side in ("hostWay", "guestWay")}
+    legend = "; ".join(f"{way} {words}" for way, words in WORDS.items() if way in there)
+    return [
+        *_matrix("HOST", names, host),
+        "",
+        *_matrix("GUEST", names, guest),
+        *lines,
+        *_wrapped("", legend, columns),
+    ]
 
 
 def _matrix(heading: str, names: list[str], cells: Mapping[tuple[str, str], str]) -> list[str]:
     return aligned([(heading, *names), *((one, *(cells.get((one, other), "X") for other in names)) for one in names)])
 
 
+def _incomplete(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return whose functions may not be all, each with the reason; of several cards a reason is said once."""
+    reasons: dict[str, list[Explained]] = {}
+    for entry in explanation["entries"]:
+        if entry["missing"] is not None:
+            reasons.setdefault(entry["missing"].removeprefix(f"{entry['passed'][0]['host']} "), []).append(entry)
+    return [
+        (
+            ", ".join(f"{entry['kind']} {entry['name']}" for entry in entries),
+            reason if len(entries) > 1 else str(entries[0]["missing"]),
+        )
+        for reason, entries in reasons.items()
+    ]
+
+
+def _origins(explanation: Explanation) -> list[tuple[str, str]]:
+    """Return what devices are from, each once: the names of its entries, and the resource or request."""
+    entries: dict[str, list[str]] = {}
+    for entry in explanation["entries"]:
+        entries.setdefault(_origin(entry), []).append(f"{entry['kind']} {entry['name']}")
+    return [(", ".join(names), origin) for origin, names in entries.items()]
+
+
+def _wrapped(label: str, words: str, columns: int) -> list[str]:
+    return wrap(f"{label}{words}", columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+
+
 def _origin(entry: Explained) -> str:
     if entry["network"] is not None:
-        return f"network {entry['network']}, by Multus"
+        return f"from network {entry['network']}, by Multus"
     if entry["resource"] is None:
-        return f"request {entry['request']} of claim {entry['claim']}"
-    return f"{entry['resource']}, {entry['variable']}"
+        return f"from request {entry['request']} of claim {entry['claim']}"
+    return f"from {entry['resource']}, by {entry['variable']}"
 
 
 def _or_dash(value: object) -> str:

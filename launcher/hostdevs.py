@@ -151,6 +151,10 @@ def _alike(one: Function, other: Function) -> bool:
     return one.pci_class >> 16 == other.pci_class >> 16
 
 
+#: Why no card may be whole, where nothing is known of the node; goes after their addresses.
+NONE_LOOKED_UP = "were not looked up: there is no --sysfs"
+
+
 def _missing(claimed: PCIAddress, host: Host | None) -> str | None:
     if host is None:
         return f"{claimed} was not looked up: there is no --sysfs"

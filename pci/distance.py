@@ -16,12 +16,12 @@ class Location:
 
 
 class Distance(StrEnum):
-    """How far apart two devices are, from near to far. The value is the word for it; nvidia-smi's is in brackets."""
+    """How far apart two devices are, from near to far. The value is the word for it."""
 
-    SWITCH = "same switch"  # (PIX, PXB) what one sends the other passes no root complex
-    ROOT = "same root"  # (PHB)
-    NODE = "same node"  # (NODE) two root complexes of one NUMA node
-    OTHER_NODE = "other node"  # (SYS)
+    SWITCH = "same switch"  # what one sends the other passes no root complex
+    ROOT = "same root"
+    NODE = "same node"  # two root complexes of one NUMA node
+    OTHER_NODE = "other node"
 
 
 def distance(one: Location, other: Location) -> Distance:
@@ -37,3 +37,32 @@ def distance(one: Location, other: Location) -> Distance:
     if one.numa_node is not None and one.numa_node == other.numa_node:
         return Distance.NODE
     return Distance.OTHER_NODE
+
+
+class Way(StrEnum):
+    """The same as `nvidia-smi topo -m` abbreviates it, which tells one switch from several in a row."""
+
+    PIX = "PIX"
+    PXB = "PXB"
+    PHB = "PHB"
+    NODE = "NODE"
+    SYS = "SYS"
+
+
+#: What each is, for who has never read nvidia-smi's legend.
+WORDS = {
+    Way.PIX: "same switch",
+    Way.PXB: "same switch, over several in a row",
+    Way.PHB: "same root",
+    Way.NODE: "same node",
+    Way.SYS: "other node",
+}
+
+
+def way(one: Location, other: Location) -> Way:
+    """Return how far apart two devices of one machine are, in nvidia-smi's classes."""
+    far = distance(one, other)
+    if far is Distance.SWITCH:
+        # Each is behind a port of its own, of the same switch.
+        return Way.PIX if one.bridges[:-1] == other.bridges[:-1] else Way.PXB
+    return {Distance.ROOT: Way.PHB, Distance.NODE: Way.NODE, Distance.OTHER_NODE: Way.SYS}[far]

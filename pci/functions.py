@@ -1,11 +1,16 @@
 """What a PCI function is, by its class and vendor, and whether VFIO has it."""
 
-from pci.host import Function
-from pci.vendors import AMD, NVIDIA
+from pci.address import PCIAddress
+from pci.host import Function, Host
+from pci.vendors import AMD, AMD_PROCESSORS, INTEL, NVIDIA
 
 _DISPLAY = 0x03
 _PROCESSING_ACCELERATOR = 0x1200
 _OTHER_BRIDGE = 0x0680
+
+#: Where processors have a display controller on their root bus: Intel's (arch/x86/kernel/early-quirks.c looks for it
+#: there), and AMD's before Ryzen.
+_ON_THE_ROOT_BUS = {INTEL: PCIAddress(0, 0, 2, 0), AMD: PCIAddress(0, 0, 1, 0)}
 
 _CLASS_WORDS = {
     0x0108: "NVMe",
@@ -29,6 +34,18 @@ def is_gpu(function: Function) -> bool:
     return function.pci_class >> 16 == _DISPLAY or (
         function.vendor_id == AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
     )
+
+
+def is_integrated_gpu(host: Host, function: Function) -> bool:
+    """Whether it is a display controller of the processor itself: the node's console, rather than a card for guests.
+
+    A Ryzen's is behind a bridge like any card, in one slot with the processor's cryptography and USB.
+    """
+    if not is_gpu(function) or function.is_virtual:
+        return False
+    if not function.bridges:
+        return _ON_THE_ROOT_BUS.get(function.vendor_id) == function.address
+    return function.vendor_id == AMD and any(other.vendor_id == AMD_PROCESSORS for other in host.slot(function.address))
 
 
 def is_nvswitch(function: Function) -> bool:

@@ -1,11 +1,14 @@
 """The config as a file: YAML in, Config out, or one line that says where it is wrong; and its JSON schema."""
 
+import difflib
+import re
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from plugin.cards.config import Config
+from plugin.cards.config import Config, Fabric, Rule
 from program.document import NotYAML, read_document
 from program.errors import Nonsense, UserError
 
@@ -37,6 +40,11 @@ def schema() -> dict[str, Any]:
     return TypeAdapter(Config).json_schema()
 
 
+def written_out(config: Config) -> Any:
+    """The config as the file could have it, with every word that it left out."""
+    return TypeAdapter(Config).dump_python(config, mode="json")
+
+
 def _first(error: ValidationError) -> tuple[str, str]:
     """Return what is wrong with the first thing, and the fix."""
     first = error.errors()[0]
@@ -51,4 +59,24 @@ def _first(error: ValidationError) -> tuple[str, str]:
         return f"{where}: found {value}", "expected text, in quotes"
     if isinstance(nonsense := first.get("ctx", {}).get("error"), Nonsense):
         return f"{where}: {nonsense.wrong}", nonsense.fix
+    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        return f"{where}: is no word of the config", _meant(str(first["loc"][-1]), _words(first["loc"]))
+    if first["type"] == "enum":
+        return f"{where}: {first['msg']}", _meant(str(first["input"]), _values(first["ctx"]["expected"]))
     return f"{where}: {first['msg']}", _READ
+
+
+def _words(location: tuple[int | str, ...]) -> list[str]:
+    """Return the words that may be where this one is: of a rule, of the Fabric Manager, or of the config."""
+    within = Config if len(location) == 1 else Fabric if location[0] == "fabric" else Rule
+    return [field.name for field in fields(within)]
+
+
+def _values(expected: str) -> list[str]:
+    """Return the values of pydantic's `'a', 'b' or 'c'`."""
+    return re.findall("'([^']*)'", expected)
+
+
+def _meant(word: str, known: list[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"

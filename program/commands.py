@@ -3,11 +3,31 @@
 import sys
 from collections.abc import Mapping, Sequence
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from program.problem import one_line
+
+#: The flag of every command that prints for people, and can print the same for programs.
+AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
+
+
+def _say_version(context: typer.Context, wanted: bool) -> None:
+    if wanted:
+        # Nobody else waits for it.
+        from importlib.metadata import version
+
+        print(f"{context.info_name} {version('gpu-launcher')}")
+        raise typer.Exit
+
+
+def _program(
+    _: Annotated[
+        bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
+    ] = False,
+) -> None:
+    """Take what goes before a command. A program of one command would take no command's name."""
 
 
 def command_line(arguments: Sequence[str], modules: Mapping[str, str], description: str) -> typer.Typer:
@@ -16,8 +36,12 @@ def command_line(arguments: Sequence[str], modules: Mapping[str, str], descripti
     `modules` has the module of each command, which has a function, or commands of its own, of the command's name. A
     command is imported when it is called, since one should not wait for what another needs.
     """
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None, help=description)
-    app.callback()(lambda: None)  # a program of one command would take no command's name
+    app = typer.Typer(
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback(help=description)(_program)
     for name in [name for name in modules if name in arguments[:1]] or modules:
         command = getattr(import_module(modules[name]), name)
         if isinstance(command, typer.Typer):
@@ -35,5 +59,8 @@ def called(program: str, app: typer.Typer) -> Any:
     try:
         return app(standalone_mode=False)
     except typer.TyperException as error:
-        print(f"{program}: {one_line(error.format_message()).rstrip('.')}. Try: {program} --help", file=sys.stderr)
+        # What may be chosen stands in lines of its own, and a wrong choice is introduced by pydantic's words.
+        message = one_line(" ".join(error.format_message().replace("Value error, ", "").split())).rstrip(".")
+        end = "" if message.endswith("?") else "."
+        print(f"{program}: {message}{end} Try: {program} --help", file=sys.stderr)
         return error.exit_code

@@ -2,25 +2,69 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from textwrap import wrap
 
 from program.errors import UserError
+
+_NARROWEST = 20  # columns for a table's last cell: with less, a line for each word helps nobody
 
 
 def print_text(text: str) -> None:
     """Write the text to standard output, in UTF-8 whatever the locale."""
+    print_bytes(text.encode(errors="backslashreplace"))
+
+
+def print_bytes(data: bytes) -> None:
+    """Write them to standard output."""
     # Not sys.stdout, which is None if it was closed.
     with open(1, "wb", closefd=False) as stdout:
-        stdout.write(text.encode(errors="backslashreplace"))
+        stdout.write(data)
 
 
-def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Return a line for each row, with its cells below each other, two blanks apart."""
+def aligned(rows: Sequence[Sequence[str]], columns: int | None = None) -> list[str]:
+    """Return a line for each row, with its cells below each other, two blanks apart.
+
+    Within that many `columns`, a row's last cell goes on in the lines below; where not even its words fit beside the
+    others, all of it stands below them.
+    """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    left = sum(width + 2 for width in widths[:-1])
+    if columns is None or left + widths[-1] <= columns:
+        return [_line(row, widths) for row in rows]
+    longest = max((len(word) for row in rows for word in row[-1].split()), default=0)
+    if max(longest, _NARROWEST) > columns - left:
+        return [line for *cells, last in rows for line in (_line(cells, widths), *_within(columns, "  ", last))]
+    lines = []
+    for *cells, last in rows:
+        first, *more = _within(columns, " " * left, last) or [""]
+        lines += [(_line(cells, widths).ljust(left) + first.lstrip()).rstrip(), *more]
+    return lines
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    return "  ".join(cell.ljust(width) for cell, width in zip(cells, widths, strict=False)).rstrip()
+
+
+def _within(columns: int, indent: str, text: str) -> list[str]:
+    """Wrap the text, and break no word, since people copy them."""
+    return wrap(
+        text, columns, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+    )
+
+
+def picture_file(svg: Path | None) -> Path | None:
+    """Return the file of `--svg`, or `-`; UserError for one that is called something else, before anything is read."""
+    if svg is not None and str(svg) != "-" and svg.suffix.lower() != ".svg":
+        raise UserError(f"--svg {svg}", "is no name of an SVG file", "expected FILE.svg, or - for standard output")
+    return svg
 
 
 def write_picture(svg: str, file: Path) -> None:
-    """Write an SVG to the file that the user named; UserError if it cannot be written."""
+    """Write an SVG to the file that the user named, or to standard output for `-`; UserError if that cannot be
+    done."""
+    if str(file) == "-":
+        print_text(svg)
+        return
     try:
         file.write_text(svg, encoding="utf-8")
     except OSError as error:

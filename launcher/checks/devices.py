@@ -12,8 +12,8 @@ from uuid import UUID
 
 from launcher.checks.finding import error, warning
 from launcher.checks.opening import Outcome, because, is_missing, tried
-from launcher.claims import EntryKind
-from launcher.hostdevs import Card, function_of, mediated
+from launcher.claims import DeviceID, Entry, EntryKind
+from launcher.hostdevs import NONE_LOOKED_UP, Card, function_of, mediated
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.host import Function, Host
 from pci.resource import USBAddress
@@ -61,15 +61,21 @@ def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
             yield from _strange(card, host)
 
 
-def not_whole(cards: Iterable[Card]) -> Iterator[Finding]:
-    """Yield the cards that may lack functions, for a domain that is printed and not started."""
+def not_whole(cards: Iterable[Card], host: Host | None) -> Iterator[Finding]:
+    """Yield the cards that may lack functions, for a domain that is printed and not started; all at once where nothing
+    is known of the node."""
+    cards = [card for card in cards if card.missing is not None]
+    fix = "expected the sysfs of the pod's node: name a copy of it with --sysfs, as gpu-plugin record makes it"
+    if host is None and len(cards) > 1:
+        entries, devices = (", ".join(map(str, names)) for names in zip(*map(_names, cards), strict=True))
+        yield warning(entries, f"{devices} {NONE_LOOKED_UP}, and so they go without companions", fix)
+        return
     for card in cards:
-        if card.missing is not None:
-            yield warning(
-                card.claim.entry,
-                f"{card.missing}, and so it goes without companions",
-                "expected the sysfs of the pod's node: name a copy of it with --sysfs, as gpu-plugin record makes it",
-            )
+        yield warning(card.claim.entry, f"{card.missing}, and so it goes without companions", fix)
+
+
+def _names(card: Card) -> tuple[Entry, DeviceID]:
+    return card.claim.entry, card.claim.device
 
 
 def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_runs: bool) -> Iterator[Finding]:

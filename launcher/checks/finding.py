@@ -15,6 +15,7 @@ import json
 
 from program.finding import Finding, worst
 from program.problem import Problem, Severity, one_line
+from program.terminal import painted
 
 
 def error(subject: object, wrong: str, fix: str) -> Finding:
@@ -25,13 +26,14 @@ def warning(subject: object, wrong: str, fix: str) -> Finding:
     return Finding(Severity.WARNING, Problem(str(subject), wrong, fix))
 
 
-def page(findings: tuple[Finding, ...]) -> str:
+def page(findings: tuple[Finding, ...], *, coloured: bool = False) -> str:
     """Return a count, then two lines for each finding."""
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
     lines = [f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}."]
     for finding in findings:
         subject, wrong, fix = map(one_line, finding.problem)
-        lines += ["", f"{finding.severity.word}: {subject}: {wrong}", f"  {fix}"]
+        level = painted(f"{finding.severity.word}:", finding.severity, coloured=coloured)
+        lines += ["", f"{level} {subject}: {wrong}", f"  {fix}"]
     return "\n".join(lines) + "\n"
 
 

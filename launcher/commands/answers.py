@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from launcher.starting.start import Start
 from program.errors import first_lines, together
-from program.problem import MOST_LINES
+from program.problem import MOST_LINES, Severity
+from program.terminal import is_coloured, painted
 
 _MOST_NOTES = 2
 _LINES = 25
@@ -41,6 +42,7 @@ def say_notes(notes: Sequence[object]) -> None:
 
 
 def say(level: str, texts: Sequence[object], most: int = MOST_LINES) -> None:
-    """Say each in its line, of many the first ones, and how many more there are."""
+    """Say each in its line, of many the first ones, and how many more there are. `level` is a severity's word."""
+    level = painted(f"{level}:", Severity[level.upper()], coloured=is_coloured(2))
     for line in first_lines(texts, most):
-        print(f"gpu-launcher: {level}: {line}", file=sys.stderr)
+        print(f"gpu-launcher: {level} {line}", file=sys.stderr)

@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from launcher import paths
-from launcher.checks.finding import as_json, error, page
+from launcher.checks import finding as written
+from launcher.checks.finding import error
 from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.commands.options import Emulation, Instancetype, Name, Preference
 from launcher.commands.vms import one_vm
@@ -17,10 +18,12 @@ from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
 from launcher.versions import Version
+from program.commands import AsJSON
 from program.errors import Refusal
 from program.finding import Finding, worst, worst_first
 from program.output import print_text
 from program.problem import Severity
+from program.terminal import is_coloured
 
 
 def check(
@@ -36,7 +39,7 @@ def check(
         Path | None, typer.Option(help="The directory that stands for /dev.  [default: /dev, none with --sysfs]")
     ] = None,
     emulation: Emulation = False,
-    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJSON = False,
 ) -> None:
     """Say what keeps a VM from starting here, or from doing well, and what to do about it.
 
@@ -52,7 +55,7 @@ def check(
     guest_runs = root is not None and is_taken(root)
     start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation, dev=dev, guest_runs=guest_runs))
     findings = worst_first([*start.all_findings, *_of_versions(start, connect)])
-    print_text(as_json(findings) if json else page(findings))
+    print_text(written.as_json(findings) if as_json else written.page(findings, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)
 
 

@@ -1,6 +1,7 @@
 """gpu-launcher ctl."""
 
 import json
+import os
 import sys
 from datetime import UTC, datetime
 from enum import Enum
@@ -12,6 +13,7 @@ import typer
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.user import become_owner_of
 from program.errors import Refusal, UserError
+from program.output import print_bytes
 from program.problem import one_line
 
 #: Seconds for the launcher, beside the guest's agent.
@@ -29,6 +31,8 @@ class Action(Enum):
     SHUTDOWN = "shutdown"
     KILL = "kill"
     CONSOLE = "console"
+    SCREENSHOT = "screenshot"
+    VNC = "vnc"
     EVENTS = "events"
     GUEST = "guest"
 
@@ -39,21 +43,35 @@ def ctl(
         list[str] | None,
         typer.Argument(
             metavar="[WORD]...",
-            help="After guest, for its agent: ping; or exec, and after -- a program and its arguments.",
+            help="After screenshot, FILE.png. After guest, for its agent: ping; info; or exec, and after -- a program "
+            "and its arguments.",
         ),
     ] = None,
     socket: Annotated[
         # Root of a container may not read it before it has become its owner.
         Path, typer.Option(readable=False, help="The control socket of its `gpu-launcher run`.")
     ] = Path(CONTROL_SOCKET),
-    as_json: Annotated[bool, typer.Option("--json", help="state and events as JSON, one object a line.")] = False,
+    listen: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS:PORT",
+            help="For vnc: serve the screen there, like 127.0.0.1:5900.  [default: standard input and output]",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="For programs: state, events and guest info, one object a line.")
+    ] = False,
     timeout: Annotated[
         int, typer.Option(min=1, metavar="SECONDS", help="How long the guest's agent, or its program, may take.")
     ] = 10,
 ) -> int | None:
     """Ask something of the VM that runs in this pod."""
-    if words and action is not Action.GUEST:
+    if words and action not in (Action.GUEST, Action.SCREENSHOT):
         raise UserError(f"ctl {action.value}", f"found {words[0]!r} after it", "leave that out")
+    if listen is not None and action is not Action.VNC:
+        raise UserError("--listen", f"is not for {action.value}", "leave it out, or call ctl vnc")
+    if as_json and action not in (Action.STATE, Action.EVENTS, Action.GUEST):
+        raise UserError("--json", f"is not for {action.value}", "leave it out")
     # Nothing above this line is needed for --help.
     from launcher.control.client import ask, ask_for_all
 
@@ -61,27 +79,72 @@ def ctl(
     match action:
         case Action.STATE:
             state = ask(socket, "GetState")
-            print(json.dumps(_fields(state)) if as_json else one_line(_state_line(state)))
+            print(json.dumps(fields_of(state)) if as_json else one_line(_state_line(state)))
         case Action.XML:
             print(ask(socket, "GetXML").xml)
         case Action.EVENTS:
             for change in ask_for_all(socket, "WatchChanges"):
-                print(json.dumps(_fields(change)) if as_json else one_line(_change_line(change)), flush=True)
+                print(json.dumps(fields_of(change)) if as_json else one_line(_change_line(change)), flush=True)
         case Action.CONSOLE:
             from launcher.control.console import attach
 
             console = ask(socket, "GetConsole")
-            if sys.stdin is None or sys.stdout is None:
-                raise Refusal("console", "standard input or output is closed", "it joins the guest with both")
-            attach(Path(console.path), sys.stdin.fileno(), sys.stdout.fileno())
+            attach(Path(console.path), *_standard(action))
+        case Action.SCREENSHOT:
+            _screenshot(socket, words or [])
+        case Action.VNC:
+            _vnc(socket, listen)
         case Action.GUEST:
-            return _guest(socket, words or [], timeout)
+            return _guest(socket, words or [], timeout, as_json=as_json)
         case _:  # Pause, Resume, Reset, Shutdown, Kill
             ask(socket, action.value.capitalize())
     return None
 
 
-def _guest(socket: Path, words: list[str], timeout: int) -> int:
+def _standard(action: Action) -> tuple[int, int]:
+    if sys.stdin is None or sys.stdout is None:
+        raise Refusal(action.value, "standard input or output is closed", "it joins the guest with both")
+    return sys.stdin.fileno(), sys.stdout.fileno()
+
+
+def _screenshot(socket: Path, words: list[str]) -> None:
+    """Write what the guest's screen shows to the file, or to standard output for `-`."""
+    from launcher.control.screen import picture_of
+
+    match words:
+        case ["-"]:
+            if os.isatty(1):
+                raise UserError("ctl screenshot -", "is on a terminal, which shows no pictures", "expected > FILE.png")
+            print_bytes(picture_of(socket)[1])
+        case [name] if name.endswith((".png", ".ppm")):
+            suffix, data = picture_of(socket)
+            if not name.endswith(suffix):
+                raise Refusal(name, f"QEMU here makes no picture of that kind, but *{suffix}", f"name it *{suffix}")
+            Path(name).write_bytes(data)
+        case _:
+            found = f"found {' '.join(words)!r} after it" if words else "is no file's name after it"
+            raise UserError("ctl screenshot", found, "expected FILE.png, or - for standard output")
+
+
+def _vnc(socket: Path, listen: str | None) -> None:
+    from launcher.control.client import ask
+    from launcher.control.screen import join_vnc, listening, serve_vnc
+
+    if listen is None:
+        source, sink = _standard(Action.VNC)
+        if os.isatty(source) or os.isatty(sink):
+            raise UserError(
+                "ctl vnc", "is on a terminal, which shows no pictures", "expected a VNC client, or --listen"
+            )
+        join_vnc(Path(ask(socket, "GetScreen").path), source, sink)
+        return
+    with listening(listen) as server:
+        path = Path(ask(socket, "GetScreen").path)
+        print(f"gpu-launcher: the guest's screen is at {listen}, by VNC; Ctrl-C ends it", file=sys.stderr, flush=True)
+        serve_vnc(server, path)
+
+
+def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> int:
     """Ask the guest's agent; the exit code is the program's in the guest, 128 and its number for a signal."""
     from launcher.control.client import ask
 
@@ -89,6 +152,10 @@ def _guest(socket: Path, words: list[str], timeout: int) -> int:
     match words:
         case ["ping"]:
             ask(socket, "PingGuest", patience=patience, seconds=timeout)
+            return 0
+        case ["info"]:
+            info = ask(socket, "GetGuestInfo", patience=patience, seconds=timeout)
+            print(json.dumps(fields_of(info)) if as_json else "\n".join(lines_of(info)))
             return 0
         case ["exec", path, *arguments]:
             ended = ask(socket, "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)
@@ -100,13 +167,30 @@ def _guest(socket: Path, words: list[str], timeout: int) -> int:
             code = 128 + ended.signal if ended.signal else ended.code
             return int(code if code < 256 else 255)
     raise UserError(
-        "ctl guest", f"found {' '.join(words)!r} after it", "expected ping, or exec -- PROGRAM [ARGUMENT]..."
+        "ctl guest", f"found {' '.join(words)!r} after it", "expected ping, info, or exec -- PROGRAM [ARGUMENT]..."
     )
 
 
-def _fields(message: Any) -> dict[str, Any]:
+def fields_of(message: Any) -> dict[str, Any]:
     """All fields by name, the empty ones too."""
-    return {field.name: getattr(message, field.name) for field in message.DESCRIPTOR.fields}
+    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str | int | float):
+        return value
+    return [item if isinstance(item, str) else fields_of(item) for item in value]
+
+
+def lines_of(info: Any) -> list[str]:
+    """What the agent tells, a line each; what it does not tell is left out."""
+    lines = {"agent": f"qemu-guest-agent {info.agent}", "host": info.host_name, "system": info.system}
+    lines["kernel"] = info.kernel
+    for interface in info.interfaces:
+        lines[f"interface {interface.name}"] = ", ".join(
+            (*interface.addresses, *([interface.mac] * bool(interface.mac)))
+        )
+    return [one_line(f"{name}: {text}") for name, text in lines.items() if text]
 
 
 def _state_line(state: Any) -> str:

@@ -28,7 +28,10 @@ from launcher.commands.options import (
 from launcher.cpus.host import processors_of
 from launcher.guest_pci.locations import located_cards
 from pci.processors import UNKNOWN
-from program.output import print_text, write_picture
+from program.commands import AsJSON
+from program.errors import UserError
+from program.output import picture_file, print_text, write_picture
+from program.terminal import columns
 
 
 def explain(
@@ -48,13 +51,18 @@ def explain(
     cpuset: Cpuset = None,
     libvirt: Libvirt = None,
     network_status: NetworkStatus = None,
-    as_json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    as_json: AsJSON = False,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the host's PCI Express and the guest's.")
+        Path | None,
+        typer.Option(
+            metavar="FILE.svg", help="Also draw the host's PCI Express and the guest's; with - print that and no table."
+        ),
     ] = None,
 ) -> None:
     """Say which device each gpu and host device gets, where it is in the guest, how far apart they are there and on the
     host, and what is left over."""
+    if picture_file(svg) is not None and str(svg) == "-" and as_json:
+        raise UserError("--svg - and --json", "both say what to print", "give one of them")
     start = offline(
         vm,
         name=name,
@@ -82,5 +90,7 @@ def explain(
 
         metadata = start.vmi.metadata
         write_picture(picture(f"{metadata.namespace}/{metadata.name}", placed, start.layout, start.host), svg)
+        if str(svg) == "-":
+            return
     explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
-    print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation))
+    print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation, columns()))

@@ -7,12 +7,13 @@ from typing import Annotated
 
 import typer
 
-from launcher.commands.answers import say
+from launcher.commands.answers import say, say_notes
 from launcher.commands.options import VM, BlockVolume, Instancetype, Name, Preference, refuse_other_volumes
 from launcher.commands.vms import every_vm
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import Object, objects
+from launcher.pod.offers import waits_for
 from launcher.starting.start import tried
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
@@ -75,5 +76,7 @@ def pod(
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     if errors:
         raise together(errors)
+    waits = [waits_for(each, node_devices) for each in made if each["kind"] == "Pod"]
+    say_notes([note for note in waits if note is not None])
     say("warning", warnings)
     print_text(documents(made))

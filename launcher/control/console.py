@@ -15,7 +15,7 @@ from program.errors import Refusal
 #: What leaves a terminal, as virsh console's and telnet's does: Ctrl-].
 ESCAPE = b"\x1d"
 
-_READ = 1 << 12
+_READ = 1 << 16
 
 
 def attach(path: Path, source: int, sink: int) -> None:
@@ -36,7 +36,7 @@ def attach(path: Path, source: int, sink: int) -> None:
         if os.isatty(source):
             print("Connected to the guest's serial port; Ctrl-] leaves it.", file=sys.stderr)
         with _raw(source) as escape:
-            _join(port, source, sink, escape)
+            join(port, source, sink, escape)
 
 
 @contextmanager
@@ -53,8 +53,9 @@ def _raw(terminal: int) -> Iterator[bytes]:
         termios.tcsetattr(terminal, termios.TCSANOW, before)
 
 
-def _join(port: socket.socket, source: int, sink: int, escape: bytes) -> None:
-    """Carry both ways until the port or the sink is closed, or `escape`, if not empty, is read."""
+def join(port: socket.socket, source: int, sink: int, escape: bytes = b"", *, ends_with_source: bool = False) -> None:
+    """Carry both ways until the port or the sink is closed, or `escape`, if not empty, is read, or, where that is to
+    end it, until the source is at its end. `source` and `sink` are two descriptors."""
     poll = select.poll()
     poll.register(sink, 0)  # asks for nothing, and is told when its reader is gone
     poll.register(source, select.POLLIN)
@@ -67,6 +68,8 @@ def _join(port: socket.socket, source: int, sink: int, escape: bytes) -> None:
         if source in ready:
             poll.unregister(source)
             typed = _read(source)
+            if not typed and ends_with_source:
+                return
             left, separator, _ = typed.partition(escape) if escape else (typed, b"", b"")
             if separator:
                 port.sendall(left)
@@ -97,6 +100,6 @@ def _written(sink: int, data: bytes) -> bool:
     try:
         while data:
             data = data[os.write(sink, data) :]
-    except BrokenPipeError:
+    except (BrokenPipeError, ConnectionResetError):
         return False
     return True

@@ -21,6 +21,8 @@ _log = logging.getLogger(__name__)
 
 _STATE = 3.0  # seconds for libvirt to say more than the phase
 _AGENT = 4  # seconds for the agent to answer, as many for it to listen at all: both before `Threads` gives up
+_SCREENSHOT = 30.0  # seconds for all of a screenshot to be taken by its caller
+_SCREENSHOTS = 2  # at once: libvirt has a file and a thread for each
 _FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
 _SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
 _T = TypeVar("_T")
@@ -36,6 +38,7 @@ class VirtualMachine:
     def __init__(self, vm: VM) -> None:
         self._vm = vm
         self._libvirt = Threads()
+        self._screenshots = 0  # that are being taken
         self._killer: threading.Thread | None = None
 
     def __mapping__(self) -> dict[str, Handler]:
@@ -58,6 +61,30 @@ class VirtualMachine:
 
     async def GetConsole(self, request: api.GetConsoleRequest) -> api.Console:
         return api.Console(path=await self._asked(operations.console))
+
+    async def GetScreen(self, request: api.GetScreenRequest) -> api.Screen:
+        return api.Screen(path=await self._asked(operations.screen))
+
+    async def TakeScreenshot(self, request: api.TakeScreenshotRequest) -> AsyncGenerator[api.Screenshot]:
+        if self._screenshots >= _SCREENSHOTS:
+            raise Refusal(
+                self._vm.identity, f"has {_SCREENSHOTS} screenshots taken of it", "ask again when one is done"
+            )
+        self._screenshots += 1
+        picture = None
+        try:
+            # Also where the caller takes no more: it is cancelled then, wherever it is.
+            async with asyncio.timeout(_SCREENSHOT):
+                picture = await self._asked(operations.screenshot)
+                mime_type = picture.mime_type
+                while data := await self._libvirt.run(picture.read):
+                    yield api.Screenshot(mime_type=mime_type, data=data)
+                    mime_type = ""
+                picture = None
+        finally:
+            self._screenshots -= 1
+            if picture is not None:
+                threading.Thread(target=picture.close, name="screenshot", daemon=True).start()
 
     async def WatchChanges(self, request: api.WatchChangesRequest) -> AsyncGenerator[api.Change]:
         async with aclosing(changes_of(self._vm)) as changes:
@@ -100,6 +127,18 @@ class VirtualMachine:
     async def PingGuest(self, request: api.PingGuestRequest) -> api.PingGuestResponse:
         await self._agent(agent.ping, request.seconds)
         return api.PingGuestResponse()
+
+    async def GetGuestInfo(self, request: api.GetGuestInfoRequest) -> api.GuestInfo:
+        info = await self._agent(agent.info, request.seconds)
+        return api.GuestInfo(
+            agent=info.agent,
+            host_name=info.host_name,
+            system=info.system,
+            kernel=info.kernel,
+            interfaces=[
+                api.GuestInterface(name=one.name, mac=one.mac, addresses=one.addresses) for one in info.interfaces
+            ],
+        )
 
     async def ExecInGuest(self, request: api.ExecInGuestRequest) -> api.ExecInGuestResponse:
         pause, path, seconds = _FIRST_LOOK, request.path, max(request.seconds, 1)

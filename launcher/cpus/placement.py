@@ -5,23 +5,20 @@ from launcher.facts import Facts
 from launcher.guest import Guest
 from program.errors import UserError
 
+_SYSFS = "--sysfs, with devices/system/cpu and devices/system/node of the node, as gpu-plugin record copies them"
+
 
 def pinning(guest: Guest, facts: Facts) -> Pinning | None:
     """The CPUs that are the guest's alone; None where it has none. UserError where they are not known, or too few."""
     if not guest.has_own_cpus:
         return None
-    if facts.cpus is None:
-        raise UserError(
-            "spec.domain.cpu.dedicatedCpuPlacement",
-            "the pod's CPUs are not known here",
-            "expected --cpuset, with what the pod has, like 0-3,8",
-        )
-    if not facts.processors.nodes:
-        raise UserError(
-            "spec.domain.cpu.dedicatedCpuPlacement",
-            "the node's cores and NUMA nodes are not known here",
-            "expected --sysfs, with devices/system/cpu and devices/system/node",
-        )
+    unknown = [
+        *([("the pod's CPUs", "--cpuset, with what the pod has, like 0-3,8")] if facts.cpus is None else []),
+        *([("the node's cores and NUMA nodes", _SYSFS)] if not facts.processors.nodes else []),
+    ]
+    if facts.cpus is None or unknown:
+        things, flags = (" and ".join(words) for words in zip(*unknown, strict=True))
+        raise UserError("spec.domain.cpu.dedicatedCpuPlacement", f"{things} are not known here", f"expected {flags}")
     return pin(wanted(guest), facts.cpus, facts.processors)
 
 

@@ -9,7 +9,7 @@ from launcher.claims import DeviceID
 from launcher.guest_pci.addresses import Bridge, Layout, Seat
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
-from pci.distance import Distance, Location, distance
+from pci.distance import Distance, Location, Way, distance, way
 from pci.functions import is_gpu, word
 from pci.host import Host
 from pci.processors import UNKNOWN, Processors
@@ -35,6 +35,12 @@ class Pair:
     other: LocatedCard
     host: Distance | None
     guest: Distance
+
+    @property
+    def ways(self) -> tuple[Way | None, Way]:
+        """The host's and the guest's, as nvidia-smi has them."""
+        on_host = None if self.one.host is None or self.other.host is None else way(self.one.host, self.other.host)
+        return on_host, way(self.one.guest, self.other.guest)
 
     @property
     def differs(self) -> bool:

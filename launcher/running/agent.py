@@ -16,6 +16,8 @@ from program.errors import Refusal
 Ask = Callable[[str], str]
 
 _LONGEST = 4 << 20  # characters of an answer; a program's output is in it in base64
+_TEXT = 256  # characters of a name that is kept
+_MOST = 64  # interfaces that are kept, and addresses of each
 _OUTPUT = 1 << 16  # bytes of a program's output that are kept, of either kind
 _AGENT = "the guest's agent"
 _FIX = "expected qemu-guest-agent, from the guest's own system"
@@ -30,6 +32,50 @@ class Ended:
     signal: int
     out: bytes
     err: bytes
+
+
+@dataclass(frozen=True)
+class Interface:
+    """A network interface as the guest has it; `addresses` have the length of their prefix: 10.0.2.2/24."""
+
+    name: str
+    mac: str
+    addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Info:
+    """What the agent tells of the guest; what it does not tell is empty. `agent` is its version."""
+
+    agent: str
+    host_name: str
+    system: str
+    kernel: str
+    interfaces: tuple[Interface, ...]
+
+
+def info(ask: Ask) -> Info:
+    """Ask for what the agent says that it can tell. Refusal where it does not answer."""
+    about = _mapping(_asked(ask, "guest-info"))
+    commands = about.get("supported_commands")
+    able = {
+        command.get("name")
+        for command in (commands if isinstance(commands, list) else ())
+        if isinstance(command, dict) and command.get("enabled") is True
+    }
+
+    def told(command: str) -> Any:
+        return _asked(ask, command) if command in able else {}
+
+    host, system = _mapping(told("guest-get-host-name")), _mapping(told("guest-get-osinfo"))
+    interfaces = told("guest-network-get-interfaces")
+    return Info(
+        agent=_text(about, "version"),
+        host_name=_text(host, "host-name"),
+        system=_text(system, "pretty-name"),
+        kernel=_text(system, "kernel-release"),
+        interfaces=tuple(map(_interface, interfaces[:_MOST] if isinstance(interfaces, list) else ())),
+    )
 
 
 def ping(ask: Ask) -> None:
@@ -68,6 +114,28 @@ def _mapping(value: object) -> Mapping[str, Any]:
     if not isinstance(value, dict):
         raise Refusal(_AGENT, "gives an answer that is not of its protocol", _FIX)
     return value
+
+
+def _interface(value: object) -> Interface:
+    its = _mapping(value)
+    addresses = its.get("ip-addresses")
+    return Interface(
+        name=_text(its, "name"),
+        mac=_text(its, "hardware-address"),
+        addresses=tuple(
+            f"{_text(_mapping(address), 'ip-address')}/{_number(_mapping(address), 'prefix')}"
+            for address in (addresses[:_MOST] if isinstance(addresses, list) else ())
+        ),
+    )
+
+
+def _text(answer: Mapping[str, Any], name: str) -> str:
+    """A text, or its beginning; empty where there is none."""
+    value = answer.get(name, "")
+    if not isinstance(value, str):
+        raise Refusal(_AGENT, f"gives no text as {name}", _FIX)
+    # A lone surrogate is JSON, and no text that anybody can be sent.
+    return value[:_TEXT].encode(errors="replace").decode()
 
 
 def _number(answer: Mapping[str, Any], name: str) -> int:

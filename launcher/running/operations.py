@@ -1,8 +1,9 @@
-"""What is asked of a domain that is defined: its state, its XML, its console; pause, resume, reset.
+"""What is asked of a domain that is defined: its state, its XML, its console, its screen; pause, resume, reset.
 
 Each may be called from any thread: libvirt serializes. Refusal for whatever libvirt refuses.
 """
 
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
@@ -31,6 +32,8 @@ _STATES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("pmsuspended", ("unknown",)),
 )  # fmt: skip
 
+_PART = 1 << 16  # bytes of a screenshot at once
+
 
 @dataclass(frozen=True)
 class State:
@@ -47,6 +50,27 @@ def state(domain: Any) -> State:
         return State("unknown", "unknown")
     name, reasons = _STATES[number]
     return State(name, reasons[reason] if reason < len(reasons) else "unknown")
+
+
+@dataclass(frozen=True)
+class Screenshot:
+    """A picture of the guest's screen: its type, image/png or image/x-portable-pixmap, and libvirt's stream of it."""
+
+    mime_type: str
+    stream: Any
+
+    def read(self) -> bytes:
+        """The next part, of 64 KiB at most; empty at the end."""
+        with asked("read the screenshot"):
+            part = bytes(self.stream.recv(_PART))
+            if not part:
+                self.stream.finish()
+        return part
+
+    def close(self) -> None:
+        """Whoever does not want the rest."""
+        with suppress(Refusal), asked("leave the screenshot"):
+            self.stream.abort()
 
 
 def xml(domain: Any) -> str:
@@ -87,3 +111,27 @@ def console(domain: Any) -> str:
             "leave autoattachSerialConsole: false out of its manifest",
         )
     return path
+
+
+def screen(domain: Any) -> str:
+    """The path of the unix socket on which QEMU serves the screen by VNC. Refusal where there is none."""
+    tree = ElementTree.fromstring(xml(domain))  # noqa: S314 it is libvirt's
+    listen = tree.find("devices/graphics[@type='vnc']/listen[@type='socket']")
+    path = None if listen is None else listen.get("socket")
+    if path is None:
+        raise _no_screen()
+    return path
+
+
+def screenshot(domain: Any) -> Screenshot:
+    """A picture of what the first screen shows now. Refusal where there is none."""
+    tree = ElementTree.fromstring(xml(domain))  # noqa: S314 it is libvirt's
+    if tree.find("devices/video/model") is None or tree.find("devices/video/model[@type='none']") is not None:
+        raise _no_screen()
+    with asked("take a screenshot"):
+        stream = domain.connect().newStream()
+        return Screenshot(str(domain.screenshot(stream, 0)), stream)
+
+
+def _no_screen() -> Refusal:
+    return Refusal("the VM", "has no screen", "leave autoattachGraphicsDevice: false out of its manifest")

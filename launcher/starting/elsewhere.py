@@ -35,4 +35,5 @@ class Elsewhere:
             severity, problems = Severity.WARNING, tuple(element.problem(None) for element in newer)
         else:
             severity, problems = Severity.ERROR, too_new(newer, self.libvirt)
-        return start.having((*not_whole(start.cards), *(Finding(severity, problem) for problem in problems)))
+        of_versions = (Finding(severity, problem) for problem in problems)
+        return start.having((*not_whole(start.cards, start.host), *of_versions))

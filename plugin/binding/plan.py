@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from pci.address import PCIAddress
 from pci.cards import Card, card_of, cards_of
-from pci.functions import is_gpu, is_vfio_driver
+from pci.functions import is_gpu, is_integrated_gpu, is_vfio_driver
 from pci.host import Details, Function, Host
 from pci.sysfs.functions import DEVICES
 from pci.vendors import NVIDIA, PREFIXES
@@ -114,6 +114,16 @@ def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
     """Return the cards that would be offered if vfio had them: every NVIDIA, AMD and Intel GPU, and what the config
     fits."""
     return tuple(card for card in cards_of(host) if _is_offered(host, card, config))
+
+
+def cards_to_bind(host: Host, config: Config) -> tuple[Card, ...]:
+    """Return those of the offered cards that are bound without being named: all but the processor's own GPU, which is
+    the node's console, unless a rule of the config fits it."""
+    return tuple(
+        card
+        for card in offered_cards(host, config)
+        if fitting(host, card, config) is not None or not any(is_integrated_gpu(host, function) for function in card)
+    )
 
 
 def _is_offered(host: Host, card: Card, config: Config) -> bool:

@@ -10,9 +10,11 @@ import typer
 
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
+from pci.host import Host
 from plugin.binding.former import locked
-from plugin.binding.plan import Binding, Plan, Survey, named_cards, offered_cards, plan_bind, plan_unbind
+from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
+from plugin.cards.config import Config
 from plugin.commands.options import STATE, asked, config_of, host_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from program.errors import Refusal, UserError
@@ -22,7 +24,13 @@ from program.problem import Problem, one_line
 Addresses = Annotated[
     list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
 ]
-All = Annotated[bool, typer.Option("--all", help="Every NVIDIA, AMD and Intel GPU, and what --config offers.")]
+All = Annotated[
+    bool,
+    typer.Option(
+        "--all",
+        help="Every NVIDIA, AMD and Intel GPU, and what --config offers; bind leaves the processor's own GPU alone.",
+    ),
+]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the writes, and do none.")]
 ConfigFile = Annotated[Path | None, typer.Option(help="What --all means beyond NVIDIA, AMD and Intel GPUs (YAML).")]
 Sysfs = Annotated[
@@ -50,7 +58,7 @@ def bind(
     def plan(survey: Survey, cards: tuple[Card, ...]) -> Plan:
         return plan_bind(survey, cards, skip=every)
 
-    _rebind(addresses or [], every, dry_run, config, sysfs, state, plan, nvidia_smi)
+    _rebind(addresses or [], every, dry_run, config, sysfs, state, cards_to_bind, plan, nvidia_smi)
 
 
 def unbind(
@@ -62,7 +70,7 @@ def unbind(
     state: State = STATE,
 ) -> None:
     """Give cards back to the drivers that they had before."""
-    _rebind(addresses or [], every, dry_run, config, sysfs, state, plan_unbind)
+    _rebind(addresses or [], every, dry_run, config, sysfs, state, offered_cards, plan_unbind)
 
 
 def _rebind(
@@ -72,6 +80,7 @@ def _rebind(
     config: Path | None,
     sysfs: Path,
     state: Path,
+    all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...]], Plan],
     nvidia_smi: str | None = None,
 ) -> None:
@@ -89,7 +98,7 @@ def _rebind(
 
     def planned() -> tuple[Plan, Problem | None]:
         host = host_of(sysfs)
-        cards = offered_cards(host, rules) if every else named_cards(host, named)
+        cards = all_cards(host, rules) if every else named_cards(host, named)
         # Details and parts of a function take its driver's lock.
         survey = asked(sysfs, lambda _: look(roots, host, cards))
         decided = plan(survey, cards)

@@ -9,6 +9,7 @@ import typer
 from pci.vendors import PREFIXES
 from plugin.cards.config import SELECTORS, Config, Groups, Rule
 from plugin.commands.options import config_of
+from program.commands import AsJSON
 from program.output import print_text
 from program.problem import one_line
 
@@ -16,8 +17,13 @@ config = typer.Typer(help="Say what a config file means, or print its JSON schem
 
 
 @config.command()
-def check(file: Annotated[Path, typer.Argument(help="The config file.")]) -> None:
+def check(file: Annotated[Path, typer.Argument(help="The config file.")], as_json: AsJSON = False) -> None:
     """Read a config file as the daemon would: 0 and what it means, or one line that says what is wrong with it."""
+    if as_json:
+        from plugin.config_file import written_out
+
+        print_text(json.dumps(written_out(config_of(file)), indent=2) + "\n")
+        return
     print_text("\n".join([f"{file}: fine", *in_words(config_of(file)), ""]))
 
 

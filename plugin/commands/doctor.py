@@ -13,14 +13,16 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.commands.options import STATE, AsJSON, ConfigFile, KeptState, PCIIDsFile, Sysfs, asked, config_of, host_of
+from plugin.commands.options import STATE, ConfigFile, KeptState, PCIIDsFile, Sysfs, asked, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, examine, parameters, size
+from program.commands import AsJSON
 from program.finding import worst
 from program.output import aligned, print_text
 from program.problem import Severity
+from program.terminal import columns, is_coloured, painted
 
-_COLUMNS = 80
+_COLUMNS = 80  # at most: prose is not read in longer lines
 _UNKNOWN = "unknown"
 
 
@@ -51,12 +53,16 @@ def doctor(
 
         evidence = replace(evidence, sight=look_now(rules.fabric, state, evidence.snapshot.inventory))
     findings = examine(evidence)
-    text = json.dumps(_as_json(evidence, findings), indent=2) if as_json else _as_page(evidence, findings)
+    text = (
+        json.dumps(_as_json(evidence, findings), indent=2)
+        if as_json
+        else _as_page(evidence, findings, coloured=is_coloured(1))
+    )
     print_text(f"{text}\n")
     raise typer.Exit(worst(findings).exit_code)
 
 
-def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
+def _as_page(evidence: Evidence, findings: tuple[Finding, ...], *, coloured: bool) -> str:
     """Return the page: what is wrong, worst first; what is fine; what is there."""
     lines = [_verdict(findings)]
     for severity in sorted(Severity, reverse=True):
@@ -64,7 +70,7 @@ def _as_page(evidence: Evidence, findings: tuple[Finding, ...]) -> str:
         for number, alike in enumerate(several):
             if number == 0 or severity > Severity.NOTE:
                 lines.append("")
-            lines += _about(alike)
+            lines += _about(alike, coloured=coloured)
     functions = [(device, function) for device in evidence.devices for function in device.functions]
     header, *rows = aligned([_HEADER, *(_row(evidence, *each) for each in functions)])
     if evidence.devices:
@@ -89,11 +95,13 @@ def _alike(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
     return alike.values()
 
 
-def _about(alike: list[Finding]) -> Iterator[str]:
+def _about(alike: list[Finding], *, coloured: bool) -> Iterator[str]:
     severity, wrong = alike[0].severity, alike[0].problem.wrong
     devices = ", ".join(finding.device for finding in alike if finding.device is not None)
     label = severity.name if severity is Severity.ERROR else severity.word
-    yield from _wrapped(f"{label:9}", f"{devices}: {wrong}" if devices else wrong)
+    first, *more = _wrapped(f"{label:9}", f"{devices}: {wrong}" if devices else wrong)
+    yield painted(label, severity, coloured=coloured) + first.removeprefix(label)
+    yield from more
     for step in dict.fromkeys(step for finding in alike for step in (finding.problem.fix, *finding.steps) if step):
         yield from _wrapped(" " * 9 + "-> ", step)
 
@@ -101,7 +109,7 @@ def _about(alike: list[Finding]) -> Iterator[str]:
 def _wrapped(label: str, text: str) -> list[str]:
     return wrap(
         text,
-        _COLUMNS,
+        min(_COLUMNS, columns()),
         initial_indent=label,
         subsequent_indent=" " * len(label),
         break_long_words=False,

@@ -17,7 +17,6 @@ from plugin.cards.snapshot import Snapshot
 from plugin.commands.options import (
     POD_RESOURCES,
     STATE,
-    AsJSON,
     ConfigFile,
     KeptState,
     PCIIDsFile,
@@ -26,8 +25,10 @@ from plugin.commands.options import (
     host_of,
 )
 from plugin.fabric import sight as fabric
+from program.commands import AsJSON
 from program.errors import UserError
-from program.output import aligned, print_text, write_picture
+from program.output import aligned, picture_file, print_text, write_picture
+from program.terminal import columns
 
 
 def inventory(
@@ -47,12 +48,15 @@ def inventory(
         bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
     ] = False,
     svg: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Also draw the node, as a picture for a bug report.")
+        Path | None,
+        typer.Option(metavar="FILE.svg", help="Also draw the node, for a bug report; with - print that and no table."),
     ] = None,
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
     if as_json and permitted:
         raise UserError("--json and --permitted", "both say what to print", "give one of them")
+    if picture_file(svg) is not None and str(svg) == "-" and (as_json or permitted):
+        raise UserError("--svg - and --json or --permitted", "both say what to print", "give one of them")
     names = read_pci_ids(pci_ids)
     if sysfs == Path("/sys"):
         dev = dev or Path("/dev")
@@ -77,6 +81,8 @@ def inventory(
         from plugin.picture import picture
 
         write_picture(picture(snapshot, host), svg)
+        if str(svg) == "-":
+            return
     if permitted:
         from plugin.permitted import permitted_yaml
 
@@ -106,7 +112,7 @@ def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignm
 def _as_table(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> str:
     rows = [("ADDRESS", "MODEL", "DRIVER", "GROUP", "NUMA", "OFFERED AS")]
     rows += [_row(snapshot, device) for device in snapshot.inventory.devices]
-    lines = aligned(rows)
+    lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
     lines += [f"not read: {fault}" for fault in snapshot.inventory.faults]

@@ -32,7 +32,6 @@ KeptState = Annotated[
         "--state", help="Where it is kept who has which partition.  [default: /var/lib/gpu-plugin, none with --sysfs]"
     ),
 ]
-AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,13 +5,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
+from pci.functions import is_integrated_gpu, is_on_vfio
 from pci.host import Details, Fault, Function, Host
 from pci.platform import Platform
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.platform import read_platform
 from plugin.cards.config import Config
-from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.inventory import Device, fitting, take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
@@ -39,6 +40,16 @@ class Evidence:
     def groups(self) -> int:
         """How many IOMMU groups there are, without those that vfio made up."""
         return len(self.host.groups.keys() - self.host.noiommu)
+
+    def is_left_to_the_node(self, device: Device) -> bool:
+        """Whether the device is the processor's own GPU, and nobody has asked for it: no rule of the config fits it,
+        and it is not on VFIO."""
+        return (
+            device.mdev is None
+            and is_integrated_gpu(self.host, device.lead)
+            and not is_on_vfio(device.lead)
+            and fitting(self.host, device.functions, self.config) is None
+        )
 
     def has_no_reset(self, details: Details) -> bool:
         """Whether the function is known to have no reset of its own."""

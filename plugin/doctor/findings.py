@@ -384,8 +384,8 @@ def _device_nodes(evidence: Evidence) -> Finding:
 def _device(evidence: Evidence, device: Device) -> Iterator[Finding]:
     details = evidence.details.get(device.lead.address)
     yield from _viability(evidence, device, is_boot_vga=details is not None and details.boot_vga)
-    if device.mdev is not None:
-        return  # what is asked below is its parent's driver's business
+    if device.mdev is not None or evidence.is_left_to_the_node(device):
+        return  # what is asked below is its parent's driver's business, or the node's
     # What has no resource goes to no guest, and so not to two.
     if (
         device.resource is not None
@@ -432,7 +432,14 @@ def _viability(evidence: Evidence, device: Device, *, is_boot_vga: bool) -> Iter
         return
     if reason is None:
         return
-    if device.resource is None:
+    if evidence.is_left_to_the_node(device):
+        yield _note(
+            Check.VIABILITY,
+            f"is the processor's own GPU, which no rule of the config asks for: {reason.wrong}",
+            f"if a guest is to have it: gpu-plugin bind {device.id}",
+            of=device.id,
+        )
+    elif device.resource is None:
         # Asked for by nobody: the config withholds it, or would have to name it.
         yield _note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     else:

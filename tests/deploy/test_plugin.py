@@ -1,7 +1,6 @@
 """What a cluster applies to run gpu-plugin: its files agree with each other, with the program and with their README."""
 
 import re
-import shlex
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -13,7 +12,6 @@ import yaml
 from plugin.cards.naming import PCI_IDS
 from plugin.config_file import read_config
 from plugin.serving.monitoring import LIVE, READY
-from tests.conftest import Command
 from tests.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
@@ -188,11 +186,10 @@ def test_a_plugin_that_takes_ten_minutes_to_start_is_not_started_again() -> None
     assert probe["periodSeconds"] * probe["failureThreshold"] >= 600
 
 
-@pytest.mark.parametrize("directory", [PLUGIN, EXAMPLE], ids=lambda path: path.name)
-def test_the_config_is_one_under_the_name_that_the_commands_read(directory: Path) -> None:
-    (generator,) = read(directory / "kustomization.yaml")["configMapGenerator"]
+def test_the_config_is_one_under_the_name_that_the_commands_read() -> None:
+    (generator,) = read(PLUGIN / "kustomization.yaml")["configMapGenerator"]
     (name,) = generator["files"]
-    read_config(directory / name)
+    read_config(PLUGIN / name)
     assert generator["name"] == SERVE.volumes["config"]["configMap"]["name"]
     for container in CONTAINERS.values():
         assert str(container.parameters()["config"]) == f"/etc/gpu-plugin/{name}"
@@ -201,16 +198,6 @@ def test_the_config_is_one_under_the_name_that_the_commands_read(directory: Path
 def test_a_changed_config_is_not_another_config_map() -> None:
     (generator,) = read(PLUGIN / "kustomization.yaml")["configMapGenerator"]
     assert generator["options"] == {"disableNameSuffixHash": True}
-
-
-def test_the_examples_vm_asks_for_what_its_config_offers_and_can_be_rendered(gpu_launcher: Command) -> None:
-    (rule,) = read_config(EXAMPLE / "config.yaml").offer
-    (comment,) = re.findall(r"^# +gpu-launcher (.*)$", (EXAMPLE / "vm.yaml").read_text(), re.MULTILINE)
-    (gpu,) = read(EXAMPLE / "vm.yaml")["spec"]["template"]["spec"]["domain"]["devices"]["gpus"]
-    assert gpu["deviceName"] == rule.resource
-    command, vm, *arguments = shlex.split(comment)
-    result = gpu_launcher(command, EXAMPLE / vm, *arguments)
-    assert "<hostdev " in result.stdout, result.stderr
 
 
 def test_the_pods_image_is_a_name_without_a_registry() -> None:

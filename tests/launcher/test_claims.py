@@ -183,3 +183,16 @@ def test_a_device_that_dra_gave_for_two_requests_is_refused() -> None:
         "hostdevice 'nic': is request 'nic' of claim 'gpus', which was given 0000:41:00.0, and so was request 'gpu' of "
         "claim 'gpus', gpu 'gpu1'; expected each device once: the DRA driver's log says why"
     )
+
+
+def test_a_resource_of_nearly_the_name_of_one_that_the_pod_has_is_said_to_be_meant() -> None:
+    meant = f"did you mean the resource of {RTX_3090_VARIABLE}, which is set?"
+    for misspelt in (RTX_3090.replace("3090", "3080"), RTX_3090.replace("GA102_", ""), f"example.com/{RTX_3090[11:]}"):
+        wanted = entries(gpus=[("gpu1", misspelt), ("gpu2", misspelt)])
+        assert problem_of(wanted, {RTX_3090_VARIABLE: "0000:86:00.0"}).count(meant) == 1
+    # Another card's, or one that another entry asks for, is not.
+    assert "did you mean" not in problem_of(
+        entries(gpus=[("gpu1", RTX_3090)]), {RTX_2060_VARIABLE: "0000:86:00.0", "PATH": "/bin"}
+    )
+    both = entries(gpus=[("gpu1", RTX_3090.replace("3090", "3080")), ("gpu2", RTX_3090)])
+    assert "did you mean" not in problem_of(both, {RTX_3090_VARIABLE: "0000:86:00.0"})

@@ -19,6 +19,8 @@ from tests.processes import FIXTURES
 VGPU = "11111111-0000-4000-8000-000000000001"
 VGPU_VARIABLE = "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q"
 
+TWO = "0000:e1:00.0,0000:01:00.0"
+
 
 def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allocated: str) -> Explanation:
     """A manifest of fixtures/vms; `allocated` has the address that DRA gave for each request of the claim gpus."""
@@ -36,22 +38,23 @@ def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machin
     environ = {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0", RTX_2060_VARIABLE: "0000:86:00.0"}
     found = explained("two-gpus", environ, read_host(machine("two-rtx-3090")))
     assert table(found) == (
-        "ENTRY     HOST          IS     GUEST         GROUP  NUMA  ALIAS        FROM\n"
-        "gpu gpu1  0000:e1:00.0  GPU    0000:01:00.0  71     1     ua-gpu-gpu1  "
-        "nvidia.com/GA102_GEFORCE_RTX_3090, PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
+        "ENTRY     HOST          IS     GUEST         GROUP  NUMA  ALIAS\n"
+        "gpu gpu1  0000:e1:00.0  GPU    0000:01:00.0  71     1     ua-gpu-gpu1\n"
         "          0000:e1:00.1  audio  0000:01:00.1  71     1\n"
-        "gpu gpu2  0000:01:00.0  GPU    0000:02:00.0  11     0     ua-gpu-gpu2  "
-        "nvidia.com/GA102_GEFORCE_RTX_3090, PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
+        "gpu gpu2  0000:01:00.0  GPU    0000:02:00.0  11     0     ua-gpu-gpu2\n"
         "          0000:01:00.1  audio  0000:02:00.1  11     0\n"
+        "gpu gpu1, gpu gpu2: from nvidia.com/GA102_GEFORCE_RTX_3090, by\n"
+        "  PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090\n"
         "\n"
-        "HOST  gpu1        gpu2\n"
-        "gpu1  X           other node\n"
-        "gpu2  other node  X\n"
+        "HOST  gpu1  gpu2\n"
+        "gpu1  X     SYS\n"
+        "gpu2  SYS   X\n"
         "\n"
-        "GUEST  gpu1         gpu2\n"
-        "gpu1   X            same root *\n"
-        "gpu2   same root *  X\n"
-        "* 1 pair: other node on the host, same root in the guest\n"
+        "GUEST  gpu1   gpu2\n"
+        "gpu1   X      PHB *\n"
+        "gpu2   PHB *  X\n"
+        "* 1 pair: SYS on the host, PHB in the guest\n"
+        "PHB same root; SYS other node\n"
         "\n"
         "left over: 0000:86:00.0 of PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A\n"
     )
@@ -95,13 +98,21 @@ def test_the_distance_of_two_cards_is_in_the_json_for_host_and_guest(machine: Ma
     environ = {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0"}
     found = explained("two-gpus", environ, read_host(machine("two-rtx-3090")))
     assert json.loads(as_json(found))["distances"] == [
-        {"between": ["gpu1", "gpu2"], "host": "other node", "guest": "same root", "differs": True}
+        {
+            "between": ["gpu1", "gpu2"],
+            "host": "other node",
+            "guest": "same root",
+            "differs": True,
+            "hostWay": "SYS",
+            "guestWay": "PHB",
+        }
     ]
 
 
 def test_a_distance_on_a_host_that_was_not_read_is_not_known() -> None:
     found = explained("two-gpus", {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0"})
-    assert found["distances"] == [{"between": ["gpu1", "gpu2"], "host": None, "guest": "same root", "differs": False}]
+    (pair,) = found["distances"]
+    assert (pair["host"], pair["hostWay"], pair["guest"], pair["differs"]) == (None, None, "same root", False)
     assert "gpu1  X     -\n" in table(found)
     assert "in the guest" not in table(found).lower()
 
@@ -111,15 +122,16 @@ def test_pairs_that_differ_are_marked_and_counted_by_how_they_do() -> None:
     found = table(explained("eight-gpus", dict(hgx.pod.environ), hgx.host))
     assert found.count(" *  ") + found.count(" *\n") == 2 * 28
     assert found.endswith(
-        "* 4 pairs: same switch on the host, same root in the guest\n"
-        "* 24 pairs: other node on the host, same root in the guest\n"
+        "* 4 pairs: PXB on the host, PHB in the guest\n"
+        "* 24 pairs: SYS on the host, PHB in the guest\n"
+        "PXB same switch, over several in a row; PHB same root; SYS other node\n"
     )
 
 
 def test_cards_that_are_as_far_apart_as_on_the_host_are_said_to_be(machine: Machine) -> None:
     environ = {RTX_2060_VARIABLE: "0000:01:00.0", RTX_3090_VARIABLE: "0000:02:00.0"}
     found = explained("two-cards-of-one-group", environ, read_host(machine("two-gpus-one-group")))
-    assert table(found).endswith("\nIn the guest the cards are as far apart as on the host.\n")
+    assert table(found).endswith("\nIn the guest the cards are as far apart as on the host.\nPHB same root\n")
 
 
 def test_a_card_that_may_not_be_whole_is_said_to_be(machine: Machine) -> None:
@@ -168,7 +180,7 @@ def test_a_request_is_told_by_its_claim_and_has_no_variable(machine: Machine) ->
         None,
         "ua-dra-gpu-card",
     ]
-    assert "ua-dra-gpu-card  request gpu of claim gpus\n" in table(found)
+    assert "gpu card: from request gpu of claim gpus\n" in table(found)
 
 
 def test_a_usb_device_has_no_address_in_the_guest_and_no_group() -> None:
@@ -184,3 +196,18 @@ def test_a_manifest_without_devices_says_so_and_still_what_is_left_over() -> Non
         "The manifest has no gpus and no hostDevices.\n"
         "left over: 0000:01:00.0 of PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A\n"
     )
+
+
+def test_the_page_fits_100_columns() -> None:
+    hgx = case("hgx-a100-8-gpu").world()
+    for page in (
+        table(explained("eight-gpus", dict(hgx.pod.environ), hgx.host)),
+        table(explained("two-gpus", {RTX_3090_VARIABLE: TWO})),
+    ):
+        assert max(map(len, page.splitlines())) <= 100
+
+
+def test_that_nothing_was_looked_up_is_said_once_of_all_cards() -> None:
+    found = table(explained("two-gpus", {RTX_3090_VARIABLE: TWO}))
+    assert found.endswith("may not be whole: gpu gpu1, gpu gpu2: was not looked up: there is no --sysfs\n")
+    assert found.count("looked up") == 1

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pci.address import PCIAddress
-from pci.distance import Distance, Location, distance
+from pci.distance import Distance, Location, Way, distance, way
 from pci.host import Function
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
@@ -60,3 +60,24 @@ locations = st.builds(
 @given(locations, locations)
 def test_it_is_as_far_there_as_back(one: Location, other: Location) -> None:
     assert distance(one, other) is distance(other, one)
+
+
+@pytest.mark.parametrize(
+    ("name", "one", "other", "expected"),
+    [
+        ("hgx-a100-8-gpu", "0000:07:00.0", "0000:0f:00.0", Way.PXB),  # as nvidia-smi topo -m has it on a DGX A100
+        ("lab-modern", "0000:04:00.0", "0000:05:00.0", Way.PIX),
+        ("two-gpus-one-group", "0000:01:00.0", "0000:02:00.0", Way.PHB),
+        ("two-rtx-3090", "0000:e1:00.0", "0000:01:00.0", Way.SYS),
+    ],
+)
+def test_two_cards_of_a_machine_as_nvidia_smi_tells_it(
+    machine: Machine, name: str, one: str, other: str, expected: Way
+) -> None:
+    functions = read_host(machine(name)).functions
+    assert way(*(location(functions[PCIAddress.parse(address)]) for address in (one, other))) is expected
+
+
+def test_two_root_complexes_of_one_node_are_nvidia_smis_node() -> None:
+    one, other = (Location(numa_node=0, root=root, bridges=()) for root in ("pci0000:00", "pci0000:40"))
+    assert way(one, other) is Way.NODE

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.compose import SYSFS
 from tests.conftest import Command, Machine
 from tests.processes import FIXTURES
 
@@ -11,7 +12,8 @@ PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
 
 
 def test_inventory_is_a_table_that_people_can_read(gpu_plugin: Command, machine: Machine) -> None:
-    result = gpu_plugin("inventory", "--sysfs", machine("rtx-2060-audio-on-snd-hda-intel"), *PCI_IDS)
+    sys = machine("rtx-2060-audio-on-snd-hda-intel")
+    result = gpu_plugin("inventory", "--sysfs", sys, *PCI_IDS, env={"COLUMNS": "250"})
     header, _, card, names = result.stdout.splitlines()
     assert header.split(maxsplit=5) == ["ADDRESS", "MODEL", "DRIVER", "GROUP", "NUMA", "OFFERED AS"]
     address, model, driver, group, node, reason = re.split("  +", card)
@@ -23,6 +25,18 @@ def test_inventory_is_a_table_that_people_can_read(gpu_plugin: Command, machine:
     )
     assert names.endswith("pci.ids of 2023-04-10.")
     assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("columns", [80, 100])
+@pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
+def test_inventory_fits_the_terminal_or_100_columns(
+    gpu_plugin: Command, machine: Machine, name: str, columns: int
+) -> None:
+    env = {"COLUMNS": str(columns)} if columns != 100 else {}
+    page = gpu_plugin("inventory", "--sysfs", machine(name), *PCI_IDS, env=env).stdout
+    assert max(map(len, page.splitlines()[:-1])) <= columns  # the last names a file
+    wide = gpu_plugin("inventory", "--sysfs", machine(name), *PCI_IDS, env={"COLUMNS": "1000"}).stdout
+    assert page.split() == wide.split()
 
 
 def test_inventory_has_a_form_for_programs(gpu_plugin: Command, machine: Machine) -> None:
@@ -137,6 +151,20 @@ noiommu: true
         "/dev/net/tun: as devices.gpu-launcher.dev/tun, for 110 containers at once",
         "groups of vfio's no-IOMMU mode: offered, and they protect nobody",
     ]
+
+
+def test_config_check_has_a_form_for_programs_which_is_a_config_itself(gpu_plugin: Command, tmp_path: Path) -> None:
+    path, again = tmp_path / "config.yaml", tmp_path / "again.yaml"
+    path.write_text("offer: [{device: '10DE:1f08', resource: nvidia.com/pgpu}]\nnode_devices: {tun: 110}\n")
+    result = gpu_plugin("config", "check", path, "--json")
+    written = json.loads(result.stdout)
+    assert (written["groups"], written["node_devices"], written["noiommu"]) == ("withhold", {"tun": 110}, False)
+    assert written["offer"][0]["device"] == ["10de:1f08"]
+    again.write_text(result.stdout)
+    assert (
+        gpu_plugin("config", "check", again).stdout.splitlines()[1:]
+        == (gpu_plugin("config", "check", path).stdout.splitlines()[1:])
+    )
 
 
 def test_config_check_says_what_a_config_leaves_out(gpu_plugin: Command, tmp_path: Path) -> None:

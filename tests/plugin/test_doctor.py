@@ -567,6 +567,44 @@ def test_the_nodes_own_screen_is_left_to_it(findings: Examine, node: NodeOf) -> 
     )
 
 
+#: By machine, as it was recorded: the discrete cards that the doctor names, and its exit code.
+DISCRETE = {
+    "hgx-a100-8-gpu": (8, 0),
+    "lab-bare": (0, 4),
+    "lab-legacy": (0, 4),
+    "lab-modern": (0, 4),
+    "rtx-2060": (1, 0),
+    "rtx-2060-audio-on-snd-hda-intel": (1, 4),
+    "rtx-2060-without-iommu": (1, 4),
+    "two-cards-nested-vfio": (0, 4),
+    "two-gpus-one-group": (2, 4),
+    "two-h100": (2, 0),
+    "two-rtx-3090": (2, 0),
+    "virtual-machine-without-iommu": (0, 4),
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
+def test_the_processors_own_gpu_is_no_problem_of_any_machine(gpu_plugin: Command, machine: Machine, name: str) -> None:
+    result = gpu_plugin("doctor", "--json", "--sysfs", machine(name), "--pci-ids", FIXTURES / "pci.ids")
+    page = json.loads(result.stdout)
+    gpus = [device["functions"][0] for device in page["devices"] if device["functions"][0]["class"].startswith("03")]
+    discrete = [gpu["address"] for gpu in gpus if gpu["id"].startswith("10de")]
+    assert (len(discrete), result.returncode) == DISCRETE[name]
+    assert {finding["severity"] for finding in page["findings"] if finding["device"] == SCREEN} <= {"note"}
+
+
+def test_the_processors_own_gpu_is_a_note_until_a_rule_asks_for_it(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    look_closely(this.sys, SCREEN, boot_vga="0", reset_method=None, resource="")
+    (found,) = (finding for finding in findings(this) if finding.device == SCREEN)
+    assert (found.severity, found.check) == (Severity.NOTE, Check.VIABILITY)
+    assert found.problem.wrong == "is the processor's own GPU, which no rule of the config asks for: is bound to i915"
+    assert fixes(found) == (f"if a guest is to have it: gpu-plugin bind {SCREEN}",)
+    asked_for = Config(offer=(Rule(address=SCREEN, resource="intel.com/uhd-630"),))
+    assert about(findings(this, asked_for), Check.VIABILITY, SCREEN).severity is Severity.ERROR
+
+
 def test_a_boot_vga_that_vfio_has_leaves_the_node_without_a_screen(findings: Examine, node: NodeOf) -> None:
     this = node()
     look_closely(this.sys, GPU, boot_vga="1")

@@ -1,8 +1,8 @@
 from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Iterable as _Iterable
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -45,6 +45,28 @@ class Console(_message.Message):
     PATH_FIELD_NUMBER: _ClassVar[int]
     path: str
     def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class GetScreenRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Screen(_message.Message):
+    __slots__ = ("path",)
+    PATH_FIELD_NUMBER: _ClassVar[int]
+    path: str
+    def __init__(self, path: _Optional[str] = ...) -> None: ...
+
+class TakeScreenshotRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Screenshot(_message.Message):
+    __slots__ = ("mime_type", "data")
+    MIME_TYPE_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    mime_type: str
+    data: bytes
+    def __init__(self, mime_type: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
 
 class WatchChangesRequest(_message.Message):
     __slots__ = ()
@@ -113,6 +135,36 @@ class PingGuestRequest(_message.Message):
 class PingGuestResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
+
+class GetGuestInfoRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class GuestInfo(_message.Message):
+    __slots__ = ("agent", "host_name", "system", "kernel", "interfaces")
+    AGENT_FIELD_NUMBER: _ClassVar[int]
+    HOST_NAME_FIELD_NUMBER: _ClassVar[int]
+    SYSTEM_FIELD_NUMBER: _ClassVar[int]
+    KERNEL_FIELD_NUMBER: _ClassVar[int]
+    INTERFACES_FIELD_NUMBER: _ClassVar[int]
+    agent: str
+    host_name: str
+    system: str
+    kernel: str
+    interfaces: _containers.RepeatedCompositeFieldContainer[GuestInterface]
+    def __init__(self, agent: _Optional[str] = ..., host_name: _Optional[str] = ..., system: _Optional[str] = ..., kernel: _Optional[str] = ..., interfaces: _Optional[_Iterable[_Union[GuestInterface, _Mapping]]] = ...) -> None: ...
+
+class GuestInterface(_message.Message):
+    __slots__ = ("name", "mac", "addresses")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MAC_FIELD_NUMBER: _ClassVar[int]
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    mac: str
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, name: _Optional[str] = ..., mac: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ExecInGuestRequest(_message.Message):
     __slots__ = ("path", "arguments", "seconds")

@@ -31,10 +31,12 @@ _SERIAL = '<serial type="unix"><source mode="bind" path="{}"/><target port="0"/>
 
 
 @contextmanager
-def on_test_driver(directory: Path, console: Path | None = None, more: str = "") -> Iterator[VM]:
-    """A VM that runs; nobody else has that libvirt. `console` is its serial port, `more` is of its domain's XML."""
+def on_test_driver(directory: Path, console: Path | None = None, more: str = "", devices: str = "") -> Iterator[VM]:
+    """A VM that runs; nobody else has that libvirt. `console` is its serial port, `devices` are others,
+    `more` is of its domain's XML."""
     node = directory / "node.xml"
-    node.write_text(_DOMAIN.format(devices="" if console is None else _SERIAL.format(console), more=more))
+    serial = "" if console is None else _SERIAL.format(console)
+    node.write_text(_DOMAIN.format(devices=devices + serial, more=more))
     connection = libvirt.open(f"test://{node}")
     vm = VM(IDENTITY)
     with vm.having(connection.lookupByName("lab_vm")):

@@ -18,6 +18,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from launcher.commands.ctl import fields_of, lines_of
 from launcher.control.api import vm_pb2
 from launcher.control.served import served
 from launcher.running.vm import VM, Phase, StopRequested
@@ -132,7 +133,8 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
     assert (result.stderr.count("\n"), result.returncode) == (1, 2)
     methods = [method.name for method in vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"].methods]
     named = {"WatchChanges": "events", "GetState": "state", "GetXML": "xml", "GetConsole": "console"}
-    named |= {"PingGuest": "guest", "ExecInGuest": "guest"}
+    named |= {"PingGuest": "guest", "ExecInGuest": "guest", "GetGuestInfo": "guest"}
+    named |= {"GetScreen": "vnc", "TakeScreenshot": "screenshot"}
     actions = re.findall("'([a-z]+)'", result.stderr.partition("is not one of")[2])
     assert sorted(actions) == sorted({named.get(method, method.lower()) for method in methods})
 
@@ -140,9 +142,16 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("guest",), "ctl guest: found '' after it; expected ping, or exec -- PROGRAM [ARGUMENT]..."),
-        (("guest", "ping", "twice"), "ctl guest: found 'ping twice' after it; expected ping, or exec --"),
-        (("guest", "exec"), "ctl guest: found 'exec' after it; expected ping, or exec --"),
+        (("guest",), "ctl guest: found '' after it; expected ping, info, or exec -- PROGRAM [ARGUMENT]..."),
+        (("screenshot",), "ctl screenshot: is no file's name after it; expected FILE.png, or - for standard output"),
+        (("screenshot", "a.jpg"), "ctl screenshot: found 'a.jpg' after it; expected FILE.png"),
+        (("xml", "--json"), "--json: is not for xml; leave it out"),
+        (("state", "--listen=127.0.0.1:1"), "--listen: is not for state; leave it out, or call ctl vnc"),
+        (("vnc", "--listen=5900"), "--listen 5900: is not an address and a port; expected one like 127.0.0.1:5900"),
+        (("vnc", "--listen=0.0.0.0:5900"), "--listen 0.0.0.0:5900: would show the guest's screen to other hosts, with"),
+        (("vnc", "--listen=[::1]:0"), "--listen [::1]:0: is not an address and a port; expected one like"),
+        (("guest", "ping", "twice"), "ctl guest: found 'ping twice' after it; expected ping, info, or exec --"),
+        (("guest", "exec"), "ctl guest: found 'exec' after it; expected ping, info, or exec --"),
         (("state", "now"), "ctl state: found 'now' after it; leave that out"),
         (("guest", "ping", "--timeout=0"), "Invalid value for '--timeout'"),
     ],
@@ -156,10 +165,25 @@ def test_a_word_too_many_or_too_few_is_one_line_and_2(
 
 
 def test_a_libvirt_that_knows_no_agent_is_one_line_and_1(gpu_launcher: Command, path: Path, vm: VM) -> None:
-    for words in (("ping",), ("exec", "--", "test", "-e", "/run/healthy")):
+    for words in (("ping",), ("info",), ("exec", "--", "test", "-e", "/run/healthy")):
         result = gpu_launcher("ctl", "guest", *words[:1], "--socket", path, *words[1:])
         assert (result.stdout, result.stderr.count("\n"), result.returncode) == ("", 1, 1)
         assert result.stderr.startswith("gpu-launcher: the guest's agent: this function is not supported by the connec")
+
+
+def test_what_the_agent_tells_is_a_line_each() -> None:
+    card = vm_pb2.GuestInterface(name="enp1s0", mac="52:54:00:12:34:56", addresses=["10.0.2.2/24", "fd10::2/120"])
+    info = vm_pb2.GuestInfo(agent="8.2.0", host_name="we\nb", interfaces=[card])
+    assert lines_of(info) == [
+        "agent: qemu-guest-agent 8.2.0",
+        "host: we\\nb",
+        "interface enp1s0: 10.0.2.2/24, fd10::2/120, 52:54:00:12:34:56",
+    ]
+    assert fields_of(info) == {
+        "agent": "8.2.0", "host_name": "we\nb", "system": "", "kernel": "", "interfaces": [
+            {"name": "enp1s0", "mac": "52:54:00:12:34:56", "addresses": ["10.0.2.2/24", "fd10::2/120"]}
+        ],
+    }  # fmt: skip
 
 
 def test_events_are_one_line_each_until_the_vm_ends(path: Path, vm: VM) -> None:

@@ -2,8 +2,11 @@
 
 import os
 import signal
+import socket
+import struct
 import subprocess
 import time
+import zlib
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -14,9 +17,12 @@ from launcher.running.events import Ending
 from launcher.running.vm import Phase
 from tests.conftest import Command
 from tests.launcher import kernels
-from tests.launcher.control.serving import Heard, ctl
+from tests.launcher.control.serving import Heard, ctl, started
 from tests.launcher.running.test_life import heard, living, plan
+from tests.processes import BIN
 from tests.waiting import until
+
+CTL = (BIN / "gpu-launcher", "ctl")
 
 
 def test_a_guest_is_typed_to_paused_reset_and_killed(
@@ -52,6 +58,64 @@ def test_a_guest_is_typed_to_paused_reset_and_killed(
             heard(changes, Phase.ENDED)
             assert process.wait(30) == 0
     assert endings == [Ending.ON_REQUEST]
+
+
+def test_a_guests_screen_is_seen_as_a_picture_and_by_vnc(
+    gpu_launcher: Command, embedded_uri: str, tmp_path: Path, short_dir: Path
+) -> None:
+    path, picture = short_dir / "sock", tmp_path / "screen.png"
+    planned = plan(tmp_path, embedded_uri, kernel=kernels.IGNORES)
+
+    def screenshot(file: Path) -> bytes:
+        result = gpu_launcher("ctl", "screenshot", file, "--socket", path)
+        assert (result.stdout, result.stderr, result.returncode) == ("", "", 0)
+        return file.read_bytes()
+
+    with living(planned) as (vm, changes, _), served(path, vm):
+        heard(changes, Phase.RUNNING)
+        until(lambda: values_of(screenshot(picture)) > 1)  # SeaBIOS has written something
+        assert gpu_launcher("ctl", "screenshot", tmp_path / "screen.ppm", "--socket", path).returncode == 1
+        with ctl("vnc", path, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            assert process.stdout.read(12) == b"RFB 003.008\n"  # RFC 6143, 7.1.1
+            process.stdin.write(b"RFB 003.008\n")
+            assert process.stdout.read(2) == b"\x01\x01"  # one security type: None
+            process.stdin.close()
+            assert process.wait(30) == 0
+        place = f"127.0.0.1:{free_port()}"
+        with started(*CTL, "vnc", "--listen", place, "--socket", path, stderr=subprocess.PIPE) as process:
+            assert process.stderr is not None
+            assert process.stderr.readline().startswith(f"gpu-launcher: the guest's screen is at {place}".encode())
+            for _ in range(3):  # one after the other, and two at once
+                with client_of(place) as client, client_of(place) as other:
+                    assert (client.recv(12), other.recv(12)) == (b"RFB 003.008\n", b"RFB 003.008\n")
+            assert process.poll() is None
+
+
+def values_of(png: bytes) -> int:
+    """How many values its bytes have, as they are filtered (PNG, 9): one where all is black."""
+    assert png.startswith(b"\x89PNG\r\n\x1a\n")
+    width, height = struct.unpack(">II", png[16:24])
+    assert width >= 640
+    assert height >= 400
+    data, at = b"", 8
+    while at < len(png):
+        length, kind = struct.unpack(">I4s", png[at : at + 8])
+        data += png[at + 8 : at + 8 + length] if kind == b"IDAT" else b""
+        at += 12 + length
+    return len(set(zlib.decompress(data)))
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
+
+
+def client_of(place: str) -> socket.socket:
+    address, port = place.split(":")
+    return socket.create_connection((address, int(port)), timeout=30)
 
 
 def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(

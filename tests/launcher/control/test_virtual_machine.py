@@ -9,7 +9,7 @@ import libvirt
 import pytest
 
 from launcher.running.vm import VM, Phase, StopRequested
-from tests.launcher.control.serving import IDENTITY, OURS, UID, Caller, called, on_test_driver
+from tests.launcher.control.serving import IDENTITY, OURS, UID, Caller, called, on_test_driver, status_of
 from tests.waiting import until
 
 
@@ -51,6 +51,27 @@ def test_the_xml_and_the_console_are_the_domains(call: Caller, vm: VM, short_dir
     assert call(f"{OURS}GetConsole") == field(1, str(short_dir / "serial"))
 
 
+_SCREEN = (
+    "<graphics type='vnc'><listen type='socket' socket='/run/virt-vnc'/></graphics><video><model type='vga'/></video>"
+)
+
+
+def test_the_screen_is_qemus_socket_and_a_picture_of_it_comes_in_parts(tmp_path: Path, short_dir: Path) -> None:
+    with on_test_driver(tmp_path, devices=_SCREEN) as vm, called(short_dir / "sock", vm) as call:
+        assert call(f"{OURS}GetScreen") == field(1, "/run/virt-vnc")
+        for _ in range(3):  # more than are taken at once
+            (part,) = call.stream(f"{OURS}TakeScreenshot")
+            assert part.startswith(field(1, "image/png") + b"\x12")
+            assert part.endswith(Path("/usr/share/libvirt/test-screenshot.png").read_bytes())  # what libvirt's has
+
+
+@pytest.mark.parametrize("method", ["GetScreen", "TakeScreenshot"])
+def test_a_vm_without_a_screen_has_none(call: Caller, method: str) -> None:
+    status = grpc.StatusCode.FAILED_PRECONDITION
+    wrong = "the VM: has no screen; leave autoattachGraphicsDevice: false out of its manifest"
+    assert status_of(lambda: list(call.stream(OURS + method))) == (status, wrong)
+
+
 def test_a_vm_is_paused_resumed_and_reset(call: Caller, vm: VM) -> None:
     def state() -> int:
         number: int = vm.domain().state()[0]
@@ -76,8 +97,11 @@ def test_a_kill_goes_there_first_and_to_libvirt_as_well(call: Caller, vm: VM) ->
     until(lambda: not vm.domain().isActive())
 
 
+OF_LIBVIRT = ("Pause", "Resume", "Reset", "GetXML", "GetConsole", "GetScreen", "TakeScreenshot", "GetGuestInfo")
+
+
 @pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.STARTING, Phase.ENDED])
-@pytest.mark.parametrize("method", ["Pause", "Resume", "Reset", "GetXML", "GetConsole"])
+@pytest.mark.parametrize("method", OF_LIBVIRT)
 def test_nothing_is_asked_of_a_guest_that_does_not_run(call: Caller, vm: VM, method: str, phase: Phase) -> None:
     """Libvirt would keep whoever asks a domain that starts waiting until it has started, and pause it then."""
     vm.becomes(phase)

@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from launcher.pod.offers import waits_for
+from pci.resource import NODE_DEVICES
 from tests.conftest import Command
 from tests.launcher.cases import VMS
 from tests.launcher.pod.test_objects import PODS
@@ -15,9 +17,32 @@ VERSION = PYPROJECT["project"]["version"]
 
 def test_pod_prints_its_objects_and_nothing_else(gpu_launcher: Command) -> None:
     result = gpu_launcher("pod", VMS / "claims.yaml", "--image", "gpu-launcher:golden")
-    assert (result.stdout, result.stderr, result.returncode) == (
-        (PODS / "claims-with-file-systems.yaml").read_text(), "", 0
-    )  # fmt: skip
+    assert (result.stdout, result.returncode) == ((PODS / "claims-with-file-systems.yaml").read_text(), 0)
+    assert result.stderr == (
+        "gpu-launcher: note: claims: is Pending until a node offers devices.gpu-launcher.dev/kvm "
+        "(gpu-plugin does, with node_devices: {kvm: 110} in its config)\n"
+    )
+
+
+def test_who_offers_what_the_pod_waits_for_is_said_as_far_as_names_tell(gpu_launcher: Command, tmp_path: Path) -> None:
+    def said(text: str, *flags: str) -> str:
+        (tmp_path / "vm.yaml").write_text(text)
+        return gpu_launcher("pod", tmp_path / "vm.yaml", *flags).stderr
+
+    gpus = (VMS / "two-gpus.yaml").read_text()
+    model = "2 of nvidia.com/GA102_GEFORCE_RTX_3090 (gpu-plugin does, for cards of that name on vfio-pci)\n"
+    assert said(gpus).endswith(f" in its config), {model}")
+    assert f"devices.kubevirt.io/kvm (KubeVirt does, on its own nodes), {model}" in said(
+        gpus, "--node-devices", "devices.kubevirt.io"
+    )
+    assert "example.com/kvm (by --node-devices), " in said(gpus, "--node-devices", "example.com")
+    own = "example.com/gpu (gpu-plugin does by a rule of its config, or another device plugin)"
+    assert own in said(gpus.replace("nvidia.com/GA102_GEFORCE_RTX_3090", "example.com/gpu"))
+
+
+def test_a_pod_that_asks_no_plugin_for_anything_waits_for_nothing() -> None:
+    container = {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}}
+    assert waits_for({"metadata": {"name": "vm"}, "spec": {"containers": [container]}}, NODE_DEVICES) is None
 
 
 def test_the_image_is_of_this_version_and_the_nodes_devices_are_of_our_plugin_unless_it_is_said(

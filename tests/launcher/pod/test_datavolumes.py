@@ -24,9 +24,9 @@ def test_without_them_a_warning_names_the_claims(gpu_launcher: Command) -> None:
     with_them, without = gpu_launcher("pod", VM), gpu_launcher("pod", VM, "--no-datavolumes")
     kinds = [[found["kind"] for found in yaml.safe_load_all(result.stdout)] for result in (with_them, without)]
     assert kinds == [["ConfigMap", "DataVolume", "DataVolume", "Pod"], ["ConfigMap", "Pod"]]
-    assert with_them.stderr == ""
+    assert "warning" not in with_them.stderr
     claims = "claims of these names have to be there, filled: imported-root, imported-data"
-    assert without.stderr == f"gpu-launcher: warning: imported: {claims}\n"
+    assert without.stderr.endswith(f"gpu-launcher: warning: imported: {claims}\n")
 
 
 def test_an_instance_has_none() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.running.agent import Ended, ended, ping, start
+from launcher.running.agent import Ended, Info, Interface, ended, info, ping, start
 from program.errors import Refusal
 
 
@@ -79,3 +79,62 @@ def test_an_answer_that_makes_no_sense_is_a_refusal(text: str, wrong: str) -> No
 def test_a_process_without_a_number_is_a_refusal() -> None:
     with pytest.raises(Refusal, match="gives no number as pid"):
         start(answering({"return": {}})[0], "true", [])
+
+
+ABLE = {
+    "version": "8.2.0",
+    "supported_commands": [
+        {"name": "guest-get-host-name", "enabled": True},
+        {"name": "guest-get-osinfo", "enabled": False},
+        {"name": "guest-network-get-interfaces", "enabled": True},
+    ],
+}
+
+
+def test_the_agent_tells_what_it_says_that_it_can() -> None:
+    card = {
+        "name": "enp1s0",
+        "hardware-address": "52:54:00:12:34:56",
+        "ip-addresses": [
+            {"ip-address-type": "ipv4", "ip-address": "10.0.2.2", "prefix": 24},
+            {"ip-address-type": "ipv6", "ip-address": "fd10::2", "prefix": 120},
+        ],
+    }
+    ask, asked = answering({"return": ABLE}, {"return": {"host-name": "web"}}, {"return": [card, {"name": "lo"}]})
+    assert info(ask) == Info(
+        agent="8.2.0",
+        host_name="web",
+        system="",
+        kernel="",
+        interfaces=(
+            Interface("enp1s0", "52:54:00:12:34:56", ("10.0.2.2/24", "fd10::2/120")),
+            Interface("lo", "", ()),
+        ),
+    )
+    names = ["guest-info", "guest-get-host-name", "guest-network-get-interfaces"]
+    assert asked == [{"execute": name} for name in names]
+
+
+def test_of_what_the_agent_tells_the_beginnings_are_kept() -> None:
+    many = [{"name": "x" * 1000, "ip-addresses": [{"ip-address": "::1", "prefix": 128}] * 100}] * 100
+    ask, _ = answering({"return": ABLE}, {"return": {"host-name": "\ud800"}}, {"return": many})
+    told = info(ask)
+    assert (told.host_name, len(told.interfaces)) == ("?", 64)
+    assert (len(told.interfaces[0].name), len(told.interfaces[0].addresses)) == (256, 64)
+
+
+@pytest.mark.parametrize(
+    ("about", "interfaces"),
+    [
+        ({"version": 8}, []),
+        ([], []),
+        (ABLE, [1]),
+        (ABLE, [{"name": []}]),
+        (ABLE, [{"ip-addresses": [{"ip-address": "::1", "prefix": "all"}]}]),
+        (ABLE, [{"ip-addresses": ["::1"]}]),
+    ],
+)
+def test_what_makes_no_sense_of_a_guest_is_a_refusal(about: object, interfaces: object) -> None:
+    ask, _ = answering({"return": about}, {"return": {}}, {"return": interfaces})
+    with pytest.raises(Refusal, match=r"the guest's agent: gives (no text|no number|an answer)"):
+        info(ask)

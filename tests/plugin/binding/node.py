@@ -7,7 +7,7 @@ from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.sysfs.functions import read_host
 from plugin.binding.former import read_former
-from plugin.binding.plan import Binding, Plan, Write, named_cards, offered_cards, plan_bind, plan_unbind
+from plugin.binding.plan import Binding, Plan, Write, cards_to_bind, named_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, carry_out, look
 from plugin.cards.config import Config
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop
@@ -57,7 +57,7 @@ class Node:
 
     def to_bind_all(self, config: Config | None = None) -> Plan:
         host = read_host(self.sys)
-        cards = offered_cards(host, config or Config())
+        cards = cards_to_bind(host, config or Config())
         return plan_bind(look(self.roots, host, cards), cards, skip=True)
 
     def to_unbind(self, *addresses: str) -> Plan:

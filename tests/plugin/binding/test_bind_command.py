@@ -1,10 +1,13 @@
 import json
+import re
 from pathlib import Path
 
 import pytest
 
+from pci.sysfs.functions import read_host
+from tests.compose import SYSFS
 from tests.conftest import Command, Machine
-from tests.kernel import process, vfio_group
+from tests.kernel import bind, load, process, vfio_group
 from tests.plugin.binding.node import BOUND, DAILY, GPU, Node, lines, rtx
 
 
@@ -31,6 +34,40 @@ def test_a_dry_run_of_unbind_knows_the_former_drivers(gpu_plugin: Command, node:
     assert "echo nouveau > " in result.stdout
 
 
+#: By machine: the discrete cards, which --all names when they are on their host's drivers.
+DISCRETE = {
+    "hgx-a100-8-gpu": [f"0000:{bus}:00.0" for bus in ("07", "0f", "47", "4e", "87", "90", "b7", "bd")],
+    "lab-bare": [],
+    "lab-legacy": [],
+    "lab-modern": [],
+    "rtx-2060": ["0000:01:00.0"],
+    "rtx-2060-audio-on-snd-hda-intel": ["0000:01:00.0"],
+    "rtx-2060-without-iommu": [],
+    "two-cards-nested-vfio": [],
+    "two-gpus-one-group": ["0000:01:00.0", "0000:02:00.0"],
+    "two-h100": ["0000:41:00.0", "0000:c1:00.0"],
+    "two-rtx-3090": ["0000:01:00.0", "0000:e1:00.0"],
+    "virtual-machine-without-iommu": [],
+}
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
+def test_all_names_the_discrete_cards_of_each_machine_and_never_the_processors_own(
+    gpu_plugin: Command, copied_machine: Machine, name: str
+) -> None:
+    sys = copied_machine(name)
+    load(sys, "vfio-pci")
+    for address, function in read_host(sys).functions.items():
+        if function.driver == "vfio-pci" and function.vendor_id == 0x10DE:
+            bind(sys, str(address), "nouveau")
+    result = gpu_plugin("bind", "--all", "--dry-run", "--sysfs", sys)
+    bound = sorted(set(re.findall(r"devices/(\S+\.0)/driver_override", result.stdout)))
+    assert bound == DISCRETE[name]
+    assert "0000:00:02.0" not in result.stdout + result.stderr
+    # Without an IOMMU there is nothing to bind for.
+    assert result.returncode == (1 if name == "rtx-2060-without-iommu" else 0)
+
+
 def test_a_recorded_machine_can_be_asked_too(gpu_plugin: Command, machine: Machine) -> None:
     sys = machine("rtx-2060-audio-on-snd-hda-intel")
     result = gpu_plugin("bind", GPU, "--dry-run", "--sysfs", sys)
@@ -55,10 +92,10 @@ def test_nothing_is_written_where_it_cannot_be_seen_who_uses_the_card(
 
 
 def test_as_an_init_container_it_names_what_it_skips_and_succeeds(gpu_plugin: Command, tmp_path: Path) -> None:
-    node = Node(tmp_path, rtx("vfio-pci", "vfio-pci", "vfio-pci", "vfio-pci"))
-    node.write("0000:00:02.0", "boot_vga", "1")
+    node = Node(tmp_path, rtx())
+    node.write(GPU, "boot_vga", "1")
     result = gpu_plugin("bind", "--all", "--sysfs", node.sys, "--state", tmp_path / "new")
-    assert result.stderr.startswith("gpu-plugin: skipped 0000:00:02.0: it is the boot VGA")
+    assert result.stderr.startswith(f"gpu-plugin: skipped {GPU}: it is the boot VGA")
     assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "nothing to do\n", 0)
 
 

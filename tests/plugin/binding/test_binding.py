@@ -219,7 +219,6 @@ def test_every_card_that_cannot_be_bound_is_named_once(tmp_path: Path) -> None:
 def test_all_are_the_gpus_that_are_offered_and_what_the_config_fits(tmp_path: Path) -> None:
     bmc = Function(address="0000:04:00.0", id="1a03:2000", pci_class=0x030000, path="pci0000:00", driver="ast", group=9)
     node = Node(tmp_path, (*two_cards(), bmc))
-    node.write("0000:00:02.0", "boot_vga", "1")
     assert addresses(node.to_bind_all()) == [
         *(f"0000:01:00.{number}" for number in (3, 2, 1, 0)),
         *(f"0000:02:00.{number}" for number in (1, 0)),
@@ -233,18 +232,15 @@ def test_of_all_the_nodes_own_are_skipped_by_name_and_the_rest_bound(
     tmp_path: Path, breaks: Callable[[Node], None]
 ) -> None:
     node = Node(tmp_path, two_cards())
-    node.write("0000:00:02.0", "boot_vga", "1")
     breaks(node)
     plan = node.to_bind_all()
     assert addresses(plan) == ["0000:02:00.1", "0000:02:00.0"]
-    console, card = map(str, plan.skipped)
-    assert console.startswith("0000:00:02.0: it is the boot VGA")
+    (card,) = map(str, plan.skipped)
     assert card.startswith(f"0000:01:00.0: {OWN[breaks]}")
 
 
 @pytest.mark.parametrize("breaks", PASSING)
 def test_of_all_one_that_could_be_bound_later_is_refused(node: Node, breaks: Callable[[Node], None]) -> None:
-    node.write("0000:00:02.0", "boot_vga", "1")
     breaks(node)
     with pytest.raises(Refusal) as refused:
         node.to_bind_all()
@@ -253,8 +249,16 @@ def test_of_all_one_that_could_be_bound_later_is_refused(node: Node, breaks: Cal
 
 def test_of_all_what_shares_a_group_with_the_console_is_skipped_too(tmp_path: Path) -> None:
     node = Node(tmp_path, two_cards(groups=(1, 1)))
-    for address in ("0000:00:02.0", OTHER):
-        node.write(address, "boot_vga", "1")
+    node.write(OTHER, "boot_vga", "1")
     plan = node.to_bind_all()
     assert addresses(plan) == []
-    assert str(plan.skipped[1]).startswith("0000:01:00.0: its IOMMU group 1 also has 0000:02:00.0 (nouveau), ")
+    assert str(plan.skipped[0]).startswith("0000:01:00.0: its IOMMU group 1 also has 0000:02:00.0 (nouveau), ")
+
+
+def test_of_all_the_processors_own_gpu_is_bound_only_where_a_rule_asks_for_it(tmp_path: Path) -> None:
+    node = Node(tmp_path, rtx())
+    assert "0000:00:02.0" not in addresses(node.to_bind_all())
+    assert node.to_bind_all().skipped == ()
+    rule = Rule(device="8086:3e92", resource="intel.com/uhd-630")
+    assert addresses(node.to_bind_all(Config(offer=(rule,))))[0] == "0000:00:02.0"
+    assert addresses(node.to_bind("0000:00:02.0")) == ["0000:00:02.0"]

@@ -70,8 +70,15 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
     [
         ("offer: [", "is not YAML"),
         ("[]", "the file: "),
-        ("ofer: []", "ofer: Unexpected keyword argument"),
-        ("offer: [{pool: a/b, address: '0000:41:00.0'}]", "offer.0.pool: Unexpected keyword argument"),
+        ("ofer: []", "ofer: is no word of the config; did you mean offer?"),
+        ("x: 1", "x: is no word of the config; expected one of offer, groups, prefer, node_devices, noiommu"),
+        ("groups: togeter", "groups: Input should be 'withhold' or 'together'; did you mean together?"),
+        ("node_devices: {vhost_net: 1}", "node_devices.vhost_net.[key]: Input should be 'kvm', "),
+        ("offer: [{vendr: '10de', withhold: true}]", "offer.0.vendr: is no word of the config; did you mean vendor?"),
+        (
+            "offer: [{pool: a/b, address: '0000:41:00.0'}]",
+            "offer.0.pool: is no word of the config; expected one of ",
+        ),
         ("offer: [{device: '1234:1111'}]", "offer.0: has none of resource, prefix and withhold; expected one"),
         ("offer: [{device: '1234:1111', resource: a/b, withhold: true}]", "offer.0: has resource and withhold of"),
         ("offer: [{resource: a/b}]", "offer.0: has no selector, to say what is offered; expected one of vendor"),
@@ -111,7 +118,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "fabric: {modules: {'0000:0f:00.0': 1, '0000:10:00.0': 1}}",
             "fabric: modules: 0000:0f:00.0 and 0000:10:00.0 are both module 1; expected a module ID of its own",
         ),
-        ("fabric: {mode: 1}", "fabric.mode: Unexpected keyword argument"),
+        ("fabric: {mode: 1}", "fabric.mode: is no word of the config; expected one of manager, library, modules"),
         ("whole: [hgx]", "the file: whole: 'hgx' is not an extended resource name; expected prefix/name"),
         ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),
         (

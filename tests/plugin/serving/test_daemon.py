@@ -224,7 +224,7 @@ def test_a_config_that_is_written_slowly_counts_when_it_is_whole(
     ("text", "problem"),
     [
         ("offer: [", "is not YAML"),
-        ("offers: []", "offers: Unexpected keyword argument"),
+        ("offers: []", "offers: is no word of the config; did you mean offer?"),
         ('offer: [{address: "0000:01:00.0", resource: A.b/c}]', "is not an extended resource name"),
         (
             "offer: [{address: '0000:01:00.0', resource: a.b/c}, {address: '0000:e1:00.0', resource: a/b.c}]",

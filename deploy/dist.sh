@@ -1,0 +1,45 @@
+#!/bin/sh
+# The files of a release, into a directory: the wheel and the sdist; what a cluster applies; an SBOM of what is installed
+# with the wheel; and checksums of all, and of further files of that directory that are named, like images. The same
+# commit gives the same bytes. Called by `make dist`, in the root of the repository: deploy/dist.sh DIRECTORY [FILE...]
+set -eu
+umask 022
+out=$1
+shift
+version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
+SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)}
+export SOURCE_DATE_EPOCH
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+.venv/bin/python -m hatchling build --directory "$scratch/release" >/dev/null 2>&1
+
+# What is applied, and no more: the images are built in a clone.
+bases=gpu-launcher-deploy-$version
+mkdir "$scratch/$bases"
+for base in $(find deploy -name kustomization.yaml | cut -d/ -f2 | sort -u); do
+    (cd deploy && find "$base" -name '*.yaml' -exec cp --parents {} "$scratch/$bases" \;)
+done
+tar --create --sort=name --format=gnu --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \
+    --mtime="@$SOURCE_DATE_EPOCH" --directory="$scratch" "$bases" | gzip --no-name >"$scratch/release/$bases.tar.gz"
+
+# An environment with the wheel, and what it asks for, at the versions that the tests have. Once more by its name, so that
+# the SBOM has no path of this machine.
+sed -n 's/^\([a-z0-9.-]*==[^ ;\\]*\).*/\1/p' requirements.txt >"$scratch/constraints"
+.venv/bin/python -m venv --without-pip "$scratch/installed"
+install() {
+    .venv/bin/python -m pip --python "$scratch/installed/bin/python" --quiet --disable-pip-version-check install \
+        --constraint "$scratch/constraints" "$@"
+}
+install "$scratch/release"/*.whl
+install --no-index --no-deps --force-reinstall --find-links "$scratch/release" "gpu-launcher==$version"
+.venv/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+    --output-file "$scratch/release/gpu-launcher-$version.cdx.json" "$scratch/installed/bin/python"
+
+mkdir -p "$out"
+cp "$scratch/release"/* "$out"
+{
+    ls "$scratch/release"
+    for file in "$@"; do basename "$file"; done
+} | sort | (cd "$out" && xargs sha256sum) >"$out/SHA256SUMS"
+cat "$out/SHA256SUMS"

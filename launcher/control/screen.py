@@ -1,0 +1,106 @@
+"""The guest's screen: a picture of it, and VNC, joined with a client's input and output or with a port of this host."""
+
+import ipaddress
+import os
+import socket
+import struct
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from launcher.control.client import ask_for_all
+from launcher.control.console import join
+from program.errors import Refusal, UserError
+
+_SUFFIXES = {"image/png": ".png", "image/x-portable-pixmap": ".ppm"}
+_LARGEST = 1 << 27  # bytes of a picture: four times what a screen of 3840x2160 has
+_CLIENTS = 8  # of VNC at once
+_UNREAD = 60  # seconds in which a client has to take something of what it is sent
+_CONNECT = 5.0  # seconds for QEMU to take a client
+
+
+def picture_of(control: Path) -> tuple[str, bytes]:
+    """Return what the guest's first screen shows now, as a file of that suffix. Refusal where there is none."""
+    mime_type, data = "", bytearray()
+    for part in ask_for_all(control, "TakeScreenshot"):
+        mime_type = mime_type or part.mime_type
+        data += part.data
+        if len(data) > _LARGEST:
+            raise Refusal("the screenshot", f"has more than {_LARGEST >> 20} MiB", "expected a screen's size of it")
+    if mime_type not in _SUFFIXES or not data:
+        raise Refusal("the screenshot", f"is {mime_type or 'empty'}", f"expected {' or '.join(_SUFFIXES)} of libvirt")
+    return _SUFFIXES[mime_type], bytes(data)
+
+
+def join_vnc(path: Path, source: int, sink: int) -> None:
+    """Join QEMU's socket of that path with these two file descriptors until one of the three ends."""
+    with _connected(path) as qemu:
+        join(qemu, source, sink, ends_with_source=True)
+
+
+@contextmanager
+def listening(place: str) -> Iterator[socket.socket]:
+    """Listen at `127.0.0.1:5900`. UserError for what is no such place, or one that other hosts reach: QEMU asks nobody
+    who looks at the screen for a password, and `kubectl port-forward` comes from the pod itself."""
+    address, _, port = place.rpartition(":")
+    try:
+        ip = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
+        number = int(port)
+        if not (port.isascii() and port.isdecimal() and 0 < number < 1 << 16):
+            raise ValueError(port)
+    except ValueError as error:
+        wrong = "is not an address and a port"
+        raise UserError(f"--listen {place}", wrong, "expected one like 127.0.0.1:5900 or [::1]:5900") from error
+    if not ip.is_loopback:
+        raise UserError(
+            f"--listen {place}",
+            "would show the guest's screen to other hosts, without a password",
+            "expected 127.0.0.1:PORT or [::1]:PORT, which kubectl port-forward reaches",
+        )
+    with socket.socket(socket.AF_INET if ip.version == 4 else socket.AF_INET6) as server:
+        server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            server.bind((str(ip), number))
+        except OSError as error:
+            raise Refusal(f"--listen {place}", f"cannot be had: {error.strerror}", "name another port") from error
+        server.listen()
+        yield server
+
+
+def serve_vnc(server: socket.socket, path: Path) -> None:
+    """Join each client that comes with QEMU's socket of that path, eight at once. Refusal when QEMU takes nobody any
+    more: the guest has ended."""
+    free = threading.Semaphore(_CLIENTS)
+
+    def serve(client: socket.socket, qemu: socket.socket) -> None:
+        with client, qemu, suppress(OSError):
+            sink = os.dup(client.fileno())
+            try:
+                join(qemu, client.fileno(), sink, ends_with_source=True)
+            finally:
+                os.close(sink)
+        free.release()
+
+    while True:
+        free.acquire()
+        client, _ = server.accept()
+        # A write that nobody takes fails then, and the thread ends.
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _UNREAD, 0))
+        threading.Thread(target=serve, args=(client, _connected(path)), name="vnc", daemon=True).start()
+
+
+def _connected(path: Path) -> socket.socket:
+    qemu = socket.socket(socket.AF_UNIX)
+    try:
+        qemu.settimeout(_CONNECT)
+        qemu.connect(str(path))
+        qemu.settimeout(None)
+    except OSError as error:
+        qemu.close()
+        raise Refusal(
+            path,
+            f"the guest's screen cannot be reached: {error.strerror or 'QEMU takes nobody'}",
+            "expected to be in the container of gpu-launcher run, and the guest to run",
+        ) from error
+    return qemu
