@@ -21,7 +21,7 @@ from program.entry import ends_with  # noqa: E402
 
 def main() -> None:
     try:
-        ends_with("gpu-launcher", _run if sys.argv[1:2] == ["run"] else _command)
+        ends_with("gpu-launcher", {"run": _run, "hook": _hook}.get("".join(sys.argv[1:2]), _command))
     finally:
         gc.freeze()
 
@@ -32,6 +32,32 @@ def _command() -> Any:
     from program.commands import called
 
     return called("gpu-launcher", command_line(sys.argv[1:]))
+
+
+def _hook() -> int:
+    """`hook` stays in its pod, and so is a process without what read its command line."""
+    from launcher.hook.apart import ToServe, told_by_child
+
+    gc.enable()
+    told = told_by_child("gpu-launcher", _command, _import_of_hook)
+    if not isinstance(told, ToServe):
+        return told
+    from pathlib import Path
+
+    from launcher.hook import answering
+    from launcher.hook.serving import served
+
+    rewrite = answering.rewriting(Path(told.sysfs))
+    services = answering.plugin(rewrite) if told.is_plugin else answering.sidecar(rewrite)
+    gc.collect()
+    gc.freeze()
+    served(Path(told.socket), services)
+    return 0
+
+
+def _import_of_hook() -> None:
+    import launcher.hook.answering
+    import launcher.hook.serving  # noqa: F401
 
 
 def _run() -> int:

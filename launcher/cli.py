@@ -6,7 +6,7 @@ import typer
 
 from program import commands
 
-_COMMANDS = ("render", "explain", "pod", "schema", "run", "check", "ctl")
+_COMMANDS = ("render", "explain", "pod", "fit", "schema", "run", "check", "ctl", "hook")
 
 
 def command_line(arguments: Sequence[str]) -> typer.Typer:

@@ -16,6 +16,7 @@ from lxml.etree import _Element as Element
 from launcher.cpus.pinning import Pinning
 from launcher.devices.devices import GuestDevices
 from launcher.elements import (
+    bridges,
     clock,
     commandline,
     consoles,
@@ -80,7 +81,7 @@ def domain_element(
             *lifecycle.lifecycle(domain.rebootPolicy),
             *lifecycle.on_crash(domain.devices.panicDevices),
             E.devices(
-                *controllers.root_complex(hole),
+                *bridges.root_complex(hole),
                 *_devices(domain.devices, guest, layout, devices, uuid, str(socket_directory(vmi))),
             ),
             *security.launch_security(domain.launchSecurity),
@@ -108,9 +109,9 @@ def _devices(
 ) -> list[Element]:
     """All but bus 0, in libvirt's order. `asked` is what the manifest has of them; `sockets` is a directory."""
     return [
-        *map(controllers.bridge, layout.bridges),
+        *map(bridges.bridge, layout.bridges),
         *controllers.controllers(guest, devices),
-        *controllers.placeholders(guest, layout),
+        *bridges.placeholders(guest, layout),
         *(disks.disk(disk, guest, has_many_queues=asked.blockMultiQueue) for disk in devices.disks),
         *filesystems.filesystems(asked.filesystems, guest),
         *(interfaces.interface(card, guest, uuid) for card in devices.network_cards),

@@ -30,7 +30,7 @@ def read_document(text: str) -> Any:
     return documents[0].value if documents else None
 
 
-def read_documents(text: str) -> tuple[Document, ...]:
+def read_documents(text: str, most: int = _MOST) -> tuple[Document, ...]:
     """Return the documents of a YAML text. One that is empty, like what comes after a `---` at the end, is none.
 
     NotYAML for what is not YAML, for a key that is there twice, for a value that is not of its tag (!!int "",
@@ -39,7 +39,7 @@ def read_documents(text: str) -> tuple[Document, ...]:
     alias written out.
     """
     try:
-        return _Stream(text).read()
+        return _Stream(text, most).read()
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         # The last three are PyYAML's, for values that are not of their tag.
         mark = getattr(error, "problem_mark", None)
@@ -51,8 +51,9 @@ def read_documents(text: str) -> tuple[Document, ...]:
 class _Stream(yaml.CSafeLoader):
     """Makes values of libyaml's events as they come."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, most: int) -> None:
         super().__init__(text)
+        self._most = most
         self._held = 0  # values so far
         self._anchored: dict[str, tuple[Any, int]] = {}  # by anchor: the value, and how much it holds
 
@@ -151,8 +152,8 @@ class _Stream(yaml.CSafeLoader):
 
     def _hold(self, size: int) -> None:
         self._held += size
-        if self._held > _MOST:
-            raise ValueError(f"holds more than {_MOST} values, with its aliases written out")
+        if self._held > self._most:
+            raise ValueError(f"holds more than {self._most} values, with its aliases written out")
 
 
 def _problem(text: str, event: Any) -> yaml.MarkedYAMLError:

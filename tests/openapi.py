@@ -14,7 +14,10 @@ from tests.processes import FIXTURES
 
 CUT = FIXTURES / "kubernetes" / "openapi.json"
 #: The definition of each kind.
-KINDS = {kind: f"io.k8s.api.core.v1.{kind}" for kind in ("ConfigMap", "PersistentVolumeClaim", "Pod")}
+KINDS = {
+    **{kind: f"io.k8s.api.core.v1.{kind}" for kind in ("ConfigMap", "PersistentVolumeClaim", "Pod")},
+    "ResourceClaimTemplate": "io.k8s.api.resource.v1.ResourceClaimTemplate",
+}
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 _OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"

@@ -94,7 +94,7 @@ def test_the_labs_clone_has_a_vm_and_a_config_that_are_taken(tmp_path: Path, gpu
     clone.mkdir()
     page.write_clone(clone)
     (rule,) = read_config(clone / "deploy/plugin/config.yaml").offer
-    assert (rule.device, rule.resource) == (("1234:1111",), "nvidia.com/pgpu")
+    assert (rule.device, rule.resource) == (("1234:1111",), "example.com/pgpu")
     printed = gpu_launcher("pod", clone / "deploy/example/vm.yaml", "--image", "localhost/gpu-launcher:0.1.0")
     assert printed.returncode == 0, printed.stderr
     (pod,) = (one for one in yaml.safe_load_all(printed.stdout) if one["kind"] == "Pod")

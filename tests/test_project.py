@@ -54,15 +54,19 @@ BREACHES = {
     "plugin-storeys": ("plugin/cards/naming.py", "import plugin.config_file"),
     "cards-storeys": ("plugin/cards/naming.py", "import plugin.cards.inventory"),
     "serving-storeys": ("plugin/serving/offer.py", "import plugin.serving.server"),
+    "dra-storeys": ("plugin/dra/claims.py", "import plugin.dra.slices"),
     "watching-storeys": ("plugin/watching/events.py", "import plugin.watching.keeping"),
     "fabric-storeys": ("plugin/fabric/partitions.py", "import plugin.fabric.asking"),
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
+    "choosing-storeys": ("launcher/choosing/claim.py", "import launcher.choosing.wanted"),
+    "cel": ("launcher/choosing/wanted.py", "import cel_expr_python.cel"),
     "render": ("launcher/guest_pci/addresses.py", "import launcher.running.guest"),
     "control-storeys": ("launcher/control/methods.py", "import launcher.control.health"),
     "client": ("launcher/control/client.py", "import launcher.running.operations"),
     "grpc": ("plugin/cards/allocation.py", "import grpc"),
     "http": ("plugin/serving/daemon.py", "import h11"),
+    "kubernetes": ("plugin/dra/claims.py", "import lightkube"),
     "grpclib": ("launcher/commands/ctl.py", "import grpclib.client"),
     "protobuf": ("plugin/cards/allocation.py", "import google.protobuf.message"),
     "messages": ("plugin/cards/allocation.py", "import plugin.kubelet_api.v1beta1.deviceplugin_pb2"),
@@ -112,7 +116,7 @@ def test_the_lock_pins_every_dependency_and_names_no_host() -> None:
     project = PYPROJECT["project"]
     wanted = [
         *project["dependencies"],
-        *project["optional-dependencies"]["libvirt"],
+        *(requirement for extra in project["optional-dependencies"].values() for requirement in extra),
         *PYPROJECT["dependency-groups"]["dev"],
     ]
     assert {re.split(r"[<>=]", requirement)[0] for requirement in wanted} <= pinned
@@ -122,8 +126,9 @@ def test_the_lock_pins_every_dependency_and_names_no_host() -> None:
 
 def test_every_dependency_has_its_reason_and_ci_the_readmes_test_command() -> None:
     page = (ROOT / "docs/dependencies.md").read_text()
-    dependencies = [*PYPROJECT["project"]["dependencies"], *PYPROJECT["project"]["optional-dependencies"]["libvirt"]]
-    for requirement in dependencies:
+    project = PYPROJECT["project"]
+    extras = (requirement for extra in project["optional-dependencies"].values() for requirement in extra)
+    for requirement in (*project["dependencies"], *extras):
         name = re.split(r"[<>=]", requirement)[0]
         assert re.search(rf"^\| {name} \| .+ \| .+ \|$", page, re.MULTILINE), f"no reason for {name}"
     assert "make test" in (ROOT / "README.md").read_text()

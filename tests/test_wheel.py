@@ -79,6 +79,23 @@ def test_run_says_what_to_install_and_the_extra_adds_it(installed: Installation)
     assert "libvirt: cannot be reached at test:///nowhere.xml" in with_it.stderr
 
 
+def test_fit_says_what_to_install_and_the_extra_adds_it(installed: Installation) -> None:
+    slices = installed.elsewhere / "slices.json"
+    slices.write_text('{"items": []}')
+    arguments = ("fit", FIXTURES / "vms" / "one-gpu.yaml", "--slices", slices)
+    without = installed.run("gpu-launcher", *arguments)
+    assert without.stderr == (
+        "gpu-launcher: cel-expr-python: this Python package is not there, and fit needs it; "
+        "pip install 'gpu-launcher[fit]'\n"
+    )
+    extra = f"{installed.wheel}[fit]"
+    result = installed.run("pip", "install", "--quiet", "--constraint", installed.constraints, extra)
+    assert result.returncode == 0, result.stderr
+    with_it = installed.run("gpu-launcher", *arguments)
+    assert with_it.stdout.endswith("fits nowhere: no node has published a device.\n")
+    assert with_it.returncode == 1
+
+
 def test_the_plugin_takes_inventory_outside_the_checkout(installed: Installation) -> None:
     arguments = ("--sysfs", FIXTURES / "sysfs" / "two-rtx-3090", "--pci-ids", FIXTURES / "pci.ids")
     result = installed.run("gpu-plugin", "inventory", *arguments)

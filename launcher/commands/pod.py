@@ -39,6 +39,12 @@ def pod(
     start: Annotated[
         bool, typer.Option("--start", help="Start a VM that is not to run: Halted, running: false, or neither.")
     ] = False,
+    dra: Annotated[
+        bool,
+        typer.Option(
+            "--dra", help="Have DRA give the cards: print the ResourceClaimTemplate that says which ones too."
+        ),
+    ] = False,
     no_datavolumes: Annotated[
         bool, typer.Option("--no-datavolumes", help="Leave out DataVolumes: the claims of its templates are there.")
     ] = False,
@@ -66,6 +72,7 @@ def pod(
                     node_devices=node_devices,
                     start=start,
                     imports=not no_datavolumes,
+                    dra=dra,
                 ),
                 errors,
             )

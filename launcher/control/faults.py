@@ -12,8 +12,9 @@ _EVERY = 1.0  # seconds between two lines: whoever makes one fault can make thou
 class _OneLine(logging.Filter):
     """Lets a record through as one line without its traceback, once in a while, with how many it has kept back."""
 
-    def __init__(self) -> None:
+    def __init__(self, of: str) -> None:
         super().__init__()
+        self._of = of
         self._next, self._kept_back = 0.0, 0
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -25,16 +26,14 @@ class _OneLine(logging.Filter):
         if record.exc_info:
             words += f": {type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
         left_out = f" ({self._kept_back} lines before it are left out)" if self._kept_back else ""
-        record.msg, record.args = f"the control socket: {one_line(words)[:_LONGEST]}{left_out}", None
+        record.msg, record.args = f"{self._of}: {one_line(words)[:_LONGEST]}{left_out}", None
         record.exc_info = None
         self._next, self._kept_back = now + _EVERY, 0
         return True
 
 
-_one_line = _OneLine()
-
-
-def shorten(*loggers: str) -> None:
-    """Have these loggers write a line for a fault, all together one a second."""
+def shorten(of: str, *loggers: str) -> None:
+    """Have these loggers write a line for a fault, all together one a second; it begins with what they are `of`."""
+    lines = _OneLine(of)
     for name in loggers:
-        logging.getLogger(name).addFilter(_one_line)
+        logging.getLogger(name).addFilter(lines)

@@ -1,4 +1,4 @@
-"""Threads in which libvirt is asked: it may answer late or never, and the event loop waits for nobody."""
+"""Threads in which libvirt or sysfs is asked: they may answer late or never, and the event loop waits for nobody."""
 
 import asyncio
 import threading
@@ -12,17 +12,19 @@ from grpclib.exceptions import GRPCError
 
 _T = TypeVar("_T")
 
-_THREADS = 4  # at once; libvirt asks one thing of a domain after the other anyway
+_THREADS = 4  # at once; libvirt does one thing with a domain after the other anyway
 _PATIENCE = 10.0  # seconds for an answer, a free thread included; `ctl` waits longer, and so hears of it
 
 
 class Threads:
     """A thread for each question while it is asked, a few at most; whoever comes then waits for one.
 
-    The threads are daemons: one that libvirt keeps does not keep the process from ending.
+    The threads are daemons: one that is never answered does not keep the process from ending. `asked` is who is asked;
+    `late` is what a caller hears besides, who has waited too long.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, asked: str, late: str) -> None:
+        self._asked, self._late = asked, late
         self._free = asyncio.Semaphore(_THREADS)
 
     async def run(self, ask: Callable[[], _T]) -> _T:
@@ -37,8 +39,7 @@ class Threads:
         except TimeoutError as error:
             raise GRPCError(
                 Status.DEADLINE_EXCEEDED,
-                f"libvirt has not answered in {_PATIENCE:.0f} s, and may still do what it is asked to; "
-                "`gpu-launcher ctl kill` ends the VM all the same",
+                f"{self._asked} has not answered in {_PATIENCE:.0f} s{self._late}",
             ) from error
 
     def _started(self, ask: Callable[[], _T]) -> Future[_T]:
@@ -56,7 +57,7 @@ class Threads:
                     loop.call_soon_threadsafe(self._free.release)
 
         try:
-            threading.Thread(target=run, name="libvirt", daemon=True).start()
+            threading.Thread(target=run, name=self._asked, daemon=True).start()
         except RuntimeError as error:
             self._free.release()
             raise GRPCError(Status.RESOURCE_EXHAUSTED, f"the launcher has no thread for that: {error}") from error

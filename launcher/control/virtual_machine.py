@@ -37,7 +37,9 @@ KILL = f"/{_SERVICE.full_name}/Kill"
 class VirtualMachine:
     def __init__(self, vm: VM) -> None:
         self._vm = vm
-        self._libvirt = Threads()
+        self._libvirt = Threads(
+            "libvirt", ", and may still do what it is asked to; `gpu-launcher ctl kill` ends the VM all the same"
+        )
         self._screenshots = 0  # that are being taken
         self._killer: threading.Thread | None = None
 

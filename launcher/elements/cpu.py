@@ -4,12 +4,12 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell
+from launcher.elements import bridges, numa
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
 from launcher.guest import Guest
-from launcher.guest_pci.bars import DEFAULT_BITS, Hole
+from launcher.guest_pci.bars import Hole
 from launcher.manifest.spec import Domain
-from pci.processors import cpulist
 
 _HOST_MODES = ("host-model", "host-passthrough")
 _DEFAULT_MODEL = {"amd64": "host-model", "arm64": "host-passthrough"}
@@ -19,11 +19,8 @@ def cpu(domain: Domain, guest: Guest, facts: Facts, cells: tuple[Cell, ...], hol
     sockets, cores, threads = guest.cpus
     element = _model(domain.cpu.model, guest, facts)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
-    if hole is not None and hole.address_bits > DEFAULT_BITS and element.get("mode") != "host-passthrough":
-        # QEMU's host-passthrough has as many as the host in any case.
-        element.append(E.maxphysaddr(mode="passthrough"))
-    if cells:
-        element.append(E.numa(*(_cell(number, cell) for number, cell in enumerate(cells))))
+    element.extend(bridges.maxphysaddr(hole, element.get("mode")))
+    element.extend(numa.numa(cells))
     element.extend(_features(domain, guest))
     return element
 
@@ -49,12 +46,3 @@ def _features(domain: Domain, guest: Guest) -> list[Element]:
         # Libvirt's models have it and processors have it no longer: https://gitlab.com/libvirt/libvirt/-/issues/304
         elements.append(E.feature(name="mpx", policy="disable"))
     return elements
-
-
-def _cell(number: int, cell: Cell) -> Element:
-    cpus = {"cpus": cpulist(cell.vcpus)} if cell.vcpus else {}
-    element = E.cell(id=str(number), **cpus, memory=str(cell.memory), unit="b")
-    siblings = [E.sibling(id=str(other), value=str(distance)) for other, distance in enumerate(cell.distances)]
-    if siblings:
-        element.append(E.distances(*siblings))
-    return element

@@ -4,6 +4,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell, Pinning
+from launcher.elements import numa
 from launcher.guest import Guest
 from pci.processors import cpulist
 
@@ -12,16 +13,7 @@ def placement(guest: Guest, pinned: Pinning | None, cells: tuple[Cell, ...]) -> 
     elements = []
     if pinned is not None:
         elements.append(_cputune(guest, pinned))
-    bound = [(number, cell.node) for number, cell in enumerate(cells) if cell.is_bound and cell.node is not None]
-    if bound:
-        nodes = cpulist(tuple(node for _, node in bound))
-        elements.append(
-            E.numatune(
-                E.memory(mode="strict", nodeset=nodes),
-                *(E.memnode(cellid=str(number), mode="strict", nodeset=str(node)) for number, node in bound),
-            )
-        )
-    return elements
+    return [*elements, *numa.numatune(cells)]
 
 
 def _cputune(guest: Guest, pinned: Pinning) -> Element:

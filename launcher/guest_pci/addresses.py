@@ -205,7 +205,7 @@ def layout(
                 claim=card.claim,
                 bus=buses[card],
                 hostdevs=tuple(
-                    _hostdevs(buses[card], [card, *(other for other in seated if on_seat_of.get(other) == card)])
+                    hostdevs_of(buses[card], [card, *(other for other in seated if on_seat_of.get(other) == card)])
                 ),
                 misplaced=above[card].misplaced,
             )
@@ -388,11 +388,11 @@ def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, in
     return bridges, buses
 
 
-def _hostdevs(bus: int, cards: list[Card]) -> list[HostDev]:
-    """The functions of one card, of which several entries may have some."""
+def hostdevs_of(bus: int, cards: list[Card], slot: int = 0) -> list[HostDev]:
+    """The functions of one card, of which several entries may have some, on a slot of this bus."""
     claim = cards[0].claim
     if isinstance(claim.device, UUID):
-        return [HostDev(source=claim.device, address=PCIAddress(0, bus, 0, 0), claim=claim, multifunction=False)]
+        return [HostDev(source=claim.device, address=PCIAddress(0, bus, slot, 0), claim=claim, multifunction=False)]
     claimed: dict[DeviceID, Claim] = {card.claim.device: card.claim for card in cards}
     functions = sorted(function for card in cards for function in card.functions)
     companions = functions[1:]
@@ -400,7 +400,7 @@ def _hostdevs(bus: int, cards: list[Card]) -> list[HostDev]:
     return [
         HostDev(
             source=source,
-            address=PCIAddress(domain=0, bus=bus, slot=0, function=number),
+            address=PCIAddress(domain=0, bus=bus, slot=slot, function=number),
             claim=claimed.get(source),
             multifunction=number == 0 and bool(companions),
         )

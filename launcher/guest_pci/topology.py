@@ -4,7 +4,7 @@
 that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
 """
 
-from launcher.cpus.pinning import Pinning
+from launcher.cpus.pinning import Cell, Pinning
 from launcher.cpus.placement import cells_of_nodes, guest_cells
 from launcher.facts import Facts
 from launcher.guest import TOPOLOGY, TOPOLOGY_POLICY, Guest
@@ -14,8 +14,16 @@ from pci.host import Function, Host
 from program.errors import UserError
 
 
-def laid_out(guest: Guest, cards: tuple[Card, ...], host: Host | None, facts: Facts, pinned: Pinning | None) -> Layout:
-    """The layout that the guest asks for, with its NUMA cells. `pinned` are the CPUs that are its own.
+def laid_out(
+    guest: Guest,
+    cards: tuple[Card, ...],
+    host: Host | None,
+    facts: Facts,
+    pinned: Pinning | None,
+    given: tuple[Cell, ...] = (),
+) -> Layout:
+    """The layout that the guest asks for, with its NUMA cells. `pinned` are the CPUs that are its own; `given` are the
+    cells that it has whatever its cards are, none where they follow from them.
 
     UserError where there are not seats enough, where the host is not known and has to be, and where the topology is
     strict and a card cannot be where it should.
@@ -35,7 +43,7 @@ def laid_out(guest: Guest, cards: tuple[Card, ...], host: Host | None, facts: Fa
         for card, function in functions.items()
     }
     wanted = tuple(sorted({node for node in nodes.values() if node is not None}))
-    cells = cells_of_nodes(guest, pinned, facts, wanted)
+    cells = given or cells_of_nodes(guest, pinned, facts, wanted)
     cell_of = {cell.node: number for number, cell in enumerate(cells)}
     upstream = {}
     for card, function in functions.items():

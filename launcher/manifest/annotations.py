@@ -1,19 +1,19 @@
 """metadata.annotations: what KubeVirt's manifests have no field for.
 
 Ours begin with gpu-launcher.dev/; one that is not known is refused, since it is misspelt or of a newer gpu-launcher.
-Of KubeVirt's, those that change its domain are honoured or refused; everybody else's are left alone.
+Of KubeVirt's, those that change its domain are honoured or refused; of HAMi's, those that choose a card are read
+(launcher.choosing); everybody else's are left alone.
 """
 
 import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import PlainValidator, WithJsonSchema
-
+from launcher.choosing.selection import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
 from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
-from launcher.manifest.scalars import shown
+from launcher.manifest.quoting import shown
 from program.errors import Nonsense
 
 OURS = "gpu-launcher.dev/"
@@ -24,17 +24,19 @@ _MEMFD = "kubevirt.io/memfd"
 _NO_FREE_PAGES = "kubevirt.io/free-page-reporting-disabled"
 _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whatever its value
 
-_KNOWN: Mapping[str, tuple[str, ...]] = {
+#: Of those with a few values each, the values.
+KNOWN: Mapping[str, tuple[str, ...]] = {
     _COMPANIONS: ("card", "none"),
     TOPOLOGY: ("none", "numa", "mirror"),
     TOPOLOGY_POLICY: ("prefer", "strict"),
     _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
+    TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
 }
 
-_NAMES = (*_KNOWN, SEATS_OF, ROM_OF)
+_NAMES = (*KNOWN, SEATS_OF, ROM_OF, SELECT)
 _LONGEST_PATH = 1024
 
 #: Why, and the fix.
@@ -67,7 +69,8 @@ class Annotations:
     has in the guest, None for no ROM at all. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`:
     whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon
     tells QEMU of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second
-    CPU where that makes their number even. `given`: all annotations as they are written, everybody's, for the pod.
+    CPU where that makes their number even. `selection`: which cards are wanted, also in HAMi's words. `given`: all
+    annotations as they are written, everybody's, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -79,10 +82,19 @@ class Annotations:
     memfd: bool = True
     free_page_reporting: bool = True
     even_emulator: bool = False
+    selection: Selection = NO_SELECTION
     given: Mapping[str, Any] = field(default_factory=dict)
 
 
-def _read(value: Any) -> Annotations:
+def refuse_unconverted(value: Mapping[str, Any]) -> None:
+    """Nonsense for one of KubeVirt's that asks of its launcher what ours does not do."""
+    for name, text in value.items():
+        if text and (why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name))):
+            raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
+
+
+def read_annotations(value: Any) -> Annotations:
+    """What these ask for; Nonsense for one of ours that is not known, or asks for what there is not."""
     if not isinstance(value, dict):
         raise Nonsense(f"found {shown(value)}", "expected a mapping")
     values: dict[str, Any] = {}
@@ -91,17 +103,15 @@ def _read(value: Any) -> Annotations:
     for name, text in value.items():
         if text is None or text == "":
             continue
-        if why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name)):
-            raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
-        if name in _KNOWN:
-            if text not in _KNOWN[name]:
-                raise Nonsense(f"{name}: {shown(text)}", f"expected {' or '.join(map(repr, _KNOWN[name]))}")
+        if name in KNOWN:
+            if text not in KNOWN[name]:
+                raise Nonsense(f"{name}: {shown(text)}", f"expected {' or '.join(map(repr, KNOWN[name]))}")
             values[name] = text
         elif name == SEATS_OF:
             seats = _read_seats(text)
         elif name == ROM_OF:
             roms = _read_roms(text)
-        elif isinstance(name, str) and name.startswith(OURS):
+        elif name != SELECT and isinstance(name, str) and name.startswith(OURS):
             near = difflib.get_close_matches(name, _NAMES, n=1)
             ours = ", ".join(name for name in _NAMES if name.startswith(OURS))
             raise Nonsense(
@@ -123,21 +133,9 @@ def _read(value: Any) -> Annotations:
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,
+        selection=read_selection(value),
         given=value,
     )
-
-
-def _read_of_vm(value: Any) -> Annotations:
-    """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
-    if not isinstance(value, dict):
-        raise Nonsense(f"found {shown(value)}", "expected a mapping")
-    if names := [name for name in value if isinstance(name, str) and name.startswith(OURS)]:
-        raise Nonsense(f"{shown(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
-    return Annotations()
-
-
-#: The annotations of a VirtualMachine itself.
-AnnotationsOfVM = Annotated[Annotations, PlainValidator(_read_of_vm, json_schema_input_type=dict[str, Any])]
 
 
 def _read_seats(text: Any) -> Mapping[str, int]:
@@ -187,21 +185,3 @@ def _pairs(annotation: str, text: Any, fix: str) -> "_Pairs":
 
 class _Pairs(list[tuple[str, Any]]):
     """A JSON object as it was written, with names that are there twice."""
-
-
-ReadAnnotations = Annotated[
-    Annotations,
-    PlainValidator(_read),
-    WithJsonSchema(
-        {
-            "type": "object",
-            "properties": {
-                **{name: {"enum": [*values, "", None]} for name, values in _KNOWN.items()},
-                **{
-                    name: {"type": ["string", "null"], "contentMediaType": "application/json"}
-                    for name in (SEATS_OF, ROM_OF)
-                },
-            },
-        },
-    ),
-]

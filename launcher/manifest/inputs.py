@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.manifest.scalars import shown
+from launcher.manifest.quoting import shown
 from launcher.manifest.volumes import is_block
 from program.document import NotYAML, read_documents
 from program.errors import UserError

@@ -7,7 +7,8 @@ from pydantic import Field, PlainValidator, model_validator
 
 from launcher.manifest.interfaces import Interface
 from launcher.manifest.objects import Below, Items, Object
-from launcher.manifest.scalars import Matching, Text, shown
+from launcher.manifest.quoting import shown
+from launcher.manifest.scalars import Matching, Text
 from program.errors import Nonsense
 
 _LAST_PORT = 65535

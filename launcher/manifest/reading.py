@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from launcher.manifest import inputs
 from launcher.manifest.inputs import Input
 from launcher.manifest.objects import Below, Object, Several, dotted, object_in
-from launcher.manifest.scalars import shown
+from launcher.manifest.quoting import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 from launcher.manifest.volumes import is_block
 from program.errors import Nonsense, UserError, together

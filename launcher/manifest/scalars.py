@@ -1,7 +1,6 @@
 """The words and numbers that manifests are made of, each with its check and its JSON schema."""
 
 import re
-import reprlib
 from collections.abc import Iterable
 from functools import cache
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -10,6 +9,7 @@ from uuid import UUID
 from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainValidator
 from pydantic.json_schema import JsonSchemaValue
 
+from launcher.manifest.quoting import shown
 from launcher.quantity import Amount, parse_amount
 from program.errors import Nonsense
 
@@ -75,11 +75,6 @@ def _path_in_image(value: str) -> str:
     return value
 
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 3
-_SHORT.maxstring = _SHORT.maxother = 60
-
-
 # Directories of a node that a guest's disk, of which the guest writes each byte, has no business in: those themselves,
 # and those with all below them.
 _NOT_IN = ("/", "/var", "/var/lib")
@@ -117,15 +112,6 @@ def first_twice(values: Iterable[T]) -> T | None:
             return value
         seen.add(value)
     return None
-
-
-def shown(value: Any) -> str:
-    """Return a value of the manifest as an error line quotes it: short, whatever it is."""
-    try:
-        text = _SHORT.repr(value)
-    except ValueError:
-        return "a number of thousands of digits"
-    return text if len(text) <= 60 else f"{text[:60]}..."
 
 
 #: Every text of a manifest: each may become a part of the domain.

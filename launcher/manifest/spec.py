@@ -8,7 +8,8 @@ from uuid import UUID, uuid5
 from pydantic import ConfigDict, Field, model_validator
 
 from launcher.manifest import relations, sizes
-from launcher.manifest.annotations import Annotations, AnnotationsOfVM, ReadAnnotations
+from launcher.manifest.annotated import AnnotationsOfVM, ReadAnnotations
+from launcher.manifest.annotations import Annotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
 from launcher.manifest.credentials import AccessCredential, check_credentials

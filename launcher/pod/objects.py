@@ -4,9 +4,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher import paths
+from launcher.choosing.selection import refuse_unheard, refuse_without_dra
 from launcher.manifest.guest import guest_of
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
+from launcher.pod.claims import by_claim
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, restart_policy
@@ -42,21 +44,36 @@ Object = dict[str, Any]
 
 
 def objects(
-    given: Given, *, image: str, block: frozenset[str], node_devices: str, start: bool = False, imports: bool = True
+    given: Given,
+    *,
+    image: str,
+    block: frozenset[str],
+    node_devices: str,
+    start: bool = False,
+    imports: bool = True,
+    dra: bool = False,
 ) -> tuple[Object, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod.
 
+    With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. UserError, by the
     manifest's path, for what no pod can be.
     """
-    vm = given.instance.metadata
+    vm, devices = given.instance.metadata, given.instance.spec.domain.devices
+    claimed: Object | None = None
+    if dra:
+        given, claimed = by_claim(given, config_map(vm.name))
+    else:
+        refuse_without_dra(vm.annotations.selection, devices.entries)
+        refuse_unheard(vm.annotations.selection, devices.entries)
     claims = [_state(given, vm)] if keeps_state(given.instance.spec) else []
     volumes = data_volumes(given) if imports else ()
     restart = restart_policy(given.manifest, start=start)
     pod = _pod(given, restart, image=image, block=block | given.block, node_devices=node_devices)
-    return (_manifest(given, vm), *claims, *volumes, pod)
+    templates = [_claim_template(given, vm, claimed)] if claimed is not None else []
+    return (_manifest(given, vm), *claims, *volumes, *templates, pod)
 
 
 def _manifest(given: Given, vm: Metadata) -> Object:
@@ -108,6 +125,15 @@ def _state(given: Given, vm: Metadata) -> Object:
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": written(_STATE_SIZE)}},
         },
+    }
+
+
+def _claim_template(given: Given, vm: Metadata, claimed: Object) -> Object:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": _metadata(config_map(vm.name), given, vm),
+        "spec": {"spec": claimed},
     }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from launcher.checks.seats import misplaced, of_bars
 from launcher.checks.tuning import not_tuned, reached_elsewhere
 from launcher.checks.variables import of_left_over
+from launcher.choosing.selection import refuse_without_dra
 from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
 from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import pinning
@@ -113,8 +114,10 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     guest = guest_of(vmi)
     refused: list[ProgramError] = []
     facts, findings = around.facts(vmi.spec, guest, pod)
-    host = tried(partial(host_in, vmi.spec.domain.devices.entries, pod), refused)
+    entries = vmi.spec.domain.devices.entries
+    host = tried(partial(host_in, entries, pod), refused)
     sees_host = not refused
+    tried(partial(refuse_without_dra, vmi.metadata.annotations.selection, entries), refused)
     cards, left_over, are_all = _cards(vmi, pod, host, facts, refused)
     facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
     placed = tried(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None

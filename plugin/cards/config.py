@@ -13,6 +13,8 @@
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
     noiommu: true                      # groups of vfio's no-IOMMU mode, too
+    serve: dra                         # by Dynamic Resource Allocation; `device-plugin` is the default, and a rule of
+                                       # `offer` may say either for its devices
     whole: [nvidia.com/hgx]            # a container gets all devices of this resource, or none
     fabric: {manager: 127.0.0.1:6666}  # NVLink in guests, by NVIDIA's Fabric Manager: docs/fabric.md
 
@@ -41,12 +43,19 @@ class Groups(StrEnum):
     TOGETHER = "together"
 
 
+class Serve(StrEnum):
+    """By which of the kubelet's two protocols a device is given to pods."""
+
+    DEVICE_PLUGIN = "device-plugin"
+    DRA = "dra"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
     """What is offered, and as what.
 
     A selector with several values fits any of them; every selector that is set has to fit. Exactly one of `resource`,
-    `prefix` and `withhold` is set. Nonsense for anything else.
+    `prefix` and `withhold` is set. `serve` is None for what the config says. Nonsense for anything else.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
@@ -62,6 +71,7 @@ class Rule:
     resource: str | None = None
     prefix: str | None = None
     withhold: bool = False
+    serve: Serve | None = None
 
     def __post_init__(self) -> None:
         for name, selector in SELECTORS.items():
@@ -83,6 +93,8 @@ class Rule:
                 f"has {' and '.join(names) or 'none'} of resource, prefix and withhold",
                 "expected one of resource (a name), prefix (a name from pci.ids) and withhold: true",
             )
+        if self.withhold and self.serve is not None:
+            raise Nonsense("has serve beside withhold", "what is withheld is not served: leave out one of them")
         if self.mdev_type and (self.address or self.vgpu_type):
             raise Nonsense(
                 "mdev_type is beside address or vgpu_type",
@@ -171,8 +183,14 @@ class Config:
     prefer: Mapping[str, Policy] = field(default_factory=dict)
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
     noiommu: bool = False
+    serve: Serve = Serve.DEVICE_PLUGIN
     whole: tuple[str, ...] = ()
     fabric: Fabric | None = None
+
+    @property
+    def uses_dra(self) -> bool:
+        """Whether any device may be served by DRA."""
+        return Serve.DRA in (self.serve, *(rule.serve for rule in self.offer))
 
     def __post_init__(self) -> None:
         for resource in self.prefer:

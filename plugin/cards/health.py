@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from pci.address import PCIAddress
 from pci.viability import Hindrance
+from plugin.cards.config import Serve
 from plugin.cards.holders import Assignment
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import Nodes, missing_node
@@ -19,28 +20,27 @@ def troubles(
     *,
     holders: Mapping[str, Assignment],
     fallen: frozenset[PCIAddress],
+    claimed: Mapping[str, str],
 ) -> Mapping[str, Hindrance]:
-    """Return why each listed device that is unhealthy is so, by its ID.
+    """Return why each device on offer that is unhealthy is so, by its ID.
 
     `holders` has the assignment by which a pod has a device, by the device's ID; `fallen` are the functions whose
-    config space reads as ones.
+    config space reads as ones; `claimed` has the ResourceClaim that a device is prepared for, by the device's ID.
     """
     reasons: dict[str, Hindrance] = {}
-    for resource, devices in inventory.listed.items():
-        for device in devices:
-            reason = device.unhealthy or _trouble(device, resource, nodes, inventory.noiommu, holders, fallen)
-            if reason is not None:
-                reasons[device.id] = reason
+    for device in inventory.offered:
+        reason = (
+            device.unhealthy
+            or _trouble(device, nodes, inventory.noiommu, fallen)
+            or _held(device, holders.get(device.id), claimed.get(device.id))
+        )
+        if reason is not None:
+            reasons[device.id] = reason
     return reasons
 
 
 def _trouble(
-    device: Device,
-    resource: str,
-    nodes: Nodes | None,
-    noiommu: frozenset[int],
-    holders: Mapping[str, Assignment],
-    fallen: frozenset[PCIAddress],
+    device: Device, nodes: Nodes | None, noiommu: frozenset[int], fallen: frozenset[PCIAddress]
 ) -> Hindrance | None:
     if nodes is not None and (missing := missing_node(device, nodes, noiommu)) is not None:
         return missing
@@ -50,11 +50,20 @@ def _trouble(
                 f"fell off the bus: the config space of {function.address} reads as ones",
                 "reset the slot or the node, and look for AER errors in the kernel's log",
             )
-    holder = holders.get(device.id)
-    if holder is not None and not holder.is_of(device):
-        as_what = holder.resource if holder.resource != resource else f"{holder.device_id} of {resource}"
-        return Hindrance(
-            f"is in use by pod {holder.pod}, which has it as {as_what}",
-            "delete that pod, and let one device plugin alone serve the device",
-        )
+    return None
+
+
+def _held(device: Device, holder: Assignment | None, claim: str | None) -> Hindrance | None:
+    """Return who has the device in a way that whoever gives it out does not count."""
+    by_dra = device.serve is Serve.DRA
+    if holder is not None and (by_dra or not holder.is_of(device)):
+        # What the device plugin gave out before the card was served by DRA is its own, and still in use.
+        is_another = holder.resource != device.resource
+        as_what = holder.resource if is_another else f"{holder.device_id} of {device.resource}"
+        fix = "delete that pod, and let one device plugin alone serve the device"
+        if by_dra and holder.is_of(device):
+            fix = "the card is free for claims when that pod ends: it has it from the device plugin"
+        return Hindrance(f"is in use by pod {holder.pod}, which has it as {as_what}", fix)
+    if claim is not None and not by_dra:
+        return Hindrance(f"is prepared for the ResourceClaim {claim}", "it is free when the pods of that claim end")
     return None

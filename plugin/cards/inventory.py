@@ -16,7 +16,7 @@ from pci.host import Function, Host, MediatedDevice, OtherMember
 from pci.resource import Kind, NodeDevice, variable
 from pci.vendors import PREFIXES
 from pci.viability import Hindrance, no_answer, not_for_guests, not_viable
-from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule, Serve
 from plugin.cards.naming import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
 from program.problem import Problem
@@ -37,8 +37,8 @@ class Device:
     `lead` is its parent. `members` are all functions of the IOMMU group, `others` its members that are not on PCI; a
     mediated device has neither. `cdevs` are the names of the nodes in /dev/vfio/devices of the device and its members,
     with None for a member that has no such node. `resource` is None if neither a rule nor the vendor's prefix gives a
-    name. `withheld` says why the kubelet never hears of the device, `unhealthy` why it may not hand it out; at most one
-    of the two is set.
+    name; `serve` is how it is given to pods. `withheld` says why nobody ever hears of the device, `unhealthy` why it
+    may not be handed out; at most one of the two is set.
     """
 
     functions: Card
@@ -49,6 +49,7 @@ class Device:
     cdevs: frozenset[str | None]
     model: str
     resource: str | None
+    serve: Serve
     withheld: Hindrance | None
     unhealthy: Hindrance | None
 
@@ -88,13 +89,23 @@ class Inventory:
     noiommu: frozenset[int]
 
     @cached_property
+    def offered(self) -> tuple[Device, ...]:
+        """What pods may be given, healthy or not, in either way."""
+        return tuple(device for device in self.devices if device.resource is not None and device.withheld is None)
+
+    @cached_property
     def listed(self) -> Mapping[str, tuple[Device, ...]]:
-        """What the kubelet hears of, healthy or not, by resource, both ascending."""
+        """What the device plugin tells the kubelet of, by resource, both ascending."""
         listed: dict[str, list[Device]] = defaultdict(list)
-        for device in self.devices:
-            if device.resource is not None and device.withheld is None:
+        for device in self.offered:
+            if device.resource is not None and device.serve is Serve.DEVICE_PLUGIN:
                 listed[device.resource].append(device)
         return {resource: tuple(listed[resource]) for resource in sorted(listed)}
+
+    @cached_property
+    def published(self) -> tuple[Device, ...]:
+        """What the DRA driver tells the scheduler of, ascending."""
+        return tuple(device for device in self.offered if device.serve is Serve.DRA)
 
     @cached_property
     def by_id(self) -> Mapping[str, Device]:
@@ -105,11 +116,13 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventor
     """Return every GPU and NVSwitch of the host and what the config asks for, each with its resource or why it has
     none.
 
-    Refusal if two resources share one environment variable: a pod could not tell them apart. With the inventory from
-    `before`, by the same config, the resource that was not in it is withheld instead.
+    Refusal if two resources share one environment variable: a pod could not tell them apart; or if one resource would
+    be served in both ways: the scheduler would count it twice. With the inventory from `before`, by the same config,
+    what was not in it is withheld instead.
     """
     units = [unit for card in cards_of(host) if (unit := _unit(host, card, config, pci_ids)) is not None]
     devices = _told_apart((*_as_offered(host, units, config), *_mdevs(host, config, pci_ids)), config, before)
+    devices = _served_one_way(devices, before)
     return Inventory(devices=devices, faults=tuple(map(str, host.faults)), egms=host.egms, noiommu=host.noiommu)
 
 
@@ -128,6 +141,7 @@ class _Unit:
     lead: Function
     model: str
     resource: str | None
+    serve: Serve
     withheld: Hindrance | None  # by the config or for want of a name
 
 
@@ -141,7 +155,12 @@ def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | No
     resource, withheld = _by_rule(rule) or _automatic(host, lead, rule, pci_ids)
     if lead.vgpu_type is not None:
         model = host.vgpu_types.get(lead.vgpu_type, f"vGPU type {lead.vgpu_type}")
-    return _Unit(card=card, lead=lead, model=model, resource=resource, withheld=withheld)
+    serve = _serve(rule, config)
+    return _Unit(card=card, lead=lead, model=model, resource=resource, serve=serve, withheld=withheld)
+
+
+def _serve(rule: Rule | None, config: Config) -> Serve:
+    return config.serve if rule is None or rule.serve is None else rule.serve
 
 
 #: A resource, or why there is none.
@@ -214,6 +233,7 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
             cdevs=frozenset(member.vfio_device for member in members if is_on_vfio(member)),
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
+            serve=unit.serve,
             withheld=withheld,
             unhealthy=None if withheld else not_viable(host, functions),
         )
@@ -253,6 +273,7 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             cdevs=frozenset([mdev.vfio_device]),
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
+            serve=_serve(rule, config),
             withheld=withheld,
             unhealthy=None if withheld else _no_answer(host, mdev),
         )
@@ -272,7 +293,7 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
     # What is withheld counts at first: it may be given to vfio at any time.
     counting = [device for device in devices if before is None or device.withheld is None]
     claims = {(device.resource, device.kind) for device in counting if device.resource is not None}
-    earlier = {(resource, its[0].kind) for resource, its in before.listed.items()} if before is not None else set()
+    earlier = {(device.resource, device.kind) for device in before.offered if device.resource} if before else set()
     by_variable: dict[str, _Claim] = {}
     for resource in (device.resource() for device in config.node_devices):
         by_variable[variable(resource)] = (resource, None)
@@ -293,6 +314,30 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
         else device
         for device in devices
     )
+
+
+def _served_one_way(devices: tuple[Device, ...], before: Inventory | None) -> tuple[Device, ...]:
+    """Return the devices, if no resource would be served by the device plugin and by DRA; Refusal if one would.
+
+    Beside what was offered `before`, the others of that resource are withheld instead.
+    """
+    ways: dict[str, Serve] = {}
+    for device in () if before is None else before.offered:
+        ways.setdefault(str(device.resource), device.serve)
+    kept = []
+    for device in devices:
+        counts = device.resource is not None and (before is None or device.withheld is None)
+        if counts and ways.setdefault(str(device.resource), device.serve) is not device.serve:
+            both = Refusal(
+                f"{device.id} of {device.resource}",
+                f"would be served by {device.serve}, and other cards of that resource by {ways[str(device.resource)]}",
+                "say one `serve` for the whole resource, or give the cards two resources",
+            )
+            if before is None:
+                raise both
+            device = replace(device, withheld=Hindrance(both.problem.wrong, both.problem.fix), unhealthy=None)
+        kept.append(device)
+    return tuple(kept)
 
 
 def _clash(resource: str, other: str, kind: Kind | None) -> Refusal:

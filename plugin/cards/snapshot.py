@@ -18,7 +18,8 @@ class Snapshot:
 
     `nodes` is None if only sysfs was looked at. `holders` has the assignment by which a pod has a device, by the
     device's ID; `sees_pods` is whether the kubelet says who has what at all. `fallen` are the functions that fell off
-    the bus, `unlinked` the devices whose NVLinks do not work, by ID, and why.
+    the bus. `claimed` has the ResourceClaim (`namespace/name`) that a device is prepared for, by the device's ID, and
+    `unlinked` why the NVLinks of a device do not work, by its ID.
     """
 
     inventory: Inventory
@@ -26,15 +27,15 @@ class Snapshot:
     holders: Mapping[str, Assignment] = field(default_factory=dict)
     sees_pods: bool = False
     fallen: frozenset[PCIAddress] = frozenset()
+    claimed: Mapping[str, str] = field(default_factory=dict)
     unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
 
     @cached_property
     def troubles(self) -> Mapping[str, Hindrance]:
-        """Why a listed device is unhealthy, by its ID; a healthy one is absent."""
-        its = troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen)
-        listed = {device.id for devices in self.inventory.listed.values() for device in devices}
-        unlinked = {device_id: reason for device_id, reason in self.unlinked.items() if device_id in listed}
-        return {**unlinked, **its}
+        """Why a device on offer is unhealthy, by its ID; a healthy one is absent."""
+        its = troubles(self.inventory, self.nodes, holders=self.holders, fallen=self.fallen, claimed=self.claimed)
+        offered = {device.id for device in self.inventory.offered}
+        return {**{device_id: reason for device_id, reason in self.unlinked.items() if device_id in offered}, **its}
 
     def reason(self, device: Device) -> Hindrance | None:
         """Return why the device cannot be handed out now; None if it can."""

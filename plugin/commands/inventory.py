@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from pci.slices import value_of
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
@@ -24,6 +25,7 @@ from plugin.commands.options import (
     config_of,
     host_of,
 )
+from plugin.dra.slices import attributes
 from plugin.fabric import sight as fabric
 from program.commands import AsJSON
 from program.errors import UserError
@@ -159,6 +161,8 @@ def _as_json(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> d
                 "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,
+                # As in the node's ResourceSlices, but for what depends on the node's name.
+                "attributes": {name: value_of(value) for name, value in attributes(device, None).items()},
                 "functions": [
                     {
                         "address": str(function.address),

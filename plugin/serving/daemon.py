@@ -3,8 +3,10 @@
 import asyncio
 import contextlib
 import signal
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from plugin.fabric.owning import Partitions, reconciling
 from plugin.serving.kubelet import serve
@@ -16,7 +18,7 @@ from plugin.watching.listening import listening
 from plugin.watching.podresources import WORTH_WAITING, Pods, list_pods
 from plugin.watching.sockets import Kubelet, kubelet_directory
 from plugin.watching.watch import Sources, Watch
-from program.errors import Refusal
+from program.errors import ProgramError, Refusal
 
 _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
@@ -24,7 +26,8 @@ _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
     """All that the daemon is told: its sources, the kubelet's directories, where it keeps what has to outlive it, its
-    own pod (`namespace/name`) if it is told, and the ports of metrics and health, None for none."""
+    own pod (`namespace/name`) if it is told, and the ports of metrics and health, None for none. `beside` is another
+    server on the same watch, or None."""
 
     sources: Sources
     kubelet_dir: Path
@@ -33,6 +36,7 @@ class World:
     own_pod: str | None
     metrics: Port | None
     health: Port | None
+    beside: Callable[[Watch, Counters], Coroutine[Any, Any, None]] | None = None
 
 
 async def run(world: World) -> None:
@@ -42,6 +46,7 @@ async def run(world: World) -> None:
     if world.plugins_registry is not None:
         registry = kubelet_directory(world.plugins_registry, "plugins_registry", "--plugins-registry")
     kubelet, counters, ending = Kubelet(directory, registry), Counters(), asyncio.Event()
+    failures: list[ProgramError] = []
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(signum, ending.set)
@@ -58,11 +63,19 @@ async def run(world: World) -> None:
                 pods, partitions = Pods(watch), _partitions(world, watch)
                 async with monitoring(watch, counters, partitions, metrics=world.metrics, health=world.health):
                     await pods.ask(WORTH_WAITING)
-                    async with keeping(watch, pods, bells, counters), reconciling(partitions):
-                        await serve(watch, kubelet, counters, partitions)
+                    async with (
+                        keeping(watch, pods, bells, counters),
+                        reconciling(partitions),
+                        asyncio.TaskGroup() as servers,
+                    ):
+                        if world.beside is not None:
+                            servers.create_task(_until(ending, world.beside(watch, counters), failures))
+                        servers.create_task(serve(watch, kubelet, counters, partitions))
     # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)
+    if failures:
+        raise failures[0]
     if world.sources.reader.is_lost:
         raise Refusal("the process that reads sysfs", "was killed", "see whether the container is short of memory")
 
@@ -78,6 +91,15 @@ def _partitions(world: World, watch: Watch) -> Partitions:
         every=sources.rescan,
         find_unlinked=watch.find_unlinked,
     )
+
+
+async def _until(ending: asyncio.Event, server: Coroutine[Any, Any, None], failures: list[ProgramError]) -> None:
+    """Run the server; if it cannot go on, that is the end of the daemon."""
+    try:
+        await server
+    except ProgramError as error:
+        failures.append(error)
+        ending.set()
 
 
 async def _begun(sources: Sources, ending: asyncio.Event) -> Watch | None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pci.slices import DRIVER
 from plugin.fabric.owning import Partitions
 from plugin.serving.http import Answer, Pages, listener, serving
 from plugin.watching.counters import Counters
@@ -60,7 +61,7 @@ def _health(watch: Watch, counters: Counters) -> Pages:
     """Return pages that cost nothing: a probe that has to wait for a look at the node would end a busy plugin."""
 
     def ready() -> Answer:
-        if missing := [name for name in _resources(watch.view) if not counters.watched.get(name, False)]:
+        if missing := [name for name in _resources(watch.view, counters) if not counters.watched.get(name, False)]:
             return Answer(503, f"not watched by the kubelet: {', '.join(missing)}\n".encode())
         return Answer(200, b"ok\n")
 
@@ -126,7 +127,7 @@ class _Collector:
         registered = GaugeMetricFamily(
             "gpu_plugin_registered", "1 while the kubelet watches the resource.", labels=["resource"]
         )
-        for resource in _resources(view):
+        for resource in _resources(view, self._counters):
             registered.add_metric([resource], self._counters.watched.get(resource, False))
         yield registered
         count = CounterMetricFamily(
@@ -178,5 +179,7 @@ class _Collector:
         )
 
 
-def _resources(view: View) -> list[str]:
-    return [*view.snapshot.inventory.listed, *(device.resource() for device in view.config.node_devices)]
+def _resources(view: View, counters: Counters) -> list[str]:
+    """Return what the kubelet ought to watch: resources, and the DRA driver where there is one."""
+    driver = [DRIVER] if DRIVER in counters.watched else []
+    return [*view.snapshot.inventory.listed, *(device.resource() for device in view.config.node_devices), *driver]

@@ -35,9 +35,8 @@ async def _fallen(watch: Watch, pods: Pods, counters: Counters) -> frozenset[PCI
     snapshot = watch.view.snapshot
     free = (
         device
-        for devices in snapshot.inventory.listed.values()
-        for device in devices
-        if device.id not in snapshot.holders
+        for device in snapshot.inventory.offered
+        if device.id not in snapshot.holders and device.id not in snapshot.claimed
     )
     addresses = [function.address for device in free for function in device.functions]
     try:

@@ -113,10 +113,11 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
     while True:
         await bells.config.rung()
         try:
-            if watch.sources.read_config() != watch.view.config:
+            config = await watch.sources.read_config()
+            if config != watch.view.config:
                 # Under another name a device is another one to the kubelet, whoever has it.
                 await pods.ask(WORTH_WAITING)
-                await watch.reconfigure(watch.sources.read_config())
+                await watch.reconfigure(config)
                 _log.info("the config has changed and is in force")
         except ProgramError as error:
             _log.error("the config stays as it was: %s", error)

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -44,7 +44,7 @@ class Sources:
     pod_resources: Path
     config: Path | None
     take: Take
-    read_config: Callable[[], Config]
+    read_config: Callable[[], Awaitable[Config]]
     rescan: float
 
 
@@ -78,7 +78,7 @@ class Watch:
     @classmethod
     async def begin(cls, sources: Sources, ending: asyncio.Event) -> Self:
         """Take the first look. ProgramError if the config or the node cannot be read."""
-        config = sources.read_config()
+        config = await sources.read_config()
         host = await sources.reader.ask(read_host, sources.sys)
         snapshot = Snapshot(sources.take(host, config, None), read_nodes(sources.dev))
         return cls(sources, ending, host, View(snapshot=snapshot, config=config))
@@ -112,6 +112,10 @@ class Watch:
     def hear_nothing(self) -> None:
         """Take it that the kubelet does not say who has what; what a pod had, it is thought to have still."""
         self._see(replace(self.view.snapshot, sees_pods=False))
+
+    def hear_claims(self, claimed: Mapping[str, str]) -> None:
+        """Take which ResourceClaim (`namespace/name`) each device is prepared for, by the device's ID."""
+        self._see(replace(self.view.snapshot, claimed=claimed))
 
     def find_fallen(self, fallen: frozenset[PCIAddress]) -> None:
         """Take the functions that fell off the bus."""

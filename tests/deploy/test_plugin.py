@@ -54,6 +54,8 @@ class Container:
     def paths(self) -> set[PurePosixPath]:
         """Every path that the command goes by, those of its defaults included."""
         parameters = self.parameters()
+        if self.manifest["args"][0] == "serve" and parameters["node_name"] is None:
+            del parameters["dra_state"], parameters["cdi"]  # of the driver, which deploy/dra starts
         paths = {PurePosixPath(str(value)) for value in parameters.values() if str(value).startswith("/")}
         if self.manifest["args"][0] == "bind":
             beside = PurePosixPath(parameters["sysfs"]).parent

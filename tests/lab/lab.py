@@ -136,8 +136,10 @@ class Lab:
 
     def console(self, pod: str) -> "Console":
         """The guest's serial console, from the first time that somebody asked for it on."""
-        # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec.
-        reader = "[ -e /tmp/console ] || { setsid gpu-launcher ctl console < /dev/null > /tmp/console 2>&1 & }"
+        # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec. It
+        # calls again where the launcher has no time to answer: its processor is emulated.
+        joined = "until gpu-launcher ctl console < /dev/null; do :; done"
+        reader = f"[ -e /tmp/console ] || {{ setsid sh -c '{joined}' > /tmp/console 2>&1 & }}"
         self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
         name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
         self.box.spawn(name, *self.cluster.argv("exec", pod, "--", "tail", "-n", "+1", "-f", "/tmp/console"))

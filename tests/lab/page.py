@@ -54,6 +54,8 @@ IN_BLOCKS = (
         "test -d /sys/bus/pci/drivers/vfio-pci",
         "and it has loaded vfio-pci",
     ),
+    Replaced("nvidia\\.com/pgpu", "example\\.com/pgpu", "the lab's cards are nobody's of the three vendors"),
+    Replaced("PCI_RESOURCE_NVIDIA_COM_PGPU", "PCI_RESOURCE_EXAMPLE_COM_PGPU", "the same"),
     Replaced(
         '--image "$REGISTRY/gpu-launcher:0.1.0" | kubectl apply -f -',
         '--image "$REGISTRY/gpu-launcher:0.1.0"'
@@ -80,8 +82,10 @@ IN_FILES: Mapping[str, tuple[Replaced, ...]] = {
             '- device: "1234:1111"\n',
             "the lab's cards; those of other vendors than the three are bound because a rule names them",
         ),
+        Replaced("resource: nvidia.com/pgpu", "resource: example.com/pgpu", "a card's vendor has to be its resource's"),
     ),
     "deploy/example/vm.yaml": (
+        Replaced("deviceName: nvidia.com/pgpu", "deviceName: example.com/pgpu", "the lab's cards"),
         Replaced(
             "  template:\n",
             '  template:\n    metadata: {annotations: {gpu-launcher.dev/allow-emulation: "true"}}\n',
@@ -121,8 +125,8 @@ CODES: Mapping[str, frozenset[int]] = {"gpu-plugin doctor": frozenset({0, 3, 4})
 SEEN: Mapping[str, str] = {
     "-o custom-columns": rf"(?m)^{NODE} +2 +0$",
     "gpu-plugin doctor": r"0000:01:00\.0",
-    "gpu-plugin inventory": r"(?m)^0000:01:00\.0 .* nvidia\.com/pgpu$",
-    "> my-vm.yaml": r"nvidia\.com/pgpu: '1'",
+    "gpu-plugin inventory": r"(?m)^0000:01:00\.0 .* example\.com/pgpu$",
+    "> my-vm.yaml": r"(nvidia|example)\.com/pgpu: '1'",
     "kubectl logs": (
         r"(?s)default_with-a-gpu is running.*"
         r"ua-gpu-gpu: host 0000:(01|41):00\.0 -> guest 0000:01:00\.0.*"

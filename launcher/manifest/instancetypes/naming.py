@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from launcher.manifest.inputs import Object, TypeObject, called, listed, names_of
-from launcher.manifest.scalars import shown
+from launcher.manifest.quoting import shown
 from launcher.manifest.spec import InstancetypeMatcher, Matcher, PreferenceMatcher
 from program.problem import Problem
 

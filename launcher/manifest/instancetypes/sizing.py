@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
 from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
 from launcher.manifest.objects import dotted
-from launcher.manifest.scalars import shown
+from launcher.manifest.quoting import shown
 from program.errors import Nonsense
 from program.problem import Problem
 

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 
 from pci.resource import NodeDevice
-from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule, Serve
 from plugin.cards.preference import Policy
 from plugin.config_file import read_config, schema
 from program.errors import UserError
@@ -17,11 +17,12 @@ offer:
 - {device: "10DE:1f08", driver: vfio-pci, resource: nvidia.com/pgpu}
 - {vendor: "15b3", pci_class: "0200", prefix: example.com}
 - {address: [0000:41:00.0, "0000:61:00.0"], withhold: true}
-- {subsystem: "1462:3756", mdev_type: GRID T4-1Q, resource: example.com/quarter}
+- {subsystem: "1462:3756", mdev_type: GRID T4-1Q, resource: example.com/quarter, serve: device-plugin}
 groups: together
 prefer: {nvidia.com/pgpu: spread}
 node_devices: {kvm: 110, vhost-net: 10}
 noiommu: true
+serve: dra
 """
     )
     assert read_config(path) == Config(
@@ -29,12 +30,15 @@ noiommu: true
             Rule(device="10de:1f08", driver="vfio-pci", resource="nvidia.com/pgpu"),
             Rule(vendor="15b3", pci_class="0200", prefix="example.com"),
             Rule(address=("0000:41:00.0", "0000:61:00.0"), withhold=True),
-            Rule(subsystem="1462:3756", mdev_type="GRID T4-1Q", resource="example.com/quarter"),
+            Rule(
+                subsystem="1462:3756", mdev_type="GRID T4-1Q", resource="example.com/quarter", serve=Serve.DEVICE_PLUGIN
+            ),
         ),
         groups=Groups.TOGETHER,
         prefer={"nvidia.com/pgpu": Policy.SPREAD},
         node_devices={NodeDevice.KVM: 110, NodeDevice.VHOST_NET: 10},
         noiommu=True,
+        serve=Serve.DRA,
     )
 
 
@@ -51,7 +55,8 @@ def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
 
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
-    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu", "whole", "fabric"}
+    keys = {"offer", "groups", "prefer", "node_devices", "noiommu", "serve", "whole", "fabric"}
+    assert set(found["properties"]) == keys
     assert found["additionalProperties"] is False
     assert found["$defs"]["Rule"]["additionalProperties"] is False
     assert {"vendor", "device", "subsystem", "pci_class", "address", "driver"} <= set(

@@ -25,7 +25,7 @@ def in_use(pci_ids: PCIIDs) -> Troubles:
     def find(sys: Path, *assigned: tuple[str, str], config: Config | None = None) -> dict[str, str]:
         inventory: Inventory = take_inventory(read_host(sys), config or Config(), pci_ids)
         have = [Assignment(f"default/pod-{number}", *use) for number, use in enumerate(assigned)]
-        reasons = troubles(inventory, None, holders=holders(inventory, have), fallen=frozenset())
+        reasons = troubles(inventory, None, holders=holders(inventory, have), fallen=frozenset(), claimed={})
         return {device_id: reason.wrong for device_id, reason in reasons.items()}
 
     return find

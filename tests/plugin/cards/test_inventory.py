@@ -8,7 +8,7 @@ import pytest
 from pci.address import PCIAddress
 from pci.resource import Kind, NodeDevice
 from pci.sysfs.functions import read_host
-from plugin.cards.config import Config, Groups, Rule
+from plugin.cards.config import Config, Groups, Rule, Serve
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
 from program.errors import Refusal
@@ -590,3 +590,39 @@ def test_a_card_may_not_be_called_like_a_node_device(machine: Machine, pci_ids: 
     nothing = Inventory(devices=(), faults=(), egms={}, noiommu=frozenset())
     later = take_inventory(read_host(machine("rtx-2060")), config, pci_ids, nothing)
     assert (later.listed, reason(later)) == ({}, f"cannot be told apart: {kvm} {problem}")
+
+
+def test_a_rule_says_how_its_cards_are_served_and_the_config_how_the_others_are(
+    machine: Machine, pci_ids: PCIIDs
+) -> None:
+    rule = Rule(address="0000:01:00.0", resource="example.com/mine", serve=Serve.DEVICE_PLUGIN)
+    config = Config(offer=(rule,), serve=Serve.DRA)
+    inventory = take_inventory(read_host(machine("two-rtx-3090")), config, pci_ids)
+    assert {resource: [device.id for device in its] for resource, its in inventory.listed.items()} == {
+        "example.com/mine": ["0000:01:00.0"]
+    }
+    assert [device.id for device in inventory.published] == ["0000:e1:00.0"]
+
+
+def test_one_resource_that_would_be_served_in_both_ways_is_refused(machine: Machine, pci_ids: PCIIDs) -> None:
+    rule = Rule(address="0000:01:00.0", prefix="nvidia.com", serve=Serve.DRA)
+    with pytest.raises(Refusal) as refused:
+        take_inventory(read_host(machine("two-rtx-3090")), Config(offer=(rule,)), pci_ids)
+    assert str(refused.value) == (
+        "0000:e1:00.0 of nvidia.com/GA102_GEFORCE_RTX_3090: would be served by device-plugin, and other cards of that "
+        "resource by dra; say one `serve` for the whole resource, or give the cards two resources"
+    )
+
+
+def test_a_card_that_comes_later_and_would_be_served_otherwise_is_withheld(
+    machine: Machine, copied_machine: Machine, pci_ids: PCIIDs
+) -> None:
+    sys = copied_machine("two-rtx-3090")
+    config = Config(offer=(Rule(address="0000:e1:00.0", prefix="nvidia.com", serve=Serve.DRA),))
+    for function in ("0000:e1:00.0", "0000:e1:00.1"):
+        unplug(sys, function)
+    before = take_inventory(read_host(sys), config, pci_ids)
+    assert [device.id for device in before.offered] == ["0000:01:00.0"]
+    after = take_inventory(read_host(machine("two-rtx-3090")), config, pci_ids, before)
+    assert [device.id for device in after.offered] == ["0000:01:00.0"]
+    assert "would be served by dra" in str(after.by_id["0000:e1:00.0"].withheld)

@@ -19,6 +19,10 @@ from tests.conftest import Machine
 from tests.kernel import make_nodes
 
 
+async def read_config() -> Config:
+    return Config()
+
+
 async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str], None]) -> None:
     """The server."""
     with listening(sources, ending) as bells:
@@ -43,7 +47,7 @@ def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path,
         pod_resources=tmp_path / "kubelet.sock",
         config=None,
         take=lambda host, config, before: take_inventory(host, config, pci_ids, before),
-        read_config=Config,
+        read_config=read_config,
         rescan=0.1,
     )
     lines: list[str] = []

@@ -1,0 +1,279 @@
+"""Which devices of a node could be those that a VM wants, and for each that could not, why.
+
+As the scheduler allocates (k8s.io/dynamic-resource-allocation/structured): a device that fits the selectors of class
+and request, that nobody has, whose taints are tolerated; the first ones, in the order in which they are published, that
+the constraints allow together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from launcher.choosing.cel import Expression, Unknowable
+from launcher.choosing.claim import Selector
+from launcher.choosing.cluster import Cluster, Device, DeviceID, Holder, Node, Taint
+from launcher.choosing.wanted import Sharing, Toleration, Wanted, Wish
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+_MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
+
+
+class Reason(NamedTuple):
+    """Why not: in short, for how many there are, and in words."""
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A device, and why it is none that is wanted; None where it could be one."""
+
+    device: Device
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a VM would find on a node. `devices` are what it would get, in the order of what it wants, None where
+    `reason` says why the node cannot take it. `verdicts` has every device of the node that somebody wants or could."""
+
+    node: str
+    devices: tuple[Device, ...] | None
+    reason: Reason | None
+    verdicts: tuple[Verdict, ...]
+    unknowable: str | None = None
+
+
+class Judge:
+    """Judges nodes for one VM: each expression is compiled once. UserError for one that can't be."""
+
+    def __init__(self, wish: Wish, cluster: Cluster) -> None:
+        self._wish = wish
+        self._taken: Mapping[DeviceID, Holder] = cluster.taken
+        selectors = {selector for wanted in wish.devices for selector in wanted.selectors}
+        subjects = sorted(selectors, key=lambda selector: selector.expression)
+        self._compiled = {
+            selector: Expression(selector.expression, selector.wrong.removeprefix("excluded by "))
+            for selector in subjects
+        }
+        # What several want alike is asked once.
+        self._kinds = list(dict.fromkeys(_kind(wanted) for wanted in wish.devices))
+        self._kind_of = [self._kinds.index(_kind(wanted)) for wanted in wish.devices]
+
+    def placement(self, node: Node) -> Placement:
+        """Return what the VM would find on this node."""
+        could: list[list[Device]] = [[] for _ in self._kinds]
+        verdicts: list[Verdict] = []
+        unknowable: str | None = None
+        for device in node.devices:
+            reason: Reason | None = None
+            fits = False
+            for number, kind in enumerate(self._kinds):
+                try:
+                    why = self._reason(device, kind)
+                except Unknowable as error:
+                    why = Reason("unknowable", f"a selector has no answer for it: {error}")
+                    unknowable = unknowable or f"{device.id.name}: {error}"
+                if why is None:
+                    could[number].append(device)
+                    fits = True
+                else:
+                    reason = _clearer(reason, why)
+            verdicts.append(Verdict(device, None if fits else reason))
+        if unknowable is not None:
+            text = f"the scheduler gives up on the whole pod: a selector has no answer for {unknowable}"
+            return Placement(node.name, None, Reason("unknowable", text), tuple(verdicts), unknowable)
+        if node.broken and any(len(each) == 0 for each in could):
+            return Placement(node.name, None, Reason("incomplete", node.broken[0]), tuple(verdicts))
+        candidates = [could[number] for number in self._kind_of]
+        chosen = self._chosen(candidates)
+        if isinstance(chosen, Reason):
+            return Placement(node.name, None, chosen, tuple(verdicts))
+        return Placement(node.name, chosen, None, tuple(verdicts))
+
+    def _reason(self, device: Device, kind: "_Kind") -> Reason | None:
+        """Return why it is not one of this kind. What it is comes before who has it: nobody waits for another model."""
+        if kind.allocated is not None and device.id != kind.allocated:
+            return Reason(
+                "of another claim", f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
+            )
+        holder = None if kind.allocated is not None else self._taken.get(device.id)
+        for selector in kind.selectors:
+            try:
+                holds = self._compiled[selector].holds(device)
+            except Unknowable:
+                if holder is not None:  # the scheduler doesn't ask of what is taken
+                    break
+                raise
+            if not holds:
+                return _not_selected(device, selector)
+        if device.cannot is not None:
+            return Reason("unhealthy", device.cannot)
+        if holder is not None:
+            return Reason("taken", f"taken by {holder}")
+        for taint in device.taints:
+            if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in kind.tolerations):
+                return Reason(f"tainted {taint.key}", f"tainted: {taint}")
+        return None
+
+    def _chosen(self, candidates: Sequence[Sequence[Device]]) -> tuple[Device, ...] | Reason:
+        """Return a device for each that is wanted, the first ones that go together; or why there are none."""
+        for one, its in zip(self._wish.devices, candidates, strict=True):
+            if not its:
+                return Reason("no card", f"no card here could be {one.name}")
+        steps = _Steps(_MOST_STEPS)
+        sharings = self._wish.sharings
+        try:
+            first = _first_fit(candidates, sharings)
+            if first is not None:
+                return first
+            if not _possible(candidates, (), steps):
+                wanted = len(candidates)
+                free = len({device.id for each in candidates for device in each})
+                return Reason("too few", f"{wanted} cards are wanted, and {free} could be had")
+            if (apart := _apart(candidates, sharings, steps)) is not None:
+                return apart
+            if not _possible(candidates, sharings, steps):
+                places = ", ".join(sharing.place for sharing in sharings)
+                return Reason("not together", f"the cards that could be had do not go together: {places}")
+            return _in_order(candidates, sharings, steps)
+        except _TooManySteps:
+            return Reason("not judged", "the claim's constraints allow more combinations than are tried here")
+
+
+class _Kind(NamedTuple):
+    claim: str
+    selectors: tuple[Selector, ...]
+    tolerations: tuple[Toleration, ...]
+    allocated: DeviceID | None
+
+
+def _kind(wanted: Wanted) -> _Kind:
+    return _Kind(wanted.claim, wanted.selectors, wanted.tolerations, wanted.allocated)
+
+
+#: The worst first: of several reasons of one card, the one that says most is said.
+_LEAST = ("of another claim", "not of", "another model", "no ")
+
+
+def _clearer(one: Reason | None, other: Reason) -> Reason:
+    if one is None:
+        return other
+    return max(one, other, key=lambda reason: _rank(reason.kind))
+
+
+def _rank(kind: str) -> int:
+    return next((rank for rank, word in enumerate(_LEAST) if kind.startswith(word)), len(_LEAST))
+
+
+def _not_selected(device: Device, selector: Selector) -> Reason:
+    shown = None if selector.shows is None else device.attribute(selector.shows)
+    return Reason(selector.wrong, selector.wrong if shown is None else f"{selector.wrong}: {shown}")
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """As Kubernetes' DeviceToleration says."""
+    if toleration.effect not in (None, taint.effect) or toleration.key not in (None, taint.key):
+        return False
+    return toleration.operator == "Exists" or (toleration.key is not None and toleration.value == taint.value)
+
+
+class _TooManySteps(Exception):
+    pass
+
+
+class _Steps:
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManySteps
+
+
+def _first_fit(candidates: Sequence[Sequence[Device]], sharings: Sequence[Sharing]) -> tuple[Device, ...] | None:
+    """Take for each the first that goes with those before; None if that leads nowhere."""
+    chosen: list[Device] = []
+    for number, each in enumerate(candidates):
+        device = next((device for device in each if _goes(device, number, chosen, sharings)), None)
+        if device is None:
+            return None
+        chosen.append(device)
+    return tuple(chosen)
+
+
+def _goes(device: Device, number: int, chosen: Sequence[Device], sharings: Sequence[Sharing]) -> bool:
+    if any(device.id == other.id for other in chosen):
+        return False
+    for sharing in sharings:
+        if number not in sharing.numbers:
+            continue
+        value = device.attribute(sharing.attribute)
+        before = [chosen[other] for other in sharing.numbers if other < number]
+        if value is None or any(other.attribute(sharing.attribute) != value for other in before):
+            return False
+    return True
+
+
+def _in_order(candidates: Sequence[Sequence[Device]], sharings: Sequence[Sharing], steps: _Steps) -> tuple[Device, ...]:
+    """Take for each the first with which the rest are possible; it is known that there is a way."""
+    rest = [list(each) for each in candidates]
+    for number in range(len(rest)):
+        for device in candidates[number]:
+            tried = [*rest[:number], [device], *rest[number + 1 :]]
+            if _possible(tried, sharings, steps):
+                rest = tried
+                break
+    return tuple(each[0] for each in rest)
+
+
+def _possible(candidates: Sequence[Sequence[Device]], sharings: Sequence[Sharing], steps: _Steps) -> bool:
+    """Return whether there is a device for each, with one value for each of the sharings."""
+    steps.take()
+    if not sharings:
+        return _matched(candidates)
+    first, *others = sharings
+    values = dict.fromkeys(
+        value for device in candidates[first.numbers[0]] if (value := device.attribute(first.attribute)) is not None
+    )
+    for value in values:
+        having = [
+            [device for device in each if device.attribute(first.attribute) == value]
+            if number in first.numbers
+            else each
+            for number, each in enumerate(candidates)
+        ]
+        if all(having) and _matched(having) and _possible(having, others, steps):
+            return True
+    return False
+
+
+def _matched(candidates: Sequence[Sequence[Device]]) -> bool:
+    """Return whether each can have a device of its own: a matching, by augmenting paths."""
+    holders: dict[DeviceID, int] = {}
+
+    def give(number: int, seen: set[DeviceID]) -> bool:
+        for device in candidates[number]:
+            if device.id in seen:
+                continue
+            seen.add(device.id)
+            if device.id not in holders or give(holders[device.id], seen):
+                holders[device.id] = number
+                return True
+        return False
+
+    return all(give(number, set()) for number in range(len(candidates)))
+
+
+def _apart(candidates: Sequence[Sequence[Device]], sharings: Sequence[Sharing], steps: _Steps) -> Reason | None:
+    """Return what is wrong with the first sharing that cannot be, whatever the others are; None if there is none."""
+    for sharing in sharings:
+        if not _possible(candidates, (sharing,), steps):
+            having = (device for number in sharing.numbers for device in candidates[number])
+            if all(device.attribute(sharing.attribute) is None for device in having):
+                return Reason(f"no {sharing.place}", f"of no card here that could be had the {sharing.place} is known")
+            text = f"not {len(sharing.numbers)} of the cards that could be had are on one {sharing.place}"
+            return Reason(f"not on one {sharing.place}", text)
+    return None

@@ -1,0 +1,73 @@
+"""gpu-launcher hook."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from launcher.hook.apart import ToServe
+from program.errors import Refusal, UserError
+from program.output import print_text
+
+_SOCKETS = Path("/var/run/kubevirt-hooks")
+_SYS = Path("/sys")
+
+
+def hook(
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Print what it would change in the domain on standard input, and end.")
+    ] = False,
+    vmi: Annotated[
+        Path | None,
+        typer.Option("--vmi", metavar="FILE", help="With --explain: the domain's VMI, from kubectl get vmi -o json."),
+    ] = None,
+    sysfs: Annotated[Path, typer.Option("--sysfs", help="The directory that stands for /sys.")] = _SYS,
+    socket: Annotated[
+        Path | None,
+        typer.Option(
+            "--socket",
+            metavar="PATH",
+            help="Where KubeVirt's launcher finds it.  [default: a name of its own in /var/run/kubevirt-hooks]",
+        ),
+    ] = None,
+    plugin: Annotated[
+        bool, typer.Option("--plugin", help="Be a plugin of KubeVirt's (VEP 190) on --socket, and no hook sidecar.")
+    ] = False,
+) -> ToServe | None:
+    """Give the domains of KubeVirt's own launcher whole cards and seats, as a sidecar in its pod."""
+    if explain:
+        _explain(vmi, sysfs)
+        return None
+    if vmi is not None:
+        raise UserError("--vmi", "is for --explain", "leave it out: KubeVirt sends the VMI")
+    if plugin and socket is None:
+        raise UserError(
+            "--plugin",
+            "needs --socket",
+            "expected the socketPath of the Plugin, /var/run/kubevirt-plugin/NAME/FILE.sock",
+        )
+    # KubeVirt knows sidecars by the name of their socket alone, whatever directory it is in.
+    path = socket or _SOCKETS / f"gpu-launcher-{uuid4().hex[:12]}.sock"
+    return ToServe(str(path), str(sysfs), plugin)
+
+
+def _explain(vmi: Path | None, sysfs: Path) -> None:
+    from launcher.hook.annotations import Asked, read_asked
+    from launcher.hook.explaining import explained
+    from launcher.hook.rewriting import rewritten
+
+    if sys.stdin is None:
+        raise Refusal("standard input", "is closed", "expected a domain, as virsh dumpxml --inactive prints it")
+    domain = sys.stdin.buffer.read()
+    asked = Asked()
+    if vmi is not None:
+        try:
+            asked = read_asked(vmi.read_bytes())
+        except OSError as error:
+            raise UserError(f"--vmi {vmi}", f"{error.strerror}", "name a file that can be read") from error
+    answer = rewritten(domain, asked, sysfs)
+    for warning in answer.warnings:
+        print(f"gpu-launcher: warning: {warning}", file=sys.stderr)
+    print_text(explained(domain, answer))

@@ -1,0 +1,72 @@
+"""<controller type='pci'>: bus 0, the bridges that seats are behind, and what keeps a free seat."""
+
+from lxml.builder import E
+from lxml.etree import _Element as Element
+
+from launcher.elements.address import guest_address
+from launcher.elements.virtio import virtio_driver
+from launcher.guest import Guest
+from launcher.guest_pci.addresses import Bridge, Layout
+from launcher.guest_pci.bars import DEFAULT_BITS, Hole
+
+#: Of these there may be several to a slot.
+_PACKED = ("pcie-expander-bus", "pcie-root-port")
+
+
+def root_complex(hole: Hole | None) -> list[Element]:
+    """Return bus 0, if it has to be said how large its 64-bit hole is."""
+    if hole is None:
+        return []
+    size = E.pcihole64(str(hole.size >> 10), unit="KiB")
+    return [E.controller(size, type="pci", index="0", model="pcie-root")]
+
+
+def maxphysaddr(hole: Hole | None, mode: str | None) -> list[Element]:
+    """Return how many bits a guest's addresses have, if its hole needs more of them than a CPU of this mode has."""
+    # QEMU's host-passthrough has as many as the host in any case.
+    if hole is None or hole.address_bits <= DEFAULT_BITS or mode == "host-passthrough":
+        return []
+    return [E.maxphysaddr(mode="passthrough")]
+
+
+def bridge(bridge: Bridge) -> Element:
+    """Return a bridge of the layout. Chassis and port number are the slot that a guest shows: they are fixed too."""
+    element = E.controller(type="pci", index=str(bridge.index), model=bridge.model)
+    if bridge.bus_number is not None:
+        target = E.target(busNr=str(bridge.bus_number))
+        if bridge.cell is not None:
+            target.append(E.node(str(bridge.cell)))
+        element.append(target)
+    elif bridge.chassis is not None:
+        element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}", **_hotplug(bridge)))
+    # On even with one bridge in the slot: a second card must not change the first one's.
+    element.append(guest_address(bridge.address, multifunction=bridge.model in _PACKED and not bridge.address.function))
+    return element
+
+
+def _hotplug(bridge: Bridge) -> dict[str, str]:
+    """Return hotplug='off' below an expander.
+
+    OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It takes them back where they are
+    too few, but not with a second root bus: then no device of the guest's has addresses.
+    """
+    return {"hotplug": "off"} if bridge.address.bus else {}
+
+
+def placeholders(guest: Guest, layout: Layout) -> list[Element]:
+    """Return an idle controller for each free seat.
+
+    Into an empty port libvirt would put whatever comes first and has no address: also a bridge to old PCI, with one
+    more bus, which would move the cards behind it. It takes no notice there of a port's hotplug='off'.
+    """
+    return [
+        # Not virtio_model's: a transitional device is of old PCI, and no port's.
+        E.controller(
+            *virtio_driver(guest),
+            guest_address(address),
+            type="virtio-serial",
+            index=str(number),
+            model="virtio-non-transitional",
+        )
+        for number, address in enumerate(layout.free, start=1)
+    ]

@@ -1,0 +1,74 @@
+"""What a device is called and described by in a node's ResourceSlices (resource.k8s.io/v1): the contract between the
+plugin, which publishes them, and the launcher, which writes selectors for them and reads them.
+
+Names without a domain are the driver's own: in CEL `device.attributes["gpu-launcher.dev"].model`. The others are
+Kubernetes' standard names (k8s.io/dynamic-resource-allocation/deviceattribute). An attribute that is unknown is absent.
+"""
+
+import hashlib
+import uuid
+from typing import Any, TypeAlias
+
+#: The name of the driver, and the domain of its attributes.
+DRIVER = "gpu-launcher.dev"
+
+PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+NUMA_NODE = "resource.kubernetes.io/numaNode"
+#: What the device is: `card`, `vf` (a virtual function) or `mdev`.
+TYPE = "type"
+#: PCI vendor ID, `10de`; vendor and device, `10de:1f08`; those of the board, `1462:3756`: as in the plugin's config.
+VENDOR, DEVICE, SUBSYSTEM = "vendor", "device", "subsystem"
+#: The model as pci.ids has it, and the words by which it is sold: `NVIDIA GeForce RTX 2060 Rev. A`.
+MODEL, PRODUCT = "model", "productName"
+#: The resource that the device plugin would give the device as; see `fitted`.
+RESOURCE = "resource"
+#: The upstream port of the PCIe switch that the device is behind.
+SWITCH = "switch"
+IOMMU_GROUP = "iommuGroup"
+#: How many functions go to the guest.
+FUNCTIONS = "functions"
+#: The driver that has the device on the host.
+HOST_DRIVER = "driver"
+#: See `place_uuid`; of a mediated device its own.
+UUID = "uuid"
+#: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it), and the function that it
+#: is a part of.
+MDEV_UUID, PARENT = "mdevUUID", "parent"
+
+#: The taint of a device that cannot be handed out now; its value says why, as far as a label's value can.
+UNHEALTHY = "gpu-launcher.dev/unhealthy"
+
+#: As in an object: {"string": "10de"}, {"int": 1}.
+Value: TypeAlias = dict[str, str | int | bool]
+Attributes: TypeAlias = dict[str, Value]
+
+#: Bytes of an attribute's text (DeviceAttributeMaxValueLength, kubernetes/api resource/v1/types.go).
+LONGEST = 64
+_DIGEST = 8  # hexadecimal digits
+
+#: Of no meaning but to be ours.
+_PLACES = uuid.UUID("6d5b1c0e-63b8-5c9c-9a34-0f6c1d0b8a52")
+
+
+def fitted(text: str) -> str:
+    """Return the text as an attribute has it: whole, or where it is too long, cut, with a digest that tells it from
+    others that begin alike."""
+    if len(text.encode()) <= LONGEST:
+        return text
+    digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
+    return f"{text.encode()[: LONGEST - _DIGEST - 1].decode(errors='ignore')}~{digest}"
+
+
+def place_uuid(node: str, device_id: str, pci_id: str) -> str:
+    """Return the UUID of a card or virtual function: the same at every boot, for as long as a device of that vendor and
+    device ID has that address on that node.
+
+    The kernel knows no serial number of most cards, and a card's own UUID is known to its vendor's driver alone.
+    """
+    return str(uuid.uuid5(_PLACES, f"{node}/{device_id}/{pci_id}"))
+
+
+def value_of(attribute: Value) -> Any:
+    """Return the value in an attribute: "10de" for {"string": "10de"}."""
+    return next(iter(attribute.values()))

@@ -1,0 +1,1 @@
+"""The node's devices by Dynamic Resource Allocation (DRA), beside the device plugin."""

@@ -1,0 +1,144 @@
+"""The files by which a container gets a claim's devices: a specification for the container runtime (CDI), and for each
+request the file that tells the container what it was given (KEP-5304, pci.device_metadata).
+
+One CDI device is one request of one claim: its device nodes, its file, and for an extended resource the variable that
+the device plugin would set. A container that asks for the claim gets those of the requests that it names.
+"""
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pci import device_metadata
+from pci.slices import DRIVER, Attributes
+from plugin.cards.allocation import Allocation
+from plugin.dra.checkpoint import write_whole
+from plugin.dra.claims import Claim
+from program.errors import Refusal
+
+_log = logging.getLogger(__name__)
+
+#: The newest that all that is in nothing newer than deviceNodes.hostPath needs (CNCF's CDI specification, SPEC.md).
+_VERSION = "0.5.0"
+_KIND = f"{DRIVER}/claim"
+_PREFIX = f"{DRIVER}-claim_"
+_METADATA = "metadata"
+_METADATA_VERSION = "metadata.resource.k8s.io/v1alpha1"
+
+
+class Files:
+    """Where the files are: specifications in the runtime's directory `cdi`, metadata below the driver's own."""
+
+    def __init__(self, cdi: Path, directory: Path) -> None:
+        self._cdi = cdi
+        self._metadata = directory / _METADATA
+
+    def write(
+        self,
+        claim: Claim,
+        allocations: Mapping[str, Allocation],
+        devices: Mapping[str, Sequence[tuple[str, Attributes]]],
+        pool: str,
+    ) -> None:
+        """Write all files of a claim: what a container gets by request, and the name and attributes of each device.
+        Refusal if one cannot be written."""
+        uid = claim.reference.uid
+        for request, its in devices.items():
+            document = metadata(claim, request, its, pool)
+            write_whole(self._file(uid, request), json.dumps(document, indent=1) + "\n", mode=0o644)
+        specification = {
+            "cdiVersion": _VERSION,
+            "kind": _KIND,
+            "devices": [
+                {"name": f"{uid}_{request}", "containerEdits": self._edits(claim, request, allocations[request])}
+                for request in sorted(allocations)
+            ],
+        }
+        write_whole(self._specification(uid), json.dumps(specification, indent=1) + "\n", mode=0o644)
+
+    def remove(self, uid: str) -> None:
+        """Remove all files of a claim; Refusal if one is left."""
+        try:
+            # The specification first: one that names a file that is gone keeps the runtime from starting containers.
+            self._specification(uid).unlink(missing_ok=True)
+            directory = self._metadata / uid
+            if directory.is_dir():
+                for file in directory.iterdir():
+                    file.unlink()
+                directory.rmdir()
+        except OSError as error:
+            raise Refusal(
+                error.filename or self._cdi, f"cannot be removed: {error.strerror}", "see the plugin pod's mounts"
+            ) from error
+
+    def claims(self) -> frozenset[str]:
+        """Return the UIDs of all claims that there is a file of."""
+        specifications = self._cdi.glob(f"{_PREFIX}*.json") if self._cdi.is_dir() else ()
+        directories = self._metadata.iterdir() if self._metadata.is_dir() else ()
+        return frozenset(
+            {path.name.removeprefix(_PREFIX).removesuffix(".json") for path in specifications}
+            | {path.name for path in directories}
+        )
+
+    def _specification(self, uid: str) -> Path:
+        return self._cdi / f"{_PREFIX}{uid}.json"
+
+    def _file(self, uid: str, request: str) -> Path:
+        return self._metadata / uid / f"{request}.json"
+
+    def _edits(self, claim: Claim, request: str, allocation: Allocation) -> dict[str, Any]:
+        reference = claim.reference
+        where = (
+            device_metadata.of_claim(reference.name, request)
+            if claim.pod_claim is None
+            else device_metadata.of_template(claim.pod_claim, request)
+        )
+        edits: dict[str, Any] = {
+            "deviceNodes": [
+                {"path": node.container, "hostPath": node.host, "permissions": "rw"} for node in allocation.nodes
+            ],
+            "mounts": [
+                {
+                    "hostPath": str(self._file(reference.uid, request)),
+                    "containerPath": str(device_metadata.IN_CONTAINER / where / f"{DRIVER}{device_metadata.SUFFIX}"),
+                    "options": ["ro", "bind", "nosuid", "nodev", "noexec"],
+                }
+            ],
+        }
+        if claim.of_a_resource:
+            edits["env"] = [f"{name}={value}" for name, value in allocation.env.items()]
+        return edits
+
+
+def device_id(uid: str, request: str) -> str:
+    """Return the CDI device of a claim's request, as the kubelet is told."""
+    return f"{_KIND}={uid}_{request}"
+
+
+def metadata(claim: Claim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str) -> dict[str, Any]:
+    """Return what a container is told of the devices of a request: their names and attributes."""
+    reference = claim.reference
+    document: dict[str, Any] = {
+        "apiVersion": _METADATA_VERSION,
+        "kind": "DeviceMetadata",
+        "metadata": {
+            "name": reference.name,
+            "namespace": reference.namespace,
+            "uid": reference.uid,
+            "generation": 1,
+        },
+        "requests": [
+            {
+                "name": request,
+                "devices": [
+                    {"driver": DRIVER, "pool": pool, "name": name, "attributes": attributes}
+                    for name, attributes in devices
+                ],
+            }
+        ],
+    }
+    if claim.pod_claim is not None:
+        document["podClaimName"] = claim.pod_claim
+    return document

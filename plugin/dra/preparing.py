@@ -1,0 +1,194 @@
+"""Prepare and Unprepare: a claim's cards to its pod, and back; one claim at a time, on the whole node."""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from plugin.cards.allocation import Allocation, allocate, pick
+from plugin.cards.inventory import Device
+from plugin.cards.snapshot import Snapshot
+from plugin.dra.apiserver import APIServer, NotFound, Unanswered
+from plugin.dra.cdi import Files
+from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
+from plugin.dra.claims import Claim, Reference, check, read_claim
+from plugin.dra.slices import attributes, device_name
+from plugin.watching.watch import Watch
+from program.errors import ProgramError, Refusal
+
+_log = logging.getLogger(__name__)
+
+#: For the other plugin of the node, in a rolling update, to be done with a claim. Seconds.
+_OTHERS_END_WITHIN = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where what is prepared is written down: the checkpoint, and the containers' files."""
+
+    checkpoint: Checkpoint
+    files: Files
+
+
+class Claims:
+    """The node's claims. Lives in the watch's event loop."""
+
+    def __init__(self, watch: Watch, api: APIServer, node: str, places: Places) -> None:
+        self._watch = watch
+        self._api = api
+        self._node = node
+        self._checkpoint = places.checkpoint
+        self._files = places.files
+        self._lock = asyncio.Lock()
+        self._gone: frozenset[str] = frozenset()  # the claims that were gone at the last reconciliation
+
+    def recall(self) -> None:
+        """Take it from the checkpoint which devices are prepared. ProgramError if that cannot be told."""
+        self._tell(self._checkpoint.read())
+
+    async def prepare(self, reference: Reference) -> tuple[PreparedDevice, ...]:
+        """Give the claim's devices of this node to its pod: return them, none if it has none here. The same answer
+        whenever it is asked again. ProgramError, naming claim or card, if it cannot have them."""
+        check(reference)
+        async with self._alone():
+            claims = dict(self._checkpoint.read())
+            known = claims.get(reference.uid)
+            try:
+                claim = read_claim(reference, await self._api.claim(reference), self._node)
+            except Unanswered:
+                if known is None or not known.completed or reference.uid not in self._files.claims():
+                    raise
+                # What its pod has does not depend on the API server's being there.
+                return known.devices
+            try:
+                return await self._prepare(claim, claims)
+            finally:
+                self._tell(self._checkpoint.read())
+
+    async def _prepare(self, claim: Claim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
+        uid = claim.reference.uid
+        known = claims.pop(uid, None)
+        wanted = {(result.request, result.device) for result in claim.results}
+        if known is not None:
+            is_same = {(device.request, device.name) for device in known.devices} == wanted
+            if is_same and known.completed and uid in self._files.claims():
+                # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
+                return known.devices
+            # It was begun and not completed; or given back while nobody told this node, and allocated anew.
+            self._files.remove(uid)
+            self._checkpoint.write(claims)
+        if not claim.results:
+            return ()
+        await self._watch.look_again()
+        snapshot = self._watch.view.snapshot
+        by_name = {device_name(device): device for device in snapshot.inventory.published}
+        for result in claim.results:
+            if result.device not in by_name:
+                raise Refusal(
+                    f"{result.device} of claim {claim.reference}",
+                    "is not a device of this node, or not one that is served by DRA",
+                    "delete the pod, to have its claim allocated anew",
+                )
+        devices = tuple(
+            PreparedDevice(result.request, result.device, by_name[result.device].id) for result in claim.results
+        )
+        _refuse_overlap(claim.reference, devices, claims)
+        prepared = Prepared(claim.reference, devices, completed=False)
+        self._checkpoint.write({**claims, uid: prepared})
+        try:
+            self._write_files(claim, snapshot, pick(snapshot, [device.id for device in devices]))
+            self._checkpoint.write({**claims, uid: replace(prepared, completed=True)})
+        except ProgramError:
+            self._files.remove(uid)
+            self._checkpoint.write(claims)
+            raise
+        _log.info(
+            "prepared %s for claim %s",
+            ", ".join(device.id for device in devices),
+            claim.reference,
+            extra={"claim": str(claim.reference), "devices": [device.id for device in devices]},
+        )
+        return devices
+
+    def _write_files(self, claim: Claim, snapshot: Snapshot, devices: Sequence[Device]) -> None:
+        by_name = {device_name(device): device for device in devices}
+        by_request: dict[str, list[Device]] = defaultdict(list)
+        for result in claim.results:
+            by_request[result.request].append(by_name[result.device])
+        allocations: dict[str, Allocation] = {}
+        told = {}
+        for request, its in by_request.items():
+            nodes = [snapshot.nodes_of(device) for device in its]
+            allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
+            told[request] = [(device_name(device), attributes(device, self._node)) for device in its]
+        self._files.write(claim, allocations, told, self._node)
+
+    async def unprepare(self, reference: Reference) -> None:
+        """Take back what the claim was given; nothing is done where it has nothing. ProgramError if that fails."""
+        check(reference)
+        async with self._alone():
+            self._forget(reference.uid)
+
+    def _forget(self, uid: str) -> None:
+        claims = dict(self._checkpoint.read())
+        # Files may be there without an entry: a plugin may be ended between the two.
+        self._files.remove(uid)
+        known = claims.pop(uid, None)
+        if known is not None:
+            self._checkpoint.write(claims)
+            self._tell(claims)
+            _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
+
+    async def reconcile(self) -> None:
+        """Take back what nobody wants any more: claims that were begun and never completed, files of claims that are
+        not prepared, and claims that the API server had no more at two looks in a row. ProgramError if that fails.
+
+        The second look leaves a pod that was deleted by force, and its claim with it, the time to end.
+        """
+        async with self._alone():
+            claims = dict(self._checkpoint.read())
+            for uid in sorted(self._files.claims() - claims.keys()):
+                _log.warning("the files of claim %s are removed: it is not prepared", uid)
+                self._files.remove(uid)
+            for uid, prepared in claims.items():
+                if not prepared.completed:
+                    self._forget(uid)
+            claims = dict(self._checkpoint.read())
+            self._tell(claims)
+        gone = frozenset([uid for uid, prepared in claims.items() if await self._is_gone(prepared.reference)])
+        async with self._alone():
+            for uid in sorted(gone & self._gone):
+                _log.warning("claim %s exists no more, and was never unprepared", claims[uid].reference)
+                self._forget(uid)
+        self._gone = gone - self._gone
+
+    async def _is_gone(self, reference: Reference) -> bool:
+        try:
+            return bool((await self._api.claim(reference))["metadata"]["uid"] != reference.uid)
+        except NotFound:
+            return True
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        async with self._lock, self._checkpoint.alone(_OTHERS_END_WITHIN):
+            yield
+
+    def _tell(self, claims: Mapping[str, Prepared]) -> None:
+        self._watch.hear_claims(
+            {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
+        )
+
+
+def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]) -> None:
+    """Refusal if another claim has one of the devices: schedulers have given out devices twice (Kubernetes issues
+    133602 and 141471)."""
+    for other in others.values():
+        for device in devices:
+            if any(device.id == its.id for its in other.devices):
+                raise Refusal(
+                    f"{device.id} of claim {reference}",
+                    f"is prepared for claim {other.reference} already",
+                    "delete this pod, to have its claim allocated anew",
+                )

@@ -1,0 +1,129 @@
+"""The kubelet's DRA API: its messages on one side, the node's claims behind; and the stream of the devices' health."""
+
+import asyncio
+import contextlib
+import logging
+import time
+from collections.abc import AsyncIterator
+
+from pci.slices import DRIVER
+from plugin.dra.cdi import device_id
+from plugin.dra.claims import Reference
+from plugin.dra.preparing import Claims
+from plugin.dra.slices import device_name
+from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
+from plugin.kubelet_api.dra_v1 import dra_pb2 as api
+from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
+from plugin.watching.counters import Counters
+from plugin.watching.registry import Context
+from plugin.watching.watch import Watch
+from program.errors import ProgramError
+
+_log = logging.getLogger(__name__)
+
+#: The services on the driver's socket, as a registration names them.
+VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
+
+#: A device's health is unknown to the kubelet this long after it was told, so it is told again in half that. Seconds.
+_HEALTH_HOLDS = 60
+
+
+class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
+    """Every claim of a request has an answer of its own: its devices, or why it has none."""
+
+    def __init__(self, claims: Claims, node: str, counters: Counters) -> None:
+        self._claims = claims
+        self._node = node
+        self._counts = counters.allocations
+
+    async def NodePrepareResources(
+        self, request: api.NodePrepareResourcesRequest, context: Context
+    ) -> api.NodePrepareResourcesResponse:
+        response = api.NodePrepareResourcesResponse()
+        for claim in request.claims:
+            response.claims[claim.uid].CopyFrom(await self._prepare(_reference(claim)))
+        return response
+
+    async def _prepare(self, reference: Reference) -> api.NodePrepareResourceResponse:
+        try:
+            devices = await self._claims.prepare(reference)
+        except ProgramError as error:
+            self._counts[DRIVER, "refused"] += 1
+            _log.error("refused to prepare: %s", error, extra={"claim": str(reference)})
+            return api.NodePrepareResourceResponse(error=str(error))
+        except Exception as defect:
+            _log.exception("claim %s was not prepared", reference)
+            return api.NodePrepareResourceResponse(error=f"claim {reference}: {type(defect).__name__}, see the log")
+        self._counts[DRIVER, "given"] += 1
+        first = {device.request: device for device in reversed(devices)}
+        return api.NodePrepareResourceResponse(
+            devices=[
+                api.Device(
+                    request_names=[device.request],
+                    pool_name=self._node,
+                    device_name=device.name,
+                    # It is for all devices of the request, and may be named once: mounts would be made twice.
+                    cdi_device_ids=(
+                        [device_id(reference.uid, device.request)] if first[device.request] is device else []
+                    ),
+                )
+                for device in devices
+            ]
+        )
+
+    async def NodeUnprepareResources(
+        self, request: api.NodeUnprepareResourcesRequest, context: Context
+    ) -> api.NodeUnprepareResourcesResponse:
+        response = api.NodeUnprepareResourcesResponse()
+        for claim in request.claims:
+            reference = _reference(claim)
+            answer = api.NodeUnprepareResourceResponse()
+            try:
+                await self._claims.unprepare(reference)
+            except ProgramError as error:
+                _log.error("could not unprepare: %s", error, extra={"claim": str(reference)})
+                answer.error = str(error)
+            except Exception as defect:
+                _log.exception("claim %s was not unprepared", reference)
+                answer.error = f"claim {reference}: {type(defect).__name__}, see the log"
+            response.claims[claim.uid].CopyFrom(answer)
+        return response
+
+
+class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
+    """Tells the kubelet which devices are healthy, which writes it into the status of their pods."""
+
+    def __init__(self, watch: Watch, node: str) -> None:
+        self._watch = watch
+        self._node = node
+
+    async def NodeWatchResources(
+        self, request: health_pb2.NodeWatchResourcesRequest, context: Context
+    ) -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
+        """Send the health of all devices at every change, and again before what was told is out of date."""
+        while not self._watch.stopped:
+            change = self._watch.next_change
+            yield self._response()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_HEALTH_HOLDS / 2):
+                    await change.wait()
+
+    def _response(self) -> health_pb2.NodeWatchResourcesResponse:
+        snapshot, now = self._watch.view.snapshot, int(time.time())
+        devices = []
+        for device in snapshot.inventory.published:
+            reason = snapshot.reason(device)
+            devices.append(
+                health_pb2.DeviceHealth(
+                    device=health_pb2.DeviceIdentifier(pool_name=self._node, device_name=device_name(device)),
+                    health=health_pb2.HEALTHY if reason is None else health_pb2.UNHEALTHY,
+                    last_updated_time=now,
+                    health_check_timeout_seconds=_HEALTH_HOLDS,
+                    message="" if reason is None else f"it {reason}",
+                )
+            )
+        return health_pb2.NodeWatchResourcesResponse(devices=devices)
+
+
+def _reference(claim: api.Claim) -> Reference:
+    return Reference(claim.namespace, claim.name, claim.uid)

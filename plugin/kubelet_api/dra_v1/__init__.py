@@ -1,0 +1,1 @@
+"""The kubelet's DRA API v1, generated from dra.proto by `make protos`."""

@@ -1,0 +1,205 @@
+"""Choosing cards in large clusters: `fit` over 1,000 and 5,000 nodes of eight cards; and, with --scheduler, what the
+real API server and scheduler make of HAMi's rules and of 500 VMs, without a node: `python -m tests.bench.cluster`.
+
+The scheduler is the one that the lab has built: `make lab`, once.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from launcher.choosing.claim import claim_for
+from launcher.choosing.cluster import cluster_of
+from launcher.choosing.fit import fit_of
+from launcher.choosing.selection import read_selection
+from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
+from tests.clusters import large
+from tests.launcher.choosing.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
+from tests.processes import BIN
+
+Object = dict[str, Any]
+
+_VM = """
+apiVersion: kubevirt.io/v1
+kind: VirtualMachineInstance
+metadata:
+  name: bench
+  annotations: {nvidia.com/use-gputype: h100, gpu-launcher.dev/together: switch}
+spec:
+  domain:
+    memory: {guest: 1Gi}
+    devices:
+      gpus: [{name: gpu1, deviceName: nvidia.com/gpu}, {name: gpu2, deviceName: nvidia.com/gpu}]
+"""
+_LIMITS = {1000: 3.0, 5000: 15.0}  # seconds
+_CLASS = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "DeviceClass",
+    "metadata": {"name": "gpu-launcher.dev"},
+    "spec": {"selectors": [{"cel": {"expression": 'device.driver == "gpu-launcher.dev"'}}]},
+}
+
+
+def main() -> None:
+    arguments = argparse.ArgumentParser(description=__doc__)
+    arguments.add_argument("--scheduler", action="store_true", help="also ask Kubernetes itself")
+    arguments.add_argument("--nodes", type=int, default=1000, help="of the cluster that it schedules on")
+    arguments.add_argument("--vms", type=int, default=500)
+    arguments.add_argument("--idle", type=float, default=600, help="seconds in which nobody should write")
+    given = arguments.parse_args()
+    for nodes, limit in _LIMITS.items():
+        _fit(nodes, limit)
+    if given.scheduler:
+        try:
+            with running_control_plane() as plane:
+                plane.create([_CLASS])
+                _hami(plane)
+            with running_control_plane() as plane:
+                plane.create([_CLASS])
+                _place(plane, given.nodes, given.vms, given.idle)
+        except NotBuilt as error:
+            raise SystemExit(str(error)) from error
+
+
+def _fit(nodes: int, limit: float) -> None:
+    """One process, exec to exit, as a user has it."""
+    with tempfile.TemporaryDirectory() as directory:
+        vm, slices = Path(directory) / "vm.yaml", Path(directory) / "slices.json"
+        vm.write_text(_VM)
+        listed = {"apiVersion": "v1", "kind": "List", "items": list(large(nodes))}
+        slices.write_text(json.dumps(listed, indent=4))
+        megabytes = slices.stat().st_size / 1e6
+        wall, cpu = _timed(vm, slices)
+        print(
+            f"fit, {nodes} nodes, {megabytes:.0f} MB of JSON: {wall:.1f} s, {cpu:.1f} s of CPU (at most {limit:.0f} s)"
+        )
+        if nodes == min(_LIMITS):
+            text = slices.with_suffix(".yaml")
+            text.write_text(yaml.dump(listed, Dumper=yaml.CSafeDumper))
+            wall, cpu = _timed(vm, text)
+            print(f"fit, {nodes} nodes, as YAML: {wall:.1f} s, {cpu:.1f} s of CPU")
+
+
+def _timed(vm: Path, slices: Path) -> tuple[float, float]:
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    command = [BIN / "gpu-launcher", "fit", vm, "--slices", slices]
+    done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
+    wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def _hami(plane: ControlPlane) -> None:
+    """A pod for each of HAMi's rules and each node of its table, which may go to that node alone: the scheduler places
+    it where the table says, on the cards that `fit` names."""
+    wanted: dict[str, tuple[str, str, bool, list[str]]] = {}
+    objects: list[Object] = []
+    for number, row in enumerate(ROWS):
+        nodes = {f"{node}-{number}": cards for node, cards in CARDS.items()}
+        slices = slices_of_cards(nodes)
+        placements = fit_of(
+            "bench", None, entries(row.cards_wanted), selection_of(row), (), cluster_of(slices)
+        ).placements
+        claim = claim_for(entries(row.cards_wanted), selection_of(row))
+        assert claim is not None
+        objects += [*map(_node, nodes), *slices]
+        for placement in placements:
+            name = f"pod-{placement.node}"
+            objects += _pod(name, claim.spec(), {"kubernetes.io/hostname": placement.node})
+            cards = [device.id.name for device in placement.devices or ()]
+            wanted[name] = (str(row), placement.node, placement.node.rpartition("-")[0] in row.nodes, cards)
+    plane.create(each for each in objects if each["kind"] != "Pod")
+    plane.create(each for each in objects if each["kind"] == "Pod")
+    until("each pod is placed, or is not", lambda: all(map(_is_judged, plane.every("Pod"))), 180)
+    pods = {pod["metadata"]["name"]: pod for pod in plane.every("Pod")}
+    claims = {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    differing = 0
+    for name, (rule, node, is_placed, cards) in wanted.items():
+        found = _cards(pods[name], claims)
+        if (pods[name]["spec"].get("nodeName") == node, found) != (is_placed, cards):
+            differing += 1
+            print(f"  {rule} on {node}: expected {cards if is_placed else 'no'}, and the scheduler has {found}")
+    print(f"HAMi's rules by the scheduler: {len(ROWS)} rows, {len(wanted)} answers, {differing} that differ from fit's")
+
+
+def _is_judged(pod: Mapping[str, Any]) -> bool:
+    conditions = pod.get("status", {}).get("conditions", [])
+    return any(each["type"] == "PodScheduled" for each in conditions)
+
+
+def _cards(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str]:
+    """In the order of the requests."""
+    names = [each.get("resourceClaimName") for each in pod["status"].get("resourceClaimStatuses", ())]
+    results = [
+        result
+        for name in names
+        if name in claims
+        for result in (claims[name].get("status") or {}).get("allocation", {}).get("devices", {}).get("results", ())
+    ]
+    return [result["device"] for result in sorted(results, key=lambda result: result["request"])]
+
+
+def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
+    """VMs of two cards on one switch, on nodes of eight cards."""
+    slices = [each for each in large(nodes) if each["kind"] == "ResourceSlice"]
+    plane.create([*map(_node, sorted({each["spec"]["nodeName"] for each in slices})), *slices])
+    text = {"nvidia.com/use-gputype": "h100", "gpu-launcher.dev/together": "switch"}
+    claim = claim_for(entries(2), read_selection(text))
+    assert claim is not None
+    # Whoever waits here lists pods; nobody else does, but by a watch.
+    before = plane.requests("GET", *WRITES)
+    started = time.monotonic()
+    plane.create(each for number in range(vms) for each in _pod(f"vm-{number}", claim.spec(), {}))
+    until("all are placed", lambda: all(pod["spec"].get("nodeName") for pod in plane.every("Pod")), 3600, 1)
+    seconds = time.monotonic() - started
+    made = plane.requests("GET", *WRITES) - before
+    of = ", ".join(f"{resource} {number / vms:.1f}" for resource, number in made.most_common(6))
+    print(f"{vms} VMs of two cards on {nodes} nodes: all placed in {seconds:.0f} s, API requests for each VM: {of}")
+    time.sleep(10)  # what follows a placement
+    writes = plane.requests(*WRITES)
+    time.sleep(idle)
+    # The API server's own lease, and the controllers', are no node's.
+    since = {name: number for name, number in (plane.requests(*WRITES) - writes).items() if name != "leases"}
+    print(f"{idle:.0f} idle seconds: {sum(since.values())} writes of {nodes} nodes {since or ''}")
+
+
+def _node(name: str) -> Object:
+    room = {"cpu": "128", "memory": "1Ti", "pods": "500"}
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}},
+        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True"}]},
+    }
+
+
+def _pod(name: str, claim: Mapping[str, Any], selector: Mapping[str, str]) -> Iterator[Object]:
+    """A template, and a pod that has its claim."""
+    yield {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": name},
+        "spec": {"spec": claim},
+    }
+    yield {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeSelector": selector,
+            "containers": [{"name": "c", "image": "none", "resources": {"claims": [{"name": "gpu-launcher"}]}}],
+            "resourceClaims": [{"name": "gpu-launcher", "resourceClaimTemplateName": name}],
+        },
+    }
+
+
+if __name__ == "__main__":
+    main()

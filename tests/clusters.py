@@ -1,0 +1,79 @@
+"""Clusters that nobody here has: the ResourceSlices of nodes with composed machines, and claims of their devices."""
+
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from pci.sysfs.functions import read_host
+from plugin.cards.config import Config
+from plugin.cards.inventory import take_inventory
+from plugin.cards.naming import read_pci_ids
+from plugin.cards.nodes import read_nodes
+from plugin.cards.snapshot import Snapshot
+from plugin.dra.slices import Node, slices
+from tests.compose import MACHINES, Function, compose, hgx_a100
+from tests.kernel import make_nodes
+from tests.processes import FIXTURES
+
+Object = dict[str, Any]
+
+_NODES = uuid.UUID("c6b3e9a0-5df3-5a8e-9b0e-6f0d2a1b3c4d")
+H100 = "10de:2331"
+
+
+def snapshot_of(functions: Sequence[Function], config: Config | None = None) -> Snapshot:
+    """What the plugin sees on a machine with these functions, all device nodes that it ought to have among it."""
+    with tempfile.TemporaryDirectory() as directory:
+        sys, dev = Path(directory) / "sys", Path(directory) / "dev"
+        compose(sys, functions)
+        make_nodes(sys, dev)
+        inventory = take_inventory(read_host(sys), config or Config(), read_pci_ids(FIXTURES / "pci.ids"))
+        return Snapshot(inventory, read_nodes(dev))
+
+
+def hgx(model: str = "10de:20b0") -> tuple[Function, ...]:
+    """Eight GPUs of a model, two behind each of four switches, each on a NUMA node of its own."""
+    return tuple(replace(each, id=model) if each.id == "10de:20b0" else each for each in hgx_a100())
+
+
+def slices_of(snapshot: Snapshot, node: str) -> list[Object]:
+    """The node's ResourceSlices as the API server has them."""
+    return slices(snapshot, Node(node, str(uuid.uuid5(_NODES, node))))
+
+
+def machine(name: str) -> Snapshot:
+    """A machine of tests/compose.py."""
+    return snapshot_of(MACHINES[name])
+
+
+def claim_of(
+    name: str, devices: Iterable[tuple[str, str]], pod: str | None = None, namespace: str = "default"
+) -> Object:
+    """A ResourceClaim to which these devices are allocated: the pool, which is the node, and the device's name."""
+    results = [
+        {"request": f"gpu-{number}", "driver": "gpu-launcher.dev", "pool": pool, "device": device}
+        for number, (pool, device) in enumerate(devices)
+    ]
+    reserved = [{"resource": "pods", "name": pod, "uid": str(uuid.uuid5(_NODES, pod))}] if pod is not None else []
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [{"name": result["request"]} for result in results]}},
+        "status": {"allocation": {"devices": {"results": results}}, "reservedFor": reserved},
+    }
+
+
+def large(nodes: int) -> Iterator[Object]:
+    """Nodes of eight cards, A100 and H100 in turn; of every node's cards, three are taken by VMs of two and one."""
+    kinds = (snapshot_of(hgx()), snapshot_of(hgx(H100)))
+    for number in range(nodes):
+        node = f"node-{number:04}"
+        its = slices_of(kinds[number % 2], node)
+        yield from its
+        names = [device["name"] for each in its for device in each["spec"]["devices"]]
+        yield claim_of(f"two-{number}", [(node, names[0]), (node, names[1])], f"two-{number}")
+        yield claim_of(f"one-{number}", [(node, names[2])], f"one-{number}")

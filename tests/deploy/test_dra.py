@@ -1,0 +1,97 @@
+"""What a cluster applies to run the DRA driver: its files agree with each other, with the program and their README."""
+
+import re
+from typing import Any
+
+import yaml
+
+from pci.slices import DRIVER
+from plugin.cards.config import Serve
+from plugin.commands import serve
+from plugin.config_file import read_config
+from tests.processes import ROOT
+
+DRA = ROOT / "deploy" / "dra"
+README = (DRA / "README.md").read_text()
+
+
+def read(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all((DRA / name).read_text()))
+
+
+def test_the_kustomization_names_every_manifest_beside_it_and_nothing_else() -> None:
+    (kustomization,) = read("kustomization.yaml")
+    (generator,) = kustomization["configMapGenerator"]
+    named = {*kustomization["resources"], *generator["files"], *(patch["path"] for patch in kustomization["patches"])}
+    assert named == {"../plugin", *(path.name for path in DRA.glob("*.yaml"))} - {"kustomization.yaml"}
+    assert all((DRA / name).exists() for name in named)
+
+
+def test_the_config_serves_everything_by_dra() -> None:
+    assert read_config(DRA / "config.yaml").serve is Serve.DRA
+
+
+def test_the_driver_finds_its_directories_and_node_where_the_pod_has_them() -> None:
+    (daemonset,) = read("daemonset.yaml")
+    pod = daemonset["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (node,) = container["env"]
+    assert (node["name"], node["valueFrom"]["fieldRef"]["fieldPath"]) == ("NODE_NAME", "spec.nodeName")
+    places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+    assert set(places.values()) == {str(serve._PLUGINS_REGISTRY), str(serve._DRA_STATE), str(serve._CDI)}
+    # What the runtime and the kubelet are told is a path of the node.
+    assert places == {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
+    assert pod["automountServiceAccountToken"] is True
+
+
+def test_the_policy_is_about_the_account_that_the_role_is_bound_to() -> None:
+    role, binding = read("rbac.yaml")
+    policy, policy_binding = read("admission.yaml")
+    (subject,) = binding["subjects"]
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    (condition,) = policy["spec"]["matchConditions"]
+    account = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
+    assert condition["expression"] == f'request.userInfo.username == "{account}"'
+    assert (policy_binding["spec"]["policyName"], policy_binding["spec"]["validationActions"]) == (
+        policy["metadata"]["name"],
+        ["Deny"],
+    )
+    assert any(f'"{DRIVER}"' in each["expression"] for each in policy["spec"]["validations"])
+
+
+def test_the_class_is_of_the_driver() -> None:
+    (device_class,) = read("deviceclasses.yaml")
+    (selector,) = device_class["spec"]["selectors"]
+    assert device_class["metadata"]["name"] == DRIVER
+    assert selector["cel"]["expression"] == f'device.driver == "{DRIVER}"'
+
+
+def test_the_readme_says_what_each_mount_and_right_is_for() -> None:
+    rows = README.split("\n| what | why |\n")[1].split("\n\n")[0]
+    left = {cell for row in rows.splitlines() for cell in re.findall(r"`([^`]+)`", row.split("|")[1])}
+    role, _ = read("rbac.yaml")
+    rights = {word for rule in role["rules"] for word in (*rule["resources"], *rule["verbs"])}
+    (daemonset,) = read("daemonset.yaml")
+    (container,) = daemonset["spec"]["template"]["spec"]["containers"]
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    (policy,) = read("networkpolicy.yaml")
+    ports = {str(port["port"]) for rule in policy["spec"]["egress"] for port in rule["ports"]}
+    assert left == {*rights, *mounts, *ports, "NODE_NAME"}
+
+
+def test_the_readme_has_every_attribute() -> None:
+    from pci import slices
+
+    table = README.split("| attribute |")[1].split("\n\n\n")[0]
+    names = (
+        "TYPE VENDOR DEVICE SUBSYSTEM MODEL PRODUCT RESOURCE UUID SWITCH IOMMU_GROUP FUNCTIONS HOST_DRIVER MDEV_UUID"
+    )
+    names += " PARENT PCI_BUS_ID PCIE_ROOT NUMA_NODE"
+    assert not {name for name in names.split() if f"`{getattr(slices, name).rpartition('/')[2]}`" not in table}
+
+
+def test_what_the_readme_shows_is_yaml_of_the_driver() -> None:
+    blocks = re.findall(r"(?:^    (?!kubectl).*\n)+", README, re.MULTILINE)
+    kinds = {yaml.safe_load(block)["kind"]: block for block in blocks if "kind:" in block}
+    assert kinds.keys() == {"ResourceClaimTemplate", "DeviceClass"}
+    assert all(DRIVER in block for block in kinds.values())

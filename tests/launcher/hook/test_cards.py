@@ -1,0 +1,122 @@
+"""Which card an entry gets where KubeVirt took a companion for it; and who wins where KubeVirt has placed a card."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from launcher.hook.annotations import read_asked
+from launcher.hook.rewriting import Rewritten, rewritten
+from program.errors import ProgramError
+from tests.launcher.hook.domains import CASES, MIRROR, NUMA, ON_ROOT_COMPLEX, RTX_3090S, Case, gpus, sriov
+from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
+from tests.launcher.hook.test_rewriting import placed
+from tests.processes import FIXTURES
+
+TWO = FIXTURES / "sysfs" / "two-rtx-3090"
+#: What KubeVirt takes of 0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1 for two GPUs.
+OLDER = ("0000:e1:00.0", "0000:e1:00.1")
+
+
+def answer(cards: tuple[Card, ...], sent: bytes, sysfs: Path = TWO, more: str = "") -> Rewritten:
+    return rewritten(domain(Parts(cards=cards, more=more)), read_asked(sent), sysfs)
+
+
+@pytest.mark.parametrize("list_", ["gpu", "hostdevice"])
+def test_the_audio_of_the_first_gpu_becomes_the_second_gpu_where_there_is_one_other(list_: str) -> None:
+    listed = {"gpu1": "nvidia.com/a", "gpu2": "nvidia.com/a"}
+    sent = vmi(listed) if list_ == "gpu" else vmi(host_devices=listed)
+    found = answer(gpus(*OLDER, list_=list_), sent)
+    assert placed(found.xml) == [
+        ("0000:01:00.0", "0000:02:00.0"),
+        ("0000:01:00.1", "0000:02:00.1"),
+        ("0000:e1:00.0", "0000:01:00.0"),
+        ("0000:e1:00.1", "0000:01:00.1"),
+    ]
+    (warning,) = map(str, found.warnings)
+    assert warning == (
+        f"{list_} 'gpu2': got 0000:e1:00.1 (audio) of another entry's card, 0000:e1:00.0, from an older device plugin; "
+        "it has 0000:01:00.0 instead, since only so many cards of its model are for guests"
+    )
+
+
+def test_it_stays_where_no_other_card_is_there_that_could_be_meant() -> None:
+    found = answer(gpus("0000:01:00.0", "0000:01:00.1"), vmi(), FIXTURES / "sysfs" / "rtx-2060")
+    assert [source for source, _ in placed(found.xml)] == [f"0000:01:00.{function}" for function in range(4)]
+    (warning,) = found.warnings
+    assert "which card is meant is not known: 0 others of its model are for guests" in warning.wrong
+    assert warning.fix.startswith("expected a device plugin that writes one address a card")
+
+
+def test_audio_with_a_resource_of_its_own_is_what_was_asked_for() -> None:
+    cards = (Card(alias="gpu-gpu1", source=OLDER[0]), Card(alias="hostdevice-audio", source=OLDER[1]))
+    found = answer(cards, vmi({"gpu1": "nvidia.com/a"}, {"audio": "nvidia.com/audio"}))
+    assert found.warnings == ()
+    assert placed(found.xml) == [("0000:e1:00.0", "0000:01:00.0"), ("0000:e1:00.1", "0000:01:00.1")]
+
+
+def test_seats_are_in_the_order_of_the_vm_and_not_of_kubevirts_passes() -> None:
+    """KubeVirt writes hostDevices first."""
+    cards = (Card(alias="hostdevice-other", source="0000:01:00.0"), Card(alias="gpu-gpu1", source="0000:e1:00.0"))
+    found = answer(cards, vmi({"gpu1": "a/b"}, {"other": "a/c"}))
+    assert ("0000:e1:00.0", "0000:01:00.0") in placed(found.xml)
+    assert ("0000:01:00.0", "0000:02:00.0") in placed(found.xml)
+
+
+def by_name(name: str) -> Case:
+    return next(case for case in CASES if case.name == name)
+
+
+def test_a_card_that_kubevirt_has_placed_stays_and_gets_its_companions_there() -> None:
+    assert placed(by_name("on the root complex").answer().xml) == [
+        ("0000:01:00.0", "0000:00:04.0"),
+        ("0000:01:00.1", "0000:00:04.1"),
+        ("0000:e1:00.0", "0000:00:03.0"),
+        ("0000:e1:00.1", "0000:00:03.1"),
+    ]
+    case = by_name("by KubeVirt's NUMA placement")
+    assert case.answer().xml.count(b"pcie-expander-bus") == 4
+    assert b"ua-gpu-launcher" not in case.answer().xml
+
+
+def test_a_topology_of_ours_takes_the_place_of_kubevirts_and_keeps_its_cells() -> None:
+    found = by_name("numa, over KubeVirt's placement").answer()
+    assert found.warnings == ()
+    assert found.xml.count(b"pcie-expander-bus") == 4
+    assert found.xml.count(b'alias name="ua-gpu-launcher-') == 12
+    assert found.xml.count(b"<cell ") == 4
+
+
+@pytest.mark.parametrize(
+    ("cards", "sent", "more", "said"),
+    [
+        (gpus(*RTX_3090S), vmi(annotations={**ON_ROOT_COMPLEX, **NUMA}), "", "both say where cards are; leave out one"),
+        (gpus(*RTX_3090S), vmi(annotations={"gpu-launcher.dev/seats": '{"x": 1}'}), "", "the domain has no card 'x'"),
+        (gpus(*RTX_3090S), vmi(annotations={"gpu-launcher.dev/rom": '{"gpu1": "v/x"}'}), "", "'gpu1' has a file"),
+        (gpus("0000:01:00.0", "0000:01:00.0"), vmi(), "", "and so is gpu 'gpu1': KubeVirt takes from one variable"),
+        (
+            gpus(*RTX_3090S),
+            vmi(),
+            sriov("0000:5e:00.2", '<address type="pci" domain="0" bus="0" slot="0x01" function="0x0"/>'),
+            "both at 0000:00:01.0 of the guest's; expected no pciAddress from 0000:00:01.0",
+        ),
+        (
+            gpus(*RTX_3090S),
+            vmi(annotations=MIRROR),
+            '<controller type="pci" index="1" model="pcie-expander-bus"><target busNr="254"/></controller>',
+            "KubeVirt has placed other devices by NUMA node",
+        ),
+    ],
+)
+def test_what_contradicts_itself_is_refused_whole(cards: tuple[Card, ...], sent: bytes, more: str, said: str) -> None:
+    with pytest.raises(ProgramError) as error:
+        answer(cards, sent, more=more)
+    assert said in str(error.value)
+
+
+def test_cards_that_need_the_hole_that_an_annotation_takes_away_are_refused() -> None:
+    case = by_name("large BARs")
+    no_hole = '<controller type="pci" index="0" model="pcie-root"><pcihole64 unit="KiB">0</pcihole64></controller>'
+    case = replace(case, parts=replace(case.parts, more=no_hole))
+    with pytest.raises(ProgramError, match=r"kubevirt\.io/disablePCIHole64 takes away the 64-bit hole"):
+        case.answer()

@@ -1,0 +1,166 @@
+"""A cluster of one node as the driver meets it: the stand-in for the API server, a scheduler that allocates, and the
+kubelet's side of DRA over real sockets."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from pci.slices import DRIVER
+from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
+from plugin.kubelet_api.dra_v1 import dra_pb2 as api
+from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
+from plugin.kubelet_api.pluginregistration_v1 import registration_pb2 as found
+from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc as found_rpc
+from tests.apiserver import APIServer, running_apiserver
+from tests.plugin import daemon
+from tests.processes import Program
+
+#: On a busy machine a plugin takes long to start.
+wait_until = partial(daemon.wait_until, seconds=120)
+
+NODE = "node-1"
+CONFIG = "serve: dra\n"
+
+
+class DRAKubelet:
+    """The kubelet's side: finds the driver in its plugins_registry, and asks the youngest of its sockets."""
+
+    def __init__(self, registry: Path) -> None:
+        self.registry = registry
+        self.info: found.PluginInfo | None = None
+
+    def socket(self) -> Path:
+        """Register with every driver that is there, as one that starts does; return the youngest's socket."""
+        wait_until(self._find)
+        assert self.info is not None
+        return Path(self.info.endpoint)
+
+    def _find(self) -> bool:
+        self.info = None
+        for path in sorted(self.registry.glob("*.sock"), key=lambda path: path.stat().st_ctime_ns):
+            with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel, suppress(grpc.RpcError):
+                registration = found_rpc.RegistrationStub(channel)
+                info = registration.GetInfo(found.InfoRequest(), timeout=5)
+                if info.type == "DRAPlugin":
+                    assert info.name == DRIVER
+                    status = found.RegistrationStatus(plugin_registered=True)
+                    registration.NotifyRegistrationStatus(status, timeout=5)
+                    self.info = info
+        return self.info is not None
+
+    def prepare(self, *claims: dict[str, Any]) -> dict[str, api.NodePrepareResourceResponse]:
+        request = api.NodePrepareResourcesRequest(claims=map(reference, claims))
+        with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
+            response = dra_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=45)
+        assert set(response.claims) == {claim["metadata"]["uid"] for claim in claims}
+        return dict(response.claims)
+
+    def unprepare(self, *claims: dict[str, Any]) -> dict[str, str]:
+        request = api.NodeUnprepareResourcesRequest(claims=map(reference, claims))
+        with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
+            response = dra_pb2_grpc.DRAPluginStub(channel).NodeUnprepareResources(request, timeout=45)
+        return {uid: answer.error for uid, answer in response.claims.items()}
+
+    def health(self) -> dict[str, tuple[int, str]]:
+        """What the first message of the stream says of each device."""
+        with grpc.insecure_channel(f"unix:{self.socket()}", options=_OPTIONS) as channel:
+            stream = health_pb2_grpc.DRAResourceHealthStub(channel).NodeWatchResources(
+                health_pb2.NodeWatchResourcesRequest(), timeout=10
+            )
+            devices = next(iter(stream)).devices
+            stream.cancel()
+        return {each.device.device_name: (each.health, each.message) for each in devices}
+
+
+_OPTIONS = [("grpc.enable_http_proxy", 0)]
+
+
+def reference(claim: dict[str, Any]) -> api.Claim:
+    metadata = claim["metadata"]
+    return api.Claim(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+
+
+@dataclass
+class Cluster:
+    """One node with its driver's directories below `directory`."""
+
+    directory: Path
+    api: APIServer
+    kubelet: DRAKubelet
+    sys: Path
+    claims: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Path:
+        return self.directory / "state"
+
+    @property
+    def cdi(self) -> Path:
+        return self.directory / "cdi"
+
+    @contextmanager
+    def driver(self, config: str = CONFIG, *arguments: str | Path, within: tuple[str, ...] = ()) -> Iterator[Program]:
+        file = self.directory / "config.yaml"
+        file.write_text(config)
+        flags = ("--config", file, "--node-name", NODE, "--dra-state", self.state, "--cdi", self.cdi)
+        where = ("--plugins-registry", self.kubelet.registry, "--kubeconfig", self.directory / "kubeconfig")
+        with daemon.serve(self.sys, self.directory, *flags, *where, *arguments, within=within) as program:
+            yield program
+
+    def published(self) -> dict[str, dict[str, Any]]:
+        """The node's devices at the API server by name, if its pool is complete."""
+        slices = self.api.slices(NODE)
+        if not slices:
+            return {}
+        newest = max(each["spec"]["pool"]["generation"] for each in slices)
+        pool = [each["spec"] for each in slices if each["spec"]["pool"]["generation"] == newest]
+        if len(pool) != pool[0]["pool"]["resourceSliceCount"]:
+            return {}
+        return {device["name"]: device for spec in pool for device in spec["devices"]}
+
+    def wait_for(self, *devices: str) -> None:
+        """Wait until these devices, and no others, could be allocated."""
+        wait_until(lambda: {name for name, each in self.published().items() if "taints" not in each} == set(devices))
+
+    def claim(self, *devices: str, name: str | None = None, **changes: Any) -> dict[str, Any]:
+        """A claim that the scheduler has allocated: a request for each device, gpu-0 and so on."""
+        name = name or f"claim-{len(self.claims)}"
+        results = [
+            {"request": f"gpu-{number}", "driver": DRIVER, "pool": NODE, "device": device}
+            for number, device in enumerate(devices)
+        ]
+        claim = {
+            "metadata": {"namespace": "vms", "name": name, "uid": str(uuid.uuid4()), **changes.pop("metadata", {})},
+            "status": {"allocation": {"devices": {"results": results, **changes}}},
+        }
+        self.claims[name] = claim
+        return self.api.put(f"/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims/{name}", claim)
+
+    def delete(self, claim: dict[str, Any]) -> None:
+        self.api.remove(f"/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims/{claim['metadata']['name']}")
+
+    def specifications(self) -> dict[str, Any]:
+        """The runtime's CDI specifications by the claim's UID."""
+        files = sorted(self.cdi.glob("*.json")) if self.cdi.is_dir() else []
+        return {file.stem.partition("_")[2]: json.loads(file.read_text()) for file in files}
+
+    def checkpoint(self) -> dict[str, Any]:
+        file = self.state / "checkpoint.json"
+        return dict(json.loads(file.read_text())["claims"]) if file.exists() else {}
+
+
+@contextmanager
+def running_cluster(directory: Path, sys: Path) -> Iterator[Cluster]:
+    registry = directory / "reg"
+    registry.mkdir()
+    with running_apiserver() as apiserver:
+        apiserver.add_node(NODE)
+        apiserver.kubeconfig(directory / "kubeconfig")
+        yield Cluster(directory, apiserver, DRAKubelet(registry), sys)

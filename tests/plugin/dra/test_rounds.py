@@ -1,0 +1,219 @@
+"""Rounds of whatever may happen to a driver, in an order that a seed decides: a scheduler that errs, crashes, a second
+plugin, an API server that goes, cards that break. After each, what must hold holds."""
+
+import contextlib
+import random
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.conftest import Machine
+from tests.plugin.dra.cluster import NODE, Cluster, running_cluster, wait_until
+
+if TYPE_CHECKING:
+    from tests.processes import Program
+
+_SEEDS = (19, 2026)
+_ROUNDS, _THOROUGH_ROUNDS = 40, 2500  # of each seed
+_BACK_WITHIN = 10.0  # seconds for the slices to be as the node is
+
+#: What happens, and how often.
+_HAPPENS = {
+    "allocate": 20,
+    "allocate_twice": 5,
+    "prepare": 30,
+    "unprepare": 20,
+    "unprepare_unknown": 2,
+    "kubelet_restarts": 4,
+    "crash": 2,
+    "another_plugin": 2,
+    "api_goes_or_comes": 5,
+    "card_breaks_or_mends": 6,
+    "slice_is_touched": 4,
+}
+
+
+class World:
+    """The cluster, and what ought to be there: claims, those that are prepared, cards that are broken."""
+
+    def __init__(self, cluster: Cluster, plugins: contextlib.ExitStack, seed: int) -> None:
+        self.cluster = cluster
+        self.random = random.Random(seed)
+        self.claims: dict[str, dict[str, Any]] = {}
+        self.prepared: set[str] = set()
+        self.broken: dict[str, Path] = {}
+        self.api_is_there = True
+        self.slowest = 0.0  # seconds until the slices were as the node was
+        self.number = 0
+        self._stack = plugins
+        self._plugins: list[Program] = []
+        self.start()
+        wait_until(lambda: len(cluster.published()) == 8)
+        self.groups = {name: str(each["attributes"]["iommuGroup"]["int"]) for name, each in cluster.published().items()}
+
+    def start(self) -> None:
+        self._plugins.append(self._stack.enter_context(self.cluster.driver("serve: dra\n", "--rescan", "60")))
+
+    def devices(self, name: str) -> list[str]:
+        return [each["device"] for each in self.claims[name]["status"]["allocation"]["devices"]["results"]]
+
+    def free(self) -> list[str]:
+        taken = {device for name in self.claims for device in self.devices(name)}
+        return sorted(self.groups.keys() - taken)
+
+    def some_claim(self) -> str | None:
+        return self.random.choice(sorted(self.claims)) if self.claims else None
+
+    # What happens.
+
+    def allocate(self) -> None:
+        if free := self.free():
+            self._claim(self.random.sample(free, self.random.randint(1, min(2, len(free)))))
+
+    def allocate_twice(self) -> None:
+        self._claim([self.random.choice(sorted(self.groups))])
+
+    def _claim(self, devices: list[str]) -> None:
+        self.number += 1
+        name = f"claim-{self.number}"
+        self.claims[name] = self.cluster.claim(*devices, name=name)
+
+    def prepare(self) -> None:
+        name = self.some_claim()
+        if name is None:
+            return
+        (answer,) = self.cluster.kubelet.prepare(self.claims[name]).values()
+        others = {device for other in self.prepared - {name} for device in self.devices(other)}
+        ours = self.devices(name)
+        may = name in self.prepared or (
+            self.api_is_there and not others & set(ours) and not self.broken.keys() & set(ours)
+        )
+        assert (answer.error == "") is may, (name, ours, answer.error)
+        if may:
+            assert sorted(device.device_name for device in answer.devices) == sorted(ours)
+            self.prepared.add(name)
+
+    def unprepare(self) -> None:
+        name = self.some_claim()
+        if name is None:
+            return
+        assert set(self.cluster.kubelet.unprepare(self.claims[name]).values()) == {""}
+        self.prepared.discard(name)
+        self.cluster.delete(self.claims.pop(name))
+
+    def unprepare_unknown(self) -> None:
+        claim = {"metadata": {"namespace": "vms", "name": "nobodys", "uid": f"0b6f-{self.random.randrange(1 << 30)}"}}
+        assert set(self.cluster.kubelet.unprepare(claim).values()) == {""}
+
+    def kubelet_restarts(self) -> None:
+        """It prepares again what its pods have."""
+        claims = [self.claims[name] for name in sorted(self.prepared)]
+        if claims:
+            assert {answer.error for answer in self.cluster.kubelet.prepare(*claims).values()} == {""}
+
+    def crash(self) -> None:
+        self._plugins.pop(self.random.randrange(len(self._plugins))).kill()
+        if not self._plugins:
+            self.start()
+
+    def another_plugin(self) -> None:
+        """As in a rolling update: the new one is there before the old one ends."""
+        if len(self._plugins) == 1:
+            self.start()
+            wait_until(lambda: len(list(self.cluster.kubelet.registry.glob("*dra*.sock"))) >= 2)
+        else:
+            self._plugins.pop(0).kill()
+
+    def api_goes_or_comes(self) -> None:
+        if self.api_is_there:
+            self.cluster.api.stop()
+        else:
+            self.cluster.api.start()
+        self.api_is_there = not self.api_is_there
+
+    def card_breaks_or_mends(self) -> None:
+        if self.broken and self.random.random() < 0.6:
+            self.broken.pop(self.random.choice(sorted(self.broken))).touch()
+            return
+        name = self.random.choice(sorted(self.groups))
+        if name not in self.broken:
+            node = self.cluster.directory / "dev/vfio" / self.groups[name]
+            node.unlink()
+            self.broken[name] = node
+
+    def slice_is_touched(self) -> None:
+        if not self.api_is_there:
+            return
+        for each in self.cluster.api.slices(NODE):
+            path = f"/apis/resource.k8s.io/v1/resourceslices/{each['metadata']['name']}"
+            if self.random.random() < 0.5:
+                self.cluster.api.remove(path)
+            else:
+                each["spec"]["devices"] = each["spec"]["devices"][:3]
+                self.cluster.api.put(path, each)
+
+    # What must hold.
+
+    def check(self) -> None:
+        uids = {self.claims[name]["metadata"]["uid"] for name in self.prepared}
+        checkpoint = self.cluster.checkpoint()
+        assert {uid for uid, entry in checkpoint.items() if entry["completed"]} == uids
+        given = [device["id"] for entry in checkpoint.values() for device in entry["devices"]]
+        assert len(given) == len(set(given)), "a card is in two claims"
+        specifications = self.cluster.specifications()
+        assert set(specifications) == uids, "a specification is an orphan, or missing"
+        groups = [
+            node["path"]
+            for specification in specifications.values()
+            for device in specification["devices"]
+            for node in device["containerEdits"]["deviceNodes"]
+            if node["path"] != "/dev/vfio/vfio"
+        ]
+        assert len(groups) == len(set(groups)), "a group is in two containers"
+        if self.api_is_there:
+            self.check_slices()
+
+    def check_slices(self) -> None:
+        healthy = self.groups.keys() - self.broken.keys()
+
+        def are_right() -> bool:
+            published = self.cluster.published()
+            return published.keys() == self.groups.keys() and healthy == {
+                name for name, each in published.items() if "taints" not in each
+            }
+
+        began = time.monotonic()
+        wait_until(are_right)
+        self.slowest = max(self.slowest, time.monotonic() - began)
+
+
+@pytest.fixture
+def cluster(copied_machine: Machine, short_dir: Path) -> Iterator[Cluster]:
+    with running_cluster(short_dir, copied_machine("hgx-a100-8-gpu")) as cluster:
+        yield cluster
+
+
+@pytest.mark.parametrize("seed", _SEEDS)
+def test_whatever_happens_no_card_is_in_two_claims(cluster: Cluster, seed: int, request: pytest.FixtureRequest) -> None:
+    is_thorough = request.config.getoption("--thorough")
+    rounds = _THOROUGH_ROUNDS if is_thorough else _ROUNDS
+    history = []
+    with contextlib.ExitStack() as plugins:
+        world = World(cluster, plugins, seed)
+        for number in range(rounds):
+            (what,) = world.random.choices(list(_HAPPENS), list(_HAPPENS.values()))
+            history.append(what)
+            try:
+                getattr(world, what)()
+                world.check()
+            except BaseException as error:
+                error.add_note(f"round {number} of seed {seed}: {', '.join(history[-20:])}; broken {world.broken}")
+                raise
+        if not world.api_is_there:
+            world.api_goes_or_comes()
+        world.check()
+        # Beside the rest of the suite it may take longer.
+        assert not is_thorough or world.slowest < _BACK_WITHIN
