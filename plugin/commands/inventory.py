@@ -147,6 +147,7 @@ def _or_dash(number: int | None) -> str:
 
 
 def _as_json(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> dict[str, Any]:
+    board = None if sight is None else sight.board
     return {
         "pciIDs": {"path": str(names.path), "date": names.date},
         "devices": [
@@ -162,7 +163,12 @@ def _as_json(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> d
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,
                 # As in the node's ResourceSlices, but for what depends on the node's name.
-                "attributes": {name: value_of(value) for name, value in attributes(device, None).items()},
+                "attributes": {
+                    name: value_of(value)
+                    for name, value in attributes(
+                        device, None, {} if board is None else board.attributes(device)
+                    ).items()
+                },
                 "functions": [
                     {
                         "address": str(function.address),

@@ -15,6 +15,7 @@ from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.dra.claims import Claim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
+from plugin.fabric.owning import Partitions
 from plugin.watching.watch import Watch
 from program.errors import ProgramError, Refusal
 
@@ -25,7 +26,7 @@ _OTHERS_END_WITHIN = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Kept:
     """Where what is prepared is written down: the checkpoint, and the containers' files."""
 
     checkpoint: Checkpoint
@@ -35,12 +36,13 @@ class Places:
 class Claims:
     """The node's claims. Lives in the watch's event loop."""
 
-    def __init__(self, watch: Watch, api: APIServer, node: str, places: Places) -> None:
+    def __init__(self, watch: Watch, api: APIServer, node: str, kept: Kept, partitions: Partitions) -> None:
         self._watch = watch
         self._api = api
         self._node = node
-        self._checkpoint = places.checkpoint
-        self._files = places.files
+        self._checkpoint = kept.checkpoint
+        self._files = kept.files
+        self._partitions = partitions
         self._lock = asyncio.Lock()
         self._gone: frozenset[str] = frozenset()  # the claims that were gone at the last reconciliation
 
@@ -71,14 +73,19 @@ class Claims:
         uid = claim.reference.uid
         known = claims.pop(uid, None)
         wanted = {(result.request, result.device) for result in claim.results}
+        is_same = known is not None and {(device.request, device.name) for device in known.devices} == wanted
+        is_given = is_same and known is not None and known.completed  # its pod may run
         if known is not None:
-            is_same = {(device.request, device.name) for device in known.devices} == wanted
-            if is_same and known.completed and uid in self._files.claims():
+            if is_given and uid in self._files.claims():
                 # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
                 return known.devices
-            # It was begun and not completed; or given back while nobody told this node, and allocated anew.
+            # It was begun and not completed; or given back while nobody told this node, and allocated anew; or its
+            # files are gone.
             self._files.remove(uid)
-            self._checkpoint.write(claims)
+            if not is_same:
+                await self._partitions.release(uid)
+            if not is_given:
+                self._checkpoint.write(claims)
         if not claim.results:
             return ()
         await self._watch.look_again()
@@ -95,14 +102,18 @@ class Claims:
             PreparedDevice(result.request, result.device, by_name[result.device].id) for result in claim.results
         )
         _refuse_overlap(claim.reference, devices, claims)
-        prepared = Prepared(claim.reference, devices, completed=False)
+        prepared = Prepared(claim.reference, devices, completed=is_given)
         self._checkpoint.write({**claims, uid: prepared})
         try:
-            self._write_files(claim, snapshot, pick(snapshot, [device.id for device in devices]))
+            cards = pick(snapshot, [device.id for device in devices])
+            self._write_files(claim, snapshot, cards)
+            await self._partitions.acquire([cards], uid)
             self._checkpoint.write({**claims, uid: replace(prepared, completed=True)})
         except ProgramError:
-            self._files.remove(uid)
-            self._checkpoint.write(claims)
+            if is_given:
+                self._files.remove(uid)
+            else:
+                await self._take_back_if_it_can(uid)
             raise
         _log.info(
             "prepared %s for claim %s",
@@ -122,47 +133,62 @@ class Claims:
         for request, its in by_request.items():
             nodes = [snapshot.nodes_of(device) for device in its]
             allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
-            told[request] = [(device_name(device), attributes(device, self._node)) for device in its]
+            told[request] = [
+                (device_name(device), attributes(device, self._node, self._partitions.attributes(device)))
+                for device in its
+            ]
         self._files.write(claim, allocations, told, self._node)
 
     async def unprepare(self, reference: Reference) -> None:
         """Take back what the claim was given; nothing is done where it has nothing. ProgramError if that fails."""
         check(reference)
         async with self._alone():
-            self._forget(reference.uid)
+            await self._take_back(reference.uid)
 
-    def _forget(self, uid: str) -> None:
+    async def _take_back(self, uid: str) -> None:
         claims = dict(self._checkpoint.read())
-        # Files may be there without an entry: a plugin may be ended between the two.
+        # Files and partitions may be there without an entry: a plugin may be ended, and a node started anew, between.
         self._files.remove(uid)
+        await self._partitions.release(uid)
         known = claims.pop(uid, None)
         if known is not None:
             self._checkpoint.write(claims)
             self._tell(claims)
-            _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
+            if known.completed:
+                _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
 
-    async def reconcile(self) -> None:
-        """Take back what nobody wants any more: claims that were begun and never completed, files of claims that are
-        not prepared, and claims that the API server had no more at two looks in a row. ProgramError if that fails.
+    async def _take_back_if_it_can(self, uid: str) -> bool:
+        """Take back a claim, or say in the log why not: it stays written down then, for the next attempt."""
+        try:
+            await self._take_back(uid)
+        except ProgramError as error:
+            _log.warning("claim %s is not taken back yet: %s", uid, error)
+            return False
+        return True
+
+    async def reconcile(self) -> bool:
+        """Take back what nobody wants any more: claims that were begun and never completed, files and partitions of
+        claims that are not prepared, and claims that the API server had no more at two looks in a row. Return whether
+        none of it is left. ProgramError if what is prepared cannot be told, or the API server does not answer.
 
         The second look leaves a pod that was deleted by force, and its claim with it, the time to end.
         """
         async with self._alone():
-            claims = dict(self._checkpoint.read())
-            for uid in sorted(self._files.claims() - claims.keys()):
-                _log.warning("the files of claim %s are removed: it is not prepared", uid)
-                self._files.remove(uid)
-            for uid, prepared in claims.items():
-                if not prepared.completed:
-                    self._forget(uid)
+            claims = self._checkpoint.read()
+            nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
+            for uid in sorted(nobodys):
+                _log.warning("what claim %s has is taken back: it is not prepared", uid)
+            begun = {uid for uid, prepared in claims.items() if not prepared.completed}
+            done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | begun)]
             claims = dict(self._checkpoint.read())
             self._tell(claims)
         gone = frozenset([uid for uid, prepared in claims.items() if await self._is_gone(prepared.reference)])
         async with self._alone():
             for uid in sorted(gone & self._gone):
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid].reference)
-                self._forget(uid)
-        self._gone = gone - self._gone
+                done.append(await self._take_back_if_it_can(uid))
+        self._gone = gone
+        return all(done)
 
     async def _is_gone(self, reference: Reference) -> bool:
         try:

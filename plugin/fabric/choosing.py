@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.host import Function
+from pci.slices import MODULE_ID, PARTITION
 from pci.vendors import NVIDIA
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.modules import ModuleIDs
@@ -13,6 +14,9 @@ from plugin.fabric.partitions import Partition, Table
 from program.errors import Refusal
 
 _NEAREST = 3  # partitions that are named where a set is none
+#: Attributes. A device has 32 at most (ResourceSliceMaxAttributesAndCapacitiesPerDevice, kubernetes/api
+#: resource/v1/types.go), and a table may have any partitions.
+_MOST_PLACES = 14
 
 
 def gpus(device: Device) -> tuple[Function, ...]:
@@ -129,21 +133,24 @@ class Board:
         """Return what a DRA driver publishes of a device with one known module: `moduleID`, and `partitionN`, the ID of
         the partition of N GPUs that it is in.
 
-        With matchAttribute partitionN, N devices are that partition. A size of which the GPU is in several partitions,
-        as on boards of sixteen, has no attribute: none of them could stand for all.
+        With matchAttribute partitionN, N devices are that partition. Where GPUs are in several partitions of a size, as
+        on boards of sixteen, each of these has an attribute of its own, `partitionN_ID`.
         """
         modules = self.modules(device)
         if len(modules) != 1 or self.is_unknown(device):
             return {}
         (module,) = modules
-        its: dict[int, list[int]] = {}
-        for partition in self.table.partitions:
-            if module in partition.modules:
-                its.setdefault(len(partition.modules), []).append(partition.id)
-        return {
-            "moduleID": module,
-            **{f"partition{size}": ids[0] for size, ids in sorted(its.items()) if len(ids) == 1},
+        its = sorted((len(each.modules), each.id) for each in self.table.partitions if module in each.modules)
+        places = {
+            f"{PARTITION}{size}" if self._are_apart(size) else f"{PARTITION}{size}_{partition_id}": partition_id
+            for size, partition_id in its
         }
+        return {MODULE_ID: module, **dict(list(places.items())[:_MOST_PLACES])}
+
+    def _are_apart(self, size: int) -> bool:
+        """Whether no GPU is in two partitions of that size."""
+        modules = [module for each in self.table.partitions if len(each.modules) == size for module in each.modules]
+        return len(modules) == len(set(modules))
 
     def addresses(self, modules: Iterable[int]) -> Mapping[int, PCIAddress]:
         """Return the addresses of these modules, as far as they are known."""

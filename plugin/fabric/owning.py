@@ -45,7 +45,8 @@ class Partitions:
 
     `settings` and `inventory` give what is in force now, `listed` asks the kubelet. `own_pod` is this plugin's pod,
     `namespace/name`: a list of the kubelet's without it is not whole. `every` is the seconds between two reconciles.
-    `find_unlinked` is told which devices have NVLinks that do not work, by ID, and why.
+    `find_unlinked` is told which devices have NVLinks that do not work, by ID, and why; `changed` is called when
+    `attributes` may have other answers.
     """
 
     def __init__(
@@ -57,10 +58,12 @@ class Partitions:
         own_pod: str | None,
         every: float,
         find_unlinked: Callable[[Mapping[str, Hindrance]], None],
+        changed: Callable[[], None],
     ) -> None:
         self.sight = Sight()
         self._unlinked: dict[str, Hindrance] = {}
         self._find_unlinked = find_unlinked
+        self._changed = changed
         self._state = state
         self._settings = settings
         self._inventory = inventory
@@ -89,6 +92,16 @@ class Partitions:
         claimed = (module for each in self.sight.book.activations if each.claim for module in each.modules)
         return self.sight.board.preferred(available, must_include, size, frozenset({*others, *claimed}))
 
+    def attributes(self, device: Device) -> Mapping[str, int]:
+        """Return what a ResourceSlice says of a device's place on the board; nothing where there are no partitions."""
+        board = None if self._settings() is None else self.sight.board
+        return {} if board is None else board.attributes(device)
+
+    def claims(self) -> frozenset[str]:
+        """Return the claims that have partitions, as they are written down; Refusal if that cannot be read."""
+        book = None if self._settings() is None else read_book(self._state)
+        return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
+
     async def acquire(self, sets: Sequence[Sequence[Device]], claim: str | None = None) -> None:
         """Have the partition of each set of devices activated, for a claim or for a pod that is not known yet; all of
         them, or none.
@@ -104,7 +117,7 @@ class Partitions:
 
     async def release(self, claim: str) -> None:
         """Have the partitions of a claim deactivated, which no guest uses any more; Refusal if the manager does not do
-        it. A claim that has none needs nothing."""
+        it, or may still be activating one. A claim that has none needs nothing."""
         settings = self._settings()
         if settings is not None:
             await self._to_its_end(self._release(settings, claim))
@@ -136,7 +149,12 @@ class Partitions:
     async def _alone(self, settings: Fabric) -> AsyncIterator[Manager]:
         """Keep out all else that would change something, here and in another plugin, and give whom to ask."""
         async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:
-            yield Manager(settings, lock)
+            before = _places(self.sight.board)
+            try:
+                yield Manager(settings, lock)
+            finally:
+                if _places(self.sight.board) != before:
+                    self._changed()
 
     async def _acquire(self, settings: Fabric, sets: Sequence[Sequence[Device]], claim: str | None) -> None:
         async with self._alone(settings) as manager:
@@ -219,6 +237,15 @@ class Partitions:
             wrong = f"would overlap partition {other.partition}, which the Fabric Manager may still be activating"
             raise Refusal("the partition", wrong, "try again in a minute")
 
+    def _require_answered(self, partition_id: int) -> None:
+        """Refuse, if the manager may still be activating a partition that is not active: it would be nobody's then."""
+        asked = self._unanswered.get(partition_id)
+        if asked is None or self._is_active(partition_id):
+            return
+        if time.monotonic() - asked < min(self._every, _STILL_COMING):
+            wrong = "may still be activated: the Fabric Manager was asked to, and did not answer"
+            raise Refusal(f"partition {partition_id}", wrong, "it is tried again")
+
     async def _take_back(self, manager: Manager, partition_id: int) -> None:
         """Deactivate a partition of ours, and strike it off the book. Refusal if the manager does not do it; it stays
         in the book then."""
@@ -246,6 +273,7 @@ class Partitions:
             await self._look(settings, manager)
             for each in self.sight.book.activations:
                 if each.claim == claim:
+                    self._require_answered(each.partition)
                     await self._take_back(manager, each.partition)
 
     async def _reconcile(self, settings: Fabric) -> None:
@@ -412,6 +440,11 @@ async def reconciling(partitions: Partitions) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
+
+
+def _places(board: Board | None) -> tuple[object, ...]:
+    """Return which GPU is where, whatever is active."""
+    return () if board is None else (board.ids, tuple((each.id, each.modules) for each in board.table.partitions))
 
 
 def _has(listed: Listed, activation: Activation) -> str | None:

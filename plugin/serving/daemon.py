@@ -36,7 +36,7 @@ class World:
     own_pod: str | None
     metrics: Port | None
     health: Port | None
-    beside: Callable[[Watch, Counters], Coroutine[Any, Any, None]] | None = None
+    beside: Callable[[Watch, Counters, Partitions], Coroutine[Any, Any, None]] | None = None
 
 
 async def run(world: World) -> None:
@@ -69,7 +69,7 @@ async def run(world: World) -> None:
                         asyncio.TaskGroup() as servers,
                     ):
                         if world.beside is not None:
-                            servers.create_task(_until(ending, world.beside(watch, counters), failures))
+                            servers.create_task(_until(ending, world.beside(watch, counters, partitions), failures))
                         servers.create_task(serve(watch, kubelet, counters, partitions))
     # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:
@@ -90,6 +90,7 @@ def _partitions(world: World, watch: Watch) -> Partitions:
         own_pod=world.own_pod,
         every=sources.rescan,
         find_unlinked=watch.find_unlinked,
+        changed=watch.wake,
     )
 
 

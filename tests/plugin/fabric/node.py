@@ -35,6 +35,7 @@ class Node:
         self.lists = True
         self.is_whole = True
         self.unlinked: Mapping[str, Hindrance] = {}
+        self.changes = 0
 
     def partitions(self, every: float = 0) -> Partitions:
         """As a plugin that has just been started has them."""
@@ -46,6 +47,7 @@ class Node:
             own_pod=OWN_POD,
             every=every,
             find_unlinked=self._find_unlinked,
+            changed=self._count_change,
         )
 
     async def allocate(self, partitions: Partitions, pod: str | None, *modules: int) -> None:
@@ -63,6 +65,9 @@ class Node:
         its = {Assignment(pod, RESOURCE, ADDRESSES[module]) for pod, modules in self.pods.items() for module in modules}
         pods = {*self.pods, OWN_POD} if self.is_whole else {*self.pods}
         return Listed(frozenset(pods), frozenset(its))
+
+    def _count_change(self) -> None:
+        self.changes += 1
 
     def _find_unlinked(self, unlinked: Mapping[str, Hindrance]) -> None:
         self.unlinked = unlinked

@@ -123,9 +123,10 @@ def test_attributes_by_which_a_scheduler_finds_partitions() -> None:
         for chosen in combinations(range(1, 9), size):
             alike = {of.attributes(each)[f"partition{size}"] for each in cards(*chosen)}
             assert (len(alike) == 1) == (chosen in H100[1])
-    # Of eight GPUs, module 3 of sixteen is in three partitions.
+    # Of eight GPUs, module 3 of sixteen is in three partitions: each has its name.
     assert board(A100_16).attributes(*cards(3)) == {
-        "moduleID": 3, "partition1": 21, "partition2": 12, "partition4": 7, "partition16": 0,
+        "moduleID": 3, "partition1": 21, "partition2": 12, "partition4": 7,
+        "partition8_1": 1, "partition8_3": 3, "partition8_5": 5, "partition16": 0,
     }  # fmt: skip
     assert board(H100, 3).attributes(*cards(3)) == {}
 

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -283,6 +284,24 @@ def test_a_claim_has_its_partition_until_it_is_released(node: Node) -> None:
 
     run(life())
     assert node.manager.log == ["activate 3", "deactivate 3"]
+
+
+def test_what_slices_say_is_new_where_the_board_is_and_not_where_a_partition_is_active(node: Node) -> None:
+    async def life() -> None:
+        partitions = node.partitions()
+        assert partitions.attributes(device(3)) == {}
+        await partitions.reconcile()
+        assert node.changes == 1
+        assert partitions.attributes(device(3))["partition2"] == 3
+        await node.prepare(partitions, "claim", 1, 3)
+        await partitions.reconcile()
+        assert node.changes == 1
+        assert node.settings is not None
+        node.settings = replace(node.settings, modules={})
+        await partitions.reconcile()
+        assert (node.changes, partitions.attributes(device(3))) == (2, {})
+
+    run(life())
 
 
 def test_what_was_activated_for_a_pod_that_never_came_goes_too(node: Node) -> None:
