@@ -19,7 +19,8 @@ dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is ap
 
 lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
-	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile $(ARGS)
+	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile --tb=short $(ARGS) || \
+	    { [ -s lab-logs/again ] && .venv/bin/pytest --tb=short $$(cat lab-logs/again); }
 
 lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy or bare
 	.venv/bin/python -m tests.lab.shell $(MACHINE)

@@ -148,9 +148,6 @@ def _entry(
 ) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
     group, node = _place(claim.device, host)
-    on_one_slot = any(
-        {claim, card.joins} <= {device.claim for device in seat.hostdevs} for seat in layout.seats if card.joins
-    )
     entry: Explained = {
         "kind": str(claim.entry.kind),
         "name": claim.entry.name,
@@ -165,8 +162,10 @@ def _entry(
         "missing": card.missing,
         "passed": _passed(claim, sources, layout, seen, host),
     }
-    if on_one_slot and card.joins is not None:
-        entry["onSlotOf"] = card.joins.entry.name
+    if card.joins is not None:
+        together = {claim, card.joins}
+        if any(together <= {device.claim for device in seat.hostdevs} for seat in layout.seats):
+            entry["onSlotOf"] = card.joins.entry.name
     return entry
 
 

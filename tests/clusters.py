@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pci.sysfs.functions import read_host
-from plugin.cards.config import Config
+from plugin.cards.config import Config, Serve
 from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import read_pci_ids
 from plugin.cards.nodes import read_nodes
@@ -30,7 +30,9 @@ def snapshot_of(functions: Sequence[Function], config: Config | None = None) -> 
         sys, dev = Path(directory) / "sys", Path(directory) / "dev"
         compose(sys, functions)
         make_nodes(sys, dev)
-        inventory = take_inventory(read_host(sys), config or Config(), read_pci_ids(FIXTURES / "pci.ids"))
+        inventory = take_inventory(
+            read_host(sys), config or Config(serve=Serve.DRA), read_pci_ids(FIXTURES / "pci.ids")
+        )
         return Snapshot(inventory, read_nodes(dev))
 
 

@@ -88,3 +88,8 @@ def finished(
 ) -> subprocess.CompletedProcess[str]:
     """The same, run to its end; `stdin` is what it reads there."""
     return subprocess.run(**_call(name, arguments, env), input=stdin, capture_output=True, timeout=60, check=False)
+
+
+def children(pid: int) -> tuple[int, ...]:
+    """The processes that the first thread of a process has forked."""
+    return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))

@@ -23,7 +23,7 @@ SCRIPTS = "\n".join(block.script for block in BLOCKS)
 each_block = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
 
 #: What is called in the blocks as the lab runs them: it has a kubectl and an ssh of its own, and the machine's shell.
-SHELL = {"sed", "cat", "head", "tail", "export", "for", "done", "timeout", "true", ":"}
+SHELL = {"sed", "cat", "grep", "head", "tail", "export", "for", "until", "done", "timeout", "true", ":"}
 PROGRAMS = SHELL | {"kubectl", "ssh", ".venv/bin/gpu-launcher"}
 
 

@@ -227,7 +227,7 @@ def write_devices(
         raise UserError(
             "metadata.annotations",
             f"{TOPOLOGY}: KubeVirt has placed other devices by NUMA node, on bus numbers that the cards' need",
-            "leave it out, and KubeVirt's placement stays; or take KubeVirt's feature gate PCINUMAAwareTopology away",
+            "leave it out to keep KubeVirt's placement, or take KubeVirt's feature gate PCINUMAAwareTopology away",
         )
     at = min(devices.index(element) for element in named.values())
     for element in reversed((*_bridges(layout, parts), *_idle(devices, guest, layout))):

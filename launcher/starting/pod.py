@@ -56,7 +56,7 @@ def host_in(entries: tuple[Entry, ...], pod: Pod) -> Host | None:
     except NotSysfs as error:
         raise UserError(pod.sysfs, error.wrong, error.fix) from error
     except CannotLook as error:
-        raise Refusal(pod.sysfs / error.fault.path, error.fault.wrong, error.fix) from error
+        raise Refusal(*error.words(pod.sysfs)) from error
 
 
 def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> Mapping[Request, DeviceID]:

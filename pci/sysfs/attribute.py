@@ -57,6 +57,10 @@ class CannotLook(Unreadable):
         self.args = (path, wrong, fix)
         self.fix = fix
 
+    def words(self, sys: Path) -> tuple[Path, str, str]:
+        """Return the file of the tree `sys`, what is wrong with it and what to do, as a program says them."""
+        return sys / self.fault.path, self.fault.wrong, self.fix
+
 
 def content(sys: Path, path: str, most: int = _PAGE) -> bytes:
     """Read at most so many bytes of a file; OSError where there is none, or it cannot be read."""

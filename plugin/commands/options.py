@@ -60,7 +60,7 @@ def answered(
     try:
         return ask(read, sysfs, *arguments, **named)
     except CannotLook as error:
-        raise Refusal(sysfs / error.fault.path, error.fault.wrong, error.fix) from error
+        raise Refusal(*error.words(sysfs)) from error
 
 
 def host_of(sysfs: Path) -> Host:

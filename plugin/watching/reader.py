@@ -69,7 +69,7 @@ class Reader:
         try:
             return await self._ask(read, sys, *arguments, **named)
         except CannotLook as error:
-            raise Refusal(sys / error.fault.path, error.fault.wrong, error.fix) from error
+            raise Refusal(*error.words(sys)) from error
 
     async def _ask(
         self, read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs

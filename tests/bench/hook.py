@@ -13,10 +13,10 @@ from typing import Any
 import grpc
 
 from launcher.hook.api import v1alpha3_pb2
-from tests.bench.process import children, proportional_set_size
+from tests.bench.process import proportional_set_size
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import vmi
-from tests.processes import BIN, ROOT
+from tests.processes import BIN, ROOT, children
 
 _STARTS, _CALLS = 15, 200
 _INFO = "/kubevirt.hooks.info.Info/Info"

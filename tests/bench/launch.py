@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.bench.process import cpu_seconds, proportional_set_size
 from tests.bench.table import Beside, Line, beside, table, within_times
-from tests.processes import BIN, ROOT
+from tests.processes import BIN, ROOT, children
 
 _COLD, _WARM = 5, 7
 _IDLE = 30  # seconds
@@ -50,8 +50,7 @@ class Launcher:
     def processes(self) -> Sequence[int]:
         """It and its children, but for QEMU."""
         pid = self.process.pid
-        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        names = {int(child): Path(f"/proc/{child}/comm").read_text() for child in children}
+        names = {child: Path(f"/proc/{child}/comm").read_text() for child in children(pid)}
         return (pid, *(child for child, name in names.items() if not name.startswith("qemu-system")))
 
     def memory(self) -> float:

@@ -23,8 +23,9 @@ from pathlib import Path
 from tests.bench import allocate, changes
 from tests.bench.contestant import Contestant, floor, gpu_plugin, serving
 from tests.bench.machine import Machine, build
-from tests.bench.process import children, cpu_seconds, proportional_set_size
+from tests.bench.process import cpu_seconds, proportional_set_size
 from tests.bench.table import Beside, Line, alone, percentile, table, within_times
+from tests.processes import children
 
 CARDS = (1, 8, 64, 512)
 OTHERS = 200

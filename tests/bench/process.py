@@ -15,11 +15,6 @@ def proportional_set_size(pid: int) -> int:
     return int(match[1]) * 1024
 
 
-def children(pid: int) -> tuple[int, ...]:
-    """The processes that its first thread has forked."""
-    return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
-
-
 def cpu_seconds(pid: int) -> float:
     """User and system time of all its threads, also of those that ended, to the nanosecond."""
     # What clock_getcpuclockid(3) gives for a process: CPUCLOCK_SCHED is 2. /proc/PID/stat counts in hundredths.

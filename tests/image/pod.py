@@ -16,6 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from tests.processes import children
+
 #: The pod's network: a card with these addresses, whose other end is the pod's too, with those of the gateway.
 ADDRESS, GATEWAY = "10.244.1.5", "10.244.1.1"
 ADDRESS_6, GATEWAY_6 = "fd00:244:1::5", "fd00:244:1::1"
@@ -273,8 +275,7 @@ def _user(security: Object) -> tuple[str, ...]:
 
 def _child(pid: int, parent: subprocess.Popen[bytes], log: Path) -> int:
     """The one child of a process, once there is one."""
-    children = Path(f"/proc/{pid}/task/{pid}/children")
-    while not (found := children.read_text().split()):
+    while not (found := children(pid)):
         assert parent.poll() is None, log.read_text()
         time.sleep(0.01)
-    return int(found[0])
+    return found[0]

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from tests.lab.waiting import Patience, T
+from tests.processes import children
 
 #: The node's network: a bridge in the box; the control plane has the first address, the node the second.
 CONTROL_PLANE = "10.88.0.1"
@@ -143,7 +144,7 @@ def opened_box() -> Iterator[Box]:
         with init.stdout, init.stderr:
             if init.stdout.readline() != "ready\n":
                 raise LabNeeds(f"namespaces of its own: {init.stderr.read().strip()}")
-        first = int(Path(f"/proc/{init.pid}/task/{init.pid}/children").read_text().split()[0])
+        first = children(init.pid)[0]
         first_fd = os.pidfd_open(first)
         box = Box(first, environ)
         try:

@@ -1,6 +1,7 @@
 """The lab's fixtures: a machine in a cluster of its own, once for the tests of a module, which names it MACHINE."""
 
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 from xdist import is_xdist_worker
@@ -12,16 +13,23 @@ from tests.processes import ROOT
 
 #: Where every part's logs go when a test has failed.
 LOGS = ROOT / "lab-logs"
+#: The test files that have failed, where the machine of each has stood still: `make lab` runs them once more. There is
+#: no such file where a test of any other has failed.
+AGAIN = LOGS / "again"
 
-#: Of a worker: what there is to say at the end, and the modules that have a failed test. Of the one who started the
-#: workers: what all of them have said.
+#: Of a worker: what there is to say at the end, the modules that have a failed test, and the test files of those whose
+#: machine has stood still. Of the one who started the workers: the first and the last of all of them.
 _notes = pytest.StashKey[list[str]]()
 _failed = pytest.StashKey[set[str]]()
+_stood_still = pytest.StashKey[set[str]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.stash[_notes] = []
     config.stash[_failed] = set()
+    config.stash[_stood_still] = set()
+    if not hasattr(config, "workerinput"):
+        AGAIN.unlink(missing_ok=True)
 
 
 def pytest_sessionstart() -> None:
@@ -42,6 +50,10 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
         yield lab
         if module in stash[_failed]:
             lab.collect_logs(logs)
+            stash[_notes].append(f"{module}: what {lab.node.name} does at the end:\n{lab.does()}")
+            if lab.node.stood_still():
+                stash[_stood_still].add(request.node.nodeid)
+                stash[_notes].append(f"{module}: a processor of {lab.node.name} has stood still")
 
 
 @pytest.fixture(scope="module")
@@ -59,17 +71,23 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    notes, failed = session.config.stash[_notes], session.config.stash[_failed]
-    notes += [f"the logs of {module} are in {LOGS / module}" for module in sorted(failed) if (LOGS / module).exists()]
     if is_xdist_worker(session):
-        session.config.workeroutput["lab"] = notes  # type: ignore[attr-defined]
+        told = {"notes": session.config.stash[_notes], "stood still": [*session.config.stash[_stood_still]]}
+        session.config.workeroutput["lab"] = told  # type: ignore[attr-defined]
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController) -> None:
-    node.config.stash[_notes] += node.workeroutput.get("lab", [])
+    told = node.workeroutput.get("lab", {"notes": [], "stood still": []})
+    node.config.stash[_notes] += told["notes"]
+    node.config.stash[_stood_still].update(told["stood still"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    for note in config.stash[_notes]:
+    reports = (report for end in ("failed", "error") for report in terminalreporter.stats.get(end, []))
+    failed = {report.nodeid.partition("::")[0] for report in reports}
+    logs = (LOGS / Path(file).stem for file in sorted(failed))
+    for note in (*config.stash[_notes], *(f"logs are in {directory}" for directory in logs if directory.exists())):
         terminalreporter.write_line(f"lab: {note}")
+    if failed and failed <= config.stash[_stood_still]:
+        AGAIN.write_text("\n".join(sorted(failed)))

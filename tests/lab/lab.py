@@ -138,7 +138,7 @@ class Lab:
         """The guest's serial console, from the first time that somebody asked for it on."""
         # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec. It
         # calls again where the launcher has no time to answer: its processor is emulated.
-        joined = "until gpu-launcher ctl console < /dev/null; do :; done"
+        joined = "for attempt in 1 2 3 4 5; do gpu-launcher ctl console < /dev/null && break; done"
         reader = f"[ -e /tmp/console ] || {{ setsid sh -c '{joined}' > /tmp/console 2>&1 & }}"
         self.cluster.kubectl("exec", pod, "--", "sh", "-c", reader)
         name = f"{pod}-console-{len(list(self.box.logs.glob(f'{pod}-console-*')))}"
@@ -156,6 +156,11 @@ class Lab:
         archive = b64decode(self.cluster.kubectl("exec", plugin, "-c", "gpu-plugin", "--", "sh", "-c", recording))
         directory.mkdir()
         subprocess.run(["tar", "-C", directory, "-x"], input=archive, check=True)
+
+    def does(self) -> str:
+        """What keeps the node busy now, what its kernel has said last, and the pods: for a report of a few lines."""
+        busy = _told(self.node.sh, "top -b -n 1 | head -n 12; dmesg | tail -n 8")
+        return f"{busy}\n{_told(self.cluster.kubectl, 'get', 'pods', '--all-namespaces')}"
 
     def collect_logs(self, directory: Path) -> None:
         """What every part has to say, for somebody who was not there."""

@@ -54,6 +54,8 @@ IN_BLOCKS = (
         "test -d /sys/bus/pci/drivers/vfio-pci",
         "and it has loaded vfio-pci",
     ),
+    Replaced("--timeout=5m", "--timeout=30m", "an emulated node is slow; how slow it may be, Terminal.paste says"),
+    Replaced("--timeout=10m", "--timeout=30m", "the same"),
     Replaced("nvidia\\.com/pgpu", "example\\.com/pgpu", "the lab's cards are nobody's of the three vendors"),
     Replaced("PCI_RESOURCE_NVIDIA_COM_PGPU", "PCI_RESOURCE_EXAMPLE_COM_PGPU", "the same"),
     Replaced(
@@ -123,7 +125,8 @@ CODES: Mapping[str, frozenset[int]] = {"gpu-plugin doctor": frozenset({0, 3, 4})
 
 #: What a block has to print, by a part of its text: a regular expression.
 SEEN: Mapping[str, str] = {
-    "-o custom-columns": rf"(?m)^{NODE} +2 +0$",
+    # One, while the node has not told the API server of the second yet.
+    "-o custom-columns": rf"(?m)^{NODE} +[12] +0$",
     "gpu-plugin doctor": r"0000:01:00\.0",
     "gpu-plugin inventory": r"(?m)^0000:01:00\.0 .* example\.com/pgpu$",
     "> my-vm.yaml": r"(nvidia|example)\.com/pgpu: '1'",

@@ -175,7 +175,12 @@ def test_a_dash_is_standard_input(gpu_launcher: Command) -> None:
 def test_a_pod_for_each_vm_has_that_vm_alone(gpu_launcher: Command, path: Path, tmp_path: Path) -> None:
     written(path, vm("one"), SERVICE, vm("two", "2Gi"))
     result = gpu_launcher("pod", path)
-    assert result.stderr == f"gpu-launcher: note: {path}: passed over, as they are no VMs: Service web\n"
+    passed_over, *pending = result.stderr.splitlines()
+    assert passed_over == f"gpu-launcher: note: {path}: passed over, as they are no VMs: Service web"
+    wants = "is Pending until a node offers devices.gpu-launcher.dev/kvm"
+    assert [line.partition(" (")[0] for line in pending] == [
+        f"gpu-launcher: note: {vm}: {wants}" for vm in ("one", "two")
+    ]
     objects = list(yaml.safe_load_all(result.stdout))
     assert [(found["kind"], found["metadata"]["name"]) for found in objects] == [
         ("ConfigMap", "gpu-launcher-one"),

@@ -156,6 +156,10 @@ def outcome(case: Case, path: Path) -> str | None:
     return text_or_lines(Case(case.name, path, case.flags).xml)
 
 
+def _settings(examples: int) -> settings:
+    return settings(max_examples=examples, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+
+
 def text_or_lines(make: Callable[[], T], before: Callable[[], str] = str) -> T | None:
     """What is made, or None where it is refused, in at most 25 lines with those that were said `before`."""
     made, lines = None, tuple[str, ...]()
@@ -175,12 +179,7 @@ def test_a_mutated_manifest_is_valid_xml_or_lines(tmp_path: Path, pytestconfig: 
     schema = Draft202012Validator(json_schema())
     seen = {"rendered": 0, "refused": 0}
 
-    @settings(
-        max_examples=20_000 if pytestconfig.getoption("--thorough") else 2_000,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+    @_settings(20_000 if pytestconfig.getoption("--thorough") else 2_000)
     @given(mutated())
     def check(found: tuple[Case, Any]) -> None:
         case, document = found
@@ -202,12 +201,7 @@ def test_a_mutated_manifest_has_a_pod_or_lines(tmp_path: Path, pytestconfig: pyt
     path, again = tmp_path / "vm.yaml", tmp_path / "again.yaml"
     seen = {"made": 0, "refused": 0}
 
-    @settings(
-        max_examples=5_000 if pytestconfig.getoption("--thorough") else 300,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+    @_settings(5_000 if pytestconfig.getoption("--thorough") else 300)
     @given(mutated())
     def check(found: tuple[Case, Any]) -> None:
         _, document = found
@@ -232,12 +226,7 @@ def test_several_mutated_manifests_have_pods_or_lines(
     path = tmp_path / "vms.yaml"
     seen = {"made": 0, "refused": 0}
 
-    @settings(
-        max_examples=2_000 if pytestconfig.getoption("--thorough") else 200,
-        deadline=None,
-        suppress_health_check=list(HealthCheck),
-        database=None,
-    )
+    @_settings(2_000 if pytestconfig.getoption("--thorough") else 200)
     @given(st.lists(mutated() | untouched(), min_size=2, max_size=4))
     def check(found: list[tuple[Case, Any]]) -> None:
         documents = [renamed(value, f"vm{number}") for number, (_, several) in enumerate(found) for value in several]
@@ -267,7 +256,7 @@ def renamed(document: Any, name: str) -> Any:
     return {**document, "metadata": {**metadata, "name": name}} if isinstance(metadata, dict) else document
 
 
-@settings(max_examples=500, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@_settings(500)
 @given(st.data())
 def test_a_mangled_text_is_valid_xml_or_lines(tmp_path: Path, data: st.DataObject) -> None:
     case = data.draw(st.sampled_from(CASES))

@@ -25,7 +25,7 @@ from launcher.running.vm import VM, Phase, StopRequested
 from tests.conftest import Command
 from tests.launcher.control.serving import IDENTITY, UID, Heard, ctl, on_test_driver, started
 from tests.launcher.vms import write_vmi
-from tests.processes import ROOT, running
+from tests.processes import ROOT, children, running
 
 
 @pytest.fixture
@@ -388,8 +388,7 @@ def test_a_worker_that_is_killed_leaves_no_socket(path: Path, tmp_path: Path) ->
     with running("gpu-launcher", "run", "--vm", vm, "--connect", "test:///default", "--socket", path) as run:
         run.wait_for_line("default_vm is running")
         assert path.is_socket()
-        pid = run.process.pid
-        (worker,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        os.kill(int(worker), signal.SIGKILL)
+        (worker,) = children(run.process.pid)
+        os.kill(worker, signal.SIGKILL)
         assert run.end() == 128 + signal.SIGKILL
     assert not path.exists()

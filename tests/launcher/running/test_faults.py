@@ -23,7 +23,7 @@ from launcher import paths
 from launcher.running.events import Ending
 from tests.conftest import Command
 from tests.launcher import kernels
-from tests.processes import Program, running
+from tests.processes import Program, children, running
 from tests.waiting import until
 
 DOMAIN = "default_vm"
@@ -177,12 +177,8 @@ def _namespace(pid: int) -> str:
 
 def _child(pid: int) -> int:
     """Of a process, the one child that is not QEMU."""
-    (found,) = (child for child in _children(pid) if b"guest=" not in arguments_of(child))
+    (found,) = (child for child in children(pid) if b"guest=" not in arguments_of(child))
     return found
-
-
-def _children(pid: int) -> list[int]:
-    return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
 def arguments_of(pid: int) -> bytes:
@@ -424,7 +420,7 @@ def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
     with pod.launched() as launched:
         pid = launched.program.process.pid
         # Not the shell any more, whose arguments name it too, and which has children of its own.
-        until(lambda: launched.processes().get(pid) == "gpu-launcher" and bool(_children(pid)))
+        until(lambda: launched.processes().get(pid) == "gpu-launcher" and bool(children(pid)))
         assert not (pod.root / "ready").exists()
         launched.program.send(signal.SIGTERM)
         launched.ended(20)
