@@ -442,6 +442,13 @@ void standin_hang(uint32_t call, uint32_t times, uint32_t acts) {
     leave(0);
 }
 
+uint32_t standin_hangs(uint32_t call) {
+    enter();
+    uint32_t hangs = manager->hangs[call];
+    leave(0);
+    return hangs;
+}
+
 void standin_stop(void) {
     enter();
     manager->is_down = 1;

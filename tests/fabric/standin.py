@@ -111,6 +111,10 @@ class Manager:
         """The next calls never return."""
         self._do("hang", call, times, having_acted)
 
+    def has_to_hang(self, call: Call) -> bool:
+        """Whether a call that is never to return has not come yet."""
+        return bool(self._do("hangs", call))
+
     def stop(self) -> None:
         self._do("stop")
 

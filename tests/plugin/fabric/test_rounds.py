@@ -2,7 +2,8 @@
 stays active once its guest is gone.
 
 Each thing that the plugin does happens in a process of its own, which may be killed at any instruction; the manager is
-one that stays. `--thorough` does ten thousand rounds.
+one that stays. `--thorough` does ten thousand rounds, and with `-s` says how far it is. A round takes 0.1 s of a
+processor, nearly all of it to start the processes that ask the manager.
 """
 
 import asyncio
@@ -19,11 +20,12 @@ import pytest
 
 from plugin.fabric.owning import Partitions
 from program.errors import Refusal
-from tests.fabric.standin import H100, Manager
+from tests.fabric.standin import H100, Call, Manager
 from tests.plugin.fabric.node import Node
 
 _DONE, _REFUSED = 0, 1
 _SETS = H100[1]
+_HAS_ENDED = os.WEXITED | os.WNOHANG | os.WNOWAIT
 
 Work = Callable[[Partitions], Coroutine[Any, Any, None]]
 
@@ -38,6 +40,7 @@ class World:
         self.any = random.Random(seed)
         self.resumes = resumes
         self.counted = 0
+        self.takes = 0.3  # seconds, for what is killed at any moment of it
 
     @property
     def guests(self) -> list[set[int]]:
@@ -75,16 +78,36 @@ class World:
         finally:
             os._exit(code)
 
-    def end(self, child: int, *, killed_within: float | None = None) -> int | None:
+    def end(self, child: int) -> int | None:
         """Wait for it; its exit code, None if it was killed."""
-        if killed_within is not None:
-            time.sleep(self.any.uniform(0, killed_within))
-            os.kill(child, signal.SIGKILL)
         status = os.waitpid(child, 0)[1]
         if os.WIFSIGNALED(status):
             return None
         assert os.WEXITSTATUS(status) in (_DONE, _REFUSED)
         return os.WEXITSTATUS(status)
+
+    def end_or_kill(self, work: Work, *, every: float) -> int | None:
+        """Have the plugin do something; sometimes it is killed at any moment of it, or while the manager activates."""
+        chance = self.any.random()
+        if chance < 0.2:
+            child = self.start(work, every=every)
+            time.sleep(self.any.uniform(0, self.takes))
+            os.kill(child, signal.SIGKILL)
+            return self.end(child)
+        if chance < 0.3:
+            self.manager.hangs(Call.ACTIVATE, having_acted=self.any.random() < 0.5)
+            child = self.start(work, every=every)
+            while self.manager.has_to_hang(Call.ACTIVATE) and os.waitid(os.P_PID, child, _HAS_ENDED) is None:
+                time.sleep(0.005)
+            os.kill(child, signal.SIGKILL)
+            code = self.end(child)
+            self.manager.hangs(Call.ACTIVATE, times=0)
+            return code
+        began = time.monotonic()
+        code = self.end(self.start(work, every=every))
+        if code == _DONE:
+            self.takes = time.monotonic() - began
+        return code
 
     def admit(self, holder: dict[str, set[int]], name: str, modules: tuple[int, ...], code: int | None) -> None:
         """The guest starts if the plugin has said yes: its partition has to be active then, if it has one."""
@@ -98,16 +121,14 @@ class World:
 
     def allocate(self) -> None:
         if modules := self.some_set():
-            child = self.start(lambda partitions: self.node.allocate(partitions, None, *modules), every=60)
-            killed = 0.3 if self.any.random() < 0.3 else None
-            self.admit(self.node.pods, self.name(), modules, self.end(child, killed_within=killed))
+            code = self.end_or_kill(lambda partitions: self.node.allocate(partitions, None, *modules), every=60)
+            self.admit(self.node.pods, self.name(), modules, code)
 
     def prepare(self) -> None:
         if modules := self.some_set():
             name = self.name()
             for _ in range(3):  # the kubelet tries again
-                child = self.start(lambda partitions: self.node.prepare(partitions, name, *modules), every=60)
-                code = self.end(child, killed_within=0.3 if self.any.random() < 0.3 else None)
+                code = self.end_or_kill(lambda partitions: self.node.prepare(partitions, name, *modules), every=60)
                 if code is not None:
                     break
             self.admit(self.claims, name, modules, code)
@@ -169,7 +190,10 @@ class World:
         return self.end(self.start(reconciled, every=0))
 
     def cut_off_reconcile(self) -> None:
-        self.end(self.start(lambda partitions: partitions.reconcile(), every=0), killed_within=0.3)
+        child = self.start(lambda partitions: partitions.reconcile(), every=0)
+        time.sleep(self.any.uniform(0, self.takes))
+        os.kill(child, signal.SIGKILL)
+        self.end(child)
 
     # What has to be true.
 
@@ -222,3 +246,5 @@ def test_whatever_happens(resumes: bool, manager: Manager, tmp_path: Path, reque
         world.check(happened)
         if number % 10 == 9:
             world.settle(happened)
+        if number % 100 == 99:
+            print(f"{number + 1} rounds", flush=True)
