@@ -15,6 +15,7 @@ from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.dra.claims import Claim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
+from plugin.fabric.choosing import variables
 from plugin.fabric.owning import Partitions
 from plugin.watching.watch import Watch
 from program.errors import ProgramError, Refusal
@@ -106,8 +107,8 @@ class Claims:
         self._checkpoint.write({**claims, uid: prepared})
         try:
             cards = pick(snapshot, [device.id for device in devices])
-            self._write_files(claim, snapshot, cards)
-            await self._partitions.acquire([cards], uid)
+            (partition,) = await self._partitions.acquire([cards], uid)
+            self._write_files(claim, snapshot, cards, variables(partition, cards))
             self._checkpoint.write({**claims, uid: replace(prepared, completed=True)})
         except ProgramError:
             if is_given:
@@ -123,7 +124,7 @@ class Claims:
         )
         return devices
 
-    def _write_files(self, claim: Claim, snapshot: Snapshot, devices: Sequence[Device]) -> None:
+    def _write_files(self, claim: Claim, snapshot: Snapshot, devices: Sequence[Device], env: Mapping[str, str]) -> None:
         by_name = {device_name(device): device for device in devices}
         by_request: dict[str, list[Device]] = defaultdict(list)
         for result in claim.results:
@@ -137,7 +138,7 @@ class Claims:
                 (device_name(device), attributes(device, self._node, self._partitions.attributes(device)))
                 for device in its
             ]
-        self._files.write(claim, allocations, told, self._node)
+        self._files.write(claim, allocations, told, env, self._node)
 
     async def unprepare(self, reference: Reference) -> None:
         """Take back what the claim was given; nothing is done where it has nothing. ProgramError if that fails."""

@@ -146,7 +146,9 @@ async def locked(state: Path, within: float) -> AsyncIterator[int]:
             except BlockingIOError:
                 if time.monotonic() > until:
                     wrong = f"another gpu-plugin has kept it for {within:g} s"
-                    raise Refusal(state / _LOCK, wrong, "try again; see what the other one waits for") from None
+                    raise Refusal(
+                        state / _LOCK, wrong, "try again, and see in its log what the other one waits for"
+                    ) from None
             await asyncio.sleep(_TRIES_APART)
         yield lock.fileno()
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -16,7 +17,9 @@ from program.errors import Refusal
 
 _ENDS_WITHIN = 5.0  # seconds from SIGKILL
 
-_PROGRAM = (sys.executable, "-P", "-m", "plugin.fabric.library")
+
+def _program() -> tuple[str, ...]:
+    return (sys.executable, "-P", "-m", "plugin.fabric.library", str(os.getpid()))
 
 
 class NoLibrary(Refusal):
@@ -47,9 +50,9 @@ _WORDS = {
 _FIXES: dict[int, str] = {
     Code.NOT_SUPPORTED: "set FABRIC_MODE=1 in fabricmanager.cfg, if guests are to have partitions",
     Code.VERSION_MISMATCH: "install libnvfm and the Fabric Manager of one version",
-    Code.IN_USE: "it overlaps a partition that is active; gpu-plugin inventory shows them",
-    Code.NOT_CONFIGURED: "wait until it is initialised; if it runs with FABRIC_MODE_RESTART=1, the config has to say "
-    "resume: true below fabric",
+    Code.IN_USE: "see with gpu-plugin inventory which active partition it overlaps",
+    Code.NOT_CONFIGURED: "wait until it is initialised, or set resume: true below fabric in the config if it runs "
+    "with FABRIC_MODE_RESTART=1",
     Code.CONNECTION_NOT_VALID: "see whether it runs, and whether fabric.manager in the config is its address",
     Code.NVLINK_ERROR: "no NVLink trained: reset its GPUs, and restart the Fabric Manager and gpu-plugin",
 }
@@ -86,7 +89,7 @@ class Manager:
         question = self._question("table", ())
         try:
             done = subprocess.run(  # noqa: S603 (this program)
-                _PROGRAM,
+                _program(),
                 input=question,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
@@ -100,7 +103,7 @@ class Manager:
     async def _ask(self, operation: str, subject: str, arguments: tuple[Any, ...], within: float) -> Any:
         try:
             process = await asyncio.create_subprocess_exec(
-                *_PROGRAM,
+                *_program(),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=asyncio.subprocess.DEVNULL,

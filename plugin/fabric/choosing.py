@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.host import Function
+from pci.resource import encode, partition_variable
 from pci.slices import MODULE_ID, PARTITION
 from pci.vendors import NVIDIA
 from plugin.cards.inventory import Device, Inventory
@@ -29,6 +30,14 @@ def gpus(device: Device) -> tuple[Function, ...]:
         and function.vendor_id == NVIDIA
         and is_gpu(function)
     )
+
+
+def variables(partition: Partition | None, devices: Iterable[Device]) -> Mapping[str, str]:
+    """Return the variable by which a container is told that the GPUs among its devices are a partition; none where they
+    are not."""
+    if partition is None:
+        return {}
+    return {partition_variable(partition.id): encode(gpu.address for each in devices for gpu in gpus(each))}
 
 
 def ids_of(inventory: Inventory, ids: ModuleIDs) -> ModuleIDs:
@@ -82,7 +91,7 @@ class Board:
         raise Refusal(
             subject,
             f"are modules {_listed(modules)}, which are no partition of the Fabric Manager",
-            f"the nearest that are: {'; '.join(map(self._named, self._nearest(modules))) or 'none'}",
+            f"the nearest that are: {' or '.join(map(self._named, self._nearest(modules))) or 'none'}",
         )
 
     def preferred(

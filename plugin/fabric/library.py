@@ -1,6 +1,8 @@
 """Calls of libnvfm, in a process that does nothing else: each of them may block for ever.
 
-    python -m plugin.fabric.library    one question as JSON on standard input, one answer as JSON on standard output
+    python -m plugin.fabric.library PARENT    one question as JSON on standard input, one answer on standard output
+
+PARENT is the process that asks.
 
 A question is an operation and its arguments: where the library is, the manager's address, what to do. The connection is
 made for it and ends with it, since one that is kept ends with the manager and says so only at its next use. The
@@ -9,6 +11,7 @@ process ends with the answer, and whoever asked ends it where none comes (plugin
 
 import ctypes
 import json
+import os
 import signal
 import sys
 from collections.abc import Sequence
@@ -180,7 +183,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 _PR_SET_PDEATHSIG = 1  # prctl(2)
 
 if __name__ == "__main__":
-    # Whoever asked and was killed has nobody to tell what was done.
+    # Whoever asked may be killed, also before this line: the question would keep the lock of partitions for as long as
+    # the manager does not answer.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit()
     # The library may write what it likes to standard output.
     sys.stdout.write("\n" + json.dumps(answer(json.load(sys.stdin))) + "\n")

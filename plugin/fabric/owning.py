@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequenc
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, TypeVar
 
 from pci.viability import Hindrance
 from plugin.cards.config import Fabric
@@ -25,6 +26,8 @@ from plugin.fabric.sight import Sight
 from plugin.watching.podresources import CannotAsk, Listed
 from program.errors import ProgramError, Refusal
 from program.problem import Problem
+
+T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
@@ -74,7 +77,7 @@ class Partitions:
         self._absent_since: dict[Activation, float] = {}
         self._unanswered: dict[int, float] = {}
         self._told: frozenset[str] = frozenset()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     @property
     def next_reconcile(self) -> float:
@@ -102,18 +105,18 @@ class Partitions:
         book = None if self._settings() is None else read_book(self._state)
         return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
 
-    async def acquire(self, sets: Sequence[Sequence[Device]], claim: str | None = None) -> None:
+    async def acquire(self, sets: Sequence[Sequence[Device]], claim: str | None = None) -> tuple[Partition | None, ...]:
         """Have the partition of each set of devices activated, for a claim or for a pod that is not known yet; all of
-        them, or none.
+        them, or none. Return each set's, None for one that needs none.
 
         Refusal if a set is no partition, if it is another's, or if the manager does not do it: a guest that starts
         without its NVLinks is worse than one that does not start. For a claim that has them already nothing is done.
         """
         settings = self._settings()
         if settings is None or not any(gpus(device) for devices in sets for device in devices):
-            return
+            return (None,) * len(sets)
         # Whoever asks may end; what the manager is doing then has to be written down all the same.
-        await self._to_its_end(self._acquire(settings, sets, claim))
+        return await self._to_its_end(self._acquire(settings, sets, claim))
 
     async def release(self, claim: str) -> None:
         """Have the partitions of a claim deactivated, which no guest uses any more; Refusal if the manager does not do
@@ -134,13 +137,13 @@ class Partitions:
             self.sight = replace(self.sight, trouble=error.problem)
             self._tell({str(error)})
 
-    async def _to_its_end(self, work: Awaitable[None]) -> None:
+    async def _to_its_end(self, work: Awaitable[T]) -> T:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
 
-    def _done(self, task: asyncio.Task[None]) -> None:
+    def _done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             _log.debug("%s", error)  # whoever asked has it, unless he went
@@ -156,15 +159,19 @@ class Partitions:
                 if _places(self.sight.board) != before:
                     self._changed()
 
-    async def _acquire(self, settings: Fabric, sets: Sequence[Sequence[Device]], claim: str | None) -> None:
+    async def _acquire(
+        self, settings: Fabric, sets: Sequence[Sequence[Device]], claim: str | None
+    ) -> tuple[Partition | None, ...]:
         async with self._alone(settings) as manager:
             board = await self._look(settings, manager)
             if board is None:
-                return
+                return (None,) * len(sets)
+            partitions: list[Partition | None] = []
             done: list[int] = []
             try:
                 for devices in sets:
                     partition = board.partition(devices)
+                    partitions.append(partition)
                     if partition is not None and await self._give(manager, partition, devices, claim):
                         done.append(partition.id)
             except Refusal:
@@ -172,6 +179,7 @@ class Partitions:
                     with suppress(Refusal):  # a reconcile does it
                         await self._take_back(manager, partition_id)
                 raise
+            return tuple(partitions)
 
     async def _give(self, manager: Manager, partition: Partition, devices: Sequence[Device], claim: str | None) -> bool:
         """Activate a partition; return whether it was not the claim's before. The lock is held, and the last look is of

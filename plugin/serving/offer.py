@@ -1,7 +1,7 @@
 """What stands behind one resource: which devices it lists, which of the free ones are best, what a container gets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pci.resource import NodeDevice
@@ -9,6 +9,7 @@ from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node
 from plugin.cards.preference import Candidate, preferred
+from plugin.fabric.choosing import variables
 from plugin.fabric.owning import Partitions
 from plugin.watching.watch import Watch
 from program.errors import Refusal
@@ -71,7 +72,12 @@ class CardOffer:
             allocations = await self._allocate(containers)
         if self._watch.view.config.fabric is not None:
             snapshot = self._watch.view.snapshot
-            await self._partitions.acquire([pick(snapshot, ids, self.resource) for ids in containers])
+            sets = [pick(snapshot, ids, self.resource) for ids in containers]
+            partitions = await self._partitions.acquire(sets)
+            return tuple(
+                replace(allocation, env={**allocation.env, **variables(partition, devices)})
+                for allocation, partition, devices in zip(allocations, partitions, sets, strict=True)
+            )
         return allocations
 
     async def _allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:

@@ -69,6 +69,10 @@ def test_a_claims_partition_from_prepare_to_unprepare(cluster: Cluster, manager:
         (mount,) = specification["devices"][1]["containerEdits"]["mounts"]
         (told,) = json.loads(Path(mount["hostPath"]).read_text())["requests"][0]["devices"]
         assert told["attributes"] == its
+        pair = ",".join(sorted((ADDRESSES[1], ADDRESSES[3])))
+        assert [each["containerEdits"]["env"] for each in specification["devices"]] == [
+            [f"FABRIC_PARTITION_3={pair}"]
+        ] * 2
         assert "is prepared for claim" in prepare(cluster, other)
         plugin.send(signal.SIGKILL)
         plugin.end()

@@ -91,7 +91,7 @@ def test_a_set_that_is_none_is_refused_with_the_nearest_that_are() -> None:
         board(H100).partition(cards(1, 2))
     assert error.value.problem.wrong == "are modules 1, 2, which are no partition of the Fabric Manager"
     assert error.value.problem.fix == (
-        f"the nearest that are: {ADDRESSES[1]}, {ADDRESSES[3]}; {ADDRESSES[2]}, {ADDRESSES[4]}; "
+        f"the nearest that are: {ADDRESSES[1]}, {ADDRESSES[3]} or {ADDRESSES[2]}, {ADDRESSES[4]} or "
         + ", ".join(ADDRESSES[module] for module in (1, 2, 3, 4))
     )
 

@@ -60,8 +60,9 @@ def test_a_pods_partition_from_its_allocation_to_its_end(kubelet: Kubelet, manag
         kubelet.wait_until(lambda: kubelet.healthy(RESOURCE) == ALL)
         free = random.sample(ALL, 8)
         assert sorted(preferred(kubelet, free, 2)) == sorted(cards(2, 4))  # 0000:07:00.0 is module 2
-        kubelet.allocate_devices(RESOURCE, cards(1, 3), "default/vm")
+        answer = kubelet.allocate_devices(RESOURCE, cards(1, 3), "default/vm")
         assert manager.active == {(1, 3)}
+        assert answer.envs["FABRIC_PARTITION_3"] == ",".join(sorted(cards(1, 3)))
         with pytest.raises(grpc.RpcError) as error:
             kubelet.allocate_devices(RESOURCE, cards(5, 6))
         assert "are modules 5, 6, which are no partition of the Fabric Manager; the nearest" in str(error.value)
