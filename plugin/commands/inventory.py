@@ -82,7 +82,8 @@ def inventory(
         # lxml, for nobody who asks for a table.
         from plugin.picture import picture
 
-        write_picture(picture(snapshot, host), svg)
+        notes = () if sight is None else fabric.notes(sight, devices)
+        write_picture(picture(snapshot, host, fabric.places(sight, devices), notes), svg)
         if str(svg) == "-":
             return
     if permitted:

@@ -1,6 +1,6 @@
 """All that is known of the partitions at one moment, and how it is shown."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -40,6 +40,22 @@ def unknown(sight: Sight, inventory: Inventory) -> tuple[Device, ...]:
     """Return the devices whose module IDs are not known, and may be on the board."""
     board = sight.board
     return () if board is None else tuple(each for each in inventory.devices if gpus(each) and board.is_unknown(each))
+
+
+def places(sight: Sight | None, inventory: Inventory) -> Mapping[str, str]:
+    """Return what a picture says of a device's place on the board, by its ID: its modules, the active partition that
+    they are in, and for whom that is."""
+    board = None if sight is None else sight.board
+    if sight is None or board is None:
+        return {}
+    told = {}
+    for device in inventory.devices:
+        modules = board.modules(device)
+        active = [each for each in board.table.active if modules.intersection(each.modules)]
+        its = f"module {', '.join(map(str, sorted(modules)))}" if modules else "module ID not known"
+        if modules or board.is_unknown(device):
+            told[device.id] = "; ".join([its, *(f"partition {each.id}: {state(sight, each)}" for each in active)])
+    return told
 
 
 def rows(sight: Sight) -> Iterator[tuple[str, str, str, str]]:

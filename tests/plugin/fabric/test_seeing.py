@@ -8,6 +8,7 @@ import pytest
 from plugin.fabric.activations import Activation, Book, write_book
 from tests.conftest import Command
 from tests.fabric.standin import SOCKET, Manager
+from tests.pictures import assert_nothing_overlaps, read_back, squeezed
 from tests.plugin.fabric.boards import ADDRESSES, NODE
 
 PAIR = tuple(sorted((ADDRESSES[1], ADDRESSES[3])))
@@ -51,6 +52,28 @@ def test_inventory_as_json(gpu_plugin: Command, flags: tuple[str | Path, ...]) -
         "state": "active for pod default/vm",
     }
     assert found["partitions"][6]["devices"] == [ADDRESSES[6], None]
+
+
+def test_the_picture_says_of_each_card_which_module_it_is_and_who_has_its_partition(
+    gpu_plugin: Command, flags: tuple[str | Path, ...]
+) -> None:
+    drawn = read_back(gpu_plugin("inventory", "--svg", "-", *flags).stdout)
+    assert_nothing_overlaps(drawn)
+    said = {card[0].split(": ")[0]: " ".join(card[1:]) for card in drawn.cards()}
+    for module in (1, 3):
+        assert f" module {module}; partition 3: active for pod default/vm on " in said[ADDRESSES[module]]
+    assert " module 2 on " in said[ADDRESSES[2]]
+    assert " module 5; partition 11: active, and nobody knows for whom on " in said[ADDRESSES[5]]
+    assert " module ID not known on " in said[ADDRESSES[8]]
+    assert squeezed(f"partitions {ADDRESSES[8]}: its module ID is not known, so it is for") in drawn.words
+
+
+def test_the_picture_says_that_the_manager_is_away(
+    gpu_plugin: Command, manager: Manager, flags: tuple[str | Path, ...]
+) -> None:
+    manager.stop()
+    drawn = read_back(gpu_plugin("inventory", "--svg", "-", *flags).stdout)
+    assert squeezed("partitions no partitions: the Fabric Manager: the Fabric Manager cannot list") in drawn.words
 
 
 def test_inventory_without_a_manager_says_so(
