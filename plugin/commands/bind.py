@@ -1,8 +1,9 @@
 """`gpu-plugin bind` and `gpu-plugin unbind`."""
 
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -38,7 +39,11 @@ Sysfs = Annotated[
 ]
 State = Annotated[Path, typer.Option(help="Where the former drivers and module IDs are kept.")]
 NvidiaSMI = Annotated[
-    str, typer.Option(metavar="PROGRAM", help="What tells the module IDs of cards that the nvidia driver has.")
+    str,
+    typer.Option(
+        metavar="COMMAND",
+        help="What tells the module IDs of cards that the nvidia driver has; elsewhere: 'chroot DIR nvidia-smi'.",
+    ),
 ]
 
 _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes every card first
@@ -82,7 +87,7 @@ def _rebind(
     state: Path,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...]], Plan],
-    nvidia_smi: str | None = None,
+    nvidia_smi: str = "",
 ) -> None:
     if every == bool(addresses):
         wrong = "are both there" if every else "are both missing"
@@ -91,6 +96,7 @@ def _rebind(
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS...", error.wrong, error.fix) from error
+    command = _words(nvidia_smi)
     rules = config_of(config)
     root = sysfs.absolute().parent
     modules = root / "lib/modules" / os.uname().release
@@ -118,8 +124,8 @@ def _rebind(
         decided, unseen = planned()
         if decided.moves and unseen is not None:
             raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
-        if rules.fabric is not None and nvidia_smi is not None:
-            _keep_module_ids(decided, state, nvidia_smi)
+        if rules.fabric is not None and command:
+            _keep_module_ids(decided, state, command)
         carry_out(roots, decided, sysfs_writer(sysfs))
     for move in decided.moves:
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
@@ -127,7 +133,14 @@ def _rebind(
         print_text("nothing to do\n")
 
 
-def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: str) -> None:
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise UserError(f"--nvidia-smi {command}", f"is no command: {error}", "close the quote") from error
+
+
+def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> None:
     """Read the cards' module IDs while their driver still tells them."""
     if any(move.now.driver == "nvidia" for move in decided.moves):
         try:

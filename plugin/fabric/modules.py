@@ -10,7 +10,7 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,13 +52,14 @@ def read_nvidia_smi(text: str) -> Mapping[PCIAddress, int]:
     return ids
 
 
-def ask_nvidia_smi(program: str, within: float) -> Mapping[PCIAddress, int]:
+def ask_nvidia_smi(command: Sequence[str], within: float) -> Mapping[PCIAddress, int]:
     """Return the module IDs of the GPUs that the nvidia driver has; Refusal if nvidia-smi does not say within so many
-    seconds."""
+    seconds. `command` is the program with what comes before its own arguments."""
+    program = " ".join(command)
     fix = "name the driver's nvidia-smi with --nvidia-smi, or write the IDs to fabric.modules of the config"
     try:
         done = subprocess.run(  # noqa: S603 (as root names it)
-            [program, "-q"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=within, check=False
+            [*command, "-q"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=within, check=False
         )
     except OSError as error:
         raise Refusal(program, f"cannot be run: {error.strerror}", fix) from error

@@ -156,6 +156,22 @@ def test_module_ids_are_kept_before_the_driver_lets_go(gpu_plugin: Command, tmp_
     assert json.loads((node.roots.state / "module-ids.json").read_text()) == {GPU: 5}
 
 
+def test_nvidia_smi_may_be_in_another_root(gpu_plugin: Command, tmp_path: Path) -> None:
+    """As components/module-ids says it, but for the root: `chroot /host/driver nvidia-smi`."""
+    node, flags = nvidia(tmp_path, "[ $1 = -q ] && printf 'GPU 00000000:01:00.0\\n    Module ID : 5\\n'")
+    gpu_plugin("bind", GPU, *flags[:-1], f"chroot / '{flags[-1]}'")
+    assert json.loads((node.roots.state / "module-ids.json").read_text()) == {GPU: 5}
+
+
+def test_a_command_that_is_none_is_a_usage_error(gpu_plugin: Command, tmp_path: Path) -> None:
+    _, flags = nvidia(tmp_path, "exit 9")
+    result = gpu_plugin("bind", GPU, *flags[:-1], "chroot / 'nvidia-smi")
+    assert result.stderr == (
+        "gpu-plugin: --nvidia-smi chroot / 'nvidia-smi: is no command: No closing quotation; close the quote\n"
+    )
+    assert result.returncode == 2
+
+
 def test_a_dry_run_asks_no_driver(gpu_plugin: Command, tmp_path: Path) -> None:
     _, flags = nvidia(tmp_path, "touch $0.asked")
     assert gpu_plugin("bind", GPU, "--dry-run", *flags).returncode == 0
