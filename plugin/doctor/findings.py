@@ -19,7 +19,6 @@ from pci.viability import END_THE_WAIT, keeps_its_group
 from plugin.cards.config import Groups
 from plugin.cards.inventory import Device
 from plugin.doctor.evidence import Evidence
-from plugin.fabric.choosing import gpus
 from plugin.fabric.sight import unknown
 from program.problem import Problem, Severity
 
@@ -150,7 +149,7 @@ def _fabric(evidence: Evidence) -> Iterator[Finding]:
         )
         return
     table, ids = sight.board.table, sight.board.ids
-    total = sum(bool(gpus(device)) for device in devices)
+    total = sum(bool(sight.board.gpus(device)) for device in devices)
     words = f"{len(table.partitions)} partitions of GPUs, {len(table.active)} active"
     yield _fine(
         Check.FABRIC,

@@ -15,7 +15,6 @@ from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.dra.claims import Claim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
-from plugin.fabric.choosing import variables
 from plugin.fabric.owning import Partitions
 from plugin.watching.watch import Watch
 from program.errors import ProgramError, Refusal
@@ -107,8 +106,8 @@ class Claims:
         self._checkpoint.write({**claims, uid: prepared})
         try:
             cards = pick(snapshot, [device.id for device in devices])
-            (partition,) = await self._partitions.acquire([cards], uid)
-            self._write_files(claim, snapshot, cards, variables(partition, cards))
+            (variables,) = await self._partitions.acquire([cards], uid)
+            self._write_files(claim, snapshot, cards, variables)
             self._checkpoint.write({**claims, uid: replace(prepared, completed=True)})
         except ProgramError:
             if is_given:

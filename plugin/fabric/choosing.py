@@ -20,29 +20,20 @@ _NEAREST = 3  # partitions that are named where a set is none
 _MOST_PLACES = 14
 
 
-def gpus(device: Device) -> tuple[Function, ...]:
-    """Return the functions of a device that may have NVLinks: whole GPUs of NVIDIA's."""
+def gpus(device: Device, ids: ModuleIDs) -> tuple[Function, ...]:
+    """Return the functions of a device that may have NVLinks: whole GPUs of NVIDIA's, and what has a module ID."""
     return tuple(
         function
         for function in device.functions
         if device.mdev is None
         and function.physical_function is None
-        and function.vendor_id == NVIDIA
-        and is_gpu(function)
+        and (function.address in ids.by_address or (function.vendor_id == NVIDIA and is_gpu(function)))
     )
-
-
-def variables(partition: Partition | None, devices: Iterable[Device]) -> Mapping[str, str]:
-    """Return the variable by which a container is told that the GPUs among its devices are a partition; none where they
-    are not."""
-    if partition is None:
-        return {}
-    return {partition_variable(partition.id): encode(gpu.address for each in devices for gpu in gpus(each))}
 
 
 def ids_of(inventory: Inventory, ids: ModuleIDs) -> ModuleIDs:
     """Return the module IDs of the GPUs that the node has."""
-    return ids.of(gpu.address for device in inventory.devices for gpu in gpus(device))
+    return ids.of(gpu.address for device in inventory.devices for gpu in gpus(device, ids))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +49,23 @@ class Board:
         """Whether every module of the table has its address, so that a GPU without an ID is not on the board."""
         return self.table.modules <= set(self.ids.by_address.values())
 
+    def gpus(self, device: Device) -> tuple[Function, ...]:
+        return gpus(device, self.ids)
+
+    def variables(self, partition: Partition | None) -> Mapping[str, str]:
+        """Return the variable by which a container is told that its GPUs are a partition; none where they are none."""
+        if partition is None:
+            return {}
+        return {partition_variable(partition.id): encode(self.addresses(partition.modules).values())}
+
     def is_unknown(self, device: Device) -> bool:
         """Whether the device has a GPU that may be on the board, and nobody knows which one it is."""
-        return not self.is_wholly_known and any(gpu.address not in self.ids.by_address for gpu in gpus(device))
+        return not self.is_wholly_known and any(gpu.address not in self.ids.by_address for gpu in self.gpus(device))
 
     def modules(self, device: Device) -> frozenset[int]:
         """Return the modules of a device, as far as they are known."""
         known = self.ids.by_address
-        return frozenset(known[gpu.address] for gpu in gpus(device) if gpu.address in known)
+        return frozenset(known[gpu.address] for gpu in self.gpus(device) if gpu.address in known)
 
     def partition(self, devices: Sequence[Device]) -> Partition | None:
         """Return the partition that is exactly the GPUs of these devices; None if they need none.
@@ -76,7 +76,7 @@ class Board:
         modules = frozenset(module for device in devices for module in self.modules(device))
         on_board = [device for device in devices if self.modules(device) or self.is_unknown(device)]
         unknown = [device.id for device in on_board if self.is_unknown(device)]
-        is_alone = sum(len(gpus(device)) for device in on_board) == 1
+        is_alone = sum(len(self.gpus(device)) for device in on_board) == 1
         if is_alone and (unknown or modules not in self.table.by_modules):
             return None  # a GPU by itself works without
         subject = ", ".join(device.id for device in devices)

@@ -105,16 +105,21 @@ class Partitions:
         book = None if self._settings() is None else read_book(self._state)
         return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
 
-    async def acquire(self, sets: Sequence[Sequence[Device]], claim: str | None = None) -> tuple[Partition | None, ...]:
+    async def acquire(
+        self, sets: Sequence[Sequence[Device]], claim: str | None = None
+    ) -> tuple[Mapping[str, str], ...]:
         """Have the partition of each set of devices activated, for a claim or for a pod that is not known yet; all of
-        them, or none. Return each set's, None for one that needs none.
+        them, or none. Return the variables by which each one's container is told of it.
 
         Refusal if a set is no partition, if it is another's, or if the manager does not do it: a guest that starts
         without its NVLinks is worse than one that does not start. For a claim that has them already nothing is done.
         """
         settings = self._settings()
-        if settings is None or not any(gpus(device) for devices in sets for device in devices):
-            return (None,) * len(sets)
+        if settings is None:
+            return tuple({} for _ in sets)
+        ids = read_module_ids(settings, self._state)
+        if not any(gpus(device, ids) for devices in sets for device in devices):
+            return tuple({} for _ in sets)
         # Whoever asks may end; what the manager is doing then has to be written down all the same.
         return await self._to_its_end(self._acquire(settings, sets, claim))
 
@@ -161,17 +166,17 @@ class Partitions:
 
     async def _acquire(
         self, settings: Fabric, sets: Sequence[Sequence[Device]], claim: str | None
-    ) -> tuple[Partition | None, ...]:
+    ) -> tuple[Mapping[str, str], ...]:
         async with self._alone(settings) as manager:
             board = await self._look(settings, manager)
             if board is None:
-                return (None,) * len(sets)
-            partitions: list[Partition | None] = []
+                return tuple({} for _ in sets)
+            told: list[Mapping[str, str]] = []
             done: list[int] = []
             try:
                 for devices in sets:
                     partition = board.partition(devices)
-                    partitions.append(partition)
+                    told.append(board.variables(partition))
                     if partition is not None and await self._give(manager, partition, devices, claim):
                         done.append(partition.id)
             except Refusal:
@@ -179,7 +184,7 @@ class Partitions:
                     with suppress(Refusal):  # a reconcile does it
                         await self._take_back(manager, partition_id)
                 raise
-            return tuple(partitions)
+            return tuple(told)
 
     async def _give(self, manager: Manager, partition: Partition, devices: Sequence[Device], claim: str | None) -> bool:
         """Activate a partition; return whether it was not the claim's before. The lock is held, and the last look is of

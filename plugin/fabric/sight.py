@@ -6,7 +6,7 @@ from typing import Any
 
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.activations import Book
-from plugin.fabric.choosing import Board, gpus
+from plugin.fabric.choosing import Board
 from plugin.fabric.partitions import Partition
 from program.problem import Problem
 
@@ -39,7 +39,7 @@ def state(sight: Sight, partition: Partition) -> str:
 def unknown(sight: Sight, inventory: Inventory) -> tuple[Device, ...]:
     """Return the devices whose module IDs are not known, and may be on the board."""
     board = sight.board
-    return () if board is None else tuple(each for each in inventory.devices if gpus(each) and board.is_unknown(each))
+    return () if board is None else tuple(each for each in inventory.devices if board.is_unknown(each))
 
 
 def places(sight: Sight | None, inventory: Inventory) -> Mapping[str, str]:

@@ -9,7 +9,6 @@ from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node
 from plugin.cards.preference import Candidate, preferred
-from plugin.fabric.choosing import variables
 from plugin.fabric.owning import Partitions
 from plugin.watching.watch import Watch
 from program.errors import Refusal
@@ -72,11 +71,10 @@ class CardOffer:
             allocations = await self._allocate(containers)
         if self._watch.view.config.fabric is not None:
             snapshot = self._watch.view.snapshot
-            sets = [pick(snapshot, ids, self.resource) for ids in containers]
-            partitions = await self._partitions.acquire(sets)
+            told = await self._partitions.acquire([pick(snapshot, ids, self.resource) for ids in containers])
             return tuple(
-                replace(allocation, env={**allocation.env, **variables(partition, devices)})
-                for allocation, partition, devices in zip(allocations, partitions, sets, strict=True)
+                replace(allocation, env={**allocation.env, **variables})
+                for allocation, variables in zip(allocations, told, strict=True)
             )
         return allocations
 

@@ -17,8 +17,8 @@ BREAKS: dict[str, tuple[str, dict[str, str], str]] = {
     "1: the order of buses is taken for the modules": (
         CHOOSING,
         {
-            "return ids.of(gpu.address for device in inventory.devices for gpu in gpus(device))": "return ModuleIDs("
-            "{gpu.address: n for n, gpu in enumerate((g for d in inventory.devices for g in gpus(d)), start=1)})"
+            "ids.of(gpu.address for device in inventory.devices for gpu in gpus(device, ids))": "ModuleIDs("
+            "{gpu.address: n for n, gpu in enumerate((g for d in inventory.devices for g in gpus(d, ids)), start=1)})"
         },
         "cards_are_a_partition_by_their_module_ids",
     ),

@@ -2,10 +2,15 @@ from itertools import combinations
 
 import pytest
 
+from pci.address import PCIAddress
+from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.inventory import Device
+from plugin.fabric.choosing import Board, ids_of
+from plugin.fabric.modules import ModuleIDs
 from program.errors import Refusal
 from tests.fabric.standin import A100_16, B200, H100, Sets
-from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, board, inventory
+from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, board, inventory, table
+from tests.processes import FIXTURES
 
 BY_ID = inventory().by_id
 
@@ -94,6 +99,24 @@ def test_a_set_that_is_none_is_refused_with_the_nearest_that_are() -> None:
         f"the nearest that are: {ADDRESSES[1]}, {ADDRESSES[3]} or {ADDRESSES[2]}, {ADDRESSES[4]} or "
         + ", ".join(ADDRESSES[module] for module in (1, 2, 3, 4))
     )
+
+
+def test_what_has_a_module_id_is_on_the_board_whatever_it_is() -> None:
+    """As the lab's cards are, which nobody takes for NVIDIA's."""
+    rule = Rule(device="1234:1111", resource="example.com/card")
+    lab = inventory(FIXTURES / "sysfs" / "lab-modern", Config(offer=(rule,), groups=Groups.TOGETHER))
+    slots = ("0000:01:00.0", "0000:04:00.0", "0000:05:00.0", "0000:41:00.0")
+    ids = ids_of(lab, ModuleIDs({PCIAddress.parse(slot): module for module, slot in enumerate(slots, start=1)}))
+    devices = [lab.by_id[slot] for slot in (slots[0], slots[1], slots[3])]  # the second has the third with it
+    of = Board(table(H100), ids)
+    partition = of.partition(devices)
+    assert partition is not None
+    assert partition.modules == (1, 2, 3, 4)
+    assert of.variables(partition) == {"FABRIC_PARTITION_1": ",".join(slots)}
+    assert of.preferred([*lab.devices], (), 3, frozenset()) == tuple(device.id for device in devices)
+    with pytest.raises(Refusal, match="are modules 1, 4, which are no partition"):
+        of.partition([devices[0], devices[2]])
+    assert Board(table(H100), ModuleIDs({})).partition(devices) is None
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7])
