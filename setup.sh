@@ -8,7 +8,7 @@ packages='
 python3|the programs
 python3-venv|.venv
 python3-dev|libvirt-python is built from source: Python'\''s headers
-gcc|libvirt-python is built from source
+gcc|libvirt-python is built from source; the stand-in for libnvfm
 pkg-config|libvirt-python finds libvirt with it
 libvirt-dev|libvirt, its test driver, its XML schemas, its headers
 libvirt-daemon-system|makes the user libvirt-qemu, which libvirt'\''s QEMU driver looks up

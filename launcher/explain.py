@@ -22,13 +22,18 @@ The JSON's keys stay; new ones may come. null is for what is not known or is not
       differs       whether the guest's is another one than the host's
       hostWay, guestWay  the same by nvidia-smi's classes: PIX, PXB, PHB, NODE, SYS; several switches in a row (PXB) do
                     not differ from one
+    partitions      of GPUs with NVSwitches, as gpu-plugin says; empty where it says nothing
+      partition     the Fabric Manager's number of it
+      gpus          their addresses on the host
+      entries       the names of those that have them
+      missing       of the addresses those that the guest does not have
     leftOver        what the pod holds and nobody asked for
       variable, devices
 """
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import permutations
 from textwrap import wrap
 from typing import NotRequired, TypedDict
@@ -78,9 +83,17 @@ class Between(TypedDict):
     guestWay: Way
 
 
+class Linked(TypedDict):
+    partition: int
+    gpus: list[str]
+    entries: list[str]
+    missing: list[str]
+
+
 class Explanation(TypedDict):
     entries: list[Explained]
     distances: list[Between]
+    partitions: list[Linked]
     leftOver: list[Left]
 
 
@@ -90,8 +103,10 @@ def explanation(
     placed: tuple[LocatedCard, ...],
     left_over: tuple[LeftOver, ...],
     host: Host | None,
+    partitions: Mapping[int, tuple[PCIAddress, ...]],
 ) -> Explanation:
-    """The stages' results by entry, with what `host` says of each device where it is known."""
+    """The stages' results by entry, with what `host` says of each device where it is known; `partitions` are those that
+    the pod's variables name."""
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
@@ -99,6 +114,9 @@ def explanation(
             _entry(card, _sources(card.claim, cards), layout, seen, host) for card in cards if first[card.claim] is card
         ],
         "distances": [_between(pair) for pair in pairs(placed)],
+        "partitions": [
+            linked for number, gpus in partitions.items() if (linked := _linked(number, gpus, cards))["entries"]
+        ],
         "leftOver": [{"variable": left.variable, "devices": list(map(str, left.devices))} for left in left_over],
     }
 
@@ -124,6 +142,8 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
     lines += [line for names, origin in _origins(explanation) for line in _wrapped(f"{names}: ", origin, columns)]
     if explanation["distances"]:
         lines += ["", *_distances(explanation["distances"], columns), ""]
+    for names, words in _links(explanation["partitions"]):
+        lines += _wrapped(f"{names}: ", words, columns)
     for names, missing in _incomplete(explanation):
         lines += _wrapped("may not be whole: ", f"{names}: {missing}", columns)
     lines += [
@@ -203,6 +223,29 @@ def _between(pair: Pair) -> Between:
         "hostWay": pair.ways[0],
         "guestWay": pair.ways[1],
     }
+
+
+def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[Card, ...]) -> Linked:
+    its = {card: {*gpus}.intersection(card.functions) for card in cards}
+    return {
+        "partition": number,
+        "gpus": list(map(str, gpus)),
+        "entries": list(dict.fromkeys(card.claim.entry.name for card in cards if its[card])),
+        "missing": list(map(str, sorted({*gpus}.difference(*its.values())))),
+    }
+
+
+def _links(partitions: list[Linked]) -> Iterator[tuple[str, str]]:
+    """Yield which entries are a partition, and what that means."""
+    for linked in partitions:
+        number, names = linked["partition"], ", ".join(linked["entries"])
+        if linked["missing"]:
+            missing = ", ".join(linked["missing"])
+            yield names, f"a part of partition {number} of the Fabric Manager; the guest does not have {missing}"
+        elif len(linked["gpus"]) > 1:
+            yield names, f"partition {number} of the Fabric Manager, with NVLink to each other"
+        else:
+            yield names, f"partition {number} of the Fabric Manager, by itself"
 
 
 def _distances(distances: list[Between], columns: int) -> list[str]:

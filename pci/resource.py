@@ -12,12 +12,15 @@ For every resource that a container requests, the plugin sets one environment va
   names the variable and the item. USB devices are `bus:device`, in decimal.
 - **Meaning.** An address in the value is usable: its whole IOMMU group is bound to vfio and its nodes are in the
   container. A device is a card (or one virtual function, or one mediated device), named by one of its functions.
+- **Partition.** `FABRIC_PARTITION_` and a number, with addresses as above: those are exactly the GPUs of this
+  partition of NVIDIA's Fabric Manager, which is active, so they have NVLink to each other. It is for whoever explains a
+  guest; devices are claimed by the others.
 - **The older dialect.** NVIDIA's plugin before its pull request 191 listed every function of each group. When a
   value has more addresses than there are entries that draw on it, functions of one slot collapse to one card.
 """
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar
@@ -35,6 +38,9 @@ class Kind(StrEnum):
     MDEV = "MDEV_PCI_RESOURCE"
     USB = "USB_RESOURCE"
 
+
+_PARTITION = "FABRIC_PARTITION_"
+_IS_PARTITION = re.compile(rf"{_PARTITION}\d{{1,10}}", re.ASCII)
 
 #: The domain of the resources that are device nodes of the host, unless a flag of the launcher names another.
 NODE_DEVICES = "devices.gpu-launcher.dev"
@@ -84,6 +90,18 @@ def variable(resource: str, kind: Kind = Kind.PCI) -> str:
     `nvidia.com/GH100_H100_PCIE` -> `PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE`.
     """
     return f"{kind}_{resource.upper().replace('/', '_').replace('.', '_')}"
+
+
+def partition_variable(number: int) -> str:
+    """Return the name of the variable of a partition, by the Fabric Manager's number."""
+    return f"{_PARTITION}{number}"
+
+
+def decode_partitions(environ: Mapping[str, str]) -> Mapping[int, tuple[PCIAddress, ...]]:
+    """Return the partitions that a pod's variables name, ascending, with the addresses of each; InvalidValue names what
+    is not one."""
+    names = {int(name[len(_PARTITION) :]): name for name in environ if _IS_PARTITION.fullmatch(name)}
+    return {number: decode(name, environ[name]) for number, name in sorted(names.items())}
 
 
 def encode(devices: Iterable[Item]) -> str:

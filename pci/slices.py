@@ -35,6 +35,9 @@ UUID = "uuid"
 #: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it), and the function that it
 #: is a part of.
 MDEV_UUID, PARENT = "mdevUUID", "parent"
+#: With NVSwitches: which GPU of the board it is, as nvidia-smi says, and with a number of GPUs, as in `partition4`, the
+#: Fabric Manager's ID of the partition of so many that it is in. Where it is in several, `partition8_2` is one of them.
+MODULE_ID, PARTITION = "moduleID", "partition"
 
 #: The taint of a device that cannot be handed out now; its value says why, as far as a label's value can.
 UNHEALTHY = "gpu-launcher.dev/unhealthy"

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from plugin.cards.config import Config, Rule
+from plugin.cards.config import Config, Fabric, Rule
 from program.document import NotYAML, read_document
 from program.errors import Nonsense, UserError
 
@@ -67,8 +67,9 @@ def _first(error: ValidationError) -> tuple[str, str]:
 
 
 def _words(location: tuple[int | str, ...]) -> list[str]:
-    """Return the words that may be where this one is: of a rule, or of the config."""
-    return [field.name for field in fields(Rule if len(location) > 1 else Config)]
+    """Return the words that may be where this one is: of a rule, of the Fabric Manager, or of the config."""
+    within = Config if len(location) == 1 else Fabric if location[0] == "fabric" else Rule
+    return [field.name for field in fields(within)]
 
 
 def _values(expected: str) -> list[str]:

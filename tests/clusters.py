@@ -43,7 +43,7 @@ def hgx(model: str = "10de:20b0") -> tuple[Function, ...]:
 
 def slices_of(snapshot: Snapshot, node: str) -> list[Object]:
     """The node's ResourceSlices as the API server has them."""
-    return slices(snapshot, Node(node, str(uuid.uuid5(_NODES, node))))
+    return slices(snapshot, Node(node, str(uuid.uuid5(_NODES, node))), lambda device: {})
 
 
 def machine(name: str) -> Snapshot:

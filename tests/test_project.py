@@ -56,6 +56,7 @@ BREACHES = {
     "serving-storeys": ("plugin/serving/offer.py", "import plugin.serving.server"),
     "dra-storeys": ("plugin/dra/claims.py", "import plugin.dra.slices"),
     "watching-storeys": ("plugin/watching/events.py", "import plugin.watching.keeping"),
+    "fabric-storeys": ("plugin/fabric/partitions.py", "import plugin.fabric.asking"),
     "binding-storeys": ("plugin/binding/uses.py", "import plugin.binding.plan"),
     "libvirt": ("launcher/domain.py", "import libvirt"),
     "choosing-storeys": ("launcher/choosing/claim.py", "import launcher.choosing.wanted"),

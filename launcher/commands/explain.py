@@ -28,6 +28,7 @@ from launcher.commands.options import (
 from launcher.cpus.host import processors_of
 from launcher.guest_pci.locations import located_cards
 from pci.processors import UNKNOWN
+from pci.resource import InvalidValue, decode_partitions
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import picture_file, print_text, write_picture
@@ -92,5 +93,11 @@ def explain(
         write_picture(picture(f"{metadata.namespace}/{metadata.name}", placed, start.layout, start.host), svg)
         if str(svg) == "-":
             return
-    explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host)
+    try:
+        partitions = decode_partitions(start.pod.environ)
+    except InvalidValue as error:
+        raise UserError(
+            "the pod's variables", str(error), "expected what gpu-plugin sets: its log may say why"
+        ) from error
+    explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host, partitions)
     print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation, columns()))

@@ -33,6 +33,15 @@ def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = N
     return tuple(_device(snapshot, device_id, resource) for device_id in sorted(set(device_ids)))
 
 
+def require_whole(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> None:
+    """Refuse a part of a resource that is for one container alone: a board's GPUs and its switches, which work for a
+    guest that has them all."""
+    every = snapshot.inventory.listed[resource]
+    if len(devices) != len(every):
+        wrong = f"are {len(devices)} of {len(every)}, and a container gets all of {resource} or none (whole)"
+        raise Refusal(", ".join(device.id for device in devices), wrong, f"request {len(every)}")
+
+
 def allocate(
     snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[Node, ...]]
 ) -> Allocation:

@@ -17,6 +17,8 @@
                                        # `offer` may say either for its devices
     bind: when-claimed                 # what DRA serves stays with its host's driver until a claim has it; `beforehand`
                                        # is the default: only what vfio has already is served
+    whole: [nvidia.com/hgx]            # a container gets all devices of this resource, or none
+    fabric: {manager: 127.0.0.1:6666}  # NVLink in guests, by NVIDIA's Fabric Manager: docs/fabric.md
 
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
@@ -140,6 +142,46 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """NVIDIA's Fabric Manager, which gives the GPUs of a guest their NVLinks on machines with NVSwitches.
+
+    `manager` is where it listens: address:port, the path of a unix socket, or vsock:cid:port. `library` is its client
+    library, by name or path. `modules` are GPUs' module IDs by PCI address; `modules_file` is a file of such: JSON, as
+    the GPU operator writes it, or what nvidia-smi -q has printed. `resume` is whether the manager resumes after a
+    restart (FABRIC_MODE_RESTART=1).
+    """
+
+    __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
+
+    manager: str = "127.0.0.1:6666"
+    library: str = "libnvfm.so.1"
+    modules: Mapping[str, int] = field(default_factory=dict)
+    modules_file: str | None = None
+    resume: bool = False
+
+    def __post_init__(self) -> None:
+        if not _is_manager(self.manager):
+            raise Nonsense(
+                f"found manager {self.manager!r}",
+                "expected address:port, the path of a unix socket, or vsock:cid:port, of at most 255 bytes",
+            )
+        if not self.library or "\0" in self.library:
+            raise Nonsense(f"found library {self.library!r}", "expected a name or a path, like libnvfm.so.1")
+        by_module: dict[int, str] = {}
+        for address, module in self.modules.items():
+            if not _is_address(address):
+                raise Nonsense(f"modules: found {address!r}", "expected a PCI address, like '0000:41:00.0'")
+            if not 0 <= module < 64:
+                raise Nonsense(
+                    f"modules: {address}: found {module}", "expected the GPU's module ID, as of nvidia-smi -q"
+                )
+            if module in by_module:
+                wrong = f"modules: {by_module[module]} and {address} are both module {module}"
+                raise Nonsense(wrong, "expected a module ID of its own for each GPU")
+            by_module[module] = address
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
     """What the admin asks for. An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
 
@@ -152,6 +194,8 @@ class Config:
     noiommu: bool = False
     serve: Serve = Serve.DEVICE_PLUGIN
     bind: Bind = Bind.BEFOREHAND
+    whole: tuple[str, ...] = ()
+    fabric: Fabric | None = None
 
     @property
     def uses_dra(self) -> bool:
@@ -162,6 +206,9 @@ class Config:
         for resource in self.prefer:
             if not is_resource_name(resource):
                 raise Nonsense(f"prefer: {resource!r} is not an extended resource name", "expected prefix/name")
+        for resource in self.whole:
+            if not is_resource_name(resource):
+                raise Nonsense(f"whole: {resource!r} is not an extended resource name", "expected prefix/name")
         for device, count in self.node_devices.items():
             if not 0 < count <= 10_000:
                 raise Nonsense(
@@ -192,6 +239,21 @@ def _is_hex(text: str, *lengths: int) -> bool:
 def _is_pci_id(text: str) -> bool:
     vendor, _, device = text.partition(":")
     return _is_hex(vendor, 4) and _is_hex(device, 4)
+
+
+def _is_manager(text: str) -> bool:
+    if not text.isprintable() or len(text.encode()) > 255:
+        return False
+    if text.startswith("/"):
+        return True
+    cid, _, port = text.removeprefix("vsock:").rpartition(":")
+    if text.startswith("vsock:") and not _is_number(cid, 2**32):
+        return False
+    return bool(cid) and _is_number(port, 65536)
+
+
+def _is_number(text: str, below: int) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < below
 
 
 def _is_address(text: str) -> bool:

@@ -19,8 +19,9 @@ class Snapshot:
     `nodes` is None if only sysfs was looked at. `holders` has the assignment by which a pod has a device, by the
     device's ID; `sees_pods` is whether the kubelet says who has what at all. `fallen` are the functions that fell off
     the bus. `claimed` has the ResourceClaim (`namespace/name`) that a device is prepared for, by the device's ID;
-    `kept` why one that a claim had could not be given back to its driver. `refusals` has every device that is to be
-    bound to vfio when a claim gets it: why that is not possible now, None if it is.
+    `kept` why one that a claim had could not be given back to its driver, and `unlinked` why the NVLinks of a device do
+    not work. `refusals` has every device that is to be bound to vfio when a claim gets it: why that is not possible
+    now, None if it is.
     """
 
     inventory: Inventory
@@ -31,11 +32,12 @@ class Snapshot:
     claimed: Mapping[str, str] = field(default_factory=dict)
     kept: Mapping[str, Hindrance] = field(default_factory=dict)
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
+    unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
 
     @cached_property
     def troubles(self) -> Mapping[str, Hindrance]:
         """Why a device on offer is unhealthy, by its ID; a healthy one is absent."""
-        return troubles(
+        its = troubles(
             self.inventory,
             self.nodes,
             holders=self.holders,
@@ -44,6 +46,8 @@ class Snapshot:
             refusals=self.refusals,
             kept=self.kept,
         )
+        offered = {device.id for device in self.inventory.offered}
+        return {**{device_id: reason for device_id, reason in self.unlinked.items() if device_id in offered}, **its}
 
     def reason(self, device: Device) -> Hindrance | None:
         """Return why the device cannot be handed out now; None if it can."""

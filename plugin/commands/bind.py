@@ -1,7 +1,8 @@
 """`gpu-plugin bind` and `gpu-plugin unbind`."""
 
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_card
 from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
 from plugin.cards.config import Config
 from plugin.commands.options import STATE, State, asked, config_of, host_of
+from plugin.fabric.modules import ask_nvidia_smi, keep
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import Problem, one_line
@@ -34,6 +36,15 @@ ConfigFile = Annotated[Path | None, typer.Option(help="What --all means beyond N
 Sysfs = Annotated[
     Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules.")
 ]
+NvidiaSMI = Annotated[
+    str,
+    typer.Option(
+        metavar="COMMAND",
+        help="What tells the module IDs of cards that the nvidia driver has; elsewhere: 'chroot DIR nvidia-smi'.",
+    ),
+]
+
+_IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes every card first
 
 
 def bind(
@@ -43,13 +54,14 @@ def bind(
     config: ConfigFile = None,
     sysfs: Sysfs = Path("/sys"),
     state: State = STATE,
+    nvidia_smi: NvidiaSMI = "nvidia-smi",
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
     def plan(survey: Survey, cards: tuple[Card, ...]) -> Plan:
         return plan_bind(survey, cards, skip=every)
 
-    _rebind(addresses or [], every, dry_run, config, sysfs, state, cards_to_bind, plan)
+    _rebind(addresses or [], every, dry_run, config, sysfs, state, cards_to_bind, plan, nvidia_smi)
 
 
 def unbind(
@@ -73,6 +85,7 @@ def _rebind(
     state: Path,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...]], Plan],
+    nvidia_smi: str = "",
 ) -> None:
     if every == bool(addresses):
         wrong = "are both there" if every else "are both missing"
@@ -81,6 +94,7 @@ def _rebind(
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS...", error.wrong, error.fix) from error
+    command = _words(nvidia_smi)
     rules = config_of(config)
     roots = Roots.beside(sysfs, state)
 
@@ -106,11 +120,29 @@ def _rebind(
         decided, unseen = planned()
         if decided.moves and unseen is not None:
             raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        if rules.fabric is not None and command:
+            _keep_module_ids(decided, state, command)
         carry_out(roots, decided, sysfs_writer(sysfs))
     for move in decided.moves:
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
     if not decided.moves:
         print_text("nothing to do\n")
+
+
+def _words(command: str) -> tuple[str, ...]:
+    try:
+        return tuple(shlex.split(command))
+    except ValueError as error:
+        raise UserError(f"--nvidia-smi {command}", f"is no command: {error}", "close the quote") from error
+
+
+def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> None:
+    """Read the cards' module IDs while their driver still tells them."""
+    if any(move.now.driver == "nvidia" for move in decided.moves):
+        try:
+            keep(state, ask_nvidia_smi(nvidia_smi, _IDS_WITHIN))
+        except Refusal as error:
+            _warn(f"module IDs are not known, and those cards go only to guests of one GPU: {error}")
 
 
 def _name(target: Binding | None) -> str:

@@ -51,6 +51,14 @@ def in_words(config: Config) -> list[str]:
     lines.append(
         f"groups of vfio's no-IOMMU mode: {'offered, and they protect nobody' if config.noiommu else 'withheld'}"
     )
+    lines += [f"of {resource}: all to one container, or none" for resource in config.whole]
+    if config.fabric is not None:
+        after = "takes its list back" if config.fabric.resume else "begins with no partition"
+        lines.append(
+            one_line(
+                f"NVLink in guests: by the Fabric Manager at {config.fabric.manager}, which {after} after a restart"
+            )
+        )
     return lines
 
 

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
 from typing import Annotated, Any
@@ -12,7 +13,7 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.commands.options import ConfigFile, PCIIDsFile, Sysfs, asked, config_of, host_of
+from plugin.commands.options import STATE, ConfigFile, KeptState, PCIIDsFile, Sysfs, asked, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, examine, parameters, size
 from program.commands import AsJSON
@@ -35,6 +36,7 @@ def doctor(
     ] = None,
     config: ConfigFile = None,
     pci_ids: PCIIDsFile = PCI_IDS,
+    state: KeptState = None,
     as_json: AsJSON = False,
 ) -> None:
     """Say what stands between this node's GPUs and a guest, and what to do about it.
@@ -43,9 +45,13 @@ def doctor(
     for warnings, 4 for errors.
     """
     if sysfs == Path("/sys"):
-        proc, dev = proc or Path("/proc"), dev or Path("/dev")
+        proc, dev, state = proc or Path("/proc"), dev or Path("/dev"), state or STATE
     rules, names = config_of(config), read_pci_ids(pci_ids)
     evidence = asked(sysfs, read_evidence, proc, dev, host_of(sysfs), rules, names)
+    if rules.fabric is not None and state is not None:
+        from plugin.fabric.looking import look_now  # asyncio, for nobody else
+
+        evidence = replace(evidence, sight=look_now(rules.fabric, state, evidence.snapshot.inventory))
     findings = examine(evidence)
     text = (
         json.dumps(_as_json(evidence, findings), indent=2)

@@ -16,8 +16,19 @@ from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.commands.options import POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs, asked, config_of, host_of
+from plugin.commands.options import (
+    POD_RESOURCES,
+    STATE,
+    ConfigFile,
+    KeptState,
+    PCIIDsFile,
+    Sysfs,
+    asked,
+    config_of,
+    host_of,
+)
 from plugin.dra.slices import attributes
+from plugin.fabric import sight as fabric
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import aligned, picture_file, print_text, write_picture
@@ -35,6 +46,7 @@ def inventory(
         Path | None,
         typer.Option(help="The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]"),
     ] = None,
+    state: KeptState = None,
     as_json: AsJSON = False,
     permitted: Annotated[
         bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
@@ -52,8 +64,15 @@ def inventory(
     names = read_pci_ids(pci_ids)
     if sysfs == Path("/sys"):
         dev = dev or Path("/dev")
-    host = host_of(sysfs)
-    devices = take_inventory(host, config_of(config), names)
+        state = state or STATE
+    host, rules = host_of(sysfs), config_of(config)
+    devices = take_inventory(host, rules, names)
+    sight = None
+    if rules.fabric is not None and state is not None:
+        # asyncio, for nobody else.
+        from plugin.fabric.looking import look_now
+
+        sight = look_now(rules.fabric, state, devices)
     assignments = _assignments(pod_resources, is_this_node=sysfs == Path("/sys"))
     snapshot = Snapshot(
         devices,
@@ -66,7 +85,8 @@ def inventory(
         # lxml, for nobody who asks for a table.
         from plugin.picture import picture
 
-        write_picture(picture(snapshot, host), svg)
+        notes = () if sight is None else fabric.notes(sight, devices)
+        write_picture(picture(snapshot, host, fabric.places(sight, devices), notes), svg)
         if str(svg) == "-":
             return
     if permitted:
@@ -74,7 +94,7 @@ def inventory(
 
         print_text(permitted_yaml(snapshot.inventory))
     else:
-        text = json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names)
+        text = json.dumps(_as_json(snapshot, names, sight), indent=2) if as_json else _as_table(snapshot, names, sight)
         print_text(f"{text}\n")
 
 
@@ -95,13 +115,15 @@ def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignm
         raise
 
 
-def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
+def _as_table(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> str:
     rows = [("ADDRESS", "MODEL", "DRIVER", "GROUP", "NUMA", "OFFERED AS")]
     rows += [_row(snapshot, device) for device in snapshot.inventory.devices]
     lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
     lines += [f"not read: {fault}" for fault in snapshot.inventory.faults]
+    if sight is not None:
+        lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
 
 
@@ -128,7 +150,8 @@ def _or_dash(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
+def _as_json(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> dict[str, Any]:
+    board = None if sight is None else sight.board
     return {
         "pciIDs": {"path": str(names.path), "date": names.date},
         "devices": [
@@ -144,7 +167,12 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,
                 # As in the node's ResourceSlices, but for what depends on the node's name.
-                "attributes": {name: value_of(value) for name, value in attributes(device, None).items()},
+                "attributes": {
+                    name: value_of(value)
+                    for name, value in attributes(
+                        device, None, {} if board is None else board.attributes(device)
+                    ).items()
+                },
                 "functions": [
                     {
                         "address": str(function.address),
@@ -157,5 +185,6 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
             }
             for device in snapshot.inventory.devices
         ],
+        "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
         "notRead": list(snapshot.inventory.faults),
     }

@@ -17,7 +17,7 @@ from program.errors import Refusal
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
 #: Where the kubelet says which pod has what, whatever its --root-dir.
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-#: Where former drivers are kept, for whoever binds and unbinds.
+#: What has to outlive the plugin: former drivers, module IDs, who has which partition.
 STATE = Path("/var/lib/gpu-plugin")
 
 Sysfs = Annotated[Path, typer.Option(help="The directory that stands for /sys.")]
@@ -25,8 +25,14 @@ Dev = Annotated[Path, typer.Option(help="The directory that stands for /dev.")]
 ConfigFile = Annotated[
     Path | None, typer.Option(help="What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
 ]
-State = Annotated[Path, typer.Option(help="Where the former drivers are kept.")]
+State = Annotated[Path, typer.Option(help="Where former drivers, module IDs and the owners of partitions are kept.")]
 PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
+KeptState = Annotated[
+    Path | None,
+    typer.Option(
+        "--state", help="Where it is kept who has which partition.  [default: /var/lib/gpu-plugin, none with --sysfs]"
+    ),
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")

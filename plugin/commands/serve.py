@@ -71,6 +71,13 @@ def serve(
     pod_resources: Annotated[
         Path, typer.Option(help="The kubelet's pod resources socket, which tells what other plugins gave out.")
     ] = POD_RESOURCES,
+    state: State = STATE,
+    own_pod: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMESPACE/NAME", help="This plugin's pod: a kubelet that does not list it lists too few."
+        ),
+    ] = None,
     node_name: Annotated[
         str | None,
         typer.Option(
@@ -80,7 +87,6 @@ def serve(
     dra_state: Annotated[
         Path, typer.Option(help="Where the DRA driver keeps what it has prepared; the same path on the node.")
     ] = _DRA_STATE,
-    state: State = STATE,
     cdi: Annotated[Path, typer.Option(help="The directory of the container runtime's CDI specifications.")] = _CDI,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Where the API server is, for DRA.  [default: as the pod is told]")
@@ -148,6 +154,8 @@ def serve(
         sources=sources,
         kubelet_dir=kubelet_dir,
         plugins_registry=plugins_registry,
+        state=state,
+        own_pod=own_pod,
         metrics=metrics,
         health=health,
         beside=beside,

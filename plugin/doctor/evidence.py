@@ -16,12 +16,13 @@ from plugin.cards.inventory import Device, fitting, take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
+from plugin.fabric.sight import Sight
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """All that was read of the node: `details` of each function of a device, and `faults` of those that could not be
-    read."""
+    read. `sight` is what is known of partitions of GPUs; None if the Fabric Manager was not asked."""
 
     host: Host
     platform: Platform
@@ -29,6 +30,7 @@ class Evidence:
     details: Mapping[PCIAddress, Details]
     faults: tuple[Fault, ...]
     config: Config
+    sight: Sight | None = None
 
     @property
     def devices(self) -> tuple[Device, ...]:

@@ -19,6 +19,7 @@ from pci.viability import END_THE_WAIT, keeps_its_group
 from plugin.cards.config import Groups
 from plugin.cards.inventory import Device
 from plugin.doctor.evidence import Evidence
+from plugin.fabric.sight import unknown
 from program.problem import Problem, Severity
 
 #: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
@@ -49,6 +50,7 @@ class Check(StrEnum):
     VFIO_DRIVER = "vfio-driver"
     VFIO_IOMMU = "vfio-iommu"
     DEVICE_NODES = "device-nodes"
+    FABRIC = "fabric"
 
     VIABILITY = "viability"
     BOOT_VGA = "boot-vga"
@@ -108,6 +110,7 @@ def examine(evidence: Evidence) -> tuple[Finding, ...]:
         _vfio_driver(evidence),
         _vfio_iommu(evidence.platform),
         _device_nodes(evidence),
+        *_fabric(evidence),
         *(finding for device in evidence.devices for finding in _device(evidence, device)),
     )
 
@@ -129,6 +132,44 @@ def size(number: int) -> str:
             return f"{number} {unit}"
         number //= 1024
     return f"{number} GiB"
+
+
+def _fabric(evidence: Evidence) -> Iterator[Finding]:
+    """Yield what is to be said of the partitions that give guests their NVLinks."""
+    sight, devices = evidence.sight, evidence.devices
+    if sight is None:
+        return
+    if sight.board is None:
+        trouble = sight.trouble or Problem("the Fabric Manager", "was not asked", "report it")
+        yield _error(
+            Check.FABRIC,
+            f"has no partitions of GPUs, so that guests of several have no NVLink: {trouble.subject}: {trouble.wrong}",
+            trouble.fix,
+            "see whether the Fabric Manager runs in its shared mode (FABRIC_MODE=1), and what the config says of it",
+        )
+        return
+    table, ids = sight.board.table, sight.board.ids
+    total = sum(bool(sight.board.gpus(device)) for device in devices)
+    words = f"{len(table.partitions)} partitions of GPUs, {len(table.active)} active"
+    yield _fine(
+        Check.FABRIC,
+        f"the Fabric Manager lists {words}; module IDs are known for {len(ids.by_address)} of {total} GPUs",
+    )
+    for device in unknown(sight, evidence.snapshot.inventory):
+        yield _warning(
+            Check.FABRIC,
+            "has no known module ID: it is for guests of one GPU only",
+            "let gpu-plugin bind read it before vfio has the card, or write it to fabric.modules of the config",
+            of=device.id,
+        )
+    for partition in sight.others:
+        yield _warning(
+            Check.FABRIC,
+            f"partition {partition.id} is active, and gpu-plugin does not know for whom: its cards are given to nobody",
+            f"end its guest, then deactivate it: fmpm -d {partition.id}",
+        )
+    for what_failed in table.failed:
+        yield _warning(Check.FABRIC, f"{what_failed} has NVLinks that failed", "reset it, or have it replaced")
 
 
 def _offer(evidence: Evidence) -> Finding:

@@ -1,8 +1,9 @@
 """The files by which a container gets a claim's devices: a specification for the container runtime (CDI), and for each
 request the file that tells the container what it was given (KEP-5304, pci.device_metadata).
 
-One CDI device is one request of one claim: its device nodes, its file, and for an extended resource the variable that
-the device plugin would set. A container that asks for the claim gets those of the requests that it names.
+One CDI device is one request of one claim: its device nodes, its file, the variable of the claim's partition of GPUs,
+and for an extended resource the one that the device plugin would set. A container that asks for the claim gets those of
+the requests that it names.
 """
 
 import json
@@ -40,10 +41,11 @@ class Files:
         claim: Claim,
         allocations: Mapping[str, Allocation],
         devices: Mapping[str, Sequence[tuple[str, Attributes]]],
+        env: Mapping[str, str],
         pool: str,
     ) -> None:
-        """Write all files of a claim: what a container gets by request, and the name and attributes of each device.
-        Refusal if one cannot be written."""
+        """Write all files of a claim: what a container gets by request, the name and attributes of each device, and the
+        variables that a container has for any of them. Refusal if one cannot be written."""
         uid = claim.reference.uid
         for request, its in devices.items():
             document = metadata(claim, request, its, pool)
@@ -52,7 +54,7 @@ class Files:
             "cdiVersion": _VERSION,
             "kind": _KIND,
             "devices": [
-                {"name": f"{uid}_{request}", "containerEdits": self._edits(claim, request, allocations[request])}
+                {"name": f"{uid}_{request}", "containerEdits": self._edits(claim, request, allocations[request], env)}
                 for request in sorted(allocations)
             ],
         }
@@ -88,7 +90,7 @@ class Files:
     def _file(self, uid: str, request: str) -> Path:
         return self._metadata / uid / f"{request}.json"
 
-    def _edits(self, claim: Claim, request: str, allocation: Allocation) -> dict[str, Any]:
+    def _edits(self, claim: Claim, request: str, allocation: Allocation, env: Mapping[str, str]) -> dict[str, Any]:
         reference = claim.reference
         where = (
             device_metadata.of_claim(reference.name, request)
@@ -108,7 +110,9 @@ class Files:
             ],
         }
         if claim.of_a_resource:
-            edits["env"] = [f"{name}={value}" for name, value in allocation.env.items()]
+            env = {**allocation.env, **env}
+        if env:
+            edits["env"] = [f"{name}={value}" for name, value in env.items()]
         return edits
 
 

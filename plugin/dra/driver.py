@@ -21,9 +21,10 @@ from plugin.dra.apiserver import APIServer
 from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint
-from plugin.dra.preparing import Claims, Places
+from plugin.dra.preparing import Claims, Kept
 from plugin.dra.publishing import Publisher
 from plugin.dra.server import VERSIONS, DRAServicer, HealthServicer
+from plugin.fabric.owning import Partitions
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
@@ -37,8 +38,7 @@ _log = logging.getLogger(__name__)
 
 _SOCKETS = f"{PREFIX}dra-"
 _LOOK_AT_SOCKET = 2.0  # seconds
-_RECONCILE_EVERY = 600.0  # seconds
-_RECONCILE_AGAIN = 30.0  # seconds after it has failed
+_RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 30.0  # seconds; the second where something is left
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
@@ -57,21 +57,21 @@ class Settings:
     former: Path
 
 
-async def drive(watch: Watch, counters: Counters, settings: Settings) -> None:
+async def drive(watch: Watch, counters: Counters, partitions: Partitions, settings: Settings) -> None:
     """Be the node's driver until the watch is stopped. ProgramError if something is wrong from the start."""
     counters.watched[DRIVER] = False
     registry = kubelet_directory(settings.registry, "plugins_registry", "--plugins-registry")
     async with APIServer.connected(settings.kubeconfig) as api:
-        places = Places(
+        kept = Kept(
             Checkpoint(settings.state, settings.boot),
             Files(settings.cdi, settings.state),
             Binder(watch.sources.sys, settings.former),
         )
-        claims = Claims(watch, api, settings.node, places)
+        claims = Claims(watch, api, settings.node, kept, partitions)
         # Before anything is offered: what was prepared before is taken.
         claims.recall()
         socket = _Socket(registry)
-        publisher = Publisher(watch, api, settings.node, socket.is_the_youngest)
+        publisher = Publisher(watch, api, settings.node, partitions.attributes, socket.is_the_youngest)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(task)
@@ -147,12 +147,12 @@ def _heard(counters: Counters) -> Callable[[bool], None]:
 
 async def _reconcile(claims: Claims) -> None:
     while True:
-        pause = _RECONCILE_AGAIN
+        is_done = False
         try:
-            await claims.reconcile()
-            pause = _RECONCILE_EVERY
+            is_done = await claims.reconcile()
         except ProgramError as error:
             _log.warning("claims are not reconciled: %s", error)
         except Exception:
             _log.exception("claims are not reconciled")
+        pause = _RECONCILE_EVERY if is_done else _RECONCILE_AGAIN
         await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 (no secret)

@@ -21,6 +21,7 @@ from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.dra.claims import Claim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
+from plugin.fabric.owning import Partitions
 from plugin.watching.watch import Watch
 from program.errors import ProgramError, Refusal, together
 
@@ -33,7 +34,7 @@ _OTHERS_END_WITHIN = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class Places:
+class Kept:
     """Where what is prepared is written down: the checkpoint, and the containers' files; and who binds cards."""
 
     checkpoint: Checkpoint
@@ -44,14 +45,15 @@ class Places:
 class Claims:
     """The node's claims. Lives in the watch's event loop."""
 
-    def __init__(self, watch: Watch, api: APIServer, node: str, places: Places) -> None:
+    def __init__(self, watch: Watch, api: APIServer, node: str, kept: Kept, partitions: Partitions) -> None:
         self._watch = watch
         self._api = api
         self._node = node
-        self._checkpoint = places.checkpoint
-        self._files = places.files
-        self._binder = places.binder
-        self._kept: Mapping[str, Hindrance] = {}  # by device: why it could not be given back to its driver
+        self._checkpoint = kept.checkpoint
+        self._files = kept.files
+        self._binder = kept.binder
+        self._partitions = partitions
+        self._not_given_back: Mapping[str, Hindrance] = {}  # by device: why its driver has it not again
         self._lock = asyncio.Lock()
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
@@ -92,6 +94,7 @@ class Claims:
             self._files.remove(uid)
             if not is_same:
                 # It was given back while nobody told this node, and allocated anew.
+                await self._partitions.release(uid)
                 await self._give_back(uid)
                 self._checkpoint.write(claims)
                 known = None
@@ -107,8 +110,7 @@ class Claims:
             if is_given:
                 self._files.remove(uid)
             else:
-                for unforgotten in await self._forget_or_tell(uid):
-                    _log.warning("%s", unforgotten)
+                await self._take_back_if_it_can(uid)
             raise
         _log.info(
             "prepared %s for claim %s",
@@ -150,15 +152,17 @@ class Claims:
         self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=is_given)})
         devices = await self._bind(devices, bound)
         snapshot = self._watch.view.snapshot
-        self._write_files(claim, snapshot, pick(snapshot, [device.id for device in devices]))
+        cards = pick(snapshot, [device.id for device in devices])
+        (variables,) = await self._partitions.acquire([cards], uid)
+        self._write_files(claim, snapshot, cards, variables)
         self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=True)})
         return devices
 
     def _want_again(self, known: Prepared) -> None:
         """That a device of the claim could not be given back keeps nobody from having it for this claim again."""
-        ids = {device.id for device in known.devices} & self._kept.keys()
+        ids = {device.id for device in known.devices} & self._not_given_back.keys()
         if ids:
-            self._kept = {device: why for device, why in self._kept.items() if device not in ids}
+            self._not_given_back = {device: why for device, why in self._not_given_back.items() if device not in ids}
             self._tell(self._checkpoint.read())
 
     async def _bind(
@@ -180,7 +184,7 @@ class Claims:
         claims = dict(self._checkpoint.read())
         errors: list[ProgramError] = []
         for device in claims[uid].devices:
-            kept = {each: why for each, why in self._kept.items() if each != device.id}
+            others = {each: why for each, why in self._not_given_back.items() if each != device.id}
             if not device.bound:
                 continue
             try:
@@ -188,9 +192,9 @@ class Claims:
             except ProgramError as error:
                 errors.append(error)
                 wrong = f"was not given back to its driver: {error.problem.wrong}"
-                self._kept = {**kept, device.id: Hindrance(wrong, error.problem.fix)}
+                self._not_given_back = {**others, device.id: Hindrance(wrong, error.problem.fix)}
                 continue
-            self._kept = kept
+            self._not_given_back = others
             devices = tuple(replace(each, bound=()) if each is device else each for each in claims[uid].devices)
             claims[uid] = replace(claims[uid], devices=devices)
             self._checkpoint.write(claims)
@@ -198,7 +202,7 @@ class Claims:
             self._tell(claims)
             raise together(errors)
 
-    def _write_files(self, claim: Claim, snapshot: Snapshot, devices: Sequence[Device]) -> None:
+    def _write_files(self, claim: Claim, snapshot: Snapshot, devices: Sequence[Device], env: Mapping[str, str]) -> None:
         by_name = {device_name(device): device for device in devices}
         by_request: dict[str, list[Device]] = defaultdict(list)
         for result in claim.results:
@@ -208,18 +212,22 @@ class Claims:
         for request, its in by_request.items():
             nodes = [snapshot.nodes_of(device) for device in its]
             allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
-            told[request] = [(device_name(device), attributes(device, self._node)) for device in its]
-        self._files.write(claim, allocations, told, self._node)
+            told[request] = [
+                (device_name(device), attributes(device, self._node, self._partitions.attributes(device)))
+                for device in its
+            ]
+        self._files.write(claim, allocations, told, env, self._node)
 
     async def unprepare(self, reference: Reference) -> None:
         """Take back what the claim was given; nothing is done where it has nothing. ProgramError if that fails."""
         check(reference)
         async with self._alone():
-            await self._forget(reference.uid)
+            await self._take_back(reference.uid)
 
-    async def _forget(self, uid: str) -> None:
-        # Files may be there without an entry: a plugin may be ended between the two.
+    async def _take_back(self, uid: str) -> None:
+        # Files and partitions may be there without an entry: a plugin may be ended, and a node started anew, between.
         self._files.remove(uid)
+        await self._partitions.release(uid)
         if uid not in self._checkpoint.read():
             return
         await self._give_back(uid)
@@ -227,20 +235,29 @@ class Claims:
         known = claims.pop(uid)
         self._checkpoint.write(claims)
         self._tell(claims)
-        _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
+        if known.completed:
+            _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
 
-    async def reconcile(self) -> None:
-        """Take back what nobody wants any more: claims that were begun and never completed, files of claims that are
-        not prepared, and claims that the API server has not had for some minutes. ProgramError if some of it fails."""
-        errors: list[ProgramError] = []
+    async def _take_back_if_it_can(self, uid: str) -> bool:
+        """Take back a claim, or say in the log why not: it stays written down then, for the next attempt."""
+        try:
+            await self._take_back(uid)
+        except ProgramError as error:
+            _log.warning("claim %s is not taken back yet: %s", uid, error)
+            return False
+        return True
+
+    async def reconcile(self) -> bool:
+        """Take back what nobody wants any more: claims that were begun and never completed, files and partitions of
+        claims that are not prepared, and claims that the API server has not had for some minutes. Return whether none
+        of it is left. ProgramError if what is prepared cannot be told, or the API server does not answer."""
         async with self._alone():
-            claims = dict(self._checkpoint.read())
-            for uid in sorted(self._files.claims() - claims.keys()):
-                _log.warning("the files of claim %s are removed: it is not prepared", uid)
-                self._files.remove(uid)
-            for uid, prepared in claims.items():
-                if not prepared.completed:
-                    errors += await self._forget_or_tell(uid)
+            claims = self._checkpoint.read()
+            nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
+            for uid in sorted(nobodys):
+                _log.warning("what claim %s has is taken back: it is not prepared", uid)
+            begun = {uid for uid, prepared in claims.items() if not prepared.completed}
+            done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | begun)]
             claims = dict(self._checkpoint.read())
             self._tell(claims)
         now = asyncio.get_running_loop().time()
@@ -250,16 +267,8 @@ class Claims:
         async with self._alone():
             for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid].reference)
-                errors += await self._forget_or_tell(uid)
-        if errors:
-            raise together(errors)
-
-    async def _forget_or_tell(self, uid: str) -> list[ProgramError]:
-        try:
-            await self._forget(uid)
-        except ProgramError as error:
-            return [error]
-        return []
+                done.append(await self._take_back_if_it_can(uid))
+        return all(done)
 
     async def _is_gone(self, reference: Reference) -> bool:
         try:
@@ -275,8 +284,8 @@ class Claims:
     def _tell(self, claims: Mapping[str, Prepared]) -> None:
         claimed = {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
         # Another plugin of the node may have given it back.
-        self._kept = {device: why for device, why in self._kept.items() if device in claimed}
-        self._watch.hear_claims(claimed, self._kept)
+        self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in claimed}
+        self._watch.hear_claims(claimed, self._not_given_back)
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

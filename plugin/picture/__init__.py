@@ -6,6 +6,7 @@ in words.
 """
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 from drawing.boxes import (
     OUTLINE,
@@ -30,9 +31,14 @@ from program.problem import one_line
 _NOTE_LETTERS = 110  # of the longest line of a reason
 
 
-def picture(snapshot: Snapshot, host: Host) -> str:
-    """Return the node as an SVG. Its title counts the devices; no name, date or serial number is in it."""
-    boxes = node_boxes(snapshot, host)
+def picture(
+    snapshot: Snapshot, host: Host, places: Mapping[str, str] = MappingProxyType({}), notes: Iterable[str] = ()
+) -> str:
+    """Return the node as an SVG. Its title counts the devices; no name, date or serial number is in it.
+
+    `places` says of a device, by its ID, where it is on a board with NVSwitches, and `notes` are about that.
+    """
+    boxes = node_boxes(snapshot, host, places)
     pci_ids = {address: function.pci_id for address, function in host.functions.items()}
     by_complex = by(boxes, lambda box: (box.at.numa_node, box.at.root))
     complexes = sorted(by_complex, key=lambda at: (at[0] is None, at[0] or 0, at[1]))
@@ -56,16 +62,17 @@ def picture(snapshot: Snapshot, host: Host) -> str:
     ]
     parts = [
         flowed(numa_nodes),
-        _notes(numbers, map(str, snapshot.inventory.faults)),
+        _notes(numbers, map(str, snapshot.inventory.faults), notes),
         _legend({box.state for box in boxes}, outlines=bool(common.shared)),
     ]
     return svg(title(snapshot), stacked(*(part for part in parts if part.height)))
 
 
-def _notes(numbers: Mapping[str, int], faults: Iterable[str]) -> Block:
-    """Return the reasons by their numbers, and what of sysfs could not be read."""
+def _notes(numbers: Mapping[str, int], faults: Iterable[str], others: Iterable[str]) -> Block:
+    """Return the reasons by their numbers, what of sysfs could not be read, and what is to be known of partitions."""
     notes = [(f"({number})", f"It {reason}.") for reason, number in numbers.items()]
     notes += [("not read", fault) for fault in faults]
+    notes += [("partitions", other) for other in others]
     width = max((Line(head).width for head, _ in notes), default=0)
     return stacked(
         *(

@@ -59,8 +59,9 @@ class Box:
         return self.ids[0][1]
 
 
-def node_boxes(snapshot: Snapshot, host: Host) -> list[Box]:
-    """Return a box for each card of each device, and for whatever else is in their IOMMU groups; by address."""
+def node_boxes(snapshot: Snapshot, host: Host, places: Mapping[str, str]) -> list[Box]:
+    """Return a box for each card of each device, and for whatever else is in their IOMMU groups; by address. `places`
+    is a line of details of a device, by its ID."""
     boxes: list[Box] = []
     ours: set[PCIAddress] = set()
     for device in snapshot.inventory.devices:
@@ -68,7 +69,7 @@ def node_boxes(snapshot: Snapshot, host: Host) -> list[Box]:
             boxes.append(_mdev(snapshot, device))
         for card in _by_card(host, device.functions):
             ours.update(function.address for function in card)
-            boxes.append(_pci(snapshot, device, card))
+            boxes.append(_pci(snapshot, device, card, places.get(device.id)))
     members = {member.address for device in snapshot.inventory.devices for member in device.members}
     others = (host.functions[address] for address in sorted(members - ours))
     boxes += map(_neighbour, _by_card(host, (function for function in others if not function.is_bridge)))
@@ -107,7 +108,7 @@ def title(snapshot: Snapshot) -> str:
     return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {listed} on offer{of_them}{withheld}"
 
 
-def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...]) -> Box:
+def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...], place: str | None) -> Box:
     first = card[0]
     is_first = first.address == device.functions[0].address
     state, addition, reason = _state(snapshot, device)
@@ -118,6 +119,7 @@ def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...]) -> Box:
         reason=reason,
         details=(
             *((device.model, *_resource(device)) if is_first else ()),
+            *((place,) if is_first and place is not None else ()),
             *((f"virtual function of {first.physical_function}",) if first.is_virtual else ()),
             _drivers(card),
         ),

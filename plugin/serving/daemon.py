@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from plugin.fabric.owning import Partitions, reconciling
 from plugin.serving.kubelet import serve
 from plugin.serving.monitoring import Port, monitoring
 from plugin.watching.counters import Counters
 from plugin.watching.events import Directories
 from plugin.watching.keeping import keeping
 from plugin.watching.listening import listening
-from plugin.watching.podresources import WORTH_WAITING, Pods
+from plugin.watching.podresources import WORTH_WAITING, Pods, list_pods
 from plugin.watching.sockets import Kubelet, kubelet_directory
 from plugin.watching.watch import Sources, Watch
 from program.errors import ProgramError, Refusal
@@ -24,15 +25,18 @@ _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """All that the daemon is told: its sources, the kubelet's directories, and the ports of metrics and health, None
-    for none. `beside` is another server on the same watch, or None."""
+    """All that the daemon is told: its sources, the kubelet's directories, where it keeps what has to outlive it, its
+    own pod (`namespace/name`) if it is told, and the ports of metrics and health, None for none. `beside` is another
+    server on the same watch, or None."""
 
     sources: Sources
     kubelet_dir: Path
     plugins_registry: Path | None
+    state: Path
+    own_pod: str | None
     metrics: Port | None
     health: Port | None
-    beside: Callable[[Watch, Counters], Coroutine[Any, Any, None]] | None = None
+    beside: Callable[[Watch, Counters, Partitions], Coroutine[Any, Any, None]] | None = None
 
 
 async def run(world: World) -> None:
@@ -56,13 +60,17 @@ async def run(world: World) -> None:
         with contextlib.closing(Directories([directory, kubelet.sockets], moved)):
             watch = await _begun(world.sources, ending)
             if watch is not None:
-                pods = Pods(watch)
-                async with monitoring(watch, counters, metrics=world.metrics, health=world.health):
+                pods, partitions = Pods(watch), _partitions(world, watch)
+                async with monitoring(watch, counters, partitions, metrics=world.metrics, health=world.health):
                     await pods.ask(WORTH_WAITING)
-                    async with keeping(watch, pods, bells, counters), asyncio.TaskGroup() as servers:
+                    async with (
+                        keeping(watch, pods, bells, counters),
+                        reconciling(partitions),
+                        asyncio.TaskGroup() as servers,
+                    ):
                         if world.beside is not None:
-                            servers.create_task(_until(ending, world.beside(watch, counters), failures))
-                        servers.create_task(serve(watch, kubelet, counters))
+                            servers.create_task(_until(ending, world.beside(watch, counters, partitions), failures))
+                        servers.create_task(serve(watch, kubelet, counters, partitions))
     # A server of grpc may end before the tasks that answer for it; each that is cancelled has grpc print a traceback.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)
@@ -70,6 +78,20 @@ async def run(world: World) -> None:
         raise failures[0]
     if world.sources.reader.is_lost:
         raise Refusal("the process that reads sysfs", "was killed", "see whether the container is short of memory")
+
+
+def _partitions(world: World, watch: Watch) -> Partitions:
+    sources = world.sources
+    return Partitions(
+        state=world.state,
+        settings=lambda: watch.view.config.fabric,
+        inventory=lambda: watch.view.snapshot.inventory,
+        listed=lambda: list_pods(sources.pod_resources, WORTH_WAITING),
+        own_pod=world.own_pod,
+        every=sources.rescan,
+        find_unlinked=watch.find_unlinked,
+        changed=watch.wake,
+    )
 
 
 async def _until(ending: asyncio.Event, server: Coroutine[Any, Any, None], failures: list[ProgramError]) -> None:

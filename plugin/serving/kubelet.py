@@ -18,6 +18,7 @@ from pathlib import Path
 
 import grpc
 
+from plugin.fabric.owning import Partitions
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
@@ -41,7 +42,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
 _WORTH_A_WARNING = 5  # failures in a row
 
 
-async def serve(watch: Watch, kubelet: Kubelet, counters: Counters) -> None:
+async def serve(watch: Watch, kubelet: Kubelet, counters: Counters, partitions: Partitions) -> None:
     """Serve every resource that the node has, now or later, until the watch is stopped."""
     remove_dead_sockets(kubelet.sockets)
     serving: dict[str, _Serving] = {}
@@ -49,7 +50,7 @@ async def serve(watch: Watch, kubelet: Kubelet, counters: Counters) -> None:
     async with asyncio.TaskGroup() as group:
         while not watch.stopped:
             change = watch.next_change
-            offers = _offers(watch)
+            offers = _offers(watch, partitions)
             for resource in sorted(offers.keys() - serving.keys()):
                 served = serving[resource] = _Serving(offers[resource], watch, kubelet, counters)
                 tasks[resource] = group.create_task(served.keep(after=tasks.get(resource)))
@@ -64,8 +65,9 @@ async def serve(watch: Watch, kubelet: Kubelet, counters: Counters) -> None:
             served.end(tasks[resource])
 
 
-def _offers(watch: Watch) -> Mapping[str, Offer]:
-    offers: list[Offer] = [CardOffer(resource, watch) for resource in watch.view.snapshot.inventory.listed]
+def _offers(watch: Watch, partitions: Partitions) -> Mapping[str, Offer]:
+    listed = watch.view.snapshot.inventory.listed
+    offers: list[Offer] = [CardOffer(resource, watch, partitions) for resource in listed]
     offers += [NodeDeviceOffer(device, watch) for device in watch.view.config.node_devices]
     return {offer.resource: offer for offer in offers}
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pci.slices import DRIVER
+from plugin.fabric.owning import Partitions
 from plugin.serving.http import Answer, Pages, listener, serving
 from plugin.watching.counters import Counters
 from plugin.watching.watch import View, Watch
@@ -37,12 +38,12 @@ class Port:
 
 @contextlib.asynccontextmanager
 async def monitoring(
-    watch: Watch, counters: Counters, *, metrics: Port | None, health: Port | None
+    watch: Watch, counters: Counters, partitions: Partitions, *, metrics: Port | None, health: Port | None
 ) -> AsyncIterator[None]:
     """Serve metrics and health on these ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
-            await _serve(stack, "--metrics", metrics, {"/metrics": _Metrics(watch, counters).page})
+            await _serve(stack, "--metrics", metrics, {"/metrics": _Metrics(watch, counters, partitions).page})
         if health is not None:
             await _serve(stack, "--health", health, _health(watch, counters))
         yield
@@ -70,12 +71,12 @@ def _health(watch: Watch, counters: Counters) -> Pages:
 class _Metrics:
     """The page for Prometheus. It is made at most every half second, however many ask."""
 
-    def __init__(self, watch: Watch, counters: Counters) -> None:
+    def __init__(self, watch: Watch, counters: Counters, partitions: Partitions) -> None:
         # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
         from prometheus_client import CollectorRegistry
 
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(watch, counters))
+        self._registry.register(_Collector(watch, counters, partitions))
         self._made: tuple[float, Answer] | None = None
 
     def page(self) -> Answer:
@@ -93,9 +94,10 @@ class _Collector:
     A device's metric carries its reason, so that an alert can say which card and why.
     """
 
-    def __init__(self, watch: Watch, counters: Counters) -> None:
+    def __init__(self, watch: Watch, counters: Counters, partitions: Partitions) -> None:
         self._watch = watch
         self._counters = counters
+        self._partitions = partitions
 
     def collect(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -152,6 +154,28 @@ class _Collector:
             "gpu_plugin_sees_pods",
             "1 while the kubelet says which pods have which devices: what other plugins gave out is seen.",
             snapshot.sees_pods,
+        )
+        if view.config.fabric is not None:
+            yield from self._fabric()
+
+    def _fabric(self) -> "Iterator[Metric]":
+        from prometheus_client.core import GaugeMetricFamily
+
+        sight = self._partitions.sight
+        active = GaugeMetricFamily(
+            "gpu_plugin_partition",
+            "1 for each partition of GPUs that is active, and who has it; the owner is empty if nobody knows.",
+            labels=["partition", "modules", "owner"],
+        )
+        owners = {each.partition: each.owner for each in sight.book.activations}
+        for partition in () if sight.board is None else sight.board.table.active:
+            modules = ",".join(map(str, partition.modules))
+            active.add_metric([str(partition.id), modules, owners.get(partition.id, "")], 1)
+        yield active
+        yield GaugeMetricFamily(
+            "gpu_plugin_sees_fabric",
+            "1 while the Fabric Manager lists its partitions, and all of ours are active.",
+            sight.board is not None and sight.trouble is None,
         )
 
 

@@ -1,14 +1,15 @@
 """What stands behind one resource: which devices it lists, which of the free ones are best, what a container gets."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pci.resource import NodeDevice
-from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick, unknown_device
+from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick, require_whole, unknown_device
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node
 from plugin.cards.preference import Candidate, preferred
+from plugin.fabric.owning import Partitions
 from plugin.watching.watch import Watch
 from program.errors import Refusal
 
@@ -39,9 +40,10 @@ class _Handout:
 class CardOffer:
     """Cards, virtual functions and mediated devices of one resource."""
 
-    def __init__(self, resource: str, watch: Watch) -> None:
+    def __init__(self, resource: str, watch: Watch, partitions: Partitions) -> None:
         self.resource = resource
         self._watch = watch
+        self._partitions = partitions
         # By device ID, of one snapshot: made once, the kubelet asks again and again.
         self._handouts: dict[str, _Handout] = {}
         self._snapshot = watch.view.snapshot
@@ -52,17 +54,29 @@ class CardOffer:
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
         view = self._watch.view
         by_id = view.snapshot.inventory.by_id
-        candidates = [_candidate(by_id[device_id]) for device_id in available if device_id in by_id]
+        devices = [by_id[device_id] for device_id in available if device_id in by_id]
+        partition = self._partitions.preferred(devices, must_include, size)
+        if partition is not None:
+            return partition
+        candidates = [_candidate(device) for device in devices]
         return preferred(candidates, must_include, size, view.config.prefer.get(self.resource))
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         """Return one answer per container, from the node as it is at this moment: by the last view if that still holds,
-        and by a new one otherwise."""
+        and by a new one otherwise. The cards of each have their NVLinks then."""
         try:
-            return await self._allocate(containers)
+            allocations = await self._allocate(containers)
         except Refusal:
             await self._watch.look_again()
-            return await self._allocate(containers)
+            allocations = await self._allocate(containers)
+        if self._watch.view.config.fabric is not None:
+            snapshot = self._watch.view.snapshot
+            told = await self._partitions.acquire([pick(snapshot, ids, self.resource) for ids in containers])
+            return tuple(
+                replace(allocation, env={**allocation.env, **variables})
+                for allocation, variables in zip(allocations, told, strict=True)
+            )
+        return allocations
 
     async def _allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         snapshot = self._watch.view.snapshot
@@ -72,6 +86,8 @@ class CardOffer:
         allocations = []
         for device_ids in containers:
             devices = pick(snapshot, device_ids, self.resource)
+            if self.resource in self._watch.view.config.whole:
+                require_whole(snapshot, self.resource, devices)
             handouts = [self._handout(device) for device in devices]
             allocation = allocate(snapshot, self.resource, devices, [handout.nodes for handout in handouts])
             if not await self._hold([handout.grounds for handout in handouts]):

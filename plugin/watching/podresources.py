@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -29,9 +30,22 @@ class CannotAsk(Refusal):
         super().__init__(socket, wrong, "name the kubelet's pod resources socket with --pod-resources")
 
 
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the kubelet lists: all pods (`namespace/name`), and who has which device."""
+
+    pods: frozenset[str]
+    assignments: frozenset[Assignment]
+
+
 async def assignments(socket: Path, at_most: float) -> frozenset[Assignment]:
     """Return every device that a pod of this node has, of every plugin; CannotAsk if the kubelet does not say within so
     many seconds."""
+    return (await list_pods(socket, at_most)).assignments
+
+
+async def list_pods(socket: Path, at_most: float) -> Listed:
+    """The same, and the pods that have none."""
     if not os.path.exists(socket):  # noqa: PTH110 (Path.exists raises where it may not look)
         raise CannotAsk(socket, "does not exist")
     async with grpc.aio.insecure_channel(target(socket), options=(*CHANNEL, _LONGEST_LIST)) as channel:
@@ -41,12 +55,15 @@ async def assignments(socket: Path, at_most: float) -> frozenset[Assignment]:
             )
         except grpc.aio.AioRpcError as error:
             raise CannotAsk(socket, error.details() or "does not answer") from error
-    return frozenset(
-        Assignment(f"{pod.namespace}/{pod.name}", devices.resource_name, device_id)
-        for pod in listed.pod_resources
-        for container in pod.containers
-        for devices in container.devices
-        for device_id in devices.device_ids
+    return Listed(
+        pods=frozenset(f"{pod.namespace}/{pod.name}" for pod in listed.pod_resources),
+        assignments=frozenset(
+            Assignment(f"{pod.namespace}/{pod.name}", devices.resource_name, device_id)
+            for pod in listed.pod_resources
+            for container in pod.containers
+            for devices in container.devices
+            for device_id in devices.device_ids
+        ),
     )
 
 

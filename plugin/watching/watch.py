@@ -131,6 +131,10 @@ class Watch:
         """Take the functions that fell off the bus."""
         self._see(replace(self.view.snapshot, fallen=fallen))
 
+    def find_unlinked(self, unlinked: Mapping[str, Hindrance]) -> None:
+        """Take it that these devices, by ID, have NVLinks that do not work, and why."""
+        self._see(replace(self.view.snapshot, unlinked=unlinked))
+
     async def reconfigure(self, config: Config) -> None:
         """Go by another config from now on. ProgramError if it makes no sense on this node; everything then stays as it
         was."""

@@ -35,9 +35,9 @@ class Lab:
     def start_plugin(self, config: Mapping[str, Any] = pods.CARDS, *arguments: str) -> str:
         """Apply deploy/plugin with this config, and with these arguments besides; its pod, once it runs. Where the
         machine has not bound the cards itself, the init container does."""
-        bind = not self.machine.binds_at_boot
-        if bind:
-            self.cluster.kubectl("label", "node", self.node.name, "gpu-launcher.dev/bind=true", "--overwrite")
+        for component in self._components(config):
+            label = f"gpu-launcher.dev/{component}=true"
+            self.cluster.kubectl("label", "node", self.node.name, label, "--overwrite")
         self.configure(config, *arguments)
         return self.plugin()
 
@@ -45,11 +45,14 @@ class Lab:
         """Apply deploy/plugin with these: where only the config is another one, another ConfigMap, which the kubelet is
         made to look at now and not within a minute."""
         directory = "/run/lab/plugin"
-        bind = not self.machine.binds_at_boot
-        pods.overlay(self.box.path(directory), config, bind=bind, arguments=arguments)
+        pods.overlay(self.box.path(directory), config, components=self._components(config), arguments=arguments)
         self.cluster.kubectl("apply", "-k", directory)
         looked = f"lab/looked={time.monotonic()}"
         self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)
+
+    def _components(self, config: Mapping[str, Any]) -> list[str]:
+        bind = [] if self.machine.binds_at_boot else ["bind"]
+        return [*bind, *(["fabric"] if "fabric" in config else [])]
 
     def plugin(self) -> str:
         """The plugin's pod, once it is ready and not about to go."""

@@ -21,9 +21,11 @@ CONFIG = "/etc/gpu-plugin/config.yaml"
 _ARGUMENTS = "/spec/template/spec/containers/0/args"
 
 
-def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool, arguments: Sequence[str] = ()) -> None:
-    """Write a kustomization that applies deploy/plugin as a user would: with an image, a config and further `arguments`
-    of one's own and, with `bind`, the init container that gives the cards to vfio."""
+def overlay(
+    directory: Path, config: Mapping[str, Any], *, components: Sequence[str] = (), arguments: Sequence[str] = ()
+) -> None:
+    """Write a kustomization that applies deploy/plugin as a user would: with some of its components, and an image, a
+    config and further `arguments` of one's own."""
     directory.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "deploy", directory / "deploy", dirs_exist_ok=True)
     name, _, tag = build.PLUGIN.rpartition(":")
@@ -33,7 +35,7 @@ def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool, arguments
         "kind": "Kustomization",
         "namespace": "default",
         "resources": ["deploy/plugin"],
-        "components": ["deploy/plugin/components/bind"] if bind else [],
+        "components": [f"deploy/plugin/components/{component}" for component in components],
         "images": [{"name": "gpu-plugin", "newName": name, "newTag": tag}],
         "configMapGenerator": [
             {"name": "gpu-plugin", "namespace": "kube-system", "behavior": "replace", "files": ["config.yaml"]}

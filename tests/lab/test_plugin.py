@@ -2,10 +2,13 @@
 
 import json
 import re
+from base64 import b64encode
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.fabric.standin import SOCKET, Manager, compiled
 from tests.lab import pods
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, FAR, MODERN, NVME, SCREEN, SHARED
@@ -13,17 +16,36 @@ from tests.lab.machine import ALONE, FAR, MODERN, NVME, SCREEN, SHARED
 MACHINE = MODERN
 
 VFS = "example.com/nvme-vf"
+#: Four GPUs of an H100 board, as its Fabric Manager would have it: all together they are its partition 1.
+MODULES = {f"{slot}.0": module for module, slot in enumerate((ALONE, *SHARED, FAR), start=1)}
+PARTITION = 1
+#: What stands for libnvfm is on the node, where the plugin's pod may write: it keeps the manager in a file beside it.
+LIBRARY = "/var/lib/gpu-plugin/nvfm/libnvfm.so.1"
 CONFIG: dict[str, Any] = {
     "offer": [*pods.CARDS["offer"], {"device": "1b36:0010", "driver": "vfio-pci", "resource": VFS}],
     "node_devices": {"vhost-net": 3},
+    "fabric": {"manager": SOCKET, "library": LIBRARY, "modules": MODULES},
 }
 TOGETHER = {**CONFIG, "groups": "together"}
 #: Whatever it hears of the node, the kernel's events have told: it looks by itself but once an hour.
 BY_EVENTS = "--rescan=3600"
 
 
+#: Every second what the manager has done, and then whether a QEMU runs: one that does may have begun between the two.
+_WATCHED = "/run/watched"
+_WATCHING = f"""
+setsid sh -c 'while sleep 1; do
+    did=$(cat {LIBRARY}.log 2> /dev/null | tr "\\n" ,); echo "$did $(pidof qemu-system-x86_64 > /dev/null && echo runs)"
+done' > {_WATCHED} 2>&1 < /dev/null &
+"""
+
+
 @pytest.fixture(scope="module")
-def plugin(lab: Lab) -> str:
+def plugin(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> str:
+    manager = Manager(compiled(tmp_path_factory.mktemp("compiled")), tmp_path_factory.mktemp("libnvfm"))
+    for file in (manager.library, Path(f"{manager.library}.manager")):
+        _put(lab, file, f"{Path(LIBRARY).parent}/{file.name}")
+    _put(lab, manager.library, "/usr/lib/x86_64-linux-gnu/libnvfm.so.1")  # which deploy/plugin mounts
     return lab.start_plugin(CONFIG, BY_EVENTS)
 
 
@@ -134,6 +156,7 @@ def test_the_doctor_has_nothing_to_say(lab: Lab, together: str) -> None:
 
 
 def test_a_unit_below_one_switch_is_below_one_in_the_guest_where_explain_foretold(lab: Lab, together: str) -> None:
+    lab.node.sh(_WATCHING)
     with lab.vm("mirror", 3, annotations={"gpu-launcher.dev/topology": "mirror"}) as log:
         foretold = lab.foretold("mirror")
         assert sorted(re.findall(r"host (\S+) -> guest (\S+)", log)) == sorted(foretold)
@@ -143,6 +166,26 @@ def test_a_unit_below_one_switch_is_below_one_in_the_guest_where_explain_foretol
         one, other = (ways[guest[f"{slot}.0"]] for slot in SHARED)
         # The root, its port, the switch's upstream port; and of two cards a downstream port each.
         assert (len(one), one[:3], one[3] != other[3]) == (4, other[:3], True)
+        said = lab.cluster.kubectl("exec", "mirror", "--", "printenv", f"FABRIC_PARTITION_{PARTITION}")
+        assert said.strip() == ",".join(MODULES)
+
+
+def test_its_gpus_were_a_partition_from_before_its_qemu_began_until_that_had_ended(lab: Lab, together: str) -> None:
+    activated, deactivated = f"activate {PARTITION},", f"activate {PARTITION},deactivate {PARTITION},"
+
+    def watched() -> list[tuple[str, ...]] | None:
+        lines = [tuple(line.rsplit(" ", 1)) for line in lab.node.sh(f"cat {_WATCHED}").splitlines()]
+        return lines if lines[-1] == (deactivated, "") else None
+
+    # Before it, in between without QEMU and with it, and after it; there is a QEMU in between alone.
+    expected = {("", ""), (activated, ""), (activated, "runs"), (deactivated, "")}
+    assert {*lab.until("its partition is deactivated", watched, 150)} == expected
+
+
+def _put(lab: Lab, file: Path, path: str) -> None:
+    """Copy a file to the node."""
+    text = b64encode(file.read_bytes()).decode()
+    lab.node.sh(f"mkdir -p {Path(path).parent}\nbase64 -d > {path} << END\n{text}\nEND")
 
 
 def _whatever(lab: Lab, plugin: str, *arguments: str) -> str:

@@ -269,6 +269,18 @@ def test_explain_is_json_for_programs(gpu_launcher: Command) -> None:
     assert (entry["variable"], entry["alias"]) == (RTX_2060_VARIABLE, "ua-gpu-gpu1")
 
 
+def test_explain_says_which_partition_a_card_is(gpu_launcher: Command) -> None:
+    partition = ("--env", "FABRIC_PARTITION_7=0000:01:00.0")
+    result = gpu_launcher("explain", ONE_GPU, VALUE + "0000:01:00.0", *partition)
+    assert "gpu1: partition 7 of the Fabric Manager, by itself\n" in result.stdout
+    result = gpu_launcher("explain", ONE_GPU, VALUE + "0000:01:00.0", *partition[:1], "FABRIC_PARTITION_7=?")
+    wrong = "FABRIC_PARTITION_7: '?' is not a PCI address like 0000:41:00.0"
+    assert result.stderr.splitlines()[-1] == (
+        f"gpu-launcher: the pod's variables: {wrong}; expected what gpu-plugin sets: its log may say why"
+    )
+    assert (result.stdout, result.returncode) == ("", 2)
+
+
 def test_explain_says_what_render_would_refuse(gpu_launcher: Command) -> None:
     result = gpu_launcher("explain", ONE_GPU, VALUE)
     assert result.stderr.startswith(f"gpu-launcher: gpu 'gpu1': asks for {RTX_2060}, but {RTX_2060_VARIABLE} is empty")

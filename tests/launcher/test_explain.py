@@ -2,6 +2,8 @@
 
 import json
 
+import pytest
+
 from launcher.claims import Allocated, DeviceID, Request
 from launcher.explain import Explanation, as_json, explanation, table
 from launcher.guest_pci.addresses import layout
@@ -10,6 +12,7 @@ from launcher.hostdevs import not_passed_on, whole_cards
 from launcher.manifest.reading import read_manifest
 from pci.address import PCIAddress
 from pci.host import Host
+from pci.resource import decode_partitions
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import case
@@ -19,7 +22,8 @@ from tests.processes import FIXTURES
 VGPU = "11111111-0000-4000-8000-000000000001"
 VGPU_VARIABLE = "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q"
 
-TWO = "0000:e1:00.0,0000:01:00.0"
+ONE, OTHER, THIRD = "0000:01:00.0", "0000:e1:00.0", "0000:86:00.0"
+TWO = f"{OTHER},{ONE}"
 
 
 def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allocated: str) -> Explanation:
@@ -31,7 +35,8 @@ def explained(vm: str, environ: dict[str, str], host: Host | None = None, **allo
     claims, left_over = claim(vmi.spec.domain.devices.entries, environ, host, given)
     cards = whole_cards(claims, left_over, host)
     seated = layout(cards)
-    return explanation(cards, seated, located_cards(seated, host), not_passed_on(left_over, cards), host)
+    left = not_passed_on(left_over, cards)
+    return explanation(cards, seated, located_cards(seated, host), left, host, decode_partitions(environ))
 
 
 def test_two_cards_are_told_by_function_group_node_and_place_in_the_guest(machine: Machine) -> None:
@@ -90,6 +95,7 @@ def test_the_json_has_these_keys() -> None:
             }
         ],
         "distances": [],
+        "partitions": [],
         "leftOver": [{"variable": VGPU_VARIABLE, "devices": [VGPU]}],
     }
 
@@ -107,6 +113,40 @@ def test_the_distance_of_two_cards_is_in_the_json_for_host_and_guest(machine: Ma
             "guestWay": "PHB",
         }
     ]
+
+
+@pytest.mark.parametrize(
+    ("variables", "told", "words"),
+    [
+        (
+            {"FABRIC_PARTITION_3": f"{ONE},{OTHER}"},
+            [{"partition": 3, "gpus": [ONE, OTHER], "entries": ["gpu1", "gpu2"], "missing": []}],
+            "gpu1, gpu2: partition 3 of the Fabric Manager, with NVLink to each other\n",
+        ),
+        (
+            {"FABRIC_PARTITION_10": ONE, "FABRIC_PARTITION_7": OTHER},
+            [
+                {"partition": 7, "gpus": [OTHER], "entries": ["gpu1"], "missing": []},
+                {"partition": 10, "gpus": [ONE], "entries": ["gpu2"], "missing": []},
+            ],
+            "gpu1: partition 7 of the Fabric Manager, by itself\ngpu2: partition 10 of the Fabric Manager, by itself\n",
+        ),
+        (
+            {"FABRIC_PARTITION_1": f"{ONE},{THIRD},{OTHER}"},
+            [{"partition": 1, "gpus": [ONE, THIRD, OTHER], "entries": ["gpu1", "gpu2"], "missing": [THIRD]}],
+            "gpu1, gpu2: a part of partition 1 of the Fabric Manager; the guest does not have 0000:86:00.0\n",
+        ),
+        ({"FABRIC_PARTITION_5": THIRD, "FABRIC_PARTITION_X": "?"}, [], ""),
+    ],
+    ids=["one", "two", "not wholly", "another container's"],
+)
+def test_whether_the_guests_cards_are_a_partition(
+    variables: dict[str, str], told: list[dict[str, object]], words: str, machine: Machine
+) -> None:
+    environ = {RTX_3090_VARIABLE: "0000:e1:00.0,0000:01:00.0", **variables}
+    found = explained("two-gpus", environ, read_host(machine("two-rtx-3090")))
+    assert json.loads(as_json(found))["partitions"] == told
+    assert table(found).partition("PHB same root; SYS other node\n")[2].lstrip("\n") == words
 
 
 def test_a_distance_on_a_host_that_was_not_read_is_not_known() -> None:
@@ -154,6 +194,12 @@ def test_a_units_other_card_is_below_its_first_at_a_place_of_its_own(machine: Ma
         1,
         [{"host": VGPU, "is": "mediated device", "guest": "0000:02:00.0"}],
     )
+
+
+def test_the_cards_of_a_unit_are_a_partition_by_one_entry(machine: Machine) -> None:
+    environ = {RTX_2060_VARIABLE: ONE, VGPU_VARIABLE: VGPU, "FABRIC_PARTITION_3": f"{ONE},0000:02:00.0"}
+    found = explained("unit-of-two-cards", environ, read_host(machine("two-gpus-one-group")))
+    assert "pair: partition 3 of the Fabric Manager, with NVLink to each other\n" in table(found)
 
 
 def test_a_mediated_device_is_told_by_its_type_its_group_and_its_parents_node(copied_machine: Machine) -> None:

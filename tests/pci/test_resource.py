@@ -5,7 +5,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pci.address import PCIAddress
-from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, encode, variable
+from pci.resource import (
+    InvalidValue,
+    Kind,
+    USBAddress,
+    cards,
+    decode,
+    decode_mdevs,
+    decode_partitions,
+    decode_usb,
+    encode,
+    partition_variable,
+    variable,
+)
 from tests.pci.test_address import addresses
 
 
@@ -35,6 +47,19 @@ def test_what_the_plugin_encodes_the_launcher_decodes(given: list[PCIAddress]) -
 @given(st.lists(st.uuids()))
 def test_mediated_devices_are_encoded_and_decoded_alike(given: list[UUID]) -> None:
     assert decode_mdevs("V", encode(given)) == tuple(sorted(set(given)))
+
+
+@given(st.dictionaries(st.integers(0, 2**32 - 1), st.lists(addresses)))
+def test_partitions_are_encoded_and_decoded_alike(given: dict[int, list[PCIAddress]]) -> None:
+    environ = {partition_variable(number): encode(each) for number, each in given.items()}
+    others = {"FABRIC_PARTITION_": "?", "FABRIC_PARTITION_A": "?", "FABRIC_PARTITION_12345678901": "?", "PATH": "/"}
+    decoded = decode_partitions({**others, **environ})
+    assert list(decoded.items()) == [(number, tuple(sorted(set(its)))) for number, its in sorted(given.items())]
+
+
+def test_what_is_no_address_in_a_partition_is_named_with_its_variable() -> None:
+    with pytest.raises(InvalidValue, match=r"^FABRIC_PARTITION_3: 'x' is not a PCI address like 0000:41:00\.0$"):
+        decode_partitions({"FABRIC_PARTITION_3": "0000:41:00.0,x"})
 
 
 def test_one_trailing_comma_and_repeats_are_dropped() -> None:

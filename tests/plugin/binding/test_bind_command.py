@@ -1,3 +1,4 @@
+import json
 import re
 from pathlib import Path
 
@@ -133,3 +134,55 @@ def test_what_is_asked_for_has_to_make_sense(
     result = gpu_plugin(command, *arguments, "--dry-run")
     assert result.stderr.startswith(f"gpu-plugin: {problem}")
     assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)
+
+
+def nvidia(tmp_path: Path, script: str) -> tuple[Node, tuple[str | Path, ...]]:
+    """A node whose card the nvidia driver has, with a Fabric Manager; and the flags of bind there."""
+    node = Node(tmp_path, rtx("nvidia", "snd_hda_intel", "xhci_hcd", "nvidia-gpu"))
+    config, program = tmp_path / "config.yaml", tmp_path / "nvidia-smi"
+    config.write_text("fabric: {}\n")
+    program.write_text(f"#!/bin/sh\n{script}\n")
+    program.chmod(0o755)
+    flags = ("--sysfs", node.sys, "--state", node.roots.state, "--config", config, "--nvidia-smi", program)
+    return node, flags
+
+
+def test_module_ids_are_kept_before_the_driver_lets_go(gpu_plugin: Command, tmp_path: Path) -> None:
+    says = "[ $1 = -q ] && printf 'GPU 00000000:01:00.0\\n    Module ID : 5\\n'"
+    node, flags = nvidia(tmp_path, says)
+    result = gpu_plugin("bind", GPU, *flags)
+    # Files in a directory are no kernel: the first write to a driver fails.
+    assert "No such file or directory" in result.stderr
+    assert json.loads((node.roots.state / "module-ids.json").read_text()) == {GPU: 5}
+
+
+def test_nvidia_smi_may_be_in_another_root(gpu_plugin: Command, tmp_path: Path) -> None:
+    """As components/module-ids says it, but for the root: `chroot /host/driver nvidia-smi`."""
+    node, flags = nvidia(tmp_path, "[ $1 = -q ] && printf 'GPU 00000000:01:00.0\\n    Module ID : 5\\n'")
+    gpu_plugin("bind", GPU, *flags[:-1], f"chroot / '{flags[-1]}'")
+    assert json.loads((node.roots.state / "module-ids.json").read_text()) == {GPU: 5}
+
+
+def test_a_command_that_is_none_is_a_usage_error(gpu_plugin: Command, tmp_path: Path) -> None:
+    _, flags = nvidia(tmp_path, "exit 9")
+    result = gpu_plugin("bind", GPU, *flags[:-1], "chroot / 'nvidia-smi")
+    assert result.stderr == (
+        "gpu-plugin: --nvidia-smi chroot / 'nvidia-smi: is no command: No closing quotation; close the quote\n"
+    )
+    assert result.returncode == 2
+
+
+def test_a_dry_run_asks_no_driver(gpu_plugin: Command, tmp_path: Path) -> None:
+    _, flags = nvidia(tmp_path, "touch $0.asked")
+    assert gpu_plugin("bind", GPU, "--dry-run", *flags).returncode == 0
+    assert not (tmp_path / "nvidia-smi.asked").exists()
+
+
+def test_cards_whose_module_ids_nobody_tells_are_bound_with_a_warning(gpu_plugin: Command, tmp_path: Path) -> None:
+    node, flags = nvidia(tmp_path, "exit 9")
+    result = gpu_plugin("bind", GPU, *flags)
+    assert result.stderr.startswith(
+        f"gpu-plugin: module IDs are not known, and those cards go only to guests of one GPU: {tmp_path}/nvidia-smi: "
+        "prints no module IDs; name the driver's nvidia-smi with --nvidia-smi"
+    )
+    assert not (node.roots.state / "module-ids.json").exists()

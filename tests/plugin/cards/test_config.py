@@ -55,7 +55,8 @@ def test_an_address_is_taken_as_nvidia_smi_writes_it() -> None:
 
 def test_the_schema_has_every_key_and_takes_no_other() -> None:
     found = schema()
-    assert set(found["properties"]) == {"offer", "groups", "prefer", "node_devices", "noiommu", "serve", "bind"}
+    keys = {"offer", "groups", "prefer", "node_devices", "noiommu", "serve", "bind", "whole", "fabric"}
+    assert set(found["properties"]) == keys
     assert found["additionalProperties"] is False
     assert found["$defs"]["Rule"]["additionalProperties"] is False
     assert {"vendor", "device", "subsystem", "pci_class", "address", "driver"} <= set(
@@ -107,6 +108,23 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "offer: [{resource: bochs, device: '1234:1111'}]",
             "offer.0: 'bochs' is not an extended resource name",
         ),
+        (
+            "fabric: {manager: here}",
+            "fabric: found manager 'here'; expected address:port, the path of a unix socket, or",
+        ),
+        ("fabric: {manager: 'vsock:x:1'}", "fabric: found manager 'vsock:x:1'; expected address:port"),
+        ("fabric: {library: ''}", "fabric: found library ''; expected a name or a path, like libnvfm.so.1"),
+        ("fabric: {modules: {'0f:00': 1}}", "fabric: modules: found '0f:00'; expected a PCI address"),
+        (
+            "fabric: {modules: {'0000:0f:00.0': 99}}",
+            "fabric: modules: 0000:0f:00.0: found 99; expected the GPU's module ID",
+        ),
+        (
+            "fabric: {modules: {'0000:0f:00.0': 1, '0000:10:00.0': 1}}",
+            "fabric: modules: 0000:0f:00.0 and 0000:10:00.0 are both module 1; expected a module ID of its own",
+        ),
+        ("fabric: {mode: 1}", "fabric.mode: is no word of the config; did you mean modules?"),
+        ("whole: [hgx]", "the file: whole: 'hgx' is not an extended resource name; expected prefix/name"),
         ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),
         (
             "offer: [{resource: a/b, address: {domain: 0}}]",

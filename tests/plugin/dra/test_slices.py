@@ -33,7 +33,9 @@ def published(pci_ids: PCIIDs, tmp_path: Path) -> Published:
         if not dev.exists():
             make_nodes(sys, dev)
         return slices(
-            Snapshot(take_inventory(read_host(sys), config or Config(serve=Serve.DRA), pci_ids), read_nodes(dev)), node
+            Snapshot(take_inventory(read_host(sys), config or Config(serve=Serve.DRA), pci_ids), read_nodes(dev)),
+            node,
+            lambda device: {},
         )
 
     return publish

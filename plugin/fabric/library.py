@@ -1,0 +1,192 @@
+"""Calls of libnvfm, in a process that does nothing else: each of them may block for ever.
+
+    python -m plugin.fabric.library PARENT    one question as JSON on standard input, one answer on standard output
+
+PARENT is the process that asks.
+
+A question is an operation and its arguments: where the library is, the manager's address, what to do. The connection is
+made for it and ends with it, since one that is kept ends with the manager and says so only at its next use. The
+process ends with the answer, and whoever asked ends it where none comes (plugin.fabric.asking).
+"""
+
+import ctypes
+import json
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from ctypes import POINTER, byref, c_int32, c_uint32, c_void_p
+from typing import Any
+
+from plugin.fabric import abi
+from plugin.fabric.abi import Code
+
+_CONNECT_WITHIN = 2000  # milliseconds; 0 fails at once
+
+
+class NoLibraryError(Exception):
+    """The library cannot be loaded, and why."""
+
+
+class FabricError(Exception):
+    """The library answered with an error: which call of it, and its code."""
+
+    def __init__(self, call: str, code: int) -> None:
+        super().__init__(call, code)
+        self.call = call
+        self.code = code
+
+
+class Library:
+    """libnvfm, loaded and initialised."""
+
+    def __init__(self, name: str) -> None:
+        try:
+            self._library = ctypes.CDLL(name)
+            for call, arguments in _ARGUMENTS.items():
+                function = getattr(self._library, call)
+                function.argtypes = arguments
+                function.restype = c_int32
+        except (OSError, AttributeError) as error:
+            raise NoLibraryError(str(error)) from error
+        self._call("fmLibInit")
+
+    def connected(self, address: str, kind: int) -> "Connection":
+        """Connect to the manager: with the newer parameters, and with the older where it does not know those."""
+        handle = c_void_p()
+        newer = abi.versioned(abi.ConnectParams, 2)
+        older = abi.versioned(abi.ConnectParamsV1, 1)
+        for params in (newer, older):
+            params.addressInfo = address.encode()
+            params.timeoutMs = _CONNECT_WITHIN
+            params.addressIsUnixSocket = kind == abi.AddressType.UNIX
+        newer.addressType = kind
+        try:
+            self._call("fmConnect", byref(newer), byref(handle))
+        except FabricError as error:
+            if error.code != Code.VERSION_MISMATCH or kind == abi.AddressType.VSOCK:
+                raise
+            self._call("fmConnect", byref(older), byref(handle))
+        return Connection(self._call, handle)
+
+    def close(self) -> None:
+        self._call("fmLibShutdown")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        code = getattr(self._library, name)(*arguments)
+        if code != Code.SUCCESS:
+            raise FabricError(name, code)
+
+
+class Connection:
+    """One connection to the manager."""
+
+    def __init__(self, call: Any, handle: c_void_p) -> None:
+        self._call = call
+        self._handle = handle
+
+    def table(self) -> dict[str, Any]:
+        """Return partitions, failed devices and unsupported partitions; FabricError where the manager refuses, also if
+        it counts more than its structures have room for."""
+        partitions = abi.versioned(abi.PartitionList, 1)
+        self._call("fmGetSupportedFabricPartitions", self._handle, byref(partitions))
+        found = [
+            {
+                "id": partition.partitionId,
+                "modules": sorted(gpu.physicalId for gpu in _first("numGpus", partition.numGpus, partition.gpuInfo)),
+                "active": bool(partition.isActive),
+            }
+            for partition in _first("numPartitions", partitions.numPartitions, partitions.partitionInfo)
+        ]
+        return {"partitions": found, **self._broken()}
+
+    def _broken(self) -> dict[str, Any]:
+        """Return what does not work. Both questions are of older boards, and a manager may not know them."""
+        devices, unsupported = abi.versioned(abi.FailedDevices, 1), abi.versioned(abi.UnsupportedList, 1)
+        try:
+            self._call("fmGetNvlinkFailedDevices", self._handle, byref(devices))
+            self._call("fmGetUnsupportedFabricPartitions", self._handle, byref(unsupported))
+        except FabricError as error:
+            if error.code != Code.NOT_SUPPORTED:
+                raise
+            return {"failed": [], "unsupported": []}
+        gpus = _first("numGpus", devices.numGpus, devices.gpuInfo)
+        switches = _first("numSwitches", devices.numSwitches, devices.switchInfo)
+        broken = _first("numPartitions", unsupported.numPartitions, unsupported.partitionInfo)
+        return {
+            "failed": [
+                f"{device.uuid.decode(errors='replace')} at {device.pciBusId.decode(errors='replace')}"
+                for device in (*gpus, *switches)
+            ],
+            "unsupported": [partition.partitionId for partition in broken],
+        }
+
+    def activate(self, partition_id: int) -> None:
+        self._call("fmActivateFabricPartition", self._handle, partition_id)
+
+    def deactivate(self, partition_id: int) -> None:
+        self._call("fmDeactivateFabricPartition", self._handle, partition_id)
+
+    def give_back(self, partition_ids: Sequence[int]) -> None:
+        """Tell a manager that was started again which partitions are active."""
+        activated = abi.versioned(abi.ActivatedList, 1)
+        activated.numPartitions = len(partition_ids)
+        for index, partition_id in enumerate(partition_ids):
+            activated.partitionIds[index] = partition_id
+        self._call("fmSetActivatedFabricPartitions", self._handle, byref(activated))
+
+    def close(self) -> None:
+        self._call("fmDisconnect", self._handle)
+
+
+_ARGUMENTS: dict[str, list[Any]] = {
+    "fmLibInit": [],
+    "fmLibShutdown": [],
+    "fmConnect": [c_void_p, POINTER(c_void_p)],
+    "fmDisconnect": [c_void_p],
+    "fmGetSupportedFabricPartitions": [c_void_p, c_void_p],
+    "fmActivateFabricPartition": [c_void_p, c_uint32],
+    "fmDeactivateFabricPartition": [c_void_p, c_uint32],
+    "fmSetActivatedFabricPartitions": [c_void_p, c_void_p],
+    "fmGetNvlinkFailedDevices": [c_void_p, c_void_p],
+    "fmGetUnsupportedFabricPartitions": [c_void_p, c_void_p],
+}
+
+
+def _first(name: str, count: int, items: Any) -> list[Any]:
+    """Return so many of the items. What counts more than there can be is no answer to go by."""
+    if count > len(items):
+        raise FabricError(name, Code.GENERIC_ERROR)
+    return list(items)[:count]
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    """Return the answer to one question, or the error: `no_library`, or the `call` and its `code`."""
+    try:
+        library = Library(question["library"])
+        try:
+            connection = library.connected(question["address"], question["kind"])
+            value = getattr(connection, question["operation"])(*question["arguments"])
+            with suppress(FabricError):  # what was asked is done, and this process ends
+                connection.close()
+        finally:
+            with suppress(FabricError):
+                library.close()
+    except NoLibraryError as error:
+        return {"no_library": str(error)}
+    except FabricError as error:
+        return {"call": error.call, "code": error.code}
+    return {"value": value}
+
+
+_PR_SET_PDEATHSIG = 1  # prctl(2)
+
+if __name__ == "__main__":
+    # Whoever asked may be killed, also before this line: the question would keep the lock of partitions for as long as
+    # the manager does not answer.
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != int(sys.argv[1]):
+        sys.exit()
+    # The library may write what it likes to standard output.
+    sys.stdout.write("\n" + json.dumps(answer(json.load(sys.stdin))) + "\n")
