@@ -56,6 +56,14 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
                 stash[_notes].append(f"{module}: a processor of {lab.node.name} has stood still")
 
 
+@pytest.fixture(autouse=True)
+def _machine_goes_on(request: pytest.FixtureRequest) -> None:
+    """Fail at once where a test before this one has failed on a machine that has stood still."""
+    if "lab" in request.fixturenames and request.path.stem in request.config.stash[_failed]:
+        lab: Lab = request.getfixturevalue("lab")
+        assert not lab.node.stood_still(), f"a processor of {lab.node.name} has stood still in a test before"
+
+
 @pytest.fixture(scope="module")
 def plugin(lab: Lab) -> str:
     """The plugin's pod, once it runs."""
