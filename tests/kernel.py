@@ -215,6 +215,7 @@ class Kernel:
         self.bound: list[tuple[str, str]] = []  # address and driver, in order
         self._sys, self._dev, self._chooses = sys, dev, chooses
         self._functions = sorted((sys / DEVICES).iterdir())
+        self._groups = {str(one.address): str(one.iommu_group) for one in read_host(sys).functions.values()}
         for function in self._functions:
             (function / "driver_override").write_text(f"{_NO_OVERRIDE}\n")
         self._unbind = [_pipe(driver / "unbind") for driver in sorted((sys / _DRIVERS).iterdir())]
@@ -249,25 +250,22 @@ class Kernel:
 
     def _let_go(self, address: str) -> None:
         bind(self._sys, address, None)
-        self._make_nodes()
+        if not any(
+            self._driver(other) == "vfio-pci" for other in self._groups if self._node(other) == self._node(address)
+        ):
+            self._node(address).unlink(missing_ok=True)
 
     def _give(self, address: str) -> None:
         override, *_ = (self._sys / DEVICES / address / "driver_override").read_text().splitlines()
         driver = self._chooses.get(address) if override in ("", _NO_OVERRIDE) else override
         if driver is not None and self._driver(address) is None and (address, driver) not in self.refusing:
             self.bound.append((address, driver))
+            if driver == "vfio-pci":
+                self._node(address).touch()  # it is there when the driver is
             bind(self._sys, address, driver)
-            self._make_nodes()
 
-    def _make_nodes(self) -> None:
-        """/dev/vfio has a node for each group that vfio has a function of."""
-        on_vfio = {each.iommu_group for each in read_host(self._sys).functions.values() if is_on_vfio(each)}
-        for function in read_host(self._sys).functions.values():
-            node = self._dev / "vfio" / str(function.iommu_group)
-            if function.iommu_group in on_vfio:
-                node.touch()
-            else:
-                node.unlink(missing_ok=True)
+    def _node(self, address: str) -> Path:
+        return self._dev / "vfio" / self._groups[address]
 
 
 def _pipe(path: Path) -> int:

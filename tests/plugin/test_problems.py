@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pci.sysfs.functions import read_host
-from plugin.cards.config import SELECTORS, Config, Groups, Rule
+from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule, Serve
 from plugin.cards.inventory import BY_CONFIG, take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.snapshot import Snapshot
@@ -29,6 +29,7 @@ from tests.processes import ROOT
 CONFIGS = (
     Config(),
     Config(groups=Groups.TOGETHER, noiommu=True),
+    Config(serve=Serve.DRA, bind=Bind.WHEN_CLAIMED),
     Config(
         offer=(
             Rule(vendor="10de", pci_class="03", resource="example.com/gpu"),
