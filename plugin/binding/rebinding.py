@@ -3,7 +3,8 @@
 import os
 import select
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Self
@@ -74,42 +75,57 @@ class _Failed(Exception):
 
 def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
     """Read all that a plan for these cards is made from; Refusal if some of it cannot be read."""
-    return _survey(roots, host, cards, read_processes(roots.proc), read_aliases(roots.modules))
+    with _read_or_refused(roots):
+        return _survey(roots, host, cards, read_processes(roots.proc), read_aliases(roots.modules))
 
 
 def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: Path) -> Mapping[str, Hindrance | None]:
     """Return why each device, of these functions by any name, cannot be bound to vfio now, None if it can: what `bind`
     would say of it alone. For Reader.ask; Refusal if the node cannot be read."""
     roots, host = Roots.beside(sys, state), read_host(sys)
-    processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
+    try:
+        with _read_or_refused(roots):
+            processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
+    except Refusal as error:
+        return dict.fromkeys(devices, _cannot_be_bound(error))
 
     def refusal(functions: Sequence[PCIAddress]) -> Hindrance | None:
         try:
             cards = named_cards(host, functions)
-            return hindrance(_survey(roots, host, cards, processes, aliases), cards)
+            with _read_or_refused(roots):
+                return hindrance(_survey(roots, host, cards, processes, aliases), cards)
         except Refusal as error:
-            subject, wrong, fix = error.problem
-            return Hindrance(f"cannot be bound to vfio: {subject} {wrong}", fix)
+            return _cannot_be_bound(error)
 
     return {name: refusal(functions) for name, functions in devices.items()}
 
 
-def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processes, aliases: Sequence[Alias]) -> Survey:
-    functions = [function for card in cards for function in card]
+def _cannot_be_bound(error: Refusal) -> Hindrance:
+    subject, wrong, fix = error.problem
+    return Hindrance(f"cannot be bound to vfio: {subject} {wrong}", fix)
+
+
+@contextmanager
+def _read_or_refused(roots: Roots) -> Iterator[None]:
     try:
-        return Survey(
-            host=host,
-            details={function.address: read_details(roots.sys, function.address) for function in functions},
-            uses={function.address: uses(roots.sys, roots.dev, processes, function) for function in functions},
-            modules={function.address: best_module(function, aliases) for function in functions},
-            drivers=frozenset(names(roots.sys, _DRIVERS))
-            | {function.driver for function in host.functions.values() if function.driver is not None},
-            former=read_former(roots.state, boot_id(roots.proc)),
-            unseen=processes.unseen,
-        )
+        yield
     except Unreadable as unreadable:
         fault = unreadable.fault
         raise Refusal(roots.sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
+
+
+def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processes, aliases: Sequence[Alias]) -> Survey:
+    functions = [function for card in cards for function in card]
+    return Survey(
+        host=host,
+        details={function.address: read_details(roots.sys, function.address) for function in functions},
+        uses={function.address: uses(roots.sys, roots.dev, processes, function) for function in functions},
+        modules={function.address: best_module(function, aliases) for function in functions},
+        drivers=frozenset(names(roots.sys, _DRIVERS))
+        | {function.driver for function in host.functions.values() if function.driver is not None},
+        former=read_former(roots.state, boot_id(roots.proc)),
+        unseen=processes.unseen,
+    )
 
 
 def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:

@@ -158,6 +158,18 @@ def test_where_processes_cannot_be_seen_nothing_is_bound(node: Node) -> None:
         assert "who uses it cannot be seen" in node.prepare(node.cluster.claim(FIRST))
 
 
+def test_a_process_that_the_kernel_does_not_answer_for_keeps_cards_from_claims_and_nothing_else(node: Node) -> None:
+    (node.proc / "4711").mkdir()
+    os.mkfifo(node.proc / "4711/comm")  # whoever opens it waits
+    with node.driver():
+        wait_until(lambda: FIRST in node.cluster.published())
+        node.cluster.wait_for()
+        _, why = node.cluster.kubelet.health()[FIRST]
+        assert why.startswith(f"it cannot be bound to vfio: {node.proc}/4711/comm the kernel did not answer")
+        (node.proc / "4711/comm").unlink()
+        node.cluster.wait_for(FIRST, SECOND)
+
+
 def test_without_when_claimed_a_card_on_its_own_driver_is_not_published(node: Node) -> None:
     with node.driver("serve: dra\n") as plugin:
         plugin.wait_for_line("0000:01:00.0 (GA102 [GeForce RTX 3090]) is not on offer: it is bound to nvidia")
