@@ -32,20 +32,21 @@ class Lab:
         """Box.until, for the tests."""
         return self.box.until(what, look, seconds)
 
-    def start_plugin(self, config: Mapping[str, Any] = pods.CARDS, *arguments: str) -> str:
-        """Apply deploy/plugin with this config, and with these arguments besides; its pod, once it runs. Where the
-        machine has not bound the cards itself, the init container does."""
+    def start_plugin(self, config: Mapping[str, Any] = pods.CARDS, *arguments: str, base: str = "plugin") -> str:
+        """Apply deploy/plugin, or another base in deploy/, with this config, and with these arguments besides; its pod,
+        once it runs. Where the machine has not bound the cards itself, the init container does."""
         for component in self._components(config):
             label = f"gpu-launcher.dev/{component}=true"
             self.cluster.kubectl("label", "node", self.node.name, label, "--overwrite")
-        self.configure(config, *arguments)
+        self.configure(config, *arguments, base=base)
         return self.plugin()
 
-    def configure(self, config: Mapping[str, Any], *arguments: str) -> None:
-        """Apply deploy/plugin with these: where only the config is another one, another ConfigMap, which the kubelet is
+    def configure(self, config: Mapping[str, Any], *arguments: str, base: str = "plugin") -> None:
+        """Apply the base with these: where only the config is another one, another ConfigMap, which the kubelet is
         made to look at now and not within a minute."""
         directory = "/run/lab/plugin"
-        pods.overlay(self.box.path(directory), config, components=self._components(config), arguments=arguments)
+        components = self._components(config)
+        pods.overlay(self.box.path(directory), config, base=base, components=components, arguments=arguments)
         self.cluster.kubectl("apply", "-k", directory)
         looked = f"lab/looked={time.monotonic()}"
         self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)
