@@ -135,6 +135,17 @@ def test_the_labs_ssh_runs_what_it_is_given_on_the_node_and_has_its_exit_code(tm
     assert called("-p", "2222", "ubuntu@localhost", "lspci") == ("guest\n", 0)
 
 
+def test_the_labs_kubectl_asks_again_what_ctl_was_not_told(tmp_path: Path) -> None:
+    """And nothing else; with a program that fails every time for kubectl."""
+    program, calls = tmp_path / "kubectl", tmp_path / "calls"
+    program.write_text(page.kubectl(f"sh -c 'echo >> {calls}; exit 1'"))
+    program.chmod(0o755)
+    for arguments, expected in ((("exec", "vm", "--", "gpu-launcher", "ctl", "state"), 5), (("get", "pods"), 1)):
+        calls.write_text("")
+        assert subprocess.run([program, *arguments], check=False).returncode == 1
+        assert len(calls.read_text()) == expected
+
+
 def test_the_block_that_looks_at_the_vm_works_as_pasted(tmp_path: Path) -> None:
     """The one that needs no cluster, with the page's own files."""
     (block,) = (block for block in BLOCKS if "> my-vm.yaml" in block.script)

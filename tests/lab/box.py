@@ -21,6 +21,8 @@ from tests.processes import children
 #: The node's network: a bridge in the box; the control plane has the first address, the node the second.
 CONTROL_PLANE = "10.88.0.1"
 NODE = "10.88.0.2"
+#: The addresses of the node's pods (node/cni): the API server answers them.
+PODS = "10.89.0.0/24"
 
 # The first process reaps what the others leave behind.
 _INIT = f"""
@@ -35,6 +37,7 @@ ip addr add {CONTROL_PLANE}/24 dev node0
 ip link set node0 up
 ip tuntap add tap0 mode tap
 ip link set tap0 master node0 up
+ip route add {PODS} via {NODE}
 echo ready
 while :; do sleep 1000; done
 """

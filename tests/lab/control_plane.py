@@ -78,6 +78,7 @@ def running_control_plane(box: Box) -> Iterator[Cluster]:
     box.spawn(
         "kube-controller-manager", f"{_HOME}/kube-controller-manager", *credentials, "--leader-elect=false",
         "--service-account-private-key-file", f"{_HOME}/sa.key",
+        "--root-ca-file", f"{_HOME}/pki/apiserver.crt",
         "--flex-volume-plugin-dir", f"{_HOME}/volumes",
     )  # fmt: skip
     box.until("the default service account is there", lambda: cluster.get("serviceaccount", "default"), 120)

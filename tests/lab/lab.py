@@ -32,21 +32,21 @@ class Lab:
         """Box.until, for the tests."""
         return self.box.until(what, look, seconds)
 
-    def start_plugin(self, config: Mapping[str, Any] = pods.CARDS, *arguments: str) -> str:
-        """Apply deploy/plugin with this config, and with these arguments besides; its pod, once it runs. Where the
-        machine has not bound the cards itself, the init container does."""
+    def start_plugin(self, config: Mapping[str, Any] = pods.CARDS, *arguments: str, base: str = "plugin") -> str:
+        """Apply deploy/plugin, or another base in deploy/, with this config, and with these arguments besides; its pod,
+        once it runs. Where the machine has not bound the cards itself, the init container does."""
         bind = not self.machine.binds_at_boot
         if bind:
             self.cluster.kubectl("label", "node", self.node.name, "gpu-launcher.dev/bind=true", "--overwrite")
-        self.configure(config, *arguments)
+        self.configure(config, *arguments, base=base)
         return self.plugin()
 
-    def configure(self, config: Mapping[str, Any], *arguments: str) -> None:
-        """Apply deploy/plugin with these: where only the config is another one, another ConfigMap, which the kubelet is
+    def configure(self, config: Mapping[str, Any], *arguments: str, base: str = "plugin") -> None:
+        """Apply the base with these: where only the config is another one, another ConfigMap, which the kubelet is
         made to look at now and not within a minute."""
         directory = "/run/lab/plugin"
         bind = not self.machine.binds_at_boot
-        pods.overlay(self.box.path(directory), config, bind=bind, arguments=arguments)
+        pods.overlay(self.box.path(directory), config, base=base, bind=bind, arguments=arguments)
         self.cluster.kubectl("apply", "-k", directory)
         looked = f"lab/looked={time.monotonic()}"
         self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)

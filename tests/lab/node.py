@@ -12,8 +12,9 @@ from tests.lab.machine import Machine, qemu
 from tests.lab.waiting import Patience
 
 _BOOT = 300  # seconds, of whatever machine: what it takes for its first boot is what all other limits go by
-#: The kernel's words for a processor that stands still, after 21 seconds: an emulated one may, in QEMU's hands.
-_STALLED = ("detected stalls on CPUs", "self-detected stall on CPU", "soft lockup")
+#: The kernel's words for a processor that stands still, after 21 seconds, which an emulated one may, and for a process
+#: that waits for such a one, after 120.
+_STALLED = ("detected stalls on CPUs", "self-detected stall on CPU", "soft lockup", "blocked for more than")
 _DONE = "lab-exit-code"
 #: Where in the box the images of the working tree are, for the node's second disk.
 IMAGES = "/run/lab/images.tar"

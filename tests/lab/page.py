@@ -192,8 +192,10 @@ root@{node}*)
     printf '%s' "${{said%lab-exit-code*}}"
     exit "${{said##*lab-exit-code }}";;
 esac
+# As with ssh, what it reads does not end: a forwarded connection whose client has nothing more to say is closed soon.
+silence=$(mktemp -u); mkfifo "$silence"; exec 3<> "$silence"; rm "$silence"
 for attempt in 1 2 3 4 5 6 7 8 9 10; do
-    said=$({to_guest} < /dev/null) && [ -n "$said" ] && {{ echo "$said"; exit 0; }}
+    said=$(timeout 60 {to_guest} <&3) && [ -n "$said" ] && {{ echo "$said"; exit 0; }}
     sleep 1
 done
 echo "ssh: the guest does not answer" >&2
@@ -205,6 +207,26 @@ def ssh(to_node: str, to_guest: str) -> str:
     """Return an ssh as the page calls it. root@NODE is a root shell on the node: `to_node` is a command that runs what
     it reads. Who else is the guest: `to_guest` is one that prints what the guest says."""
     return _SSH.format(node=NODE, to_node=to_node, to_guest=to_guest)
+
+
+_KUBECTL = """\
+#!/bin/sh
+for attempt in 1 2 3 4 5; do
+    {kubectl} "$@"
+    code=$?
+    case "$code $*" in
+    "1 "*"gpu-launcher ctl"*) ;;
+    *) exit $code;;
+    esac
+done
+exit 1
+"""
+
+
+def kubectl(command: str) -> str:
+    """Return a kubectl as the page calls it. `ctl` is asked again where it has failed: an emulated launcher may have no
+    time to answer within 20 s."""
+    return _KUBECTL.format(kubectl=command)
 
 
 def write_clone(directory: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from tests.lab import build
+from tests.lab.box import CONTROL_PLANE
 from tests.lab.machine import CARD
 from tests.processes import ROOT, finished
 
@@ -18,21 +19,33 @@ VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 #: What the plugin offers in most tests: every card, and no other device with their vendor.
 CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
 CONFIG = "/etc/gpu-plugin/config.yaml"
-_ARGUMENTS = "/spec/template/spec/containers/0/args"
+_CONTAINER = "/spec/template/spec/containers/0"
+_ARGUMENTS = f"{_CONTAINER}/args"
 
 
-def overlay(directory: Path, config: Mapping[str, Any], *, bind: bool, arguments: Sequence[str] = ()) -> None:
-    """Write a kustomization that applies deploy/plugin as a user would: with an image, a config and further `arguments`
-    of one's own and, with `bind`, the init container that gives the cards to vfio."""
+def overlay(
+    directory: Path, config: Mapping[str, Any], *, base: str = "plugin", bind: bool, arguments: Sequence[str] = ()
+) -> None:
+    """Write a kustomization that applies deploy/plugin, or another `base` in deploy/, as a user would: with an image, a
+    config and further `arguments` of one's own and, with `bind`, the init container that gives the cards to vfio."""
     directory.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "deploy", directory / "deploy", dirs_exist_ok=True)
     name, _, tag = build.PLUGIN.rpartition(":")
-    patch = [{"op": "add", "path": f"{_ARGUMENTS}/-", "value": argument} for argument in arguments]
+    patch: list[dict[str, Any]] = [
+        {"op": "add", "path": f"{_ARGUMENTS}/-", "value": argument} for argument in arguments
+    ]
+    if base == "dra":
+        # Nothing makes the way of a Service here; and the plugin of the lab is not in kube-system.
+        way = {"KUBERNETES_SERVICE_HOST": CONTROL_PLANE, "KUBERNETES_SERVICE_PORT": "6443"}
+        variables = [{"name": variable, "value": value} for variable, value in way.items()]
+        patch += [{"op": "add", "path": f"{_CONTAINER}/env/-", "value": variable} for variable in variables]
+        for file in (directory / "deploy/dra/admission.yaml", directory / "deploy/dra/rbac.yaml"):
+            file.write_text(file.read_text().replace("kube-system", "default"))
     kustomization = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "namespace": "default",
-        "resources": ["deploy/plugin"],
+        "resources": [f"deploy/{base}"],
         "components": ["deploy/plugin/components/bind"] if bind else [],
         "images": [{"name": "gpu-plugin", "newName": name, "newTag": tag}],
         "configMapGenerator": [
@@ -72,13 +85,38 @@ def vm(
     annotations: Mapping[str, str] | None = None,
     more: Mapping[str, Any] | None = None,
     run_strategy: str | None = None,
+    dra: bool = False,
 ) -> tuple[dict[str, Any], ...]:
     """A VM that boots the lab's Linux, with that many cards, in the pod that `gpu-launcher pod` makes of it.
 
     `annotations` are the VM's, and `more` is merged into its spec; with `run_strategy` it is a VirtualMachine. The rest
     is done to the pod: variables of its own, `without` capabilities, and with `share_processes` the launcher is not its
-    first process; and whether it is ready is looked at seldom. The guest has `grace` seconds to shut down.
+    first process; and whether it is ready is looked at seldom. The guest has `grace` seconds to shut down. With `dra`
+    there are ResourceClaimTemplates as well.
     """
+    document = manifest(name, cards, grace=grace, annotations=annotations, more=more, run_strategy=run_strategy)
+    objects = tuple(yaml.safe_load_all(printed(document, *(["--dra"] if dra else []))))
+    (pod,) = (found for found in objects if found["kind"] == "Pod")
+    (container,) = pod["spec"]["containers"]
+    container["env"] += [{"name": name, "value": value} for name, value in (env or {}).items()]
+    # Each look is a process in the container, which takes an emulated processor a second.
+    container["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
+    capabilities = container["securityContext"]["capabilities"]
+    capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
+    pod["spec"]["shareProcessNamespace"] = share_processes
+    return objects
+
+
+def manifest(
+    name: str,
+    cards: int,
+    *,
+    grace: int = 60,
+    annotations: Mapping[str, str] | None = None,
+    more: Mapping[str, Any] | None = None,
+    run_strategy: str | None = None,
+) -> dict[str, Any]:
+    """That VM as its user writes it."""
     metadata = {"name": name, "annotations": {"gpu-launcher.dev/allow-emulation": "true", **(annotations or {})}}
     spec = _merged(
         {
@@ -100,7 +138,7 @@ def vm(
         },
         more or {},
     )
-    manifest: dict[str, Any] = {
+    document: dict[str, Any] = {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstance",
         "metadata": metadata,
@@ -108,25 +146,16 @@ def vm(
     }
     if run_strategy is not None:
         template = {"metadata": {"annotations": metadata.pop("annotations")}, "spec": spec}
-        manifest |= {"kind": "VirtualMachine", "spec": {"runStrategy": run_strategy, "template": template}}
-    objects = tuple(yaml.safe_load_all(printed(manifest)))
-    (pod,) = (found for found in objects if found["kind"] == "Pod")
-    (container,) = pod["spec"]["containers"]
-    container["env"] += [{"name": name, "value": value} for name, value in (env or {}).items()]
-    # Each look is a process in the container, which takes an emulated processor a second.
-    container["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
-    capabilities = container["securityContext"]["capabilities"]
-    capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
-    pod["spec"]["shareProcessNamespace"] = share_processes
-    return objects
+        document |= {"kind": "VirtualMachine", "spec": {"runStrategy": run_strategy, "template": template}}
+    return document
 
 
-def printed(manifest: Mapping[str, Any]) -> str:
+def printed(document: Mapping[str, Any], *flags: str) -> str:
     """What `gpu-launcher pod` prints for that VM, with the image of the working tree."""
     with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
-        json.dump(manifest, file)
+        json.dump(document, file)
         file.flush()
-        done = finished("gpu-launcher", "pod", file.name, "--image", build.LAUNCHER)
+        done = finished("gpu-launcher", "pod", file.name, "--image", build.LAUNCHER, *flags)
     assert done.returncode == 0, done.stderr
     return str(done.stdout)
 

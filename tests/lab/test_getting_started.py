@@ -41,7 +41,7 @@ def terminal(lab: Lab) -> Iterator[Terminal]:
     kubectl, _, config, *_ = lab.cluster.argv()
     (home / "kubeconfig").write_text(lab.box.path(config).read_text())
     programs = {
-        "kubectl": f'#!/bin/sh\nexec {kubectl} --kubeconfig {_HOME}/kubeconfig --cache-dir {_HOME}/cache "$@"\n',
+        "kubectl": page.kubectl(f"{kubectl} --kubeconfig {_HOME}/kubeconfig --cache-dir {_HOME}/cache"),
         "ssh": page.ssh(" ".join(way_in()), f"{way_in()[0]} nc 127.0.0.1 2222"),
     }
     for name, text in programs.items():

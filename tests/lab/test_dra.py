@@ -1,0 +1,192 @@
+"""The cards by Dynamic Resource Allocation: the driver publishes them, the stock scheduler chooses as the VM's
+annotations say and as `gpu-launcher fit` foretells, the driver prepares what the claim names, and takes it back.
+
+Two cards can go, ALONE and FAR; the two behind the switch share an IOMMU group.
+"""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pci.slices import UNHEALTHY
+from tests.lab import pods
+from tests.lab.lab import Lab
+from tests.lab.machine import ALONE, CARD, FAR, MODERN
+from tests.processes import finished
+
+MACHINE = MODERN
+
+CONFIG: dict[str, Any] = {"serve": "dra", **pods.CARDS}
+CHECKPOINT = "/var/lib/kubelet/plugins/gpu-launcher.dev/checkpoint.json"
+CDI = "/var/run/cdi"
+
+
+def _name(slot: str) -> str:
+    """A card's name in the slices."""
+    return f"pci-{slot.replace(':', '-')}-0"
+
+
+@pytest.fixture(scope="module")
+def plugin(lab: Lab) -> str:
+    return lab.start_plugin(CONFIG, base="dra")
+
+
+@pytest.fixture(scope="module")
+def uuids(lab: Lab, plugin: str) -> dict[str, str]:
+    """The UUID of each card, by slot, once the API server has them all."""
+    by_name = lab.until("the node's cards are published", lambda: _published(lab), 150)
+    return {slot: by_name[_name(slot)]["attributes"]["uuid"]["string"] for slot in (ALONE, FAR)}
+
+
+@pytest.fixture(scope="module")
+def vm(lab: Lab, uuids: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A VM that is not to have ALONE's card, by the UUID: its log, once it runs."""
+    annotations = {"nvidia.com/nouse-gpuuuid": uuids[ALONE]}
+    foretold = _fit(lab, tmp_path_factory.mktemp("fit"), "chosen", 1, annotations)
+    assert [entry["address"] for entry in foretold["nodes"][0]["takes"]] == [f"{FAR}.0"]
+    with lab.vm("chosen", 1, dra=True, annotations=annotations) as log:
+        yield log
+
+
+def test_the_cards_that_can_go_are_published_with_what_is_known_of_them(
+    lab: Lab, plugin: str, uuids: dict[str, str]
+) -> None:
+    published = _published(lab)
+    assert {*published} == {_name(ALONE), _name(FAR)}
+    assert not any("taints" in device for device in published.values())
+    attributes = published[_name(FAR)]["attributes"]
+    assert attributes["resource.kubernetes.io/numaNode"] == {"int": 1}
+    assert attributes["functions"] == {"int": 2}
+    assert "resource.kubernetes.io/numaNode" not in published[_name(ALONE)]["attributes"]
+
+
+def test_the_vm_has_the_card_that_was_foretold_and_its_companion(lab: Lab, vm: str) -> None:
+    assert _allocated(lab, "chosen") == [_name(FAR)]
+    assert f"host {FAR}.0 -> guest 0000:01:00.0" in vm
+    functions = lab.console("chosen").functions()
+    assert (functions["0000:01:00.0"], functions["0000:01:00.1"]) == CARD
+
+
+def test_a_card_that_is_taken_is_waited_for_and_fit_says_who_has_it(
+    lab: Lab, vm: str, uuids: dict[str, str], tmp_path: Path
+) -> None:
+    """By a VM that wants that one, and by one that wants two."""
+    with lab.pod("second", 1, dra=True, annotations={"nvidia.com/use-gpuuuid": uuids[FAR]}):
+        assert "cannot allocate all claims" in _unschedulable(lab, "second")
+    found = _fit(lab, tmp_path, "second", 1, {"nvidia.com/use-gpuuuid": uuids[FAR]})
+    reasons = {card["address"]: card["reason"] for card in found["nodes"][0]["cards"]}
+    assert not found["fits"]
+    assert reasons[f"{FAR}.0"].startswith("taken by claim default/chosen-")
+    assert reasons[f"{FAR}.0"].endswith("of pod chosen")
+    assert reasons[f"{ALONE}.0"].startswith("excluded by nvidia.com/use-gpuuuid")
+
+
+def test_two_that_race_for_one_card_do_not_both_get_it(lab: Lab, vm: str, uuids: dict[str, str]) -> None:
+    wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
+    with lab.pod("racing-one", 1, dra=True, annotations=wish), lab.pod("racing-two", 1, dra=True, annotations=wish):
+
+        def winners() -> list[str]:
+            return [pod for pod in ("racing-one", "racing-two") if _allocated(lab, pod)]
+
+        (winner,) = lab.until("one of them has the card", winners, 60)
+        loser = "racing-two" if winner == "racing-one" else "racing-one"
+        assert "cannot allocate all claims" in _unschedulable(lab, loser)
+        assert winners() == [winner]
+
+
+def test_two_cards_of_one_numa_node_are_not_to_be_had_and_fit_says_so(
+    lab: Lab, vm: str, plugin: str, tmp_path: Path
+) -> None:
+    wish = {"nvidia.com/numa-bind": "true"}
+    with lab.pod("bound", 2, dra=True, annotations=wish):
+        assert "cannot allocate all claims" in _unschedulable(lab, "bound")
+    found = _fit(lab, tmp_path, "bound", 2, wish)
+    assert (found["fits"], bool(found["nodes"][0]["reason"])) == (False, True)
+
+
+def test_a_card_that_is_not_whole_is_tainted_until_it_is(lab: Lab, vm: str) -> None:
+    """One that nobody has: an unbind from a device that a guest has open waits for the guest."""
+    lab.node.sh(f"echo {ALONE}.1 > /sys/bus/pci/drivers/vfio-pci/unbind")
+    try:
+        lab.until("the card is tainted", lambda: _taints(lab, ALONE), 60)
+        assert _taints(lab, ALONE) == [(UNHEALTHY, "is-not-whole-0000-01-00.1-audio-is-bound-to-no-driver")]
+    finally:
+        lab.node.sh(f"echo {ALONE}.1 > /sys/bus/pci/drivers_probe")
+    lab.until("the card is well", lambda: not _taints(lab, ALONE), 60)
+
+
+def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str, plugin: str) -> None:
+    before = lab.node.sh("pidof kubelet")
+    lab.cluster.delete("pod", plugin)
+    lab.node.sh("kill -KILL $(pidof kubelet)")
+    lab.until("another kubelet runs", lambda: lab.node.sh("pidof kubelet || true") not in ("", before), 60)
+    lab.plugin()
+    assert json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"]
+    assert lab.cluster.kubectl("exec", "chosen", "--", "gpu-launcher", "ctl", "state").startswith(
+        "default/chosen: running"
+    )
+    assert _allocated(lab, "chosen") == [_name(FAR)]
+
+
+def test_what_its_claim_had_is_free_when_the_vm_has_ended(
+    lab: Lab, vm: str, uuids: dict[str, str], tmp_path: Path
+) -> None:
+    lab.cluster.delete("pod", "chosen")
+    lab.until("nothing is prepared", lambda: not json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"], 60)
+    assert "gpu-launcher" not in lab.node.sh(f"ls {CDI}")
+    lab.until("its claim is gone", lambda: "chosen" not in lab.cluster.kubectl("get", "resourceclaims"), 60)
+    found = _fit(lab, tmp_path, "next", 1, {"nvidia.com/use-gpuuuid": uuids[FAR]})
+    assert [entry["address"] for entry in found["nodes"][0]["takes"]] == [f"{FAR}.0"]
+
+
+def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
+    lab: Lab, plugin: str, uuids: dict[str, str]
+) -> None:
+    with lab.vm("before", 1, dra=True, annotations={"nvidia.com/use-gpuuuid": uuids[ALONE]}):
+        lab.node.reboot(MODERN)
+        lab.wait_for_end("before")
+    lab.plugin()
+    lab.until("ALONE is well", lambda: not _taints(lab, ALONE), 150)
+    lab.until("nothing is prepared", lambda: not json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"], 60)
+    with lab.vm("after", 1, dra=True, annotations={"nvidia.com/use-gpuuuid": uuids[ALONE]}):
+        assert _allocated(lab, "after") == [_name(ALONE)]
+
+
+def _published(lab: Lab) -> dict[str, Any]:
+    """The node's devices as the API server has them, by name."""
+    slices = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
+    return {device["name"]: device for one in slices for device in one["spec"].get("devices", [])}
+
+
+def _taints(lab: Lab, slot: str) -> list[tuple[str, str]]:
+    return [(taint["key"], taint["value"]) for taint in _published(lab)[_name(slot)].get("taints", [])]
+
+
+def _allocated(lab: Lab, pod: str) -> list[str]:
+    """The names of the devices that the pod's claims have."""
+    statuses = lab.cluster.get("pod", pod)["status"].get("resourceClaimStatuses", [])
+    claims = [lab.cluster.get("resourceclaim", status["resourceClaimName"]) for status in statuses]
+    allocations = [claim["status"]["allocation"] for claim in claims if claim.get("status", {}).get("allocation")]
+    return [result["device"] for allocation in allocations for result in allocation["devices"]["results"]]
+
+
+def _unschedulable(lab: Lab, pod: str) -> str:
+    def message() -> str | None:
+        conditions = lab.cluster.get("pod", pod)["status"].get("conditions", [])
+        return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), None)
+
+    return lab.until(f"the scheduler says why {pod} is Pending", message, 60)
+
+
+def _fit(lab: Lab, directory: Path, name: str, cards: int, annotations: dict[str, str]) -> dict[str, Any]:
+    """What `gpu-launcher fit` says of a VM and this cluster as they are now."""
+    what = "resourceslices,resourceclaims,deviceclasses"
+    (directory / "slices.json").write_text(lab.cluster.kubectl("get", what, "--all-namespaces", "-o", "json"))
+    (directory / "vm.json").write_text(json.dumps(pods.manifest(name, cards, annotations=annotations)))
+    done = finished("gpu-launcher", "fit", directory / "vm.json", "--slices", directory / "slices.json", "--json")
+    assert done.returncode in (0, 1), done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
