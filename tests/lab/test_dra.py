@@ -86,7 +86,8 @@ def test_a_card_that_is_taken_is_waited_for_and_fit_says_who_has_it(
 
 def test_two_that_race_for_one_card_do_not_both_get_it(lab: Lab, vm: str, uuids: dict[str, str]) -> None:
     wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
-    with lab.pod("racing-one", 1, dra=True, annotations=wish), lab.pod("racing-two", 1, dra=True, annotations=wish):
+    one, other = (lab.pod(name, 1, dra=True, annotations=wish, grace=1) for name in ("racing-one", "racing-two"))
+    with one, other:
 
         def winners() -> list[str]:
             return [pod for pod in ("racing-one", "racing-two") if _allocated(lab, pod)]
@@ -145,13 +146,14 @@ def test_what_its_claim_had_is_free_when_the_vm_has_ended(
 def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
     lab: Lab, plugin: str, uuids: dict[str, str]
 ) -> None:
-    with lab.vm("before", 1, dra=True, annotations={"nvidia.com/use-gpuuuid": uuids[ALONE]}):
+    wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
+    with lab.vm("before", 1, dra=True, annotations=wish, grace=1):
         lab.node.reboot(MODERN)
         lab.wait_for_end("before")
     lab.plugin()
     lab.until("ALONE is well", lambda: not _taints(lab, ALONE), 150)
     lab.until("nothing is prepared", lambda: not json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"], 60)
-    with lab.vm("after", 1, dra=True, annotations={"nvidia.com/use-gpuuuid": uuids[ALONE]}):
+    with lab.vm("after", 1, dra=True, annotations=wish, grace=1):
         assert _allocated(lab, "after") == [_name(ALONE)]
 
 
