@@ -4,7 +4,6 @@
 """
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,13 +28,6 @@ SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")
 CASES = cases()
 RTX_2060_CASE = case("rtx-2060")
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-@pytest.fixture(scope="session")
-def qemu_driver(embedded_uri: str) -> Iterator[Any]:
-    """Libvirt's QEMU driver, which checks addresses; the test driver takes two devices on one."""
-    with guest.connected(embedded_uri, a_vm()) as connection:
-        yield connection
 
 
 @every_case

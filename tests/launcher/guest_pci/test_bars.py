@@ -324,23 +324,23 @@ def _placed(bus: int, layout: Layout, bars: Mapping[PCIAddress, tuple[BAR, ...]]
 
 @pytest.mark.parametrize("firmware", ["bios", "efi"])
 def test_real_firmware_gives_every_bar_an_address(
-    embedded_uri: str, firmware: str, tmp_path: Path, short_dir: Path
+    qemu_driver: Any, firmware: str, tmp_path: Path, short_dir: Path
 ) -> None:
     gpus = [("gpu0", RTX_3090), ("gpu1", RTX_3090)]
     path = write_vmi(tmp_path / "vm.yaml", gpus=gpus, domain=EFI if firmware == "efi" else "")
     vmi = read_manifest(path)
-    started_with(embedded_uri, short_dir, vmi, domain_of(vmi, seats(2), facts(A100, A100, kvm=False)), A100)
+    started_with(qemu_driver, short_dir, vmi, domain_of(vmi, seats(2), facts(A100, A100, kvm=False)), A100)
 
 
 @pytest.mark.parametrize("name", ["large-bar-numa", "large-bar-efi-numa"])
 def test_real_firmware_gives_every_bar_behind_an_expander_an_address(
-    embedded_uri: str, name: str, short_dir: Path
+    qemu_driver: Any, name: str, short_dir: Path
 ) -> None:
     asked = case(name)
-    started_with(embedded_uri, short_dir, read_manifest(asked.vm), asked.xml("--emulation"), H100)
+    started_with(qemu_driver, short_dir, read_manifest(asked.vm), asked.xml("--emulation"), H100)
 
 
-def started_with(uri: str, sockets: Path, vmi: VirtualMachineInstance, xml: str, card: tuple[int, ...]) -> None:
+def started_with(connection: Any, sockets: Path, vmi: VirtualMachineInstance, xml: str, card: tuple[int, ...]) -> None:
     """Start the domain with test devices for cards, and see where firmware puts their BARs. Its sockets are in a
     directory of the test's own: two tests at a time may start a VM of that name."""
     tree = etree.fromstring(xml.replace(str(socket_directory(vmi)), str(sockets)))
@@ -348,7 +348,6 @@ def started_with(uri: str, sockets: Path, vmi: VirtualMachineInstance, xml: str,
     wanted = _with_test_devices(tree, card)
     made = a_vm()
     with (
-        guest.connected(uri, made) as connection,
         guest.defined(connection, etree.tostring(tree, encoding="unicode"), made) as domain,
         started(domain, made),
     ):

@@ -86,19 +86,13 @@ class Booted:
     places: Mapping[str, Place]
 
 
-@pytest.fixture(scope="module")
-def qemu(embedded_uri: str) -> Iterator[Any]:
-    with guest.connected(embedded_uri, a_vm()) as connection:
-        yield connection
-
-
 @pytest.mark.parametrize("firmware", KERNELS)
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_firmware_finds_each_card_where_explain_says_whatever_else_the_vm_has(
-    layout: str, firmware: str, qemu: Any, gpu_launcher: Command, short_dir: Path
+    layout: str, firmware: str, qemu_driver: Any, gpu_launcher: Command, short_dir: Path
 ) -> None:
     def boot(others: int) -> Booted:
-        return booted(layout, firmware, others, qemu, gpu_launcher, short_dir)
+        return booted(layout, firmware, others, qemu_driver, gpu_launcher, short_dir)
 
     with ThreadPoolExecutor() as both:  # much of a start and of an end is waiting
         bare, full = both.map(boot, (0, OTHERS))

@@ -29,17 +29,11 @@ BOOTED = {
 }
 
 
-@pytest.fixture(scope="module")
-def qemu(embedded_uri: str) -> Iterator[Any]:
-    with guest.connected(embedded_uri, a_vm()) as connection:
-        yield connection
-
-
 @pytest.mark.parametrize(
     ("firmware", "name"), [(firmware, name) for firmware, names in BOOTED.items() for name in names]
 )
 def test_the_domain_boots_and_firmware_finds_the_cards_where_the_hook_says(
-    firmware: str, name: str, qemu: Any, short_dir: Path
+    firmware: str, name: str, qemu_driver: Any, short_dir: Path
 ) -> None:
     """The second define's domain, after KubeVirt has forgotten what it does not know."""
     case = next(case for case in CASES if case.name == name).emulated()
@@ -48,7 +42,7 @@ def test_the_domain_boots_and_firmware_finds_the_cards_where_the_hook_says(
     kernel = short_dir / "kernel"
     kernel.write_bytes(KERNELS[firmware]())
     domain = without_vfio(answer.xml, kernel, firmware)
-    places = enumerated(qemu, domain)
+    places = enumerated(qemu_driver, domain)
     assert {host: place.way for host, place in places.items()} == ways(domain)
     said = dict(where for line in answer.cards for where in told(line))
     assert {host: place.address for host, place in places.items() if host in said} == said

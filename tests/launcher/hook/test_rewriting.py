@@ -1,7 +1,6 @@
 """The hook's answers: cards whole and on their seats, and nothing else touched, however often KubeVirt asks."""
 
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import libvirt
@@ -11,18 +10,11 @@ from lxml import etree
 from launcher.hook.reading import alias_of, guest_address_of, source_of
 from launcher.running import guest
 from launcher.versions import shown
-from tests.launcher.guests import a_vm
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import read_back, understood
 from tests.launcher.test_domain import SCHEMA
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-
-
-@pytest.fixture(scope="module")
-def qemu_driver(embedded_uri: str) -> Iterator[Any]:
-    with guest.connected(embedded_uri, a_vm()) as connection:
-        yield connection
 
 
 @every_case
