@@ -93,6 +93,21 @@ class Lab:
 
         self.until(f"{self.node.name} has {number} of {resource}", look, seconds)
 
+    def kill_kubelet(self) -> None:
+        """Until another one runs."""
+        before = self.node.sh("pidof kubelet")
+        self.node.sh("kill -KILL $(pidof kubelet)")
+        self.until("another kubelet runs", lambda: self.node.sh("pidof kubelet || true") not in ("", before), 60)
+
+    def unschedulable(self, pod: str) -> str:
+        """Why the scheduler has no place for the pod, once it says so."""
+
+        def message() -> str | None:
+            conditions = self.cluster.get("pod", pod)["status"].get("conditions", [])
+            return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), None)
+
+        return self.until(f"the scheduler says why {pod} is Pending", message, 60)
+
     def phase(self, pod: str) -> str:
         return str(self.cluster.get("pod", pod)["status"]["phase"])
 

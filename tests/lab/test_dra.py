@@ -75,7 +75,7 @@ def test_a_card_that_is_taken_is_waited_for_and_fit_says_who_has_it(
 ) -> None:
     """By a VM that wants that one, and by one that wants two."""
     with lab.pod("second", 1, dra=True, annotations={"nvidia.com/use-gpuuuid": uuids[FAR]}):
-        assert "cannot allocate all claims" in _unschedulable(lab, "second")
+        assert "cannot allocate all claims" in lab.unschedulable("second")
     found = _fit(lab, tmp_path, "second", 1, {"nvidia.com/use-gpuuuid": uuids[FAR]})
     reasons = {card["address"]: card["reason"] for card in found["nodes"][0]["cards"]}
     assert not found["fits"]
@@ -94,7 +94,7 @@ def test_two_that_race_for_one_card_do_not_both_get_it(lab: Lab, vm: str, uuids:
 
         (winner,) = lab.until("one of them has the card", winners, 60)
         loser = "racing-two" if winner == "racing-one" else "racing-one"
-        assert "cannot allocate all claims" in _unschedulable(lab, loser)
+        assert "cannot allocate all claims" in lab.unschedulable(loser)
         assert winners() == [winner]
 
 
@@ -103,7 +103,7 @@ def test_two_cards_of_one_numa_node_are_not_to_be_had_and_fit_says_so(
 ) -> None:
     wish = {"nvidia.com/numa-bind": "true"}
     with lab.pod("bound", 2, dra=True, annotations=wish):
-        assert "cannot allocate all claims" in _unschedulable(lab, "bound")
+        assert "cannot allocate all claims" in lab.unschedulable("bound")
     found = _fit(lab, tmp_path, "bound", 2, wish)
     assert (found["fits"], bool(found["nodes"][0]["reason"])) == (False, True)
 
@@ -120,12 +120,10 @@ def test_a_card_that_is_not_whole_is_tainted_until_it_is(lab: Lab, vm: str) -> N
 
 
 def test_the_vm_lives_on_while_plugin_and_kubelet_start_again(lab: Lab, vm: str, plugin: str) -> None:
-    before = lab.node.sh("pidof kubelet")
     lab.cluster.delete("pod", plugin)
-    lab.node.sh("kill -KILL $(pidof kubelet)")
-    lab.until("another kubelet runs", lambda: lab.node.sh("pidof kubelet || true") not in ("", before), 60)
+    lab.kill_kubelet()
     lab.plugin()
-    assert json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"]
+    assert _prepared(lab)
     assert lab.cluster.kubectl("exec", "chosen", "--", "gpu-launcher", "ctl", "state").startswith(
         "default/chosen: running"
     )
@@ -136,7 +134,7 @@ def test_what_its_claim_had_is_free_when_the_vm_has_ended(
     lab: Lab, vm: str, uuids: dict[str, str], tmp_path: Path
 ) -> None:
     lab.cluster.delete("pod", "chosen")
-    lab.until("nothing is prepared", lambda: not json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"], 60)
+    lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
     assert "gpu-launcher" not in lab.node.sh(f"ls {CDI}")
     lab.until("its claim is gone", lambda: "chosen" not in lab.cluster.kubectl("get", "resourceclaims"), 60)
     found = _fit(lab, tmp_path, "next", 1, {"nvidia.com/use-gpuuuid": uuids[FAR]})
@@ -152,7 +150,7 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
         lab.wait_for_end("before")
     lab.plugin()
     lab.until("ALONE is well", lambda: not _taints(lab, ALONE), 150)
-    lab.until("nothing is prepared", lambda: not json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"], 60)
+    lab.until("nothing is prepared", lambda: not _prepared(lab), 60)
     with lab.vm("after", 1, dra=True, annotations=wish, grace=1):
         assert _allocated(lab, "after") == [_name(ALONE)]
 
@@ -161,6 +159,12 @@ def _published(lab: Lab) -> dict[str, Any]:
     """The node's devices as the API server has them, by name."""
     slices = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
     return {device["name"]: device for one in slices for device in one["spec"].get("devices", [])}
+
+
+def _prepared(lab: Lab) -> dict[str, Any]:
+    """What the driver has written down as prepared, by the claim's UID."""
+    claims: dict[str, Any] = json.loads(lab.node.sh(f"cat {CHECKPOINT}"))["claims"]
+    return claims
 
 
 def _taints(lab: Lab, slot: str) -> list[tuple[str, str]]:
@@ -173,14 +177,6 @@ def _allocated(lab: Lab, pod: str) -> list[str]:
     claims = [lab.cluster.get("resourceclaim", status["resourceClaimName"]) for status in statuses]
     allocations = [claim["status"]["allocation"] for claim in claims if claim.get("status", {}).get("allocation")]
     return [result["device"] for allocation in allocations for result in allocation["devices"]["results"]]
-
-
-def _unschedulable(lab: Lab, pod: str) -> str:
-    def message() -> str | None:
-        conditions = lab.cluster.get("pod", pod)["status"].get("conditions", [])
-        return next((one["message"] for one in conditions if one.get("reason") == "Unschedulable"), None)
-
-    return lab.until(f"the scheduler says why {pod} is Pending", message, 60)
 
 
 def _fit(lab: Lab, directory: Path, name: str, cards: int, annotations: dict[str, str]) -> dict[str, Any]:

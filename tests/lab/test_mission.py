@@ -148,12 +148,8 @@ def test_check_has_nothing_to_say_against_what_runs(lab: Lab, vm: Console) -> No
 
 
 def test_a_vm_that_asks_for_more_than_is_left_stays_pending(lab: Lab, vm: Console) -> None:
-    def unschedulable() -> str | None:
-        conditions = lab.cluster.get("pod", "third")["status"].get("conditions", [])
-        return next((c["message"] for c in conditions if c.get("reason") == "Unschedulable"), None)
-
     with lab.pod("third", 1):
-        assert f"Insufficient {pods.RESOURCE}" in lab.until("the scheduler says why", unschedulable, 60)
+        assert f"Insufficient {pods.RESOURCE}" in lab.unschedulable("third")
         assert lab.phase("third") == "Pending"
 
 
@@ -166,9 +162,7 @@ def test_nothing_is_left_unreaped_in_the_pod(lab: Lab, vm: Console) -> None:
 def test_a_vm_lives_on_while_the_kubelet_dies_and_the_plugin_registers_again(
     lab: Lab, vm: Console, plugin: str
 ) -> None:
-    before = lab.node.sh("pidof kubelet")
-    lab.node.sh("kill -KILL $(pidof kubelet)")
-    lab.until("another kubelet runs", lambda: lab.node.sh("pidof kubelet || true") not in ("", before), 60)
+    lab.kill_kubelet()
     registered = "registered, and watched by the kubelet"
     lab.until("the plugin registers again", lambda: lab.cluster.kubectl("logs", plugin).count(registered) >= 2, 150)
     lab.wait_for_cards(2)

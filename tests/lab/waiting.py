@@ -35,7 +35,7 @@ class Patience:
         return seconds * self.slowness()
 
     def until(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
-        """What `look` returns once it is neither None nor False; a look that fails is one that has seen nothing yet."""
+        """What `look` returns once it is neither None, False nor empty; a look that fails has seen nothing yet."""
         began = time.monotonic()
         last: object = "nothing"
         while time.monotonic() - began < self.allowed(seconds):
@@ -44,7 +44,7 @@ class Patience:
             except (CommandFailed, NotYet, LookupError, subprocess.TimeoutExpired) as error:
                 last = error
             else:
-                if found is not None and found is not False:
+                if found:
                     return found
                 last = found
             time.sleep(0.2)
