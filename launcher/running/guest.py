@@ -14,6 +14,7 @@ import libvirt
 import libvirt_qemu
 
 from launcher.running.events import Changed, Ending, NotStarted, Started
+from launcher.running.threads import having_threads
 from launcher.running.vm import VM
 from launcher.versions import Version, newer_elements, numbered, refuse_newer
 from pci.address import PCIAddress
@@ -154,7 +155,7 @@ def start(domain: Any, vm: VM, *, paused: bool) -> None:
         else:
             vm.events.put(Started())
 
-    with having_threads():
+    with having_threads("libvirt"):
         threading.Thread(target=create, daemon=True).start()
 
 
@@ -307,16 +308,6 @@ def _report(connection: Any, domain: Any, event: int, detail: int, to: tuple[_Sh
 
 def _report_loss(connection: Any, reason: int, vm: VM) -> None:
     vm.events.put(Ending.CONNECTION_LOST)
-
-
-@contextmanager
-def having_threads() -> Iterator[None]:
-    """Refusal where there can be no more threads."""
-    try:
-        yield
-    except RuntimeError as error:
-        fix = "expected room for more of them in the container's limits of processes and memory"
-        raise Refusal("libvirt", f"cannot have a thread: {error}", fix) from error
 
 
 @contextmanager

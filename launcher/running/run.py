@@ -23,6 +23,7 @@ from launcher.running.plan import Plan
 from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
+from launcher.running.threads import having_threads
 from launcher.running.vm import VM, Phase, StopRequested
 from launcher.storage.made import made, refuse_links
 from program.errors import ProgramError
@@ -138,7 +139,7 @@ class _Session:
         self._left = threading.Event()
         self._ends = False
         self._thread = threading.Thread(target=self._run, name="libvirt", daemon=True)
-        with guest.having_threads():
+        with having_threads("libvirt"):
             self._thread.start()
 
     def leave(self, seconds: float, *, ends: bool) -> None:

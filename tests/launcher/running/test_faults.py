@@ -5,6 +5,7 @@ Each launcher has a mount namespace of its own, where /run is a directory of the
 its own paths; and what is in that namespace when it has ended is what it has left.
 """
 
+import ctypes
 import os
 import shutil
 import signal
@@ -246,6 +247,16 @@ def test_a_guest_that_ignores_the_button_ends_with_its_grace_period(pod: Pod) ->
         assert launched.ended(10) == (0, last_line(Ending.ON_REQUEST))
         assert time.monotonic() - asked < 5, "its grace period is 1 s"
     assert "WARNING the guest is still there after its grace period; ending it" in launched.program.log
+
+
+def test_a_stop_is_heard_whichever_of_the_workers_threads_the_kernel_gives_it(pod: Pod) -> None:
+    pod.write(grace=0)
+    with pod.launched() as launched:
+        launched.is_running()
+        main, *others = sorted(int(thread.name) for thread in Path(f"/proc/{launched.worker}/task").iterdir())
+        assert main == launched.worker
+        assert ctypes.CDLL(None).tgkill(main, others[-1], signal.SIGTERM) == 0
+        assert launched.ended(10) == (0, last_line(Ending.ON_REQUEST))
 
 
 def test_a_guest_without_acpi_is_not_asked(pod: Pod) -> None:
