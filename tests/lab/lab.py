@@ -36,7 +36,7 @@ class Lab:
         """Apply deploy/plugin, or another base in deploy/, with this config, and with these arguments besides; its pod,
         once it runs. Where the machine has not bound the cards itself, the init container does."""
         for component in self._components(config):
-            label = f"gpu-launcher.dev/{component}=true"
+            label = f"gpu-launcher.dev/{Path(component).name}=true"
             self.cluster.kubectl("label", "node", self.node.name, label, "--overwrite")
         self.configure(config, *arguments, base=base)
         return self.plugin()
@@ -52,8 +52,12 @@ class Lab:
         self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)
 
     def _components(self, config: Mapping[str, Any]) -> list[str]:
-        bind = [] if self.machine.binds_at_boot else ["bind"]
-        return [*bind, *(["fabric"] if "fabric" in config else [])]
+        """Paths in deploy/."""
+        if config.get("bind") == "when-claimed":
+            bind = ["dra/components/when-claimed"]
+        else:
+            bind = [] if self.machine.binds_at_boot else ["plugin/components/bind"]
+        return [*bind, *(["plugin/components/fabric"] if "fabric" in config else [])]
 
     def plugin(self) -> str:
         """The plugin's pod, once it is ready and not about to go."""
@@ -79,6 +83,11 @@ class Lab:
         self.wait_for_end("binder")
         (container,) = self.cluster.get("pod", "binder")["status"]["containerStatuses"]
         return container["state"]["terminated"]["exitCode"], self.cluster.kubectl("logs", "binder")
+
+    def drivers(self, slot: str) -> list[str]:
+        """Those of its functions, "none" for none."""
+        links = self.node.sh(f"for f in /sys/bus/pci/devices/{slot}.*; do readlink $f/driver || echo /none; done")
+        return [link.rpartition("/")[2] for link in links.split()]
 
     def allocatable(self, resource: str = pods.RESOURCE) -> int:
         """How many cards the node has, by what it tells the cluster."""

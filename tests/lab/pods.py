@@ -31,8 +31,8 @@ def overlay(
     components: Sequence[str] = (),
     arguments: Sequence[str] = (),
 ) -> None:
-    """Write a kustomization that applies deploy/plugin, or another `base` in deploy/, as a user would: with some of the
-    plugin's components, and an image, a config and further `arguments` of one's own."""
+    """Write a kustomization that applies deploy/plugin, or another `base` in deploy/, as a user would: with some
+    `components`, paths there, and an image, a config and further `arguments` of one's own."""
     directory.mkdir(exist_ok=True)
     shutil.copytree(ROOT / "deploy", directory / "deploy", dirs_exist_ok=True)
     name, _, tag = build.PLUGIN.rpartition(":")
@@ -51,7 +51,7 @@ def overlay(
         "kind": "Kustomization",
         "namespace": "default",
         "resources": [f"deploy/{base}"],
-        "components": [f"deploy/plugin/components/{component}" for component in components],
+        "components": [f"deploy/{component}" for component in components],
         "images": [{"name": "gpu-plugin", "newName": name, "newTag": tag}],
         "configMapGenerator": [
             {"name": "gpu-plugin", "namespace": "kube-system", "behavior": "replace", "files": ["config.yaml"]}

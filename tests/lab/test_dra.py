@@ -155,6 +155,25 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
         assert _allocated(lab, "after") == [_name(ALONE)]
 
 
+def test_bound_when_claimed_there_and_back(lab: Lab, plugin: str, uuids: dict[str, str], tmp_path: Path) -> None:
+    """A card is as its host has it until a claim has it, and again afterwards."""
+    code, said = lab.bind("unbind", "--all", f"--config={pods.CONFIG}")
+    assert code == 0, said
+    lab.start_plugin({**CONFIG, "bind": "when-claimed"}, base="dra")
+    own = lab.drivers(ALONE)
+    assert "vfio-pci" not in own
+    lab.until("ALONE is published, and well", lambda: not _taints(lab, ALONE), 150)
+    wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
+    foretold = _fit(lab, tmp_path, "claimed", 1, wish)
+    assert [entry["address"] for entry in foretold["nodes"][0]["takes"]] == [f"{ALONE}.0"]
+    with lab.vm("claimed", 1, dra=True, annotations=wish, grace=1):
+        assert _allocated(lab, "claimed") == [_name(ALONE)]
+        assert lab.drivers(ALONE) == ["vfio-pci", "vfio-pci"]
+        assert "vfio-pci" not in lab.drivers(FAR)
+    lab.until("the host has it again", lambda: lab.drivers(ALONE) == own, 150)
+    assert not _prepared(lab)
+
+
 def _published(lab: Lab) -> dict[str, Any]:
     """The node's devices as the API server has them, by name."""
     slices = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]

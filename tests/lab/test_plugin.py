@@ -50,10 +50,10 @@ def plugin(lab: Lab, tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_init_container_bound_every_card_and_nothing_else(lab: Lab, plugin: str) -> None:
-    assert {slot: _drivers(lab, slot) for slot in (ALONE, *SHARED, FAR)} == {
+    assert {slot: lab.drivers(slot) for slot in (ALONE, *SHARED, FAR)} == {
         slot: ["vfio-pci", "vfio-pci"] for slot in (ALONE, *SHARED, FAR)
     }
-    assert _drivers(lab, NVME)[0] == "nvme"
+    assert lab.drivers(NVME)[0] == "nvme"
     lab.wait_for_cards(2)
     said = lab.cluster.kubectl("logs", plugin, "-c", "bind")
     assert f"{ALONE}.1: no driver -> vfio-pci" in said
@@ -78,7 +78,7 @@ def test_a_disk_with_a_mounted_filesystem_is_not_given_away(lab: Lab, plugin: st
         lab.node.sh("umount /run/disk")
     assert code == 1
     assert "mounted" in said
-    assert _drivers(lab, NVME) == ["nvme"]
+    assert lab.drivers(NVME) == ["nvme"]
 
 
 def test_a_companion_without_its_driver_makes_the_card_unhealthy_until_it_is_back(lab: Lab, plugin: str) -> None:
@@ -192,12 +192,6 @@ def _whatever(lab: Lab, plugin: str, *arguments: str) -> str:
     """What gpu-plugin prints, whatever its exit code, which is part of it."""
     script = f"gpu-plugin {' '.join(arguments)} || echo exit code $? >&2"
     return lab.cluster.kubectl("exec", plugin, "-c", "gpu-plugin", "--", "sh", "-c", script)
-
-
-def _drivers(lab: Lab, slot: str) -> list[str]:
-    """The drivers of a slot's functions, which is what the node itself says."""
-    links = lab.node.sh(f"for f in /sys/bus/pci/devices/{slot}.*; do readlink $f/driver || echo /none; done")
-    return [link.rpartition("/")[2] for link in links.split()]
 
 
 def _unbind(lab: Lab, address: str) -> None:

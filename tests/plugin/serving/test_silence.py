@@ -22,7 +22,7 @@ from tests.kubelet import Kubelet
 from tests.pci.sysfs.test_asking import AUDIO, block
 from tests.plugin.cards.test_broken_sysfs import write_machine
 from tests.plugin.daemon import BOTH, RTX_3090, free_port, processes, serve, status, wait_until
-from tests.processes import running
+from tests.processes import children, running
 
 FIRST, SECOND = BOTH
 UNKNOWN = f"is unknown, the kernel did not answer for {AUDIO}"
@@ -181,7 +181,7 @@ def test_a_write_that_hangs_in_the_kernel_holds_up_neither_the_plugin_nor_the_do
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         unbind.unlink(missing_ok=True)
         os.mkfifo(unbind)
-        with running("gpu-plugin", "unbind", FIRST, "--sysfs", sys, "--state", state):
+        with running("gpu-plugin", "unbind", FIRST, "--sysfs", sys, "--state", state) as binding:
             wait_until(lambda: (state / "former-drivers.json").exists())
             block(sys, f"{DEVICES}/{AUDIO}/uevent")
             kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == (SECOND,))
@@ -192,3 +192,5 @@ def test_a_write_that_hangs_in_the_kernel_holds_up_neither_the_plugin_nor_the_do
             assert "another bind or unbind is at work" in busy.stderr
             plugin.send(signal.SIGTERM)
             assert plugin.end() == 0
+            for writer in children(binding.process.pid):  # which nothing else would end
+                os.kill(writer, signal.SIGKILL)
