@@ -35,6 +35,8 @@ _LOCK_WITHIN = 120.0  # seconds for another plugin of this node to have done wha
 _TRIES = 3
 _TRIES_APART = 0.5  # seconds
 
+#: Seconds from one reconcile to the next, however seldom the node is looked at: docs/fabric.md promises a minute.
+RECONCILED_EVERY = 60.0
 #: Seconds for which a pod is listed no more before it is gone: a kubelet that starts may list less than there is.
 _GONE_AFTER = 10.0
 #: Seconds in which the manager may still do what it was asked and did not answer, and in which the kubelet lists a pod

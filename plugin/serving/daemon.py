@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from plugin.fabric.owning import Partitions, reconciling
+from plugin.fabric.owning import RECONCILED_EVERY, Partitions, reconciling
 from plugin.serving.kubelet import serve
 from plugin.serving.monitoring import Port, monitoring
 from plugin.watching.counters import Counters
@@ -88,7 +88,7 @@ def _partitions(world: World, watch: Watch) -> Partitions:
         inventory=lambda: watch.view.snapshot.inventory,
         listed=lambda: list_pods(sources.pod_resources, WORTH_WAITING),
         own_pod=world.own_pod,
-        every=sources.rescan,
+        every=min(sources.rescan, RECONCILED_EVERY),
         find_unlinked=watch.find_unlinked,
         changed=watch.wake,
     )

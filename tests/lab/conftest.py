@@ -45,9 +45,9 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
     logs = LOGS / module
     with running_lab(request.module.MACHINE, logs) as lab:
         stash[_notes].append(f"{module}: {lab.node.name} was ready {lab.box.patience.boot:.0f} s after power on")
-        if lab.node.first_boot is not None:
-            stash[_notes].append(f"{module}: {lab.node.name} was booted twice; the first time: {lab.node.first_boot}")
         yield lab
+        for why in lab.node.failed_boots:
+            stash[_notes].append(f"{module}: a boot of {lab.node.name} was tried once more: {why}")
         if module in stash[_failed]:
             lab.collect_logs(logs)
             stash[_notes].append(f"{module}: what {lab.node.name} does at the end:\n{lab.does()}")

@@ -12,9 +12,12 @@ from tests.lab.machine import Machine, qemu
 from tests.lab.waiting import Patience
 
 _BOOT = 300  # seconds, of whatever machine: what it takes for its first boot is what all other limits go by
-#: The kernel's words for a processor that stands still, after 21 seconds, which an emulated one may, and for a process
-#: that waits for such a one, after 120.
-_STALLED = ("detected stalls on CPUs", "self-detected stall on CPU", "soft lockup", "blocked for more than")
+#: The kernel's words for a processor that stands still, after 21 seconds, which an emulated one may, for a process that
+#: waits for such a one, after 120, and for one that runs into code which another is just patching.
+_STALLED = (
+    *("detected stalls on CPUs", "self-detected stall on CPU", "soft lockup", "blocked for more than"),
+    "Kernel panic - not syncing: Fatal exception",
+)
 _DONE = "lab-exit-code"
 #: Where in the box the images of the working tree are, for the node's second disk.
 IMAGES = "/run/lab/images.tar"
@@ -28,8 +31,8 @@ class Node:
         self._box = box
         self._cluster = cluster
         self.name = machine.name
-        #: Why the machine was booted twice, if it was.
-        self.first_boot: str | None = None
+        #: Why a boot had to be tried once more, where one had to.
+        self.failed_boots: list[str] = []
 
     def sh(self, script: str, seconds: float = 60) -> str:
         """What the script prints. Works without kubelet and cluster; AssertionError where the script fails."""
@@ -43,14 +46,26 @@ class Node:
         return any(_stalled(log) for log in self._box.logs.glob(f"{self.name}-*console*.log"))
 
     def reboot(self, machine: Machine) -> None:
-        """Cut the power, and boot this machine from the same disk; until the node is ready again."""
+        """Cut the power, and boot this machine from the same disk; until the node is ready again. Tried once more where
+        it does not come up."""
         self.sh("sync")
         self._box.kill(self.name)
         before = _boot_id(self._cluster, self.name)
-        console = _power_on(self._box, machine, "console-after-reboot")
-        until = self._box.until
-        until(f"{self.name} is another boot", lambda: _boot_id(self._cluster, self.name) != before, _BOOT)
-        until(f"{self.name} is ready", lambda: _ready(self._box, self._cluster, machine, console), _BOOT)
+        try:
+            self._boot_again(machine, before, "console-after-reboot")
+        except AssertionError as error:
+            self.failed_boots.append(str(error))
+            self._box.kill(self.name)
+            self._boot_again(machine, before, "second-console-after-reboot")
+
+    def _boot_again(self, machine: Machine, before: str, log: str) -> None:
+        console = _power_on(self._box, machine, log)
+
+        def is_ready() -> bool:
+            ready = _ready(self._box, self._cluster, machine, console)
+            return ready and _boot_id(self._cluster, self.name) != before
+
+        self._box.until(f"{self.name} is ready after another boot", is_ready, _BOOT)
 
 
 def way_in() -> tuple[str, ...]:
@@ -66,7 +81,7 @@ def booted(box: Box, cluster: Cluster, machine: Machine) -> Iterator[Node]:
         try:
             _boot(box, cluster, machine, "console")
         except AssertionError as error:
-            node.first_boot = str(error)
+            node.failed_boots.append(str(error))
             box.kill(machine.name)
             _boot(box, cluster, machine, "second-console")
         yield node
