@@ -253,9 +253,11 @@ def test_a_stop_is_heard_whichever_of_the_workers_threads_the_kernel_gives_it(po
     pod.write(grace=0)
     with pod.launched() as launched:
         launched.is_running()
-        main, *others = sorted(int(thread.name) for thread in Path(f"/proc/{launched.worker}/task").iterdir())
-        assert main == launched.worker
-        assert ctypes.CDLL(None).tgkill(main, others[-1], signal.SIGTERM) == 0
+        threads = sorted(int(thread.name) for thread in Path(f"/proc/{launched.worker}/task").iterdir())
+        assert threads[0] == launched.worker
+        # Not the main one, nor the one that listens; one that asked libvirt something may have ended meanwhile.
+        tgkill = ctypes.CDLL(None).tgkill
+        assert any(tgkill(launched.worker, thread, signal.SIGTERM) == 0 for thread in threads[2:])
         assert launched.ended(10) == (0, last_line(Ending.ON_REQUEST))
 
 
