@@ -44,7 +44,7 @@ class DRAKubelet:
 
     def _find(self) -> bool:
         self.info = None
-        for path in sorted(self.registry.glob("*.sock"), key=lambda path: path.stat().st_ctime_ns):
+        for path in self._by_age():
             with grpc.insecure_channel(f"unix:{path}", options=_OPTIONS) as channel, suppress(grpc.RpcError):
                 registration = found_rpc.RegistrationStub(channel)
                 info = registration.GetInfo(found.InfoRequest(), timeout=5)
@@ -54,6 +54,13 @@ class DRAKubelet:
                     registration.NotifyRegistrationStatus(status, timeout=5)
                     self.info = info
         return self.info is not None
+
+    def _by_age(self) -> list[Path]:
+        ages = []
+        for path in self.registry.glob("*.sock"):
+            with suppress(FileNotFoundError):  # what a driver that was killed has left, the next one removes
+                ages.append((path.stat().st_ctime_ns, path))
+        return [path for _, path in sorted(ages)]
 
     def prepare(self, *claims: dict[str, Any]) -> dict[str, api.NodePrepareResourceResponse]:
         request = api.NodePrepareResourcesRequest(claims=map(reference, claims))
