@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pci.slices import DRIVER
-from plugin.fabric.owning import Partitions
 from plugin.serving.http import Answer, Pages, listener, serving
 from plugin.watching.counters import Counters
 from plugin.watching.watch import View, Watch
@@ -15,6 +14,8 @@ from program.errors import Refusal
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
+
+    from plugin.fabric.owning import Partitions
 
 #: Whether this process goes on, and whether the kubelet watches every resource: the paths that Kubernetes' own servers
 #: have for that. A kubelet that is away is no reason to restart the plugin.
@@ -38,7 +39,7 @@ class Port:
 
 @contextlib.asynccontextmanager
 async def monitoring(
-    watch: Watch, counters: Counters, partitions: Partitions, *, metrics: Port | None, health: Port | None
+    watch: Watch, counters: Counters, partitions: "Partitions", *, metrics: Port | None, health: Port | None
 ) -> AsyncIterator[None]:
     """Serve metrics and health on these ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
@@ -71,7 +72,7 @@ def _health(watch: Watch, counters: Counters) -> Pages:
 class _Metrics:
     """The page for Prometheus. It is made at most every half second, however many ask."""
 
-    def __init__(self, watch: Watch, counters: Counters, partitions: Partitions) -> None:
+    def __init__(self, watch: Watch, counters: Counters, partitions: "Partitions") -> None:
         # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
         from prometheus_client import CollectorRegistry
 
@@ -94,7 +95,7 @@ class _Collector:
     A device's metric carries its reason, so that an alert can say which card and why.
     """
 
-    def __init__(self, watch: Watch, counters: Counters, partitions: Partitions) -> None:
+    def __init__(self, watch: Watch, counters: Counters, partitions: "Partitions") -> None:
         self._watch = watch
         self._counters = counters
         self._partitions = partitions

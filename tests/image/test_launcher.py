@@ -215,7 +215,7 @@ spec:
       filesystems: [{name: data, virtiofs: {}}, {name: shown, virtiofs: {}}]
       interfaces: [{name: default, passt: {}, ports: [{port: 22}, {port: 8080}]}]
 """
-_FILES = 300
+_FILES = 5_000
 _SSH = (
     *("ssh", "-p", "22", "-o", "BatchMode=yes", "-o", "ConnectTimeout=60"),
     *("-o", "StrictHostKeyChecking=no", "-o", "UserKnownHostsFile=/dev/null"),
