@@ -37,6 +37,8 @@ _PATHS = {
 _REQUESTS = re.compile(r'^apiserver_request_total\{.*?resource="(\w*)".*?verb="(\w+)".*?\} (\S+)$', re.MULTILINE)
 #: Verbs of what changes something.
 WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
+#: Seconds for which the API server surely keeps a connection that is idle.
+_KEPT = 60.0
 
 
 class NotBuilt(Exception):
@@ -51,10 +53,11 @@ class ControlPlane:
 
     def ask(self, method: str, path: str, content: Object | None = None) -> Any:
         """The answer's JSON, or text. RuntimeError for any but a 2xx."""
-        if not hasattr(self._threads, "connection"):
+        if not hasattr(self._threads, "connection") or time.monotonic() - self._threads.asked > _KEPT:
             unverified = ssl._create_unverified_context()
             self._threads.connection = http.client.HTTPSConnection("127.0.0.1", _API, timeout=60, context=unverified)
         connection: http.client.HTTPSConnection = self._threads.connection
+        self._threads.asked = time.monotonic()
         headers = {"Authorization": f"Bearer {_TOKEN}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, None if content is None else json.dumps(content), headers)
