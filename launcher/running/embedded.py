@@ -148,19 +148,24 @@ def prepared(root: Path) -> Iterator[None]:
 
 def _forget_halves(root: Path) -> None:
     """Take away what libvirt was making when its process was killed, and will not know of: files that it was writing
-    (virFileRewrite), and the directories of a domain of which it had not written down yet that it starts."""
+    (virFileRewrite), the directories of a domain of which it had not written down yet that it starts, and those where
+    it was asking a QEMU what it can (qemuProcessQMPNew)."""
     for place in ("etc/qemu", "run/qemu"):
         for half in (root / place).glob("*.xml.new"):
             half.unlink()
     known = [status.stem for status in (root / "run" / "qemu").glob("*.xml")]
+    lost = [*(root / "lib/qemu").glob("qmp-*")]
     for above in ("lib/qemu", "lib/qemu/channel/target"):
         for directory in (root / above).glob("domain-*-*"):
             # domain-1-default_vm; of a long name, its beginning (virDomainDefGetShortName).
             name = directory.name.split("-", 2)[2]
             if not any(domain.startswith(name) for domain in known):
-                import shutil  # not for the supervisor, which has this module and takes nothing away
+                lost.append(directory)
+    if lost:
+        import shutil  # not for the supervisor, which has this module and takes nothing away
 
-                shutil.rmtree(directory, ignore_errors=True)
+        for directory in lost:
+            shutil.rmtree(directory, ignore_errors=True)
 
 
 def _forget_the_numbers(state: Path) -> None:

@@ -125,6 +125,10 @@ def test_what_libvirt_was_writing_when_it_was_killed_goes(tmp_path: Path) -> Non
         for name in ("domain-1-default_vm", f"domain-2-{long[:20]}"):
             (place / name).mkdir(parents=True)
             (place / name / "monitor.sock").touch()
+    asking = tmp_path / "lib" / "qemu" / "qmp-19Q9Y3"
+    asking.mkdir()
+    (asking / "qmp.monitor").touch()
     with prepared(tmp_path):
         assert list(tmp_path.rglob("*.new")) == []
+        assert not asking.exists()
         assert [path.name for place in places for path in place.glob("domain-*")] == [f"domain-2-{long[:20]}"] * 2

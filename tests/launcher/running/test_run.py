@@ -62,7 +62,8 @@ def test_a_card_whose_nodes_are_not_in_the_container_is_refused_before_anything_
     )
     assert result.returncode == 1
     left = [path for path in short_dir.rglob("*") if "one-gpu" in path.name or path.is_socket()]
-    assert left == []
+    # Libvirt may have been asking its QEMU what it can; the next launcher there takes that away.
+    assert [path for path in left if not path.parent.name.startswith("qmp-")] == []
 
 
 def test_no_libvirt_where_the_uri_points_is_one_line_and_1(gpu_launcher: Command, tmp_path: Path) -> None:
