@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from launcher.running.prctl import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+from program.prctl import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 
 _PASSED_ON = (signal.SIGTERM, signal.SIGINT)
 _AWAITED = {*_PASSED_ON, signal.SIGCHLD}

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.running.prctl import PR_SET_DUMPABLE, prctl
 from program.errors import Refusal
+from program.prctl import PR_SET_DUMPABLE, prctl
 
 _DEV = Path("/dev")
 

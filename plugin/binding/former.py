@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from plugin.binding.plan import Binding, Former
+from plugin.state_files import write_whole
 from program.errors import Refusal
 
 _FILE = "former-drivers.json"
@@ -83,10 +84,8 @@ def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) ->
             for address, its in sorted(former.items())
         },
     }
-    new = state / f"{_FILE}.new"
     try:
         # Not synced: whoever loses it to a crash of the node has lost the bindings too.
-        new.write_text(json.dumps(document, indent=1) + "\n", encoding="ascii")
-        new.replace(state / _FILE)
+        write_whole(state / _FILE, json.dumps(document, indent=1) + "\n")
     except OSError as error:
         raise Refusal(state / _FILE, f"cannot be written: {error.strerror}", "name a directory with --state") from error

@@ -79,7 +79,7 @@ def inventory(
         None if dev is None else read_nodes(dev),
         holders(devices, assignments or ()),
         sees_pods=assignments is not None,
-        refusals=asked(sysfs, refusals, devices.to_bind, state=STATE) if devices.to_bind else {},
+        refusals=asked(sysfs, refusals, devices.to_bind, state=state or STATE) if devices.to_bind else {},
     )
     if svg is not None:
         # lxml, for nobody who asks for a table.

@@ -15,7 +15,7 @@ from typing import Any
 from pci import device_metadata
 from pci.slices import DRIVER, Attributes
 from plugin.cards.allocation import Allocation
-from plugin.dra.checkpoint import write_whole
+from plugin.dra.checkpoint import write_file
 from plugin.dra.claims import Claim
 from program.errors import Refusal
 
@@ -49,7 +49,7 @@ class Files:
         uid = claim.reference.uid
         for request, its in devices.items():
             document = metadata(claim, request, its, pool)
-            write_whole(self._file(uid, request), json.dumps(document, indent=1) + "\n", mode=0o644)
+            write_file(self._file(uid, request), json.dumps(document, indent=1) + "\n", mode=0o644)
         specification = {
             "cdiVersion": _VERSION,
             "kind": _KIND,
@@ -58,7 +58,7 @@ class Files:
                 for request in sorted(allocations)
             ],
         }
-        write_whole(self._specification(uid), json.dumps(specification, indent=1) + "\n", mode=0o644)
+        write_file(self._specification(uid), json.dumps(specification, indent=1) + "\n", mode=0o644)
 
     def remove(self, uid: str) -> None:
         """Remove all files of a claim; Refusal if one is left."""

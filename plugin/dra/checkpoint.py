@@ -8,24 +8,21 @@ A boot ends every pod and undoes every binding, so what another boot wrote is pr
 as in a rolling update, go by the same file, one at a time.
 """
 
-import asyncio
 import contextlib
-import fcntl
 import hashlib
 import json
-import os
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from plugin.dra.claims import Reference
+from plugin.state_files import lock_within, write_whole
 from program.errors import Refusal
 
 _FILE = "checkpoint.json"
 _LOCK = "lock"
 _VERSION = 1
-_LOOK_AT_LOCK = 0.02  # seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +66,11 @@ class Checkpoint:
         except OSError as error:
             raise _cannot_write(self._directory, error) from error
         with lock:
-            deadline = asyncio.get_running_loop().time() + at_most
-            while True:
-                try:
-                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    if asyncio.get_running_loop().time() > deadline:
-                        raise Refusal(
-                            lock.name, f"is held by another plugin for more than {at_most:g} s", "see that one's log"
-                        ) from None
-                    await asyncio.sleep(_LOOK_AT_LOCK)
+            try:
+                await lock_within(lock, at_most)
+            except TimeoutError:
+                wrong = f"is held by another plugin for more than {at_most:g} s"
+                raise Refusal(lock.name, wrong, "see that one's log") from None
             yield
 
     def read(self) -> Mapping[str, Prepared]:
@@ -110,7 +101,7 @@ class Checkpoint:
             "claims": {uid: _entry(claims[uid]) for uid in sorted(claims)},
         }
         document["checksum"] = _checksum(document)
-        write_whole(self.path, json.dumps(document, indent=1) + "\n", mode=0o600, sync=True)
+        write_file(self.path, json.dumps(document, indent=1) + "\n", mode=0o600, sync=True)
 
 
 def directories(path: Path) -> None:
@@ -122,22 +113,13 @@ def directories(path: Path) -> None:
                 directory.chmod(0o755)
 
 
-def write_whole(path: Path, text: str, *, mode: int, sync: bool = False) -> None:
-    """Write a file so that whoever reads it finds all of it or none; with `sync` after a crash of the node too, when
-    the others mean nothing any more. Refusal if that fails."""
-    new = path.with_name(f".{path.name}.{os.getpid()}")
+def write_file(path: Path, text: str, *, mode: int, sync: bool = False) -> None:
+    """Replace a file whole, and make its directory; `sync` is for what means something after a crash of the node.
+    Refusal if that fails."""
     try:
         directories(path.parent)
-        with new.open("w", encoding="utf-8") as file:
-            os.fchmod(file.fileno(), mode)
-            file.write(text)
-            if sync:
-                file.flush()
-                os.fsync(file.fileno())
-        new.replace(path)
+        write_whole(path, text, mode=mode, sync=sync)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            new.unlink()
         raise _cannot_write(path, error) from error
 
 

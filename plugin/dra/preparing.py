@@ -53,7 +53,7 @@ class Claims:
         self._files = kept.files
         self._binder = kept.binder
         self._partitions = partitions
-        self._not_given_back: Mapping[str, Hindrance] = {}  # by device: why its driver has it not again
+        self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver has it not again
         self._lock = asyncio.Lock()
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
@@ -161,8 +161,9 @@ class Claims:
     def _want_again(self, known: Prepared) -> None:
         """That a device of the claim could not be given back keeps nobody from having it for this claim again."""
         ids = {device.id for device in known.devices} & self._not_given_back.keys()
+        for device in ids:
+            del self._not_given_back[device]
         if ids:
-            self._not_given_back = {device: why for device, why in self._not_given_back.items() if device not in ids}
             self._tell(self._checkpoint.read())
 
     async def _bind(
@@ -184,7 +185,6 @@ class Claims:
         claims = dict(self._checkpoint.read())
         errors: list[ProgramError] = []
         for device in claims[uid].devices:
-            others = {each: why for each, why in self._not_given_back.items() if each != device.id}
             if not device.bound:
                 continue
             try:
@@ -192,9 +192,9 @@ class Claims:
             except ProgramError as error:
                 errors.append(error)
                 wrong = f"was not given back to its driver: {error.problem.wrong}"
-                self._not_given_back = {**others, device.id: Hindrance(wrong, error.problem.fix)}
+                self._not_given_back[device.id] = Hindrance(wrong, error.problem.fix)
                 continue
-            self._not_given_back = others
+            self._not_given_back.pop(device.id, None)
             devices = tuple(replace(each, bound=()) if each is device else each for each in claims[uid].devices)
             claims[uid] = replace(claims[uid], devices=devices)
             self._checkpoint.write(claims)
@@ -285,7 +285,7 @@ class Claims:
         claimed = {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
         # Another plugin of the node may have given it back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in claimed}
-        self._watch.hear_claims(claimed, self._not_given_back)
+        self._watch.hear_claims(claimed, dict(self._not_given_back))
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

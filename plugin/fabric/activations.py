@@ -7,23 +7,19 @@ It is written before the manager is asked to activate anything: what is active a
 exists says that this node's manager had partitions once.
 """
 
-import asyncio
-import fcntl
 import json
-import os
-import time
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from plugin.fabric.abi import MOST_PARTITIONS
+from plugin.state_files import lock_within, write_whole
 from program.errors import Refusal
 
 _FILE = "partitions.json"
 _LOCK = "partitions.lock"
 _LONGEST = 1 << 20  # bytes
-_TRIES_APART = 0.05  # seconds
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -112,18 +108,8 @@ def read_book(state: Path) -> Book | None:
 def write_book(state: Path, book: Book) -> None:
     """Replace the file, whole or not at all, and on the disk when this returns; Refusal if it cannot be written."""
     document = {"activations": [asdict(each) for each in book.activations], "others": list(book.others)}
-    new = state / f"{_FILE}.new"
     try:
-        with new.open("w", encoding="utf-8") as file:
-            file.write(json.dumps(document, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(state / _FILE)
-        directory = os.open(state, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)
+        write_whole(state / _FILE, json.dumps(document, indent=1) + "\n", sync=True)
     except OSError as error:
         raise Refusal(state / _FILE, f"cannot be written: {error.strerror}", "name a directory with --state") from error
 
@@ -138,18 +124,11 @@ async def locked(state: Path, within: float) -> AsyncIterator[int]:
     except OSError as error:
         raise Refusal(state, f"cannot be written: {error.strerror}", "name a directory with --state") from error
     with lock:
-        until = time.monotonic() + within
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > until:
-                    wrong = f"another gpu-plugin has kept it for {within:g} s"
-                    raise Refusal(
-                        state / _LOCK, wrong, "try again, and see in its log what the other one waits for"
-                    ) from None
-            await asyncio.sleep(_TRIES_APART)
+        try:
+            await lock_within(lock, within)
+        except TimeoutError:
+            wrong = f"another gpu-plugin has kept it for {within:g} s"
+            raise Refusal(state / _LOCK, wrong, "try again, and see in its log what the other one waits for") from None
         yield lock.fileno()
 
 

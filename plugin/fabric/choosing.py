@@ -14,6 +14,9 @@ from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.partitions import Partition, Table
 from program.errors import Refusal
 
+#: What to do where a module ID is not known.
+MAKE_KNOWN = "let gpu-plugin bind read it, or write it to fabric.modules of the config"
+
 _NEAREST = 3  # partitions that are named where a set is none
 #: Attributes. A device has 32 at most (ResourceSliceMaxAttributesAndCapacitiesPerDevice, kubernetes/api
 #: resource/v1/types.go), and a table may have any partitions.
@@ -84,7 +87,7 @@ class Board:
             raise Refusal(
                 subject,
                 f"are no known partition: the module ID of {', '.join(unknown)} is not known",
-                "let gpu-plugin bind read it, or write it to fabric.modules of the config",
+                MAKE_KNOWN,
             )
         if not modules or modules in self.table.by_modules:
             return self.table.by_modules.get(modules)

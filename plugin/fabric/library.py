@@ -21,6 +21,7 @@ from typing import Any
 
 from plugin.fabric import abi
 from plugin.fabric.abi import Code
+from program.prctl import PR_SET_PDEATHSIG, prctl
 
 _CONNECT_WITHIN = 2000  # milliseconds; 0 fails at once
 
@@ -180,12 +181,10 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     return {"value": value}
 
 
-_PR_SET_PDEATHSIG = 1  # prctl(2)
-
 if __name__ == "__main__":
     # Whoever asked may be killed, also before this line: the question would keep the lock of partitions for as long as
     # the manager does not answer.
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != int(sys.argv[1]):
         sys.exit()
     # The library may write what it likes to standard output.

@@ -19,6 +19,4 @@ def look_now(settings: Fabric, state: Path, inventory: Inventory) -> Sight:
         table = Manager(settings).table_now()
     except Refusal as error:
         return Sight(trouble=error.problem)
-    ours = {each.partition for each in book.activations}
-    others = tuple(each for each in table.active if each.id not in ours)
-    return Sight(Board(table, ids_of(inventory, read_module_ids(settings, state))), book, others)
+    return Sight(Board(table, ids_of(inventory, read_module_ids(settings, state))), book)

@@ -7,7 +7,6 @@ kept before it took the cards; else it is not known.
 """
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress, address_or_none
 from plugin.cards.config import Fabric
+from plugin.state_files import write_whole
 from program.errors import Refusal
 
 _FILE = "module-ids.json"
@@ -80,14 +80,9 @@ def keep(state: Path, ids: Mapping[PCIAddress, int]) -> None:
     kept = {} if not path.exists() else _read(path)
     others = {each: module for each, module in kept.items() if each not in ids and module not in ids.values()}
     document = {str(address): module for address, module in sorted({**others, **ids}.items())}
-    new = state / f"{_FILE}.new"
     try:
         state.mkdir(parents=True, exist_ok=True)
-        with new.open("w", encoding="ascii") as file:
-            file.write(json.dumps(document, indent=1) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(path)
+        write_whole(path, json.dumps(document, indent=1) + "\n", sync=True)
     except OSError as error:
         raise Refusal(path, f"cannot be written: {error.strerror}", "name a directory with --state") from error
 

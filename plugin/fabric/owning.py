@@ -358,14 +358,10 @@ class Partitions:
                 await self._bring_back(manager, each)
             elif self._is_active(each.partition):
                 self._write(self.sight.book.having(replace(each, is_active=True)))
-        ours = {each.partition for each in self.sight.book.activations}
-        board = self.sight.board
-        assert board is not None
-        others = tuple(each for each in board.table.active if each.id not in ours)
-        self.sight = replace(self.sight, others=others)
-        if self.sight.book.others != (numbers := tuple(each.id for each in others)):
-            self._write(replace(self.sight.book, others=numbers))
-        return board
+        others = tuple(each.id for each in self.sight.others)
+        if self.sight.book.others != others:
+            self._write(replace(self.sight.book, others=others))
+        return self.sight.board
 
     async def _table(self, settings: Fabric, manager: Manager, book: Book) -> Table:
         """Ask for the table, again if the manager has just been started; give it its active partitions back if it wants

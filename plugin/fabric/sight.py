@@ -6,29 +6,32 @@ from typing import Any
 
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.activations import Book
-from plugin.fabric.choosing import Board
+from plugin.fabric.choosing import MAKE_KNOWN, Board
 from plugin.fabric.partitions import Partition
 from program.problem import Problem
-
-_WHAT_TO_DO = "let gpu-plugin bind read it, or write it to fabric.modules of the config"
 
 
 @dataclass(frozen=True, slots=True)
 class Sight:
     """What is known of the partitions at one moment. `board` is None where there is nothing to go by; `trouble` says
-    why the manager could not be asked, `others` are partitions that are active for nobody known."""
+    why the manager could not be asked."""
 
     board: Board | None = None
     book: Book = field(default_factory=Book)
-    others: tuple[Partition, ...] = ()
     trouble: Problem | None = None
+
+    @property
+    def others(self) -> tuple[Partition, ...]:
+        """Return the partitions that are active for nobody known."""
+        active = () if self.board is None else self.board.table.active
+        return tuple(each for each in active if self.book.of(each.id) is None)
 
 
 def state(sight: Sight, partition: Partition) -> str:
     """Return who has a partition, or whether it could be had: `active for pod default/vm`, `free`."""
-    owner = next((each.owner for each in sight.book.activations if each.partition == partition.id), None)
-    if owner is not None:
-        return f"{'active' if partition.is_active else 'not active'} for {owner}"
+    activation = sight.book.of(partition.id)
+    if activation is not None:
+        return f"{'active' if partition.is_active else 'not active'} for {activation.owner}"
     if partition.is_active:
         return "active, and nobody knows for whom"
     active = () if sight.board is None else sight.board.table.active
@@ -74,7 +77,7 @@ def notes(sight: Sight, inventory: Inventory) -> Iterator[str]:
     if sight.trouble is not None:
         yield f"no partitions: {sight.trouble}"
     for device in unknown(sight, inventory):
-        yield f"{device.id}: its module ID is not known, so it is for guests of one GPU only; {_WHAT_TO_DO}"
+        yield f"{device.id}: its module ID is not known, so it is for guests of one GPU only; {MAKE_KNOWN}"
     if sight.board is not None:
         yield from sight.board.ids.faults
 

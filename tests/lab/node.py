@@ -1,7 +1,7 @@
 """A booted machine that has joined the cluster."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -46,26 +46,30 @@ class Node:
         return any(_stalled(log) for log in self._box.logs.glob(f"{self.name}-*console*.log"))
 
     def reboot(self, machine: Machine) -> None:
-        """Cut the power, and boot this machine from the same disk; until the node is ready again. Tried once more where
-        it does not come up."""
+        """Cut the power, and boot this machine from the same disk; until the node is ready again."""
         self.sh("sync")
         self._box.kill(self.name)
         before = _boot_id(self._cluster, self.name)
+
+        def boot(log: str) -> None:
+            console = _power_on(self._box, machine, log)
+
+            def is_ready() -> bool:
+                ready = _ready(self._box, self._cluster, machine, console)
+                return ready and _boot_id(self._cluster, self.name) != before
+
+            self._box.until(f"{self.name} is ready after another boot", is_ready, _BOOT)
+
+        self.boot(boot, "console-after-reboot")
+
+    def boot(self, boot: Callable[[str], None], log: str) -> None:
+        """Boot, with a console's log by that name; once more where the machine does not come up."""
         try:
-            self._boot_again(machine, before, "console-after-reboot")
+            boot(log)
         except AssertionError as error:
             self.failed_boots.append(str(error))
             self._box.kill(self.name)
-            self._boot_again(machine, before, "second-console-after-reboot")
-
-    def _boot_again(self, machine: Machine, before: str, log: str) -> None:
-        console = _power_on(self._box, machine, log)
-
-        def is_ready() -> bool:
-            ready = _ready(self._box, self._cluster, machine, console)
-            return ready and _boot_id(self._cluster, self.name) != before
-
-        self._box.until(f"{self.name} is ready after another boot", is_ready, _BOOT)
+            boot(f"second-{log}")
 
 
 def way_in() -> tuple[str, ...]:
@@ -75,15 +79,10 @@ def way_in() -> tuple[str, ...]:
 
 @contextmanager
 def booted(box: Box, cluster: Cluster, machine: Machine) -> Iterator[Node]:
-    """The machine, from power on until the end of the block; tried once more where it does not come up."""
+    """The machine, from power on until the end of the block."""
     node = Node(box, cluster, machine)
     try:
-        try:
-            _boot(box, cluster, machine, "console")
-        except AssertionError as error:
-            node.failed_boots.append(str(error))
-            box.kill(machine.name)
-            _boot(box, cluster, machine, "second-console")
+        node.boot(lambda log: _boot(box, cluster, machine, log), "console")
         yield node
     finally:
         box.kill(machine.name)
