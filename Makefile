@@ -1,3 +1,6 @@
+# Some thousand processes of Python are started: whoever has it set would have each compile what it imports.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: demo test image dist lab lab-shell bench protos lock
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain

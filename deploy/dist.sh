@@ -29,7 +29,7 @@ sed -n 's/^\([a-z0-9.-]*==[^ ;\\]*\).*/\1/p' requirements.txt >"$scratch/constra
 .venv/bin/python -m venv --without-pip "$scratch/installed"
 install() {
     .venv/bin/python -m pip --python "$scratch/installed/bin/python" --quiet --disable-pip-version-check install \
-        --constraint "$scratch/constraints" "$@"
+        --no-compile --constraint "$scratch/constraints" "$@"
 }
 install "$scratch/release"/*.whl
 install --no-index --no-deps --force-reinstall --find-links "$scratch/release" "gpu-launcher==$version"

@@ -26,6 +26,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--thorough", action="store_true", help="ten thousand rounds and trees, instead of some hundred")
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """Half of what the suite takes is waiting for deadlines, so three workers have two processors busy."""
+    return (os.cpu_count() or 1) * 3 // 2
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those of the whole project first: mypy and an installation take long, and no worker should be left with one."""
     items.sort(key=lambda item: item.path.parent != ROOT / "tests")

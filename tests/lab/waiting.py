@@ -35,10 +35,13 @@ class Patience:
         return seconds * self.slowness()
 
     def until(self, what: str, look: Callable[[], T | None], seconds: float) -> T:
-        """What `look` returns once it is neither None, False nor empty; a look that fails has seen nothing yet."""
+        """What `look` returns once it is neither None, False nor empty; a look that fails has seen nothing yet.
+
+        Looks take a fifth of the time: most are a kubectl, and the emulated machine needs the processor that it takes.
+        """
         began = time.monotonic()
         last: object = "nothing"
-        while time.monotonic() - began < self.allowed(seconds):
+        while (looked := time.monotonic()) - began < self.allowed(seconds):
             try:
                 found = look()
             except (CommandFailed, NotYet, LookupError, subprocess.TimeoutExpired) as error:
@@ -47,7 +50,7 @@ class Patience:
                 if found:
                     return found
                 last = found
-            time.sleep(0.2)
+            time.sleep(max(0.2, 4 * (time.monotonic() - looked)))
         raise AssertionError(
             f"not within {self.allowed(seconds):.0f} s: {what}; last seen: {last} "
             f"({seconds:.0f} s are allowed where a boot takes {BOOT:.0f} s and nothing else runs; "
