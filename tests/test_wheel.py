@@ -38,8 +38,8 @@ class Installation:
         """With an outer pip: an environment with one of its own takes longer to make than to fill, and so does the
         bytecode of what is installed."""
         environ = {**os.environ, "PATH": path or str(self.bin)}
-        pip = [sys.executable, "-m", "pip", "--python", self.bin / "python", "--quiet", "--disable-pip-version-check"]
-        install = [*pip, "install", "--no-compile", "--constraint", self.constraints, what]
+        pip = [sys.executable, "-m", "pip", "--python", f"{self.bin}/python", "--quiet", "--disable-pip-version-check"]
+        install = [*pip, "install", "--no-compile", "--constraint", str(self.constraints), str(what)]
         done = subprocess.run(install, cwd=self.elsewhere, env=environ, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
 
