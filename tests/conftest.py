@@ -27,8 +27,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Half of what the suite takes is waiting for deadlines, so three workers have two processors busy."""
-    return (os.cpu_count() or 1) * 3 // 2
+    """Half of what the suite takes is waiting for deadlines, so two workers have a processor busy."""
+    return (os.cpu_count() or 1) * 2
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
