@@ -19,9 +19,14 @@ def a_vm() -> VM:
 def started(domain: Any, vm: VM) -> Iterator[None]:
     """The domain runs, within; Refusal where libvirt does not start it."""
     guest.start(domain, vm, paused=False)
+    earlier = []
     while not isinstance(event := vm.events.get(timeout=60), Started):
         if isinstance(event, NotStarted):
             raise event.error
+        earlier.append(event)
+    # A guest may end before libvirt has told whoever started it that it runs.
+    for event in earlier:
+        vm.events.put(event)
     try:
         yield
     finally:
