@@ -115,8 +115,7 @@ class Pod:
                 try:
                     yield launched
                 finally:
-                    for pid in launched.processes():
-                        os.kill(pid, signal.SIGKILL)
+                    launched.kill_all()
 
     def left(self) -> set[str]:
         """What a launcher has left in /run of this VM, but for its log: libvirt's own files are nobody's."""
@@ -144,6 +143,11 @@ class Launched:
             except OSError:
                 continue  # it has ended meanwhile
         return found
+
+    def kill_all(self) -> None:
+        for pid in self.processes():
+            with suppress(ProcessLookupError):  # it has gone with one before it
+                os.kill(pid, signal.SIGKILL)
 
     @property
     def qemu(self) -> int:
@@ -445,9 +449,7 @@ def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
 def test_a_guest_is_not_ready_after_everything_of_it_was_killed(pod: Pod) -> None:
     with pod.launched(by=_AS_PROCESS_1) as launched:
         launched.is_running()
-        for pid in launched.processes():
-            with suppress(ProcessLookupError):  # it has gone with one before it
-                os.kill(pid, signal.SIGKILL)
+        launched.kill_all()
         launched.program.end(10)
     assert (pod.root / "ready").exists(), "nobody was left to take it away"
     pod.put_before_qemu("time.sleep(600)")
