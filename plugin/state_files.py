@@ -14,8 +14,8 @@ _TRIES_APART = 0.02  # seconds
 def write_whole(path: Path, text: str, *, mode: int | None = None, sync: bool = False) -> None:
     """Replace a file so that whoever reads it finds all of it or none; with `sync` also after a crash of the node.
 
-    `mode` is as for chmod(2), else as the umask has it. OSError if it cannot be done; the file is as before then. Two
-    at once write into the same new file: whoever is not alone needs a lock.
+    `mode` is as for chmod(2), else as the umask has it. OSError if it cannot be done; the file is as before then, or
+    new and perhaps not on the disk. Two at once write into the same new file: whoever is not alone needs a lock.
     """
     new = path.with_name(f"{path.name}.new")
     try:
