@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -88,6 +88,13 @@ def finished(
 ) -> subprocess.CompletedProcess[str]:
     """The same, run to its end; `stdin` is what it reads there."""
     return subprocess.run(**_call(name, arguments, env), input=stdin, capture_output=True, timeout=60, check=False)
+
+
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill these processes; one may go with another."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def children(pid: int) -> tuple[int, ...]:

@@ -156,7 +156,8 @@ class _Calls(AbstractHandler):
 
     @property
     def open(self) -> int:
-        return len(self._tasks)
+        """Those that are not answered. Who has an answer may ask again before the loop comes to `_end`."""
+        return sum(not task.done() for task in self._tasks.values())
 
     def accept(self, stream: Stream, headers: Any, release_stream: Callable[[], None]) -> None:
         if sum(len(name) + len(value) for name, value in headers) > _HEADERS:
@@ -231,6 +232,7 @@ async def serve(server: Server, listener: socket.socket, ended: Callable[[], Awa
         async with asyncio.timeout(_LAST_WORDS):
             while server.calls():
                 await asyncio.sleep(0.01)
+            await asyncio.sleep(0)  # for _end, which may acknowledge what the last of them was sent
             # Who is hung up on while it still reads and acknowledges loses the answer that it has: it goes first.
             for connection in server.connections:
                 connection.end()

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from launcher import paths
 from launcher.running.events import Ending
 from tests.conftest import Command
 from tests.launcher import kernels
-from tests.processes import Program, children, running
+from tests.processes import Program, children, kill_all, running
 from tests.waiting import until
 
 DOMAIN = "default_vm"
@@ -115,7 +115,7 @@ class Pod:
                 try:
                     yield launched
                 finally:
-                    launched.kill_all()
+                    kill_all(launched.processes())
 
     def left(self) -> set[str]:
         """What a launcher has left in /run of this VM, but for its log: libvirt's own files are nobody's."""
@@ -143,11 +143,6 @@ class Launched:
             except OSError:
                 continue  # it has ended meanwhile
         return found
-
-    def kill_all(self) -> None:
-        for pid in self.processes():
-            with suppress(ProcessLookupError):  # it has gone with one before it
-                os.kill(pid, signal.SIGKILL)
 
     @property
     def qemu(self) -> int:
@@ -311,8 +306,7 @@ def test_a_guest_whose_virtiofsd_is_killed_is_asked_to_shut_down(pod: Pod) -> No
     with sharing(pod, kernels.OBEYS) as launched:
         daemons = [pid for pid, name in launched.processes().items() if name == "virtiofsd"]
         time.sleep(2)  # for its firmware
-        for pid in daemons:
-            os.kill(pid, signal.SIGKILL)
+        kill_all(daemons)
         code = launched.program.end(30)
         assert launched.processes() == {}
     assert (code, launched.program.log[-1]) == (15, last_line(Ending.FILES_LOST))
@@ -449,7 +443,7 @@ def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
 def test_a_guest_is_not_ready_after_everything_of_it_was_killed(pod: Pod) -> None:
     with pod.launched(by=_AS_PROCESS_1) as launched:
         launched.is_running()
-        launched.kill_all()
+        kill_all(launched.processes())
         launched.program.end(10)
     assert (pod.root / "ready").exists(), "nobody was left to take it away"
     pod.put_before_qemu("time.sleep(600)")
@@ -465,9 +459,7 @@ def test_a_container_that_starts_again_ends_nobody_who_has_the_number_that_its_q
     pod.write(grace=0)
     with pod.launched(by=_AS_PROCESS_1) as launched:
         launched.is_running()
-        for pid in launched.processes():
-            with suppress(ProcessLookupError):  # it went with another one
-                os.kill(pid, signal.SIGKILL)
+        kill_all(launched.processes())
         launched.program.end(10)
     number = pod.root / "run" / "qemu" / f"{DOMAIN}.pid"
     with subprocess.Popen(["sleep", "600"]) as somebody:

@@ -21,6 +21,7 @@ from tests.conftest import Machine
 from tests.kernel import Kernel, answering, bind, make_nodes, part, process
 from tests.plugin.daemon import processes
 from tests.plugin.dra.cluster import Cluster, running_cluster, wait_until
+from tests.processes import kill_all
 
 FIRST, SECOND = "pci-0000-01-00-0", "pci-0000-e1-00-0"
 GPU, AUDIO = "0000:01:00.0", "0000:01:00.1"
@@ -229,8 +230,7 @@ def test_a_plugin_that_was_killed_while_it_bound_is_mended_by_the_next(node: Nod
         with ThreadPoolExecutor() as kubelet:
             answer = kubelet.submit(node.prepare, claim)
             wait_until(lambda: node.drivers() == [None, "vfio-pci"])
-            for process in sorted(processes(plugin)):  # as a container ends
-                os.kill(process, signal.SIGKILL)
+            kill_all(sorted(processes(plugin)))  # as a container ends
             assert isinstance(answer.exception(), grpc.RpcError)
     node.kernel.refusing.clear()
     (begun,) = node.cluster.checkpoint().values()

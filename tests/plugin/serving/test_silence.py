@@ -22,7 +22,7 @@ from tests.kubelet import Kubelet
 from tests.pci.sysfs.test_asking import AUDIO, block
 from tests.plugin.cards.test_broken_sysfs import write_machine
 from tests.plugin.daemon import BOTH, RTX_3090, free_port, processes, serve, status, wait_until
-from tests.processes import children, running
+from tests.processes import children, kill_all, running
 
 FIRST, SECOND = BOTH
 UNKNOWN = f"is unknown, the kernel did not answer for {AUDIO}"
@@ -192,5 +192,4 @@ def test_a_write_that_hangs_in_the_kernel_holds_up_neither_the_plugin_nor_the_do
             assert "another bind or unbind is at work" in busy.stderr
             plugin.send(signal.SIGTERM)
             assert plugin.end() == 0
-            for writer in children(binding.process.pid):  # which nothing else would end
-                os.kill(writer, signal.SIGKILL)
+            kill_all(children(binding.process.pid))  # which nothing else would end
