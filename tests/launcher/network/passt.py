@@ -88,13 +88,20 @@ def called(directory: Path, script: str, interface: Element) -> Iterator[Running
     ):
         try:
             deadline = time.monotonic() + 20
-            while not listening.exists():
+            while not _listens(process.pid, listening):
                 assert process.poll() is None, process.communicate()[1]
-                assert time.monotonic() < deadline, "passt makes no socket"
+                assert time.monotonic() < deadline, "passt does not listen"
                 time.sleep(0.01)
             yield RunningPasst(process.pid, listening)
         finally:
             process.kill()
+
+
+def _listens(pid: int, path: Path) -> bool:
+    """Whether a process of its namespace does, on a socket that has been there for a while (Linux, net/unix/af_unix.c:
+    __SO_ACCEPTCON)."""
+    sockets = (line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:])
+    return any(one[7:] == [str(path)] and int(one[3], 16) & 0x10000 for one in sockets)
 
 
 def _arguments(interface: Element, listening: Path) -> Iterator[str]:
