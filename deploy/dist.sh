@@ -33,7 +33,7 @@ install() {
 }
 install "$scratch/release"/*.whl
 install --no-index --no-deps --force-reinstall --find-links "$scratch/release" "gpu-launcher==$version"
-.venv/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
+.venv/bin/cyclonedx-py environment --no-validate --pyproject pyproject.toml --output-reproducible \
     --output-file "$scratch/release/gpu-launcher-$version.cdx.json" "$scratch/installed/bin/python"
 
 mkdir -p "$out"

@@ -13,8 +13,9 @@ from hypothesis import settings
 
 from launcher.running.embedded import prepared
 from plugin.cards.naming import PCIIDs, read_pci_ids
+from tests.forked import forked
 from tests.kubelet import Kubelet, running_kubelet
-from tests.processes import FIXTURES, ROOT, finished
+from tests.processes import FIXTURES, ROOT
 
 # A noisy machine is no defect of the code: an example may take as long as it takes.
 settings.register_profile("project", deadline=None)
@@ -118,9 +119,9 @@ def embedded_uri(known_qemu: Path) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def gpu_launcher() -> Command:
     """gpu-launcher as a process, run to its end: arguments, and its whole environment."""
-    return partial(finished, "gpu-launcher")
+    return partial(forked, "gpu-launcher")
 
 
 @pytest.fixture(scope="session")
 def gpu_plugin() -> Command:
-    return partial(finished, "gpu-plugin")
+    return partial(forked, "gpu-plugin")

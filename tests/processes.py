@@ -15,14 +15,17 @@ FIXTURES = ROOT / "tests" / "fixtures"
 BIN = Path(sys.executable).parent
 
 
+def environment(given: Mapping[str, str] | None) -> Mapping[str, str]:
+    """The whole environment of a program of ours: the tester's own PCI_RESOURCE_* must not leak in."""
+    return {"PATH": os.environ["PATH"], **(given or {})}
+
+
 def _call(
     name: str, arguments: tuple[str | Path, ...], environ: Mapping[str, str] | None, within: tuple[str | Path, ...] = ()
 ) -> dict[str, Any]:
     """What subprocess needs to call a program of ours from the checkout, with that whole environment; `within` is a
     command that execs it."""
-    # Only what it is given: the tester's own PCI_RESOURCE_* must not leak in.
-    whole = {"PATH": os.environ["PATH"], **(environ or {})}
-    call = {"args": [*within, BIN / name, *map(str, arguments)], "cwd": ROOT, "env": whole}
+    call = {"args": [*within, BIN / name, *map(str, arguments)], "cwd": ROOT, "env": environment(environ)}
     return {**call, "encoding": "utf-8", "errors": "backslashreplace"}
 
 

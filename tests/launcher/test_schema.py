@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from jsonschema import Draft202012Validator
+from jsonschema_rs import Draft202012Validator, meta
 
 from launcher.manifest.inputs import read_input
 from launcher.schema import json_schema
@@ -22,7 +22,7 @@ def faults(manifest: Any) -> list[str]:
 
 
 def test_it_is_a_json_schema() -> None:
-    Draft202012Validator.check_schema(SCHEMA)
+    meta.validate(SCHEMA)
 
 
 @pytest.mark.parametrize("vm", sorted(VMS.glob("*.yaml")), ids=lambda path: path.stem)

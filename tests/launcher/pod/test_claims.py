@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft7Validator
+from jsonschema_rs import Draft7Validator
 
 from launcher.manifest.reading import read_given
 from launcher.pod.documents import documents

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
-from jsonschema import Draft7Validator
+from jsonschema_rs import Draft7Validator
 from lxml import etree
 
 from launcher import paths
