@@ -243,16 +243,16 @@ def test_the_end_is_heard_by_whoever_watches(short_dir: Path, vm: VM) -> None:
 
 def test_an_answer_is_not_lost_to_whoever_acknowledges_before_it_reads(short_dir: Path, vm: VM) -> None:
     """Were the connection closed at once, writing to it would fail, and what is unread be forgotten."""
-    path, leaving = short_dir / "sock", threading.Event()
+    path, listening, leaving = short_dir / "sock", threading.Event(), threading.Event()
 
     def serve() -> None:
         with served(path, vm):
+            listening.set()
             leaving.wait(30)
 
     thread = threading.Thread(target=serve)
     thread.start()
-    until(path.exists)
-    until(lambda: Caller(path)(CHECK) == SERVING)
+    assert listening.wait(30)
     with raw(path) as caller:
         first = caller.call(CHECK)
         caller.flush()

@@ -414,12 +414,12 @@ def test_a_stop_while_libvirt_asks_a_qemu_that_does_not_answer_is_soon(
     """SIGTERM took 75 s, and nobody could be asked over the control socket."""
     pod.have_qemu_hang()
     with pod.launched() as launched:
-        until(lambda: (pod.path / "asked").exists() and pod.socket.exists())
+        until((pod.path / "asked").exists)
+        until(lambda: gpu_launcher("ctl", "state", "--socket", pod.socket).stdout == "default/vm: preparing\n")
         asked = time.monotonic()
         if how == "SIGTERM":
             launched.program.send(signal.SIGTERM)
         else:
-            assert gpu_launcher("ctl", "state", "--socket", pod.socket).stdout == "default/vm: preparing\n"
             assert gpu_launcher(*how.split(), "--socket", pod.socket).returncode == 0
         assert launched.ended(30) == (0, last_line(Ending.NOT_STARTED))
         assert time.monotonic() - asked < 20
