@@ -16,11 +16,13 @@ _PLATFORM = {"architecture": "amd64", "os": "linux"}
 
 
 def write_layer(layer: Path, root: Path) -> None:
-    """A directory's content as a layer: everything belongs to root, and the same tree gives the same bytes."""
+    """A directory's content as a layer: everything belongs to root, and the same tree gives the same bytes. Its files
+    keep their times: by the source's, Python knows whether what Debian has compiled of it is of that source."""
     with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
             entry = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
-            entry.uid = entry.gid = entry.mtime = 0
+            entry.uid = entry.gid = 0
+            entry.mtime = int(entry.mtime)
             entry.uname = entry.gname = ""
             with path.open("rb") if entry.isreg() else io.BytesIO() as content:
                 archive.addfile(entry, content)
