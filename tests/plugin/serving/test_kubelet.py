@@ -236,11 +236,13 @@ def test_two_plugins_whose_stream_is_lost_are_both_back_within_seconds_and_stay(
         kubelet.endpoints[RTX_3090].channel.close()
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == ())
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH, seconds=5)
-        time.sleep(2)  # more than any of the two waits before it registers again
-        stay = sorted(sockets.glob("gpu-plugin-*.sock"))
-        assert len(stay) == 2
-        time.sleep(2)
-        assert sorted(sockets.glob("gpu-plugin-*.sock")) == stay
+
+        def stay() -> bool:
+            before = sorted(sockets.glob("gpu-plugin-*.sock"))
+            time.sleep(2)  # more than any of the two waits before it registers again
+            return len(before) == 2 and sorted(sockets.glob("gpu-plugin-*.sock")) == before
+
+        wait_until(stay)
         assert kubelet.healthy(RTX_3090) == BOTH
 
 
