@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -48,8 +49,11 @@ def test_nothing_is_left_of_a_lab_that_ends(end: signal.Signals | None, code: in
     with lab:
         assert lab.stdout is not None
         assert lab.stdin is not None
-        assert select.select([lab.stdout], [], [], 300)[0], "the lab does not come up"
-        assert lab.stdout.readline() == "up\n"
+        if end is None:
+            assert select.select([lab.stdout], [], [], 300)[0], "the lab does not come up"
+            assert lab.stdout.readline() == "up\n"
+        else:  # its machine is the last that it starts
+            Patience().until("its machine runs", lambda: "qemu-system-x86" in _names(_descendants(lab.pid)), 120)
         processes = _descendants(lab.pid)
         namespaces = _namespaces(processes) - _namespaces([os.getpid()])
         assert len(namespaces) == 5
@@ -95,12 +99,18 @@ def _descendants(pid: int) -> list[int]:
     return found
 
 
+def _names(processes: Iterable[int]) -> set[str]:
+    found = set()
+    for pid in processes:
+        with suppress(OSError):  # it has gone meanwhile
+            found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+    return found
+
+
 def _namespaces(processes: Iterable[int]) -> set[str]:
     found = set()
     for pid in processes:
         for kind in ("mnt", "net", "pid", "uts", "ipc"):
-            try:
+            with suppress(OSError):  # it has gone meanwhile
                 found.add(str(Path(f"/proc/{pid}/ns/{kind}").readlink()))
-            except OSError:  # it has gone meanwhile
-                continue
     return found

@@ -219,22 +219,15 @@ def test_the_next_vm_has_its_cards_from_the_older_dialect_and_with_numa_in_the_c
 
 
 def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab, plugin: str) -> None:
-    """As its pod's first process, which the supervisor is, and as another."""
-    alone, shared = (
-        lab.pod(name, 1, without=("SYS_RESOURCE",), share_processes=share_processes)
-        for name, share_processes in (("unable", False), ("unable-shared", True))
-    )
-    with alone as one, shared as other:
-        for name in (one, other):
-            lab.wait_for_end(name)
-            log = lab.cluster.kubectl("logs", name)
-            assert (
-                "gpu-launcher: RLIMIT_MEMLOCK: VFIO and SEV lock the guest's memory: 1280 MiB with libvirt's reserve"
-                in log
-            )
-            assert "give it the capability SYS_RESOURCE" in log
-            (container,) = lab.cluster.get("pod", name)["status"]["containerStatuses"]
-            assert container["state"]["terminated"]["exitCode"] == 1
+    with lab.pod("unable", 1, without=("SYS_RESOURCE",)):
+        lab.wait_for_end("unable")
+        log = lab.cluster.kubectl("logs", "unable")
+        assert (
+            "gpu-launcher: RLIMIT_MEMLOCK: VFIO and SEV lock the guest's memory: 1280 MiB with libvirt's reserve" in log
+        )
+        assert "give it the capability SYS_RESOURCE" in log
+        (container,) = lab.cluster.get("pod", "unable")["status"]["containerStatuses"]
+        assert container["state"]["terminated"]["exitCode"] == 1
 
 
 def test_after_a_boot_with_one_more_device_in_front_nobody_gets_that_in_place_of_a_card(lab: Lab, plugin: str) -> None:
