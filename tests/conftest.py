@@ -1,4 +1,5 @@
 import fcntl
+import gc
 import os
 import shutil
 import subprocess
@@ -35,6 +36,11 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those of the whole project first: mypy and an installation take long, and no worker should be left with one."""
     items.sort(key=lambda item: item.path.parent != ROOT / "tests")
+
+
+def pytest_collection_finish() -> None:
+    """All of it lasts, and is more than what a test makes: Python need not look for garbage in it."""
+    gc.freeze()
 
 
 Machine = Callable[[str], Path]

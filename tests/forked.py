@@ -22,7 +22,6 @@ _forks = get_context("forkserver")
 _forks.set_forkserver_preload(
     [
         __name__,
-        *_MAIN.values(),
         *(
             module.name
             for package in (launcher.commands, plugin.commands)
