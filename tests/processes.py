@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,6 +99,23 @@ def kill_all(pids: Iterable[int]) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+
+
+@dataclass(frozen=True)
+class UnixSocket:
+    """A row of proc_pid_net(5), `unix`."""
+
+    path: str
+    listens: bool  # __SO_ACCEPTCON in Linux's include/linux/net.h
+    is_connected: bool  # SS_CONNECTED
+
+
+def unix_sockets(pid: int) -> Iterator[UnixSocket]:
+    """Those with a path in the network namespace of a process."""
+    for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:]:
+        _, _, _, flags, _, state, _, *path = line.split()
+        if path:
+            yield UnixSocket(path[0], bool(int(flags, 16) & 1 << 16), state == "03")
 
 
 def children(pid: int) -> tuple[int, ...]:

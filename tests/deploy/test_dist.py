@@ -96,6 +96,7 @@ def test_the_sbom_has_what_the_wheel_asks_for_at_the_versions_that_are_tested(re
 
     text = (released / SBOM).read_text()
     sbom = json.loads(text)
+    assert sbom["bomFormat"] == "CycloneDX"
     assert JsonStrictValidator(SchemaVersion.from_version(sbom["specVersion"])).validate_str(text) is None
     assert sbom["metadata"]["component"]["version"] == VERSION
     versions = {_normal(one["name"]): one["version"] for one in sbom["components"]}

@@ -19,7 +19,7 @@ from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.control.serving import Heard, ctl, started
 from tests.launcher.running.test_life import heard, living, plan
-from tests.processes import BIN
+from tests.processes import BIN, unix_sockets
 from tests.waiting import until
 
 CTL = (BIN / "gpu-launcher", "ctl")
@@ -147,6 +147,5 @@ def test_a_kill_ends_a_guest_whose_qemu_answers_nothing_any_more(
 
 
 def _is_connected(path: Path) -> bool:
-    """Whether somebody has called a socket (proc_pid_net(5), `unix`: state 3, and the path at the end)."""
-    sockets = (line.split() for line in Path("/proc/net/unix").read_text().splitlines())
-    return any(fields[-1] == str(path) and fields[5] == "03" for fields in sockets)
+    """Whether somebody has called a socket."""
+    return any(one.path == str(path) and one.is_connected for one in unix_sockets(os.getpid()))

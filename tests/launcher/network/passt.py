@@ -14,6 +14,7 @@ from pathlib import Path
 from lxml.etree import _Element as Element
 
 from launcher.running.passt import called_for_passt
+from tests.processes import unix_sockets
 
 #: What the pod has: its address and gateway, of which the guest of a bridge has the same. Its net1 has no gateway.
 ADDRESS, GATEWAY = IPv4Address("10.244.1.5"), IPv4Address("10.244.1.1")
@@ -88,20 +89,14 @@ def called(directory: Path, script: str, interface: Element) -> Iterator[Running
     ):
         try:
             deadline = time.monotonic() + 20
-            while not _listens(process.pid, listening):
+            # Its file is there before it listens.
+            while not any(one.path == str(listening) and one.listens for one in unix_sockets(process.pid)):
                 assert process.poll() is None, process.communicate()[1]
                 assert time.monotonic() < deadline, "passt does not listen"
                 time.sleep(0.01)
             yield RunningPasst(process.pid, listening)
         finally:
             process.kill()
-
-
-def _listens(pid: int, path: Path) -> bool:
-    """Whether a process of its namespace does, on a socket that has been there for a while (Linux, net/unix/af_unix.c:
-    __SO_ACCEPTCON)."""
-    sockets = (line.split() for line in Path(f"/proc/{pid}/net/unix").read_text().splitlines()[1:])
-    return any(one[7:] == [str(path)] and int(one[3], 16) & 0x10000 for one in sockets)
 
 
 def _arguments(interface: Element, listening: Path) -> Iterator[str]:

@@ -242,7 +242,7 @@ def test_two_plugins_whose_stream_is_lost_are_both_back_within_seconds_and_stay(
             time.sleep(2)  # more than any of the two waits before it registers again
             return len(before) == 2 and sorted(sockets.glob("gpu-plugin-*.sock")) == before
 
-        wait_until(stay)
+        wait_until(stay, seconds=10)
         assert kubelet.healthy(RTX_3090) == BOTH
 
 
