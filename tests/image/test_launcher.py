@@ -191,7 +191,7 @@ metadata:
   name: vm
   annotations: {gpu-launcher.dev/allow-emulation: "true"}
 spec:
-  terminationGracePeriodSeconds: 60
+  terminationGracePeriodSeconds: 10
   readinessProbe: {exec: {command: [test, -e, /run/healthy]}, timeoutSeconds: 5}
   livenessProbe: {guestAgentPing: {}, timeoutSeconds: 5}
   accessCredentials:

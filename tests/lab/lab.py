@@ -156,6 +156,13 @@ class Lab:
             self.wait_for_log(name, "is running")
             yield self.wait_for_log(name, "-> guest", times=2 * cards)
 
+    @contextmanager
+    def holder(self, name: str, cards: int, **how: Any) -> Iterator[None]:
+        """A pod that has as many cards and no VM, which would take most of a minute: once it runs."""
+        with self.pod(name, cards, sleeps=True, grace=1, **how):
+            self.until(f"{name} runs", lambda: self.phase(name) == "Running", 150)
+            yield
+
     def foretold(self, pod: str) -> list[tuple[str, str]]:
         """Each device's host and guest address, as `gpu-launcher explain` in the VM's pod says."""
         explain = ("gpu-launcher", "explain", MANIFEST, "--json", "--emulation")

@@ -91,13 +91,14 @@ def vm(
     more: Mapping[str, Any] | None = None,
     run_strategy: str | None = None,
     dra: bool = False,
+    sleeps: bool = False,
 ) -> tuple[dict[str, Any], ...]:
     """A VM that boots the lab's Linux, with that many cards, in the pod that `gpu-launcher pod` makes of it.
 
     `annotations` are the VM's, and `more` is merged into its spec; with `run_strategy` it is a VirtualMachine. The rest
     is done to the pod: variables of its own, `without` capabilities, and with `share_processes` the launcher is not its
     first process; and whether it is ready is looked at seldom. The guest has `grace` seconds to shut down. With `dra`
-    there are ResourceClaimTemplates as well.
+    there are ResourceClaimTemplates as well. A pod that `sleeps` has its cards and starts no launcher.
     """
     document = manifest(name, cards, grace=grace, annotations=annotations, more=more, run_strategy=run_strategy)
     objects = tuple(yaml.safe_load_all(printed(document, *(["--dra"] if dra else []))))
@@ -109,6 +110,9 @@ def vm(
     capabilities = container["securityContext"]["capabilities"]
     capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
     pod["spec"]["shareProcessNamespace"] = share_processes
+    if sleeps:
+        container["command"] = ["sleep", "infinity"]
+        del container["readinessProbe"]
     return objects
 
 

@@ -89,7 +89,8 @@ def test_two_that_race_for_one_card_do_not_both_get_it(lab: Lab, vm: str, uuids:
     # The node has memory for two VMs, and it is the card that they are to race for.
     little = {"domain": {"resources": {"overcommitGuestOverhead": True}}}
     one, other = (
-        lab.pod(name, 1, dra=True, annotations=wish, grace=1, more=little) for name in ("racing-one", "racing-two")
+        lab.pod(name, 1, dra=True, annotations=wish, more=little, sleeps=True, grace=1)
+        for name in ("racing-one", "racing-two")
     )
     with one, other:
 
@@ -150,7 +151,8 @@ def test_a_boot_ends_what_was_prepared_and_the_cards_are_published_again(
     lab: Lab, plugin: str, uuids: dict[str, str]
 ) -> None:
     wish = {"nvidia.com/use-gpuuuid": uuids[ALONE]}
-    with lab.vm("before", 1, dra=True, annotations=wish, grace=1):
+    with lab.holder("before", 1, dra=True, annotations=wish):
+        assert _prepared(lab)
         lab.node.reboot(MODERN)
         lab.wait_for_end("before")
     lab.plugin()

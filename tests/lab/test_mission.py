@@ -236,7 +236,7 @@ def test_after_a_boot_with_one_more_device_in_front_nobody_gets_that_in_place_of
     A kubelet of 1.36 refuses the pod, since the plugin's has not started yet. One that starts its container again does
     that with the old answer, which another pod is given here: the launcher refuses it by its name.
     """
-    with lab.vm("bound", 2, run_strategy="Always"):
+    with lab.holder("bound", 2, run_strategy="Always"):
         lab.node.reboot(replace(MODERN, moved=True))
         assert lab.node.sh(f"cat /sys/bus/pci/devices/{ALONE}.0/vendor").strip() == f"0x{NEWCOMER[:4]}"
         lab.wait_for_end("bound")
