@@ -112,13 +112,16 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"cannot register {request}")
         if request.resource_name in self.refuses:
             context.abort(grpc.StatusCode.UNAVAILABLE, "not this one")
+        life, watches = self._life, request.resource_name not in self.ignores
         try:
-            self._connect(request.resource_name, self.directory / request.endpoint, self._life)
+            endpoint = self._connect(request.resource_name, self.directory / request.endpoint, life)
         except grpc.RpcError as error:
             context.abort(grpc.StatusCode.UNKNOWN, f"failed to dial device plugin: {error}")
         with self._changed:
-            self.registrations.append(request)
+            self.registrations.append(request)  # before its first list: who sees that sees this
             self._changed.notify_all()
+        if endpoint is not None and watches:
+            self._begin_to_watch(request.resource_name, endpoint, life)
         return api.Empty()
 
     def _look_at_registry(self, registry: Path, life: "_Life") -> None:
@@ -134,18 +137,21 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                     info: found.PluginInfo = registration.GetInfo(found.InfoRequest(), timeout=1)
                     takes = info.type == "DevicePlugin" and "v1beta1" in info.supported_versions
                     if takes and is_resource_name(info.name) and info.name not in self.refuses:
-                        self._connect(info.name, Path(info.endpoint), life)
+                        watches = info.name not in self.ignores
+                        endpoint = self._connect(info.name, Path(info.endpoint), life)
+                        if endpoint is not None and watches:
+                            self._begin_to_watch(info.name, endpoint, life)
                         known[path] = info.name
                         status = found.RegistrationStatus(plugin_registered=True)
                     else:
                         status = found.RegistrationStatus(plugin_registered=False, error="not this one")
                     registration.NotifyRegistrationStatus(status, timeout=1)
 
-    def _connect(self, resource: str, socket: Path, life: "_Life") -> None:
+    def _connect(self, resource: str, socket: Path, life: "_Life") -> Endpoint | None:
+        """Dial the plugin; None for one that is registered already, and where the kubelet has ended meanwhile."""
         key = self._key(resource, socket.name)
         if not self.before_1_37 and key in life.clients:
-            return
-        watches = resource not in self.ignores
+            return None
         channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
         endpoint = Endpoint(socket.name, rpc.DevicePluginStub(channel), channel)
         try:
@@ -156,11 +162,13 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         with self._changed:
             if life.over.is_set():
                 channel.close()
-                return
+                return None
             life.clients[key] = self.endpoints[resource] = endpoint
             self._changed.notify_all()
-        if watches:
-            threading.Thread(target=self._watch, args=[resource, endpoint, life], daemon=True).start()
+        return endpoint
+
+    def _begin_to_watch(self, resource: str, endpoint: Endpoint, life: "_Life") -> None:
+        threading.Thread(target=self._watch, args=[resource, endpoint, life], daemon=True).start()
 
     def _key(self, resource: str, socket: str) -> tuple[str, str]:
         return resource, "" if self.before_1_37 else socket
