@@ -36,28 +36,25 @@ def _command() -> Any:
 
 def _hook() -> int:
     """`hook` stays in its pod, and so is a process without what read its command line."""
-    from launcher.hook.apart import ToServe, told_by_child
+    from launcher.hook.flags import ToServe
+    from program.apart import read_apart
 
     gc.enable()
-    told = told_by_child("gpu-launcher", _command, _import_of_hook)
-    if not isinstance(told, ToServe):
-        return told
+    answer = read_apart("gpu-launcher", _command, ToServe)
     from pathlib import Path
 
     from launcher.hook import answering
     from launcher.hook.serving import served
 
-    rewrite = answering.rewriting(Path(told.sysfs))
-    services = answering.plugin(rewrite) if told.is_plugin else answering.sidecar(rewrite)
+    flags = answer()
+    if not isinstance(flags, ToServe):
+        return flags
+    rewrite = answering.rewriting(Path(flags.sysfs))
+    services = answering.plugin(rewrite) if flags.is_plugin else answering.sidecar(rewrite)
     gc.collect()
     gc.freeze()
-    served(Path(told.socket), services)
+    served(Path(flags.socket), services)
     return 0
-
-
-def _import_of_hook() -> None:
-    import launcher.hook.answering
-    import launcher.hook.serving  # noqa: F401
 
 
 def _run() -> int:

@@ -1,14 +1,35 @@
 """Where gpu-plugin starts."""
 
 import sys
+from typing import Any
 
-from plugin.cli import command_line
-from program.commands import called
 from program.entry import ends_with
 
 
 def main() -> None:
-    ends_with("gpu-plugin", lambda: called("gpu-plugin", command_line(sys.argv[1:])))
+    ends_with("gpu-plugin", _serve if sys.argv[1:2] == ["serve"] else _command)
+
+
+def _command() -> Any:
+    """What the command returns that the command line names; None where it has just done something."""
+    from plugin.cli import command_line
+    from program.commands import called
+
+    return called("gpu-plugin", command_line(sys.argv[1:]))
+
+
+def _serve() -> int:
+    """`serve` stays on its node, and so is a process without what read its command line."""
+    from plugin.starting import Flags, readied, start
+    from program.apart import read_apart
+
+    answer = read_apart("gpu-plugin", _command, Flags)
+    reader = readied()
+    flags = answer()
+    if not isinstance(flags, Flags):
+        return flags
+    start(flags, reader)
+    return 0
 
 
 if __name__ == "__main__":

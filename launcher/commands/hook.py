@@ -7,7 +7,7 @@ from uuid import uuid4
 
 import typer
 
-from launcher.hook.apart import ToServe
+from launcher.hook.flags import ToServe
 from program.errors import Refusal, UserError
 from program.output import print_text
 

@@ -1,9 +1,5 @@
-"""`gpu-plugin serve`: the daemon."""
+"""The command line of `gpu-plugin serve`, the daemon; a child reads it, and `plugin.starting` starts what it says."""
 
-import asyncio
-import os
-import resource
-from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
@@ -11,25 +7,10 @@ from typing import Annotated
 import typer
 
 from pci.slices import DRIVER
-from plugin.binding.rebinding import refusals
-from plugin.cards.config import Config
-from plugin.cards.inventory import take_inventory
-from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.commands.options import (
-    KUBELET_DIR,
-    POD_RESOURCES,
-    STATE,
-    ConfigFile,
-    Dev,
-    PCIIDsFile,
-    State,
-    Sysfs,
-    config_of,
-)
-from plugin.serving.logs import start_logging
+from plugin.cards.naming import PCI_IDS
+from plugin.commands.options import KUBELET_DIR, POD_RESOURCES, STATE, ConfigFile, Dev, PCIIDsFile, State, Sysfs
 from plugin.serving.monitoring import LIVE, READY, Port
-from plugin.watching.reader import Reader
-from program.errors import UserError
+from plugin.starting import Flags
 
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 _PORT = "[ADDRESS:]PORT"
@@ -53,10 +34,6 @@ def _port(value: str) -> Port:
         return Port(str(ip_address(address.removeprefix("[").removesuffix("]"))) if address else None, int(number))
     except ValueError:
         raise typer.BadParameter(f"{value!r}; expected {_PORT}, like 8080, 127.0.0.1:8080 or [::1]:8080.") from None
-
-
-def _config_of(_: Path, config: Path | None) -> Config:
-    return config_of(config)
 
 
 def serve(
@@ -101,63 +78,24 @@ def serve(
         Port | None,
         typer.Option(parser=_port, metavar=_PORT, help=f"Serve health there, for probes: {LIVE} and {READY}."),
     ] = None,
-) -> None:
+) -> Flags:
     """Offer the node's devices to the kubelet until SIGTERM. A changed config, or SIGHUP, takes effect at once."""
-    start_logging()
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    reader = Reader()  # first, while there are no threads and little memory
-    # grpc's core would write lines of its own between those of JSON, with whatever a client has sent.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    # grpc takes as long to import as everything else together, and only this command needs it.
-    from plugin.serving.daemon import World, run
-    from plugin.watching.watch import Sources
-
-    os.umask(0o177)  # the sockets are for root's kubelet alone
-    names = read_pci_ids(pci_ids)
-
-    async def read_config() -> Config:
-        # In another process: what reads YAML and checks it would stay in this one's memory.
-        rules = await reader.ask(_config_of, sysfs, config)
-        if rules.uses_dra and node_name is None:
-            raise UserError(config or "the config", "says serve: dra", "name the node with --node-name or NODE_NAME")
-        return rules
-
-    sources = Sources(
-        sys=sysfs,
+    return Flags(
+        sysfs=sysfs,
         dev=dev,
-        reader=reader,
-        pod_resources=pod_resources,
         config=config,
-        take=lambda host, rules, before: take_inventory(host, rules, names, before),
-        read_config=read_config,
-        refusals=partial(refusals, state=state),
-        rescan=rescan,
-    )
-    beside = None
-    if node_name is not None:
-        # The client of the API server is a third of the plugin's memory.
-        from plugin.binding.former import boot_id
-        from plugin.dra.driver import Settings, drive
-
-        settings = Settings(
-            node=node_name,
-            state=dra_state,
-            cdi=cdi,
-            registry=plugins_registry or _PLUGINS_REGISTRY,
-            kubeconfig=kubeconfig,
-            boot=boot_id(sysfs.absolute().parent / "proc"),
-            former=state,
-        )
-        beside = partial(drive, settings=settings)
-    world = World(
-        sources=sources,
+        pci_ids=pci_ids,
         kubelet_dir=kubelet_dir,
         plugins_registry=plugins_registry,
+        pod_resources=pod_resources,
         state=state,
         own_pod=own_pod,
+        node_name=node_name,
+        dra_state=dra_state,
+        dra_registry=plugins_registry or _PLUGINS_REGISTRY,
+        cdi=cdi,
+        kubeconfig=kubeconfig,
+        rescan=rescan,
         metrics=metrics,
         health=health,
-        beside=beside,
     )
-    asyncio.run(run(world))

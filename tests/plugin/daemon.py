@@ -80,6 +80,11 @@ def processes(plugin: Program) -> set[int]:
         found |= more
 
 
+def looking(plugin: Program) -> set[int]:
+    """Of those, the ones that look at sysfs now: the process that forks has forked them."""
+    return {pid for pid in processes(plugin) if plugin.process.pid not in (pid, _parent(pid))}
+
+
 def _parent(pid: int) -> int | None:
     with suppress(OSError):
         return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])

@@ -16,7 +16,7 @@ from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, plug, unplug
 from tests.kubelet import Kubelet
 from tests.plugin.daemon import BOTH, RTX_3090, serve, status, wait_until
-from tests.processes import finished
+from tests.processes import children, finished
 
 KVM = "devices.gpu-launcher.dev/kvm"
 POOL = "nvidia.com/pgpu"
@@ -55,6 +55,18 @@ def test_the_kubelet_may_ask_for_the_preferred_devices_and_need_not_call_before_
         kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
         options = kubelet.endpoints[RTX_3090].stub.GetDevicePluginOptions(api.Empty())
     assert (options.get_preferred_allocation_available, options.pre_start_required) == (True, False)
+
+
+def test_what_read_the_command_line_and_the_config_stays_in_nobodys_memory(
+    machine: Machine, kubelet: Kubelet, config: Path
+) -> None:
+    config.write_text("node_devices: {kvm: 1}\n")
+    with serve(machine("two-rtx-3090"), kubelet.directory, "--config", config) as plugin:
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        processes = [plugin.process.pid, *children(plugin.process.pid)]
+        assert len(processes) == 2, "the daemon, and what reads for it"
+        for process in processes:
+            assert "pydantic_core" not in Path(f"/proc/{process}/maps").read_text()
 
 
 def test_a_change_is_one_more_list_of_everything_in_which_one_device_differs(

@@ -21,7 +21,7 @@ from tests.kernel import load, make_nodes
 from tests.kubelet import Kubelet
 from tests.pci.sysfs.test_asking import AUDIO, block
 from tests.plugin.cards.test_broken_sysfs import write_machine
-from tests.plugin.daemon import BOTH, RTX_3090, free_port, processes, serve, status, wait_until
+from tests.plugin.daemon import BOTH, RTX_3090, free_port, looking, processes, serve, status, wait_until
 from tests.processes import children, kill_all, running
 
 FIRST, SECOND = BOTH
@@ -101,7 +101,7 @@ def test_it_ends_in_the_middle_of_its_first_look(copied_machine: Machine, kubele
     make_nodes(sys, kubelet.directory / "dev")
     block(sys, f"{DEVICES}/{AUDIO}/uevent")
     with serve(sys, kubelet.directory) as plugin:
-        wait_until(lambda: len(processes(plugin)) == 3)
+        wait_until(lambda: len(looking(plugin)) == 1)
         plugin.send(signal.SIGTERM)
         assert plugin.end() == 0
         assert plugin.log == []
