@@ -3,11 +3,11 @@
 import sys
 from typing import Any
 
-from program.entry import ends_with
+from program.entry import command_named, ends_with
 
 
 def main() -> None:
-    ends_with("gpu-plugin", _serve if sys.argv[1:2] == ["serve"] else _command)
+    ends_with("gpu-plugin", _serve if command_named(sys.argv[1:]) == "serve" else _command)
 
 
 def _command() -> Any:

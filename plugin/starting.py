@@ -18,6 +18,9 @@ from plugin.watching.reader import Reader
 from plugin.watching.watch import Sources
 from program.errors import UserError
 
+#: Where the kubelet finds DRA drivers, which cannot register with it.
+_PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
@@ -34,7 +37,6 @@ class Flags:
     own_pod: str | None
     node_name: str | None
     dra_state: Path
-    dra_registry: Path
     cdi: Path
     kubeconfig: Path | None
     rescan: float
@@ -64,11 +66,11 @@ def start(flags: Flags, reader: Reader) -> None:
     names = read_pci_ids(flags.pci_ids)
 
     async def read_config() -> Config:
-        rules = Config() if flags.config is None else await reader.ask(_read_config, flags.sysfs, flags.config)
+        if flags.config is None:
+            return Config()
+        rules = await reader.ask(_read_config, flags.sysfs, flags.config)
         if rules.uses_dra and flags.node_name is None:
-            raise UserError(
-                flags.config or "the config", "says serve: dra", "name the node with --node-name or NODE_NAME"
-            )
+            raise UserError(flags.config, "says serve: dra", "name the node with --node-name or NODE_NAME")
         return rules
 
     sources = Sources(
@@ -91,7 +93,7 @@ def start(flags: Flags, reader: Reader) -> None:
             node=flags.node_name,
             state=flags.dra_state,
             cdi=flags.cdi,
-            registry=flags.dra_registry,
+            registry=flags.plugins_registry or _PLUGINS_REGISTRY,
             kubeconfig=flags.kubeconfig,
             boot=boot_id(flags.sysfs.absolute().parent / "proc"),
             former=flags.state,

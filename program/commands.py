@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from program.entry import command_named
 from program.problem import one_line
 
 #: The flag of every command that prints for people, and can print the same for programs.
@@ -42,7 +43,8 @@ def command_line(arguments: Sequence[str], modules: Mapping[str, str], descripti
         context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback(help=description)(_program)
-    for name in [name for name in modules if name in arguments[:1]] or modules:
+    named = command_named(arguments)
+    for name in [named] if named in modules else modules:
         command = getattr(import_module(modules[name]), name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)

@@ -112,7 +112,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"cannot register {request}")
         if request.resource_name in self.refuses:
             context.abort(grpc.StatusCode.UNAVAILABLE, "not this one")
-        life, watches = self._life, request.resource_name not in self.ignores
+        life = self._life
         try:
             endpoint = self._connect(request.resource_name, self.directory / request.endpoint, life)
         except grpc.RpcError as error:
@@ -120,7 +120,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
         with self._changed:
             self.registrations.append(request)  # before its first list: who sees that sees this
             self._changed.notify_all()
-        if endpoint is not None and watches:
+        if endpoint is not None:
             self._begin_to_watch(request.resource_name, endpoint, life)
         return api.Empty()
 
@@ -137,9 +137,8 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                     info: found.PluginInfo = registration.GetInfo(found.InfoRequest(), timeout=1)
                     takes = info.type == "DevicePlugin" and "v1beta1" in info.supported_versions
                     if takes and is_resource_name(info.name) and info.name not in self.refuses:
-                        watches = info.name not in self.ignores
                         endpoint = self._connect(info.name, Path(info.endpoint), life)
-                        if endpoint is not None and watches:
+                        if endpoint is not None:
                             self._begin_to_watch(info.name, endpoint, life)
                         known[path] = info.name
                         status = found.RegistrationStatus(plugin_registered=True)
@@ -148,10 +147,12 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                     registration.NotifyRegistrationStatus(status, timeout=1)
 
     def _connect(self, resource: str, socket: Path, life: "_Life") -> Endpoint | None:
-        """Dial the plugin; None for one that is registered already, and where the kubelet has ended meanwhile."""
+        """Dial the plugin; return what is to be watched then. None for one that is registered already, for a resource
+        that it ignores, and where the kubelet has ended meanwhile."""
         key = self._key(resource, socket.name)
         if not self.before_1_37 and key in life.clients:
             return None
+        watches = resource not in self.ignores
         channel = grpc.insecure_channel(f"unix:{socket}", options=_OPTIONS)
         endpoint = Endpoint(socket.name, rpc.DevicePluginStub(channel), channel)
         try:
@@ -165,7 +166,7 @@ class Kubelet(rpc.RegistrationServicer, pods_rpc.PodResourcesListerServicer):
                 return None
             life.clients[key] = self.endpoints[resource] = endpoint
             self._changed.notify_all()
-        return endpoint
+        return endpoint if watches else None
 
     def _begin_to_watch(self, resource: str, endpoint: Endpoint, life: "_Life") -> None:
         threading.Thread(target=self._watch, args=[resource, endpoint, life], daemon=True).start()

@@ -16,7 +16,6 @@ _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 _PORT = "[ADDRESS:]PORT"
 _DRA_STATE = Path("/var/lib/kubelet/plugins") / DRIVER
 _CDI = Path("/var/run/cdi")
-_PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 
 
 def _seconds(value: float) -> float:
@@ -92,7 +91,6 @@ def serve(
         own_pod=own_pod,
         node_name=node_name,
         dra_state=dra_state,
-        dra_registry=plugins_registry or _PLUGINS_REGISTRY,
         cdi=cdi,
         kubeconfig=kubeconfig,
         rescan=rescan,

@@ -89,6 +89,7 @@ def test_a_directory_with_something_in_it_is_left_alone(gpu_plugin: Command, mac
             "/nowhere: no such directory; expected the kubelet's device plugin directory, name it with --kubelet-dir",
             1,
         ),
+        (["--", "serve", "--kubelet-dir", "/nowhere"], "/nowhere: no such directory; expected the kubelet's device", 1),
         (
             ["serve", "--kubelet-dir", "/tmp", "--plugins-registry", "/nowhere"],
             "/nowhere: no such directory; expected the kubelet's plugins_registry, name it with --plugins-registry",
