@@ -30,6 +30,8 @@ from program.errors import Refusal, UserError
 #: A controller with such an alias is ours. KubeVirt and libvirt keep the aliases that begin with ua-.
 _OURS = "ua-gpu-launcher-"
 _IDLE = f"{_OURS}idle-"
+#: KubeVirt reads the alias of every <hostdev> before each start, and panics where there is none.
+_COMPANION = "ua-companion-"
 _EXPANDER = "pcie-expander-bus"
 _OVMF_WINDOW = "name=opt/ovmf/X-PciMmio64Mb,"
 _NO_HOLE = "kubevirt.io/disablePCIHole64"
@@ -57,7 +59,7 @@ def taken_out(root: Element, named: Iterable[Element], functions: set[PCIAddress
             if controller.get("type") == "pci":
                 ours[alias] = controller
     for hostdev in devices.findall("hostdev"):
-        if hostdev not in kept and source_of(hostdev) in functions:
+        if _is_companion(hostdev) or (hostdev not in kept and source_of(hostdev) in functions):
             devices.remove(hostdev)
     return TakenOut(ours)
 
@@ -297,14 +299,20 @@ def _companion(named: Element, device: HostDev) -> Element:
     element = E.hostdev(mode="subsystem", type="pci", managed=named.get("managed", "no"))
     element.extend(deepcopy(driver) for driver in named.findall("driver") if driver.get("iommufd") is not None)
     element.append(E.source(pci_address(device.source)))
+    # libvirt drops an alias that has anything but letters, digits, - and _.
+    element.append(E.alias(name=_COMPANION + str(device.source).translate(str.maketrans(":.", "--"))))
     element.append(guest_address(device.address, multifunction=device.multifunction))
     return element
+
+
+def _is_companion(device: Element) -> bool:
+    return alias_of(device).startswith(_COMPANION)
 
 
 def _behind_companions(devices: Element, named: Element) -> int:
     """Where the next companion goes: behind an entry's device, and behind those that it has."""
     at = devices.index(named) + 1
-    while at < len(devices) and devices[at].tag == "hostdev" and not alias_of(devices[at]):
+    while at < len(devices) and _is_companion(devices[at]):
         at += 1
     return at
 

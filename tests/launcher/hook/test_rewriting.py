@@ -66,7 +66,7 @@ def others(xml: bytes) -> Counter[str]:
     devices, cpu = one(root, "devices"), one(root, "cpu")
     for device in list(devices):
         alias = alias_of(device)
-        is_ours = alias.startswith("ua-gpu-launcher-") or (device.tag == "hostdev" and not alias)
+        is_ours = alias.startswith(("ua-gpu-launcher-", "ua-companion-"))
         if is_ours or (device.get("model") == "pcie-root" and device.find("pcihole64") is not None):
             devices.remove(device)
         elif device.tag == "video" or alias.startswith(("ua-gpu-", "ua-hostdevice-", "ua-dra-")):
