@@ -55,7 +55,7 @@ def hook(
 
 def _explain(vmi: Path | None, sysfs: Path) -> None:
     from launcher.hook.annotations import Asked, read_asked
-    from launcher.hook.explaining import explained
+    from launcher.hook.explaining import before_libvirt, explained
     from launcher.hook.rewriting import rewritten
 
     if sys.stdin is None:
@@ -67,6 +67,7 @@ def _explain(vmi: Path | None, sysfs: Path) -> None:
             asked = read_asked(vmi.read_bytes())
         except OSError as error:
             raise UserError(f"--vmi {vmi}", f"{error.strerror}", "name a file that can be read") from error
+    domain = before_libvirt(domain)
     answer = rewritten(domain, asked, sysfs)
     for warning in answer.warnings:
         print(f"gpu-launcher: warning: {warning}", file=sys.stderr)

@@ -4,9 +4,38 @@ import difflib
 
 from lxml import etree
 
-from launcher.hook.reading import parsed
+from launcher.hook.reading import guest_address_of, parsed
 from launcher.hook.rewriting import Rewritten
+from launcher.hook.writing import EXPANDER, devices_of, leave, other_bridges
+from pci.address import PCIAddress
 from program.problem import one_line
+
+#: Where libvirt puts a screen. KubeVirt knows no address of one.
+_LIBVIRTS_SCREEN = PCIAddress(0, 0, 1, 0)
+
+
+def before_libvirt(domain: bytes) -> bytes:
+    """The domain as KubeVirt writes it at the next start: without the ports and addresses that libvirt has added, in
+    which the hook would find a card that KubeVirt has placed."""
+    root = parsed(domain)
+    devices, bridges = devices_of(root), {bridge.index: bridge for bridge in other_bridges(root)}
+
+    def is_libvirts(bus: int) -> bool:
+        """Whether all bridges above are libvirt's: KubeVirt's own begin with an expander."""
+        for _ in bridges:
+            if bus not in bridges or bridges[bus].model == EXPANDER:
+                break
+            bus = bridges[bus].address.bus
+        return bus == 0
+
+    for index in [index for index in bridges if is_libvirts(index)]:
+        for controller in devices.findall(f"controller[@type='pci'][@index='{index}']"):
+            devices.remove(controller)
+    for device in devices:
+        at = guest_address_of(device)
+        if at is not None and (is_libvirts(at.bus) if at.bus else device.tag == "video" and at == _LIBVIRTS_SCREEN):
+            leave(device)
+    return etree.tostring(root)
 
 
 def explained(domain: bytes, answer: Rewritten) -> str:

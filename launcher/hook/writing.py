@@ -32,7 +32,7 @@ _OURS = "ua-gpu-launcher-"
 _IDLE = f"{_OURS}idle-"
 #: KubeVirt reads the alias of every <hostdev> before each start, and panics where there is none.
 _COMPANION = "ua-companion-"
-_EXPANDER = "pcie-expander-bus"
+EXPANDER = "pcie-expander-bus"
 _OVMF_WINDOW = "name=opt/ovmf/X-PciMmio64Mb,"
 _NO_HOLE = "kubevirt.io/disablePCIHole64"
 
@@ -67,7 +67,7 @@ def taken_out(root: Element, named: Iterable[Element], functions: set[PCIAddress
 def take_out_empty(root: Element, moving: Iterable[Element]) -> None:
     """Take out the bridges that KubeVirt has made for these devices alone, which go elsewhere."""
     devices = devices_of(root)
-    left = [address.bus for device in moving if (address := _leave(device)) is not None]
+    left = [address.bus for device in moving if (address := leave(device)) is not None]
     on = Counter(address.bus for address in _addresses(root))
     while left:
         bus = left.pop()
@@ -80,7 +80,7 @@ def take_out_empty(root: Element, moving: Iterable[Element]) -> None:
         devices.remove(bridge)
 
 
-def _leave(device: Element) -> PCIAddress | None:
+def leave(device: Element) -> PCIAddress | None:
     """Take the guest's address away from a device, and return it."""
     at = guest_address_of(device)
     if at is not None:
@@ -223,8 +223,8 @@ def write_devices(
 ) -> None:
     """Write our bridges, then every card onto its seat."""
     devices = devices_of(root)
-    if any(bridge.model == _EXPANDER for bridge in layout.bridges) and any(
-        bridge.model == _EXPANDER for bridge in other_bridges(root)
+    if any(bridge.model == EXPANDER for bridge in layout.bridges) and any(
+        bridge.model == EXPANDER for bridge in other_bridges(root)
     ):
         raise UserError(
             "metadata.annotations",

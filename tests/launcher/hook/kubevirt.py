@@ -5,7 +5,7 @@ its converter fills (pkg/virt-launcher/virtwrap/converter) and which it reads an
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,23 @@ _KNOWN: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 }
 #: What it knows of a controller's <target>: since 1.9 (PCINUMAAwareTopology); before, of nothing.
 _TARGET = frozenset(("busNr", "hotplug"))
-#: What it reads of libvirt's domain without asking whether it is there: a device, and a child of it.
-_DEREFERENCED = (("devices/hostdev", "alias"),)  # buildDevicesMetadata in virtwrap/manager.go, at least since 0.59
+#: What it reads of libvirt's domain and does not ask whether it is there, by device.
+_READ_WITHOUT_ASKING: Mapping[str, tuple[str, ...]] = {
+    # buildDevicesMetadata in virtwrap/manager.go: the alias of every one, since 0.59 at least, and the address of one
+    # with a tag, whose four numbers lose their 0x in formatPCIAddressStr.
+    "devices/hostdev": ("alias", "address"),
+    # indexedDomainInterfaces in virtwrap/network/nichotplug.go; ifacesStatusFromDomainInterfaces in netstat.go.
+    "devices/interface": ("alias", "mac"),
+    # updateVolumeStatusesFromDomain in virt-handler/vm.go; syncDisks and disk_expansion.go of virtwrap.
+    "devices/disk": ("alias", "target"),
+}
+_PLACEHOLDER = (
+    '<interface type="ethernet"><model type="virtio-non-transitional"/><alias name="placeholder-{0}"/>'
+    '<target dev="placeholder-{0}" managed="no"/></interface>'
+)
+#: Of the ports that it adds, none has a higher index.
+_MOST_BUSES = 32
+_PORT = '<controller type="pci" index="{}" model="pcie-root-port"/>'
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,22 +194,72 @@ def _keep(element: Element, attributes: Iterable[str], children: frozenset[str])
             element.remove(child)
 
 
-def read_back(wanted: bytes, defined: str, *, knows_targets: bool = True) -> bytes:
-    """The domain with the devices of libvirt's inactive XML, as KubeVirt goes on to the next define."""
-    assert not panics(defined)
-    root, libvirts = etree.fromstring(wanted), etree.fromstring(defined)
-    ours, theirs = root.find("devices"), libvirts.find("devices")
-    assert ours is not None
-    assert theirs is not None
-    root.replace(ours, theirs)
-    return understood(etree.tostring(root), knows_targets=knows_targets)
+def started(
+    wanted: bytes,
+    hook: Callable[[bytes], bytes],
+    define: Callable[[bytes], str],
+    *,
+    placeholders: int = 3,
+    ports: int = 3,
+    knows_targets: bool = True,
+) -> Iterator[tuple[bytes, str]]:
+    """Every define of a start: the hook's answer, and what libvirt makes of it (allocateHotplugPorts of 1.8 and later;
+    before, the last one is left out).
+
+    With placeholders, network cards that libvirt makes ports for, KubeVirt goes on with libvirt's devices but its own
+    network cards, and defines that; then it adds empty ports to what it has understood of the answer.
+    """
+    answer = hook(_with(wanted, [_PLACEHOLDER.format(number) for number in range(placeholders)]))
+    yield answer, (theirs := define(answer))
+    root, libvirts = etree.fromstring(wanted), etree.fromstring(theirs)
+    devices, new = one(root, "devices"), one(libvirts, "devices")
+    root.replace(devices, new)
+    if placeholders:
+        for tree, nics in ((new, new.findall("interface")), (devices, devices.findall("interface"))):
+            for nic in nics:
+                tree.remove(nic)
+                if tree is devices:
+                    new.append(nic)
+        answer = hook(understood(etree.tostring(root), knows_targets=knows_targets))
+        yield answer, define(answer)
+        root = etree.fromstring(answer)
+    root = etree.fromstring(understood(etree.tostring(root), knows_targets=knows_targets))
+    last = max(int(each.get("index", "")) for each in root.iterfind("devices/controller[@type='pci']"))
+    added = range(last + 1, min(last + 1 + ports, _MOST_BUSES))
+    answer = hook(_with(etree.tostring(root), [_PORT.format(index) for index in added]))
+    yield answer, define(answer)
+
+
+def _with(domain: bytes, devices: Iterable[str]) -> bytes:
+    root = etree.fromstring(domain)
+    one(root, "devices").extend(etree.fromstring(device) for device in devices)
+    return etree.tostring(root)
+
+
+def one(element: Element, path: str) -> Element:
+    found = element.find(path)
+    assert found is not None, f"no {path} in {element.tag!r}"
+    return found
 
 
 def panics(defined: str) -> list[str]:
-    """Where virt-launcher would follow a nil pointer in libvirt's domain: it reads these without asking."""
-    return [
-        f"{path}: no {part}: {etree.tostring(device, encoding='unicode')}"
-        for path, part in _DEREFERENCED
-        for device in etree.fromstring(defined).iterfind(path)
+    """Where virt-launcher or virt-handler would follow a nil pointer in libvirt's domain, or cut a text too short."""
+    root = etree.fromstring(defined)
+    missing = [
+        f"{path} without {part}: {etree.tostring(device, encoding='unicode')}"
+        for path, parts in _READ_WITHOUT_ASKING.items()
+        for device in root.iterfind(path)
+        for part in parts
         if device.find(part) is None
     ]
+    addresses = (
+        *root.iterfind("devices/hostdev/address"),
+        *root.iterfind("devices/hostdev[@type='pci']/source/address"),
+    )
+    short = [
+        f"{part} of {dict(address.attrib)}"
+        for address in addresses
+        for part in ("domain", "bus", "slot", "function")
+        if not address.get(part, "").startswith("0x")
+    ]
+    return missing + short

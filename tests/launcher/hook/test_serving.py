@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ import pytest
 from launcher.hook.api import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
 from tests.launcher.control.serving import Caller
 from tests.launcher.hook.domains import CASES, Case
-from tests.launcher.hook.kubevirt import Card, Parts, domain, understood, vmi
+from tests.launcher.hook.kubevirt import Card, Parts, domain, started, understood, vmi
+from tests.launcher.hook.test_rewriting import defined
 from tests.processes import Program, finished, running
 
 VERSIONS: dict[str, Any] = {"v1alpha1": v1alpha1_pb2, "v1alpha2": v1alpha2_pb2, "v1alpha3": v1alpha3_pb2}
@@ -170,11 +172,12 @@ def test_a_socket_that_a_killed_one_has_left_is_replaced_and_another_ones_is_not
         assert collected(short_dir)[1].name == "gpu-launcher"
 
 
-def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path) -> None:
+def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path, qemu_driver: Any) -> None:
     sent = tmp_path / "vmi.json"
     sent.write_bytes(vmi({"gpu1": "a/b", "gpu2": "a/b"}))
     flags = ("hook", "--explain", "--vmi", sent, "--sysfs", TWO.sysfs)
-    result = finished("gpu-launcher", *flags, stdin=TWO.xml.decode())
+    *_, (_, dumped) = started(TWO.emulated().xml, bytes, partial(defined, qemu_driver))
+    result = finished("gpu-launcher", *flags, stdin=dumped)
     assert (result.returncode, result.stderr) == (0, "")
     lines = result.stdout.splitlines()
     assert lines[:3] == [
