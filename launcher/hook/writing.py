@@ -30,6 +30,7 @@ from program.errors import Refusal, UserError
 #: A controller with such an alias is ours. KubeVirt and libvirt keep the aliases that begin with ua-.
 _OURS = "ua-gpu-launcher-"
 _IDLE = f"{_OURS}idle-"
+_SPARE = "ua-spare-of-gpu-launcher"
 #: KubeVirt reads the alias of every <hostdev> before each start, and panics where there is none.
 _COMPANION = "ua-companion-"
 EXPANDER = "pcie-expander-bus"
@@ -232,7 +233,7 @@ def write_devices(
             "leave it out to keep KubeVirt's placement, or take KubeVirt's feature gate PCINUMAAwareTopology away",
         )
     at = min(devices.index(element) for element in named.values())
-    for element in reversed((*_bridges(layout, parts), *_idle(devices, guest, layout))):
+    for element in reversed((*_bridges(layout, parts), *_spare(root, layout, parts), *_idle(devices, guest, layout))):
         devices.insert(at, element)
     _write_screen(root, guest, layout)
     for seat in seats:
@@ -256,6 +257,19 @@ def _bridges(layout: Layout, parts: TakenOut) -> Iterator[Element]:
         if target is not None and has is not None and (hotplug := has.get("hotplug")):
             target.set("hotplug", hotplug)
         yield element
+
+
+def _spare(root: Element, layout: Layout, parts: TakenOut) -> Iterator[Element]:
+    """One empty port, from the second define on, when all else has its place: at the first, libvirt would fill it.
+
+    libvirt itself adds one where a domain has no bridges yet and needs some. With ours in it, it does not.
+    """
+    others, libvirts = other_bridges(root), devices_of(root).find("controller[@model='pcie-root-port']/address")
+    is_there = devices_of(root).find(f"controller/alias[@name='{_SPARE}']") is not None
+    if not parts.bridges or libvirts is None or is_there or any(bridge.model == EXPANDER for bridge in others):
+        return
+    index = 1 + max(bridge.index for bridge in (*others, *layout.bridges))
+    yield E.controller(E.alias(name=_SPARE), type="pci", index=str(index), model="pcie-root-port")
 
 
 def _idle(devices: Element, guest: Guest, layout: Layout) -> Iterator[Element]:
