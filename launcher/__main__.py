@@ -8,10 +8,12 @@ gc.disable()
 
 import sys  # noqa: E402
 
-if sys.argv[1:2] == ["run"]:
-    from launcher.running.supervise import hold_signals
+from program.first import command_named, hold  # noqa: E402
 
-    hold_signals()
+_named = command_named(sys.argv[1:])
+# With --explain the hook reads standard input, for as long as that takes.
+if _named == "run" or (_named == "hook" and "--explain" not in sys.argv):
+    hold()
 
 import os  # noqa: E402
 from typing import Any  # noqa: E402
@@ -21,7 +23,7 @@ from program.entry import ends_with  # noqa: E402
 
 def main() -> None:
     try:
-        ends_with("gpu-launcher", {"run": _run, "hook": _hook}.get("".join(sys.argv[1:2]), _command))
+        ends_with("gpu-launcher", {"run": _run, "hook": _hook}.get(_named, _command))
     finally:
         gc.freeze()
 

@@ -1,13 +1,21 @@
 """Where gpu-plugin starts."""
 
 import sys
-from typing import Any
+from signal import SIGHUP
 
-from program.entry import command_named, ends_with
+from program.first import command_named, hold
+
+_serves = command_named(sys.argv[1:]) == "serve"
+if _serves:
+    hold(SIGHUP)
+
+from typing import Any  # noqa: E402
+
+from program.entry import ends_with  # noqa: E402
 
 
 def main() -> None:
-    ends_with("gpu-plugin", _serve if command_named(sys.argv[1:]) == "serve" else _command)
+    ends_with("gpu-plugin", _serve if _serves else _command)
 
 
 def _command() -> Any:

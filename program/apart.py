@@ -16,6 +16,7 @@ def read_apart(program: str, command: Callable[[], Any], flags: type[T]) -> Call
 
     That returns the `flags` that the command has returned; else the exit code to end with, of a command that has done
     all there is to do (--help), or whose error the child has printed. To be called while this process has one thread.
+    The child holds the signals that this one does, and ends soon enough: ^C is sent to both, and one has to answer it.
     """
     reader, writer = os.pipe()
     child = os.fork()

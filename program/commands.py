@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from program.entry import command_named
+from program.first import command_named
 from program.problem import one_line
 
 #: The flag of every command that prints for people, and can print the same for programs.

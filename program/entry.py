@@ -2,16 +2,11 @@
 
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NoReturn
 
 from program.errors import ProgramError
 from program.problem import one_line
-
-
-def command_named(arguments: Sequence[str]) -> str:
-    """Return the command that a command line names: its first argument, also behind a `--`; "" where there is none."""
-    return next((argument for argument in arguments if argument != "--"), "")
 
 
 def ends_with(program: str, call: Callable[[], int | None]) -> NoReturn:

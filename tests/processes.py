@@ -121,3 +121,19 @@ def unix_sockets(pid: int) -> Iterator[UnixSocket]:
 def children(pid: int) -> tuple[int, ...]:
     """The processes that the first thread of a process has forked."""
     return tuple(map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split()))
+
+
+def holds(pid: int, signum: signal.Signals) -> bool:
+    """Whether a process blocks the signal, which then waits and is not lost."""
+    return _has(pid, "SigBlk", signum)
+
+
+def hears(pid: int, signum: signal.Signals) -> bool:
+    """Whether the signal reaches a process, now or when it asks: not what the kernel does where nobody has a say."""
+    return holds(pid, signum) or _has(pid, "SigCgt", signum)
+
+
+def _has(pid: int, mask: str, signum: signal.Signals) -> bool:
+    """By proc_pid_status(5)."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return bool(int(status.partition(f"{mask}:")[2].split()[0], 16) >> signum - 1 & 1)

@@ -3,7 +3,6 @@
 import asyncio
 import errno
 import logging
-import signal
 import socket
 import stat
 import sys
@@ -15,6 +14,7 @@ from typing import Any
 from launcher.control.connections import Server, serve
 from launcher.control.faults import shorten
 from program.errors import Refusal
+from program.first import STOPS, hear
 
 _log = logging.getLogger(__name__)
 
@@ -34,8 +34,7 @@ def served(path: Path, services: list[Any]) -> None:
 
 async def _until_told(listener: socket.socket, services: list[Any]) -> None:
     told = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, told.set)
+    hear(told.set, *STOPS)
     await serve(Server(services, request=_REQUEST), listener, told.wait)
 
 

@@ -13,26 +13,16 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from program.first import STOPS, hold
 from program.prctl import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
 
-_PASSED_ON = (signal.SIGTERM, signal.SIGINT)
-_AWAITED = {*_PASSED_ON, signal.SIGCHLD}
+_AWAITED = {*STOPS, signal.SIGCHLD}
 # Seconds for what the worker leaves to end by itself, and then for the kernel to end it.
 _LEFT = ((signal.SIGTERM, 3.0), (signal.SIGKILL, 5.0))
 _TIDYING = 20.0  # seconds
 #: Seconds after the grace period for the worker to end the guest, which the worker does in 35; the kubelet has 45.
 _LAST = 40.0
 _KILLED = 5.0  # seconds for the kernel to end it
-
-
-def hold_signals() -> None:
-    """Signals wait from now on until supervise() asks for them; the sooner the better.
-
-    The kernel drops what process 1 of a namespace has no handler for (signal(7)); a SIGTERM that came while modules
-    are still being imported would be lost, and the pod would start what it was told to end. In any other process Python
-    would print a traceback for SIGINT.
-    """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
 
 
 def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Callable[[], float]) -> int:
@@ -42,7 +32,7 @@ def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Cal
     for what only the worker knew of. A worker that has been told to end and is still there after the guest's `grace`
     period, in seconds, and 40 s more is killed. Called before there are threads.
     """
-    signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    hold(signal.SIGCHLD)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     worker = _fork(work)
     code = _wait(worker, then=lambda: grace() + _LAST)

@@ -14,9 +14,8 @@ from launcher.running.plan import Planner, plan_in
 from launcher.running.threads import having_threads
 from launcher.running.vm import VM, StopRequested
 from program.errors import ProgramError, Refusal
+from program.first import STOPS
 from program.problem import one_line
-
-_STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 def work(
@@ -30,7 +29,7 @@ def work(
     planner = Planner(make, place)
     stops: list[Callable[[], object]] = [planner.stop]
     _on_stop(stops)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     gc.enable()
     missing = None
     # Errors alone: libvirt warns of what we have chosen, and might do so after the last line. It reads this once.
@@ -99,5 +98,5 @@ def _on_stop(requests: Iterable[Callable[[], object]]) -> None:
 
     with having_threads("signals"):
         threading.Thread(target=listen, name="signals", daemon=True).start()
-    for signum in _STOPS:
+    for signum in STOPS:
         signal.signal(signum, lambda signum, frame: None)  # without a handler of Python's, no byte

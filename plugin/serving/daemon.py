@@ -19,6 +19,7 @@ from plugin.watching.podresources import WORTH_WAITING, Pods, list_pods
 from plugin.watching.sockets import Kubelet, kubelet_directory
 from plugin.watching.watch import Sources, Watch
 from program.errors import ProgramError, Refusal
+from program.first import STOPS, hear
 
 _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
@@ -47,11 +48,9 @@ async def run(world: World) -> None:
         registry = kubelet_directory(world.plugins_registry, "plugins_registry", "--plugins-registry")
     kubelet, counters, ending = Kubelet(directory, registry), Counters(), asyncio.Event()
     failures: list[ProgramError] = []
-    loop = asyncio.get_running_loop()
-    for signum in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(signum, ending.set)
+    hear(ending.set, *STOPS)
     with listening(world.sources, ending) as bells:
-        loop.add_signal_handler(signal.SIGHUP, bells.config.ring)
+        hear(bells.config.ring, signal.SIGHUP)
 
         def moved() -> None:
             kubelet.moved()

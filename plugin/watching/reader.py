@@ -160,8 +160,10 @@ def _fork_for_each(requests: socket.socket) -> NoReturn:
                 children.discard(child)
 
     try:
-        for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
+        for signum in ignored:
             signal.signal(signum, signal.SIG_IGN)  # its end is the other's end
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)  # for those that it forks
         signal.signal(signal.SIGCHLD, take_leave)
         gc.disable()  # nor in those that it forks: they end soon
         while True:

@@ -82,7 +82,8 @@ def processes(plugin: Program) -> set[int]:
 
 def looking(plugin: Program) -> set[int]:
     """Of those, the ones that look at sysfs now: the process that forks has forked them."""
-    return {pid for pid in processes(plugin) if plugin.process.pid not in (pid, _parent(pid))}
+    forked = processes(plugin) - {plugin.process.pid}
+    return {pid for pid in forked if _parent(pid) in forked}
 
 
 def _parent(pid: int) -> int | None:

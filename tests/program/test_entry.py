@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from program.entry import command_named, ends_with
+from program.entry import ends_with
 from program.output import aligned
 
 
@@ -37,14 +37,6 @@ def raised(error: str) -> str:
 )
 def test_an_error_is_a_line_for_each_problem_and_an_exit_code(call: str, stderr: str, code: int) -> None:
     assert ending(call) == ("", stderr, code)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [(["serve", "--dev", "/dev"], "serve"), (["--", "serve"], "serve"), (["--help"], "--help"), (["--"], ""), ([], "")],
-)
-def test_a_command_is_the_first_argument_also_behind_two_dashes(arguments: list[str], name: str) -> None:
-    assert command_named(arguments) == name
 
 
 def test_of_many_problems_the_first_twenty_are_said_and_how_many_more() -> None:

@@ -15,8 +15,9 @@ from tests.processes import ROOT
 # `body` is what the worker does.
 _PROGRAM = """
 import os, signal, subprocess, sys, time
-from launcher.running.supervise import hold_signals, supervise
-hold_signals()
+from launcher.running.supervise import supervise
+from program.first import hold
+hold()
 {before}
 def work():
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])

@@ -22,7 +22,7 @@ from tests.kubelet import Kubelet
 from tests.pci.sysfs.test_asking import AUDIO, block
 from tests.plugin.cards.test_broken_sysfs import write_machine
 from tests.plugin.daemon import BOTH, RTX_3090, free_port, looking, processes, serve, status, wait_until
-from tests.processes import children, kill_all, running
+from tests.processes import children, holds, kill_all, running
 
 FIRST, SECOND = BOTH
 UNKNOWN = f"is unknown, the kernel did not answer for {AUDIO}"
@@ -88,6 +88,7 @@ def test_it_starts_and_ends_beside_a_function_that_does_not_answer(copied_machin
         wait_until(lambda: status(port, LIVE) == 200)
         wait_until(lambda: len(processes(plugin)) == 3)  # it, the one that forks, and the one that waits
         started = processes(plugin)
+        assert not any(holds(pid, signal.SIGTERM) for pid in started)
         began = time.monotonic()
         plugin.send(signal.SIGTERM)
         assert plugin.end() == 0
