@@ -242,6 +242,13 @@ def one(element: Element, path: str) -> Element:
     return found
 
 
+def refused_beside_plugins(answer: bytes) -> list[str]:
+    """What KubeVirt says of this answer where the cluster has any Plugin object: it goes through libvirtxml then
+    (translate.ToLibvirtDomain), which wants every <hostdev> to have a mode."""
+    hostdevs = etree.fromstring(answer).iterfind("devices/hostdev")
+    return ["Missing 'mode' attribute on domain hostdev" for each in hostdevs if each.get("mode") is None]
+
+
 def panics(defined: str) -> list[str]:
     """Where virt-launcher or virt-handler would follow a nil pointer in libvirt's domain, or cut a text too short."""
     root = etree.fromstring(defined)
