@@ -28,7 +28,8 @@ _KNOWN: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "video": (frozenset(), frozenset(("model",))),
 }
-#: What it knows of a controller's <target>: since 1.9 (PCINUMAAwareTopology); before, of nothing.
+#: What it knows of a controller's <target>: busNr and its <node> since 1.8 (PCINUMAAwareTopology), hotplug after 1.9.0;
+#: before 1.8, of nothing.
 _TARGET = frozenset(("busNr", "hotplug"))
 #: What it reads of libvirt's domain and does not ask whether it is there, by device.
 _READ_WITHOUT_ASKING: Mapping[str, tuple[str, ...]] = {
