@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 from cel_expr_python import cel
 
+from tests.conftest import Command
 from tests.deploy.test_images import VERSION
 from tests.processes import ROOT
 
@@ -32,7 +33,8 @@ def added_container() -> dict[str, Any]:
 
 
 def test_the_images_are_of_this_version() -> None:
-    texts = [path.read_text() for path in (*HOOK.iterdir(), ROOT / "docs/beside-kubevirt.md")]
+    pages = (ROOT / "docs" / name for name in ("beside-kubevirt.md", "moving.md"))
+    texts = [path.read_text() for path in (*HOOK.iterdir(), *pages)]
     assert {tag for text in texts for tag in re.findall(r"gpu-launcher:(\d[\d.]*\d)", text)} == {VERSION}
 
 
@@ -68,6 +70,12 @@ def test_the_policy_is_bound_and_leaves_other_pods_alone() -> None:
     compiled = cel.NewEnv(variables={"object": cel.Type.DYN}).compile(condition["expression"])
     specs: list[dict[str, Any]] = [{"volumes": [{"name": VOLUME}]}, {"volumes": [{"name": "other"}]}, {}]
     assert [compiled.eval(data={"object": {"spec": spec}}).value() for spec in specs] == [True, False, False]
+
+
+def test_gpu_launcher_takes_the_vm_as_it_is(gpu_launcher: Command) -> None:
+    """One manifest for both launchers: the hook's annotation says nothing to ours."""
+    printed = gpu_launcher("pod", HOOK / "vm.yaml")
+    assert printed.returncode == 0, printed.stderr
 
 
 def test_the_vm_asks_for_the_sidecar_by_annotation() -> None:
