@@ -244,6 +244,7 @@ def write_devices(
             else:
                 companion = _companion(named[seat.claim.entry], device)
                 devices.insert(_behind_companions(devices, behind), companion)
+    _write_modes(devices)
 
 
 def _bridges(layout: Layout, parts: TakenOut) -> Iterator[Element]:
@@ -305,6 +306,17 @@ def _seat(hostdev: Element, device: HostDev) -> None:
         hostdev.append(address)
     else:
         _replace(has, address)
+
+
+def _write_modes(devices: Element) -> None:
+    """Write into every PCI <hostdev> the mode that libvirt takes a missing one for.
+
+    KubeVirt leaves it out. With any Plugin object in the cluster it converts the domain once more, behind its hook
+    sidecars, and refuses a <hostdev> without a mode (KubeVirt's issue 18861).
+    """
+    for hostdev in devices.iterfind("hostdev[@type='pci']"):
+        if hostdev.get("mode") is None:
+            hostdev.set("mode", "subsystem")
 
 
 def _companion(named: Element, device: HostDev) -> Element:

@@ -7,6 +7,7 @@ Of KubeVirt's, those that change its domain are honoured or refused; of HAMi's, 
 
 import difflib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -39,9 +40,13 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
 _NAMES = (*KNOWN, SEATS_OF, ROM_OF, SELECT)
 _LONGEST_PATH = 1024
 
+_HOOKS = "hooks.kubevirt.io/hookSidecars"
 #: Why, and the fix.
 _REFUSED: Mapping[str, tuple[str, str]] = {
-    "hooks.kubevirt.io/hookSidecars": ("hook sidecars are not asked", "leave it out, and see the XML with render"),
+    _HOOKS: (
+        "hook sidecars are not asked",
+        "leave it out, and see the XML with render; gpu-launcher's own (image gpu-launcher, args ['hook']) may stay",
+    ),
     "kubevirt.io/ignitiondata": ("Ignition's data is not passed on", "use cloud-init, or a disk with the data"),
 }
 _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
@@ -89,8 +94,30 @@ class Annotations:
 def refuse_unconverted(value: Mapping[str, Any]) -> None:
     """Nonsense for one of KubeVirt's that asks of its launcher what ours does not do."""
     for name, text in value.items():
+        if name == _HOOKS and _are_ours(text):
+            continue
         if text and (why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name))):
             raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
+
+
+def _are_ours(text: Any) -> bool:
+    """True if KubeVirt is asked for no other sidecar than `gpu-launcher hook`: a VM that moves here from KubeVirt keeps
+    that annotation, and the domain has the same without the sidecar."""
+    try:
+        sidecars = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(sidecars, list) and all(map(_is_our_hook, sidecars))
+
+
+def _is_our_hook(sidecar: Any) -> bool:
+    """True for an image of that name, of whatever registry and version, and nothing that has it run something else."""
+    if not isinstance(sidecar, dict) or sidecar.keys() - {"image", "imagePullPolicy", "args"}:
+        return False
+    image, args = sidecar.get("image"), sidecar.get("args")
+    if not isinstance(image, str) or not isinstance(args, list):
+        return False
+    return re.split("[:@]", image.rpartition("/")[2])[0] == "gpu-launcher" and args[:1] == ["hook"]
 
 
 def read_annotations(value: Any) -> Annotations:

@@ -1,5 +1,6 @@
 """What the manifest has for the pod word for word: where it runs, what it is called, whom it asks for names."""
 
+from hashlib import sha1
 from typing import Any
 
 from launcher.manifest.spec import Metadata, Spec
@@ -19,9 +20,12 @@ _SPEC = (
     "topologySpreadConstraints",
 )
 _ARCHITECTURE = "kubernetes.io/arch"
-#: By which Services of `virtctl expose` find a VM (KubeVirt's api/core/v1/types.go, VirtualMachineNameLabel).
+#: The labels by which Services of `virtctl expose` find a VM: to KubeVirt 1.6, and from 1.7 on (KubeVirt's
+#: api/core/v1/types.go, DeprecatedVirtualMachineNameLabel and VirtualMachineInstanceIDLabel).
 _NAME = "vm.kubevirt.io/name"
+_ID = "vmi.kubevirt.io/id"
 _LONGEST_LABEL = 63
+_HASH = 8
 #: kubectl's own note of what was applied, which it writes anew.
 _KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
 
@@ -43,9 +47,18 @@ def passed_on(spec: Spec, hostname: str) -> Object:
 
 
 def labels(metadata: Metadata) -> dict[str, str]:
-    """The VM's, and its name, as far as a label can hold it."""
-    ours = {_NAME: metadata.name} if len(metadata.name) <= _LONGEST_LABEL else {}
-    return {**ours, **metadata.labels}
+    """Return the pod's labels: KubeVirt's two by which Services find a VM, and the manifest's own, which win."""
+    name = metadata.name
+    ours = {_NAME: name} if len(name) <= _LONGEST_LABEL else {}
+    return {**ours, _ID: _id_of(name), **metadata.labels}
+
+
+def _id_of(name: str) -> str:
+    """The label's value as KubeVirt makes it (pkg/apimachinery/labels.go): of a long name the beginning and a hash."""
+    if len(name) <= _LONGEST_LABEL:
+        return name
+    digest = sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH]
+    return f"{name[: _LONGEST_LABEL - _HASH - 1]}-{digest}"
 
 
 def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:

@@ -209,6 +209,42 @@ def test_a_rom_that_cannot_be_is_refused(path: Path, roms: str, problem: str) ->
     assert line.startswith(f"metadata.annotations: gpu-launcher.dev/rom: {problem}")
 
 
+OURS = {"image": "registry.example.com:5000/team/gpu-launcher:0.1.0", "args": ["hook"]}
+OTHERS = (
+    [OURS, {"image": "registry.example.com/other:1"}],
+    [{"image": "gpu-launcher-of-others:1", "args": ["hook"]}],
+    [{"image": "gpu-launcher:0.1.0", "args": ["run", "hook"]}],
+    [{**OURS, "command": ["sh"]}],
+    [{**OURS, "configMap": {"name": "a", "key": "b", "hookPath": "/usr/bin/onDefineDomain"}}],
+    [{"image": "gpu-launcher:0.1.0"}],
+    ["gpu-launcher"],
+    OURS,
+    None,
+)
+
+
+def hooked(sidecars: object) -> str:
+    annotation = json.dumps({"hooks.kubevirt.io/hookSidecars": json.dumps(sidecars)})
+    return vmi_text(gpus=[("gpu1", RTX_2060)]).replace("{name: vm}", f"{{name: vm, annotations: {annotation}}}")
+
+
+@pytest.mark.parametrize(
+    "sidecar",
+    [OURS, {"image": "gpu-launcher@sha256:abc", "imagePullPolicy": "Always", "args": ["hook", "--sysfs", "/sys"]}],
+)
+def test_a_vm_that_kubevirt_runs_with_our_hook_is_taken_as_it_is(path: Path, sidecar: object) -> None:
+    path.write_text(hooked([sidecar]))
+    assert read_manifest(path).metadata.annotations.given["hooks.kubevirt.io/hookSidecars"]
+
+
+@pytest.mark.parametrize("sidecars", OTHERS)
+def test_any_other_hook_sidecar_is_refused(path: Path, sidecars: object) -> None:
+    assert problem_of(path, hooked(sidecars)) == (
+        "metadata.annotations: hooks.kubevirt.io/hookSidecars is not converted: hook sidecars are not asked; leave it "
+        "out, and see the XML with render; gpu-launcher's own (image gpu-launcher, args ['hook']) may stay"
+    )
+
+
 def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:
     one_list = vmi_text(gpus=[("a", RTX_2060), ("a", RTX_2060)])
     both_lists = vmi_text(gpus=[("a", RTX_2060)]).replace(

@@ -28,7 +28,8 @@ _KNOWN: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     ),
     "video": (frozenset(), frozenset(("model",))),
 }
-#: What it knows of a controller's <target>: since 1.9 (PCINUMAAwareTopology); before, of nothing.
+#: What it knows of a controller's <target>: busNr and its <node> since 1.8 (PCINUMAAwareTopology), hotplug after 1.9.0;
+#: before 1.8, of nothing.
 _TARGET = frozenset(("busNr", "hotplug"))
 #: What it reads of libvirt's domain and does not ask whether it is there, by device.
 _READ_WITHOUT_ASKING: Mapping[str, tuple[str, ...]] = {
@@ -240,6 +241,13 @@ def one(element: Element, path: str) -> Element:
     found = element.find(path)
     assert found is not None, f"no {path} in {element.tag!r}"
     return found
+
+
+def refused_beside_plugins(answer: bytes) -> list[str]:
+    """What KubeVirt says of this answer where the cluster has any Plugin object: it goes through libvirtxml then
+    (translate.ToLibvirtDomain), which wants every <hostdev> to have a mode."""
+    hostdevs = etree.fromstring(answer).iterfind("devices/hostdev")
+    return ["Missing 'mode' attribute on domain hostdev" for each in hostdevs if each.get("mode") is None]
 
 
 def panics(defined: str) -> list[str]:

@@ -14,7 +14,7 @@ from launcher.hook.reading import alias_of, guest_address_of, source_of
 from launcher.running import guest
 from launcher.versions import shown
 from tests.launcher.hook.domains import CASES, Case
-from tests.launcher.hook.kubevirt import one, panics, started, understood
+from tests.launcher.hook.kubevirt import one, panics, refused_beside_plugins, started, understood
 from tests.launcher.test_domain import SCHEMA
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -65,10 +65,20 @@ def test_nothing_that_is_not_ours_is_touched(case: Case) -> None:
     assert after == before
 
 
+@every_case
+def test_the_answer_can_be_converted_where_the_cluster_has_plugins(case: Case) -> None:
+    """SR-IOV's network cards too: KubeVirt converts the whole domain, or nothing."""
+    assert refused_beside_plugins(case.xml)
+    assert refused_beside_plugins(case.answer().xml) == []
+
+
 def others(xml: bytes) -> Counter[str]:
     """The domain's elements but for what is the hook's: its controllers, companions, a card's and the screen's
-    address, what EFI and the guest's CPU are told of a hole, and the cells that a topology asks for."""
+    address, a <hostdev>'s mode, what EFI and the guest's CPU are told of a hole, and the cells that a topology asks
+    for."""
     root = etree.fromstring(xml)
+    for hostdev in root.iterfind("devices/hostdev[@mode='subsystem']"):
+        del hostdev.attrib["mode"]  # which libvirt takes for the same
     devices, cpu = one(root, "devices"), one(root, "cpu")
     for device in list(devices):
         alias = alias_of(device)

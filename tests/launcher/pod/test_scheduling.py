@@ -7,6 +7,8 @@ import pytest
 from program.errors import UserError
 from tests.launcher.pod.made import pod_of, text_of, written_vm
 
+NAMES = ("n" * 63, "n" * 64)
+
 
 def test_a_guests_architecture_is_its_nodes(tmp_path: Path) -> None:
     vm = written_vm(tmp_path / "vm.yaml")
@@ -23,11 +25,19 @@ def test_a_guest_has_the_name_that_its_pod_has(tmp_path: Path) -> None:
         assert pod_of(written_vm(tmp_path / "vm.yaml", name=name))["spec"]["hostname"] == hostname
 
 
-def test_a_name_too_long_for_a_label_is_left_out_of_the_labels(tmp_path: Path) -> None:
-    assert pod_of(written_vm(tmp_path / "vm.yaml", name="n" * 63))["metadata"]["labels"] == {
-        "vm.kubevirt.io/name": "n" * 63
+def test_services_of_every_virtctl_find_the_pod(tmp_path: Path) -> None:
+    """A name too long for a label is left out of one, and shortened in the other as KubeVirt does it."""
+    labels = {name: pod_of(written_vm(tmp_path / "vm.yaml", name=name))["metadata"]["labels"] for name in NAMES}
+    assert labels == {
+        "n" * 63: {"vm.kubevirt.io/name": "n" * 63, "vmi.kubevirt.io/id": "n" * 63},
+        "n" * 64: {"vmi.kubevirt.io/id": "n" * 54 + "-49f71cc1"},
     }
-    assert pod_of(written_vm(tmp_path / "vm.yaml", name="n" * 64))["metadata"]["labels"] == {}
+
+
+def test_a_label_of_the_manifests_own_wins(tmp_path: Path) -> None:
+    path = written_vm(tmp_path / "vm.yaml")
+    path.write_text(path.read_text().replace("{name: vm}", "{name: vm, labels: {vmi.kubevirt.io/id: other}}"))
+    assert pod_of(path)["metadata"]["labels"]["vmi.kubevirt.io/id"] == "other"
 
 
 def test_kubectls_own_note_stays_behind(tmp_path: Path) -> None:
