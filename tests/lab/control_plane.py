@@ -12,7 +12,7 @@ from tests.lab.waiting import CommandFailed
 
 _HOME = "/run/lab/kubernetes"
 #: Every node there is by its own name, so that the Node authorizer is in force.
-_NODES = ("modern", "legacy", "bare")
+_NODES = ("modern", "legacy", "bare", "kubevirt")
 
 
 class Cluster:
@@ -67,6 +67,15 @@ def running_control_plane(box: Box) -> Iterator[Cluster]:
         "--service-account-signing-key-file", f"{_HOME}/sa.key",
         "--allow-privileged",
         "--kubelet-preferred-address-types", "InternalIP",
+        # It asks other API servers, as KubeVirt's, by their pods' addresses, and says for whom.
+        "--enable-aggregator-routing",
+        "--requestheader-client-ca-file", f"{_HOME}/front.crt",
+        "--requestheader-allowed-names", "front",
+        "--requestheader-username-headers", "X-Remote-User",
+        "--requestheader-group-headers", "X-Remote-Group",
+        "--requestheader-extra-headers-prefix", "X-Remote-Extra-",
+        "--proxy-client-cert-file", f"{_HOME}/front.crt",
+        "--proxy-client-key-file", f"{_HOME}/front.key",
     )  # fmt: skip
     cluster = Cluster(box)
     box.until("the API server is ready", lambda: cluster.kubectl("get", "--raw", "/readyz") == "ok", 120)
@@ -89,6 +98,10 @@ def _write_credentials(box: Box, home: Path) -> None:
     box.run(
         "openssl", "ecparam", "-name", "prime256v1", "-genkey", "-noout", "-out", f"{_HOME}/sa.key"
     ).check_returncode()
+    box.run(
+        "openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
+        "-subj", "/CN=front", "-days", "30", "-keyout", f"{_HOME}/front.key", "-out", f"{_HOME}/front.crt",
+    ).check_returncode()  # fmt: skip
     tokens = [
         'admin,admin,admin,"system:masters"',
         *(f'{node},system:node:{node},{node},"system:nodes"' for node in _NODES),

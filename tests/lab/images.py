@@ -6,24 +6,28 @@ https://github.com/opencontainers/image-spec/blob/main/image-layout.md
 import hashlib
 import io
 import json
+import os
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 _OCI = "application/vnd.oci.image"
+_CAPABILITIES = "security.capability"
 _PLATFORM = {"architecture": "amd64", "os": "linux"}
 
 
 def write_layer(layer: Path, root: Path) -> None:
-    """A directory's content as a layer: everything belongs to root, and the same tree gives the same bytes. Its files
-    keep their times: by the source's, Python knows whether what Debian has compiled of it is of that source."""
+    """A directory's content as a layer: the same tree gives the same bytes. Its files keep owner, capabilities
+    and time: by its source's, Python knows whether what Debian has compiled of it is of that source."""
     with tarfile.open(layer, "w", format=tarfile.PAX_FORMAT) as archive:
         for path in sorted(root.rglob("*")):
             entry = archive.gettarinfo(path, arcname=str(path.relative_to(root)))
-            entry.uid = entry.gid = 0
             entry.mtime = int(entry.mtime)
             entry.uname = entry.gname = ""
+            if _CAPABILITIES in os.listxattr(path, follow_symlinks=False):
+                capabilities = os.getxattr(path, _CAPABILITIES).decode("utf-8", "surrogateescape")
+                entry.pax_headers = {f"SCHILY.xattr.{_CAPABILITIES}": capabilities}
             with path.open("rb") if entry.isreg() else io.BytesIO() as content:
                 archive.addfile(entry, content)
 

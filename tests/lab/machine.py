@@ -4,6 +4,7 @@ A "card" is bochs-display with intel-hda beside it on one slot: a display functi
 for VFIO take like any GPU. Addresses are what the firmware gives them.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,13 +19,16 @@ _TWO_VFS = "sriov_max_vfs=2,sriov_vq_flexible=4,sriov_vi_flexible=2,max_ioqpairs
 class Machine:
     """A node by that name: whether its VFIO has device nodes, whether it has an IOMMU, and whether the kernel gives the
     cards to vfio at boot, by their IDs; the plugin's init container does otherwise. `moved`: a device has been put in a
-    slot before all others, and every card has another address than before."""
+    slot before all others, and every card has another address than before. `memory`: MiB, half of them on each NUMA
+    node."""
 
     name: str
     cdevs: bool = True
     iommu: bool = True
     binds_at_boot: bool = True
     moved: bool = False
+    memory: int = 4096
+    disk: Callable[[], Path] = build.disk
 
 
 #: IOMMUFD and a device node per function, as well as groups.
@@ -33,6 +37,8 @@ MODERN = Machine("modern", binds_at_boot=False)
 LEGACY = Machine("legacy", cdevs=False)
 #: What must be refused.
 BARE = Machine("bare", iommu=False)
+#: For KubeVirt, whose pods take more memory than ours.
+KUBEVIRT = Machine("kubevirt", binds_at_boot=False, memory=6144, disk=build.kubevirt_disk)
 
 #: Where the firmware puts the cards; but where the machine was moved, ALONE is NEWCOMER's.
 ALONE = "0000:01:00"  # a slot of its own
@@ -44,18 +50,19 @@ NVME = "0000:06:00"  # whose disk has the filesystem of the node's own; function
 
 
 def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str) -> list[str]:
-    """The command line: a processor, and 4 GiB on two NUMA nodes. What is written over the disk is in the overlay.
+    """The command line: a processor, and memory on two NUMA nodes. What is written over the disk is in the overlay.
 
     With a second processor kubelet and containerd, which have threads for each, take four times as much of both: they
     look for work of the other's, and wait for each other while the threads that emulate them wait for a core.
     """
+    memory = f"memory-backend-ram,size={machine.memory // 2}M"
     return [
         "qemu-system-x86_64",
         *("-machine", "q35", "-accel", "tcg,thread=multi"),
-        *("-cpu", "max", "-smp", "1", "-m", "4096", "-nodefaults", "-no-reboot", "-display", "none"),
+        *("-cpu", "max", "-smp", "1", "-m", str(machine.memory), "-nodefaults", "-no-reboot", "-display", "none"),
         *("-serial", f"file:{console}"),
-        *("-object", "memory-backend-ram,id=m0,size=2G", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
-        *("-object", "memory-backend-ram,id=m1,size=2G", "-numa", "node,nodeid=1,memdev=m1"),
+        *("-object", f"{memory},id=m0", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
+        *("-object", f"{memory},id=m1", "-numa", "node,nodeid=1,memdev=m1"),
         *(("-device", "intel-iommu,intremap=on,caching-mode=on") if machine.iommu else ()),
         *("-kernel", str(build.kernels() / "vmlinuz"), "-initrd", str(build.kernels() / "initrd")),
         *("-append", _kernel_arguments(machine)),

@@ -91,7 +91,7 @@ def booted(box: Box, cluster: Cluster, machine: Machine) -> Iterator[Node]:
 def _boot(box: Box, cluster: Cluster, machine: Machine, log: str) -> None:
     """Power on, and wait until the node is ready; AssertionError, with the end of its console, if it never is."""
     box.path(_OVERLAY).unlink(missing_ok=True)
-    options = ("-q", "-f", "qcow2", "-F", "raw", "-b", build.disk() / "disk.img")
+    options = ("-q", "-f", "qcow2", "-F", "raw", "-b", machine.disk() / "disk.img")
     box.run("qemu-img", "create", *options, _OVERLAY).check_returncode()
     began = time.monotonic()
     console = _power_on(box, machine, log)
@@ -107,7 +107,7 @@ def _power_on(box: Box, machine: Machine, log: str) -> Path:
     """The log of its console."""
     console = box.logs / f"{machine.name}-{log}.log"
     console.touch()
-    disk = build.disk() / "disk.img"
+    disk = machine.disk() / "disk.img"
     box.spawn(machine.name, *qemu(machine, disk, Path(_OVERLAY), Path(IMAGES), f"/run/lab/log/{console.name}"))
     return console
 

@@ -128,7 +128,7 @@ def manifest(
 ) -> dict[str, Any]:
     """That VM as its user writes it."""
     metadata = {"name": name, "annotations": {"gpu-launcher.dev/allow-emulation": "true", **(annotations or {})}}
-    spec = _merged(
+    spec = merged(
         {
             "terminationGracePeriodSeconds": grace,
             "domain": {
@@ -190,12 +190,12 @@ def claim(name: str, directory: str) -> tuple[dict[str, Any], ...]:
     )
 
 
-def _merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+def merged(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
     """The other's values over the one's, mapping by mapping."""
     return {
         **one,
         **{
-            key: _merged(one[key], value) if isinstance(value, Mapping) and key in one else value
+            key: merged(one[key], value) if isinstance(value, Mapping) and key in one else value
             for key, value in other.items()
         },
     }

@@ -4,11 +4,12 @@ import subprocess
 import sys
 
 from tests.lab import build
+from tests.lab.kubevirt import cluster
 from tests.lab.lab import Lab, running_lab
-from tests.lab.machine import BARE, LEGACY, MODERN
+from tests.lab.machine import BARE, KUBEVIRT, LEGACY, MODERN
 from tests.lab.node import way_in
 
-_MACHINES = {machine.name: machine for machine in (MODERN, LEGACY, BARE)}
+_MACHINES = {machine.name: machine for machine in (MODERN, LEGACY, BARE, KUBEVIRT)}
 
 _GREETING = """\
 The lab is up; it ends with this shell.
@@ -23,9 +24,13 @@ def main() -> None:
     name = sys.argv[1] if len(sys.argv) > 1 else MODERN.name
     if name not in _MACHINES:
         sys.exit(f"lab-shell: there is no machine {name}; expected one of {', '.join(_MACHINES)}")
+    if name == KUBEVIRT.name and build.kubevirt_programs() is None:
+        sys.exit("lab-shell: KUBEVIRT=DIR names a directory with KubeVirt's programs")
     build.main()
     with running_lab(_MACHINES[name]) as lab:
-        lab.start_plugin()
+        plugin = lab.start_plugin()
+        if name == KUBEVIRT.name:
+            cluster.start(lab, cluster.permitted(lab, plugin), ["Sidecar"])
         _write_node_command(lab)
         print(_GREETING.format(logs="/run/lab/log"), flush=True)
         subprocess.run(lab.box.argv("env", *_environ(lab), "bash", "--norc"), check=False)
