@@ -44,7 +44,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """KubeVirt's modules need its programs; and most of what there is to see of it is for --thorough alone."""
     if not collection_path.name.startswith("test_kubevirt"):
         return None
-    is_thorough = collection_path.stem == "test_kubevirt_variants"
+    is_thorough = collection_path.stem != "test_kubevirt"
     return build.kubevirt_programs() is None or (is_thorough and not config.getoption("--thorough")) or None
 
 

@@ -5,7 +5,7 @@ for VFIO take like any GPU. Addresses are what the firmware gives them.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tests.lab import build
@@ -20,7 +20,7 @@ class Machine:
     """A node by that name: whether its VFIO has device nodes, whether it has an IOMMU, and whether the kernel gives the
     cards to vfio at boot, by their IDs; the plugin's init container does otherwise. `moved`: a device has been put in a
     slot before all others, and every card has another address than before. `memory`: MiB, half of them on each NUMA
-    node."""
+    node. `dedicates`: node 1 has two processors, which the kubelet gives away as a whole, and there are huge pages."""
 
     name: str
     cdevs: bool = True
@@ -28,6 +28,7 @@ class Machine:
     binds_at_boot: bool = True
     moved: bool = False
     memory: int = 4096
+    dedicates: bool = False
     disk: Callable[[], Path] = build.disk
 
 
@@ -39,6 +40,7 @@ LEGACY = Machine("legacy", cdevs=False)
 BARE = Machine("bare", iommu=False)
 #: For KubeVirt, whose pods take more memory than ours.
 KUBEVIRT = Machine("kubevirt", binds_at_boot=False, memory=6144, disk=build.kubevirt_disk)
+KUBEVIRT_NUMA = replace(KUBEVIRT, dedicates=True)
 
 #: Where the firmware puts the cards; but where the machine was moved, ALONE is NEWCOMER's.
 ALONE = "0000:01:00"  # a slot of its own
@@ -55,14 +57,16 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
     With a second processor kubelet and containerd, which have threads for each, take four times as much of both: they
     look for work of the other's, and wait for each other while the threads that emulate them wait for a core.
     """
+    processors = ("3", ",cpus=1-2") if machine.dedicates else ("1", "")
     memory = f"memory-backend-ram,size={machine.memory // 2}M"
     return [
         "qemu-system-x86_64",
         *("-machine", "q35", "-accel", "tcg,thread=multi"),
-        *("-cpu", "max", "-smp", "1", "-m", str(machine.memory), "-nodefaults", "-no-reboot", "-display", "none"),
+        *("-cpu", "max", "-smp", processors[0], "-m", str(machine.memory)),
+        *("-nodefaults", "-no-reboot", "-display", "none"),
         *("-serial", f"file:{console}"),
         *("-object", f"{memory},id=m0", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),
-        *("-object", f"{memory},id=m1", "-numa", "node,nodeid=1,memdev=m1"),
+        *("-object", f"{memory},id=m1", "-numa", f"node,nodeid=1,memdev=m1{processors[1]}"),
         *(("-device", "intel-iommu,intremap=on,caching-mode=on") if machine.iommu else ()),
         *("-kernel", str(build.kernels() / "vmlinuz"), "-initrd", str(build.kernels() / "initrd")),
         *("-append", _kernel_arguments(machine)),
@@ -109,6 +113,7 @@ def _kernel_arguments(machine: Machine) -> str:
         *(["intel_iommu=on", "iommu=nopt"] if machine.iommu else []),
         *([f"vfio-pci.ids={','.join((*CARD, _XHCI))}"] if machine.binds_at_boot else []),
         *(["lab.cdevs"] if machine.cdevs else []),
+        *(["lab.dedicates", "hugepages=400"] if machine.dedicates else []),
         f"lab.node={machine.name}",
     ])  # fmt: skip
 
