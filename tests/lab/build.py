@@ -3,7 +3,7 @@
 Every function returns the directory of its part. `python -m tests.lab.build` makes them all and says how long it took.
 
     kubernetes, containerd   Go modules, at the versions of go/*/go.mod
-    kernels                  Debian stable's cloud kernel for the node, with five modules compiled; the VM's from source
+    kernels                  Debian stable's cloud kernel for the node, with modules compiled; the VM's from source
     node_root, image_root    Debian stable's packages
     dependencies             the Python packages of both images, at the versions of deploy/*/requirements.txt
     guest                    kernel and initial RAM disk of the Linux in the VM
@@ -83,6 +83,11 @@ _UNUSED = (
     *("sound/*.[ch]", "tools/perf/*", "tools/testing/*"),
     *(f"drivers/{what}/*.[ch]" for what in ("gpu", "iio", "media", "net/ethernet", "net/wireless", "scsi", "staging")),
 )
+#: And what the modules of kernel/Kbuild are made of.
+_MODULES = (
+    *("drivers/iommu/iommufd", "drivers/iommu/iommu-priv.h", "drivers/vfio", "lib/interval_tree.c"),
+    "samples/vfio-mdev",
+)
 _NO_DOCS = tuple(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "info", "locale", "man"))
 
 
@@ -117,7 +122,8 @@ def containerd() -> Path:
 @cache
 def kernels() -> Path:
     """The node's, which is Debian's cloud kernel as it comes: `vmlinuz`, `modules/`, `initrd`. In `cdevs/` its VFIO and
-    IOMMUFD, compiled with VFIO's device nodes, which no kernel of Debian's has. And `guest`, a small one for the VM.
+    IOMMUFD, compiled with VFIO's device nodes, which no kernel of Debian's has, and a driver of mediated devices. And
+    `guest`, a small one for the VM.
 
     All of one version, from one look at Debian's archive, and compiled in a root of Debian's: modules need the kernel's
     own compiler, and the headers' programs its libraries.
@@ -149,7 +155,7 @@ def kernels() -> Path:
             shutil.copy(initrd_init, initrd / "init")
             write_initrd(initrd, out / "initrd")
 
-    return cached("kernels", [*parts, initrd_init, node_root(), DEBIAN, *_COMPILERS], make)
+    return cached("kernels", [*parts, initrd_init, node_root(), DEBIAN, *_COMPILERS, *_MODULES], make)
 
 
 @cache
@@ -440,8 +446,7 @@ def write_initrd(root: Path, initrd: Path) -> None:
 
 def _compile_cdevs(root: Path, release: str, out: Path) -> None:
     """The modules of kernel/Kbuild, below `out` where modprobe looks for that release's."""
-    sources = ("drivers/iommu/iommufd", "drivers/iommu/iommu-priv.h", "drivers/vfio", "lib/interval_tree.c")
-    command("cp", "--parents", "-a", *sources, root / "lab", cwd=root / "linux")
+    command("cp", "--parents", "-a", *_MODULES, root / "lab", cwd=root / "linux")
     (root / "lab/span.c").rename(root / "lab/drivers/iommu/iommufd/span.c")
     with (root / "lab/drivers/iommu/iommufd/Makefile").open("a") as makefile:
         makefile.write("iommufd-y += span.o\n")
