@@ -211,14 +211,16 @@ def test_what_the_hook_refuses_the_vm_says(lab: Lab) -> None:
 
 def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) -> None:
     """gpu-plugin is the DRA driver now. KubeVirt reads the first card in a file of the claim's, and the second in a
-    variable."""
+    variable; it takes one of each, but not in one list."""
     lab.cluster.delete("daemonset", "gpu-plugin")
     lab.start_plugin({"serve": "dra", **pods.CARDS}, base="dra")
     lab.cluster.apply(*CLAIMED)
-    document = vms.manifest("claimed", 2)
+    document = vms.manifest("claimed", 1)
     document["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": "a-card"}]
-    document["spec"]["domain"]["devices"]["gpus"][0] = {"name": "gpu1", "claimName": "card", "requestName": "gpu"}
+    devices = document["spec"]["domain"]["devices"]
+    devices["gpus"] = [{"name": "gpu1", "claimName": "card", "requestName": "gpu"}]
+    devices["hostDevices"] = [{"name": "gpu2", "deviceName": pods.RESOURCE}]
     with vms.guest(lab, document) as guest:
-        assert vms.addresses(guest.xml("--inactive")).keys() >= {"ua-dra-gpu-gpu1", "ua-gpu-gpu2"}
+        assert vms.addresses(guest.xml("--inactive")).keys() >= {"ua-dra-gpu-gpu1", "ua-hostdevice-gpu2"}
         seats = {f"0000:0{bus}:00.{number}": CARD[number] for bus in (1, 2) for number in (0, 1)}
         assert vms.cards(guest.console()) == seats

@@ -1,5 +1,5 @@
 """The rest of what there is to see of KubeVirt in the lab: each way to place cards, each way to get one, and what may
-happen to a VM at each moment. With --thorough, since it takes most of an hour."""
+happen to a VM at each moment. With --thorough."""
 
 import json
 import statistics
@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from lxml import etree
 
 from tests.lab import build, page, pods
 from tests.lab.kubevirt import cluster, older_plugin, vms
@@ -50,6 +51,8 @@ def permitted(lab: Lab, plugin: str) -> dict[str, Any]:
     found: dict[str, Any] = yaml.safe_load(cluster.permitted(lab, plugin))
     (card,) = found["permittedHostDevices"]["pciHostDevices"]
     found["permittedHostDevices"]["pciHostDevices"].append({**card, "resourceName": OLDER})
+    # virt-handler takes away every mediated device that it does not know.
+    found["mediatedDevicesConfiguration"] = {"enabled": False}
     return found
 
 
@@ -94,6 +97,17 @@ def test_a_variable_of_the_older_dialect_gives_two_cards_and_not_one_with_its_so
     with older, vms.guest(lab, _of_older(vms.manifest("older", 2))) as guest:
         assert vms.cards(guest.console()) == {at: CARD[int(host[-1])] for host, at in SEATS.items()}
         assert "from an older device plugin" in guest.said()
+
+
+def test_a_mediated_device_comes_by_its_variable_and_has_no_seat(lab: Lab) -> None:
+    uuid = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
+    made = "/sys/class/mdev_bus/mbochs/mdev_supported_types/mbochs-small/create"
+    lab.node.sh(f"modprobe -d /lab/cdevs mbochs && echo {uuid} > {made}")
+    older = _older_plugin(lab, 1, f"MDEV_PCI_RESOURCE_EXAMPLE_COM_OLDER={uuid}")
+    with older, vms.guest(lab, _of_older(vms.manifest("mediated", 1))) as guest:
+        assert [*etree.fromstring(guest.xml()).xpath("devices/hostdev[@type='mdev']/source/address/@uuid")] == [uuid]
+        assert [*vms.cards(guest.console()).values()] == [CARD[0]]
+        assert f"gpu 'gpu1': {uuid}" in guest.said()
 
 
 @pytest.mark.parametrize("moment", ["Scheduled", "there for KubeVirt", "in the guest"])
