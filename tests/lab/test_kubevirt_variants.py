@@ -16,7 +16,7 @@ from lxml import etree
 from tests.lab import build, page, pods
 from tests.lab.kubevirt import cluster, older_plugin, vms
 from tests.lab.lab import Lab
-from tests.lab.machine import ALONE, CARD, FAR, KUBEVIRT
+from tests.lab.machine import ALONE, CARD, FAR, KUBEVIRT, SHARED
 from tests.processes import ROOT
 
 MACHINE = KUBEVIRT
@@ -93,12 +93,18 @@ def test_a_vm_whose_pod_is_guaranteed_has_its_cards_where_others_have_them(lab: 
 
 
 def test_a_variable_of_the_older_dialect_gives_two_cards_and_not_one_with_its_sound(lab: Lab) -> None:
-    """What KubeVirt has taken for the second GPU is the first one's sound; both cards of that model are this pod's."""
+    """What KubeVirt has taken for the second GPU is the first one's sound. The node has one other card for guests: that
+    is the one."""
     functions = ",".join(f"{slot}.{n}" for slot in (ALONE, FAR) for n in (0, 1))
+    others = " ".join(f"{slot}.{n}" for slot in SHARED for n in (0, 1))
+    lab.node.sh(f"for f in {others}; do echo $f > /sys/bus/pci/devices/$f/driver/unbind; done")
     older = _older_plugin(lab, 2, f"PCI_RESOURCE_EXAMPLE_COM_OLDER={functions}")
-    with older, vms.guest(lab, _of_older(vms.manifest("older", 2))) as guest:
-        assert vms.cards(guest.console()) == {at: CARD[int(host[-1])] for host, at in SEATS.items()}
-        assert "from an older device plugin" in guest.said()
+    try:
+        with older, vms.guest(lab, _of_older(vms.manifest("older", 2))) as guest:
+            assert vms.cards(guest.console()) == {at: CARD[int(host[-1])] for host, at in SEATS.items()}
+            assert "from an older device plugin" in guest.said()
+    finally:
+        lab.node.sh(f"for f in {others}; do echo $f > /sys/bus/pci/drivers_probe; done")
 
 
 def test_a_mediated_device_comes_by_its_variable_and_has_no_seat(lab: Lab) -> None:
