@@ -37,18 +37,19 @@ def _command() -> Any:
 
 
 def _hook() -> int:
-    """`hook` stays in its pod, and so is a process without what read its command line."""
-    from launcher.hook.flags import ToServe
+    """`hook` stays in its pod, and so is a process without what read its command line. KubeVirt starts no VM before it
+    has answered: where nothing is said, as in the annotation, nothing is read."""
+    from launcher.hook.flags import ToServe, own_socket
     from program.apart import read_apart
 
     gc.enable()
-    answer = read_apart("gpu-launcher", _command, ToServe)
+    answer = None if sys.argv[1:] == ["hook"] else read_apart("gpu-launcher", _command, ToServe)
     from pathlib import Path
 
     from launcher.hook import answering
     from launcher.hook.serving import served
 
-    flags = answer()
+    flags = ToServe(own_socket()) if answer is None else answer()
     if not isinstance(flags, ToServe):
         return flags
     rewrite = answering.rewriting(Path(flags.sysfs))

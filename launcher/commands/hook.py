@@ -3,16 +3,12 @@
 import sys
 from pathlib import Path
 from typing import Annotated
-from uuid import uuid4
 
 import typer
 
-from launcher.hook.flags import ToServe
+from launcher.hook.flags import SYS, ToServe, own_socket
 from program.errors import Refusal, UserError
 from program.output import print_text
-
-_SOCKETS = Path("/var/run/kubevirt-hooks")
-_SYS = Path("/sys")
 
 
 def hook(
@@ -23,7 +19,7 @@ def hook(
         Path | None,
         typer.Option("--vmi", metavar="FILE", help="With --explain: the domain's VMI, from kubectl get vmi -o json."),
     ] = None,
-    sysfs: Annotated[Path, typer.Option("--sysfs", help="The directory that stands for /sys.")] = _SYS,
+    sysfs: Annotated[Path, typer.Option("--sysfs", help="The directory that stands for /sys.")] = Path(SYS),
     socket: Annotated[
         Path | None,
         typer.Option(
@@ -48,9 +44,7 @@ def hook(
             "needs --socket",
             "expected the socketPath of the Plugin, /var/run/kubevirt-plugin/NAME/FILE.sock",
         )
-    # KubeVirt knows sidecars by the name of their socket alone, whatever directory it is in.
-    path = socket or _SOCKETS / f"gpu-launcher-{uuid4().hex[:12]}.sock"
-    return ToServe(str(path), str(sysfs), plugin)
+    return ToServe(own_socket() if socket is None else str(socket), str(sysfs), plugin)
 
 
 def _explain(vmi: Path | None, sysfs: Path) -> None:

@@ -1,5 +1,6 @@
 """The hook as a process on a real socket, and grpcio in the place of KubeVirt's launcher."""
 
+import re
 import signal
 import stat
 import tempfile
@@ -170,6 +171,13 @@ def test_a_socket_that_a_killed_one_has_left_is_replaced_and_another_ones_is_not
         assert (result.returncode, result.stdout) == (1, "")
         assert "a.sock: cannot listen there: Address already in use; expected KubeVirt's volume" in result.stderr
         assert collected(short_dir)[1].name == "gpu-launcher"
+
+
+def test_without_flags_as_in_the_annotation_it_is_where_kubevirt_looks_for_sockets() -> None:
+    result = finished("gpu-launcher", "hook")
+    place = r"gpu-launcher: /var/run/kubevirt-hooks/gpu-launcher-[0-9a-f]{12}\.sock: cannot listen there: "
+    assert re.match(place, result.stderr), result.stderr
+    assert result.returncode == 1
 
 
 def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path, qemu_driver: Any) -> None:
