@@ -122,13 +122,9 @@ def test_explain_foretells_the_seat_that_the_hook_will_give(
 
 
 def test_a_pod_of_ours_gets_the_other_card_and_a_third_vm_waits(lab: Lab, plain: vms.Guest) -> None:
-    with lab.holder("ours", 1):
-        lab.cluster.apply(vms.manifest("third", 1, sidecars=()))
-        try:
-            pod = lab.until("the third VM has a pod", lambda: vms.pod_of(lab, "third"), 60)
-            assert f"Insufficient {pods.RESOURCE}" in lab.unschedulable(pod)
-        finally:
-            lab.cluster.delete("vmi", "third")
+    with lab.holder("ours", 1), vms.created(lab, vms.manifest("third", 1, sidecars=())):
+        pod = lab.until("the third VM has a pod", lambda: vms.pod_of(lab, "third"), 60)
+        assert f"Insufficient {pods.RESOURCE}" in lab.unschedulable(pod)
 
 
 def test_the_hooks_vm_runs_with_whole_cards_where_explain_says(lab: Lab, vm: vms.Guest, tmp_path: Path) -> None:
@@ -201,12 +197,9 @@ def test_the_hook_leaves_as_many_ports_for_hotplug(lab: Lab, without_hook: str) 
 
 def test_what_the_hook_refuses_the_vm_says(lab: Lab) -> None:
     wrong = {"gpu-launcher.dev/seats": '{"gpu7": 3}'}
-    lab.cluster.apply(vms.manifest("refused", 1, annotations=wrong))
-    try:
+    with vms.created(lab, vms.manifest("refused", 1, annotations=wrong)):
         said = lab.until("KubeVirt says why", lambda: vms.fault(lab, "refused"), 150)
         assert "gpu-launcher.dev/seats: the domain has no card 'gpu7'" in said
-    finally:
-        lab.cluster.delete("vmi", "refused")
 
 
 def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) -> None:

@@ -125,7 +125,7 @@ def test_a_mediated_device_comes_by_its_variable_and_has_a_seat(lab: Lab) -> Non
 @pytest.mark.parametrize("moment", ["Scheduled", "there for KubeVirt", "in the guest"])
 def test_a_vm_whose_launcher_is_killed_comes_back_to_its_seats(lab: Lab, moment: str) -> None:
     """At the moments of a start: its pod runs, the hook listens, it has answered."""
-    with _started(lab, vms.manifest("killed", 1, run_strategy="Always")):
+    with vms.created(lab, vms.manifest("killed", 1, run_strategy="Always")):
         before = _at(lab, "killed", moment)
         vms.kill(lab, "/usr/bin/virt-launcher ")
         again = vms.running(lab, "killed", before=before)
@@ -134,7 +134,7 @@ def test_a_vm_whose_launcher_is_killed_comes_back_to_its_seats(lab: Lab, moment:
 
 def test_a_sidecar_that_is_killed_before_it_is_asked_is_missed_until_the_vmi_is_deleted(lab: Lab) -> None:
     """KubeVirt starts no sidecar again, and waits for its answer; a new VMI has a new one."""
-    with _started(lab, vms.manifest("deaf", 1, run_strategy="Always")):
+    with vms.created(lab, vms.manifest("deaf", 1, run_strategy="Always")):
         before = _at(lab, "deaf", "there for KubeVirt")
         vms.kill(lab, "gpu-launcher hook")
         lab.until("the sidecar has ended", lambda: before.ended("hook-sidecar-0"), 60)
@@ -150,7 +150,7 @@ def test_a_card_that_goes_away_is_given_to_nobody_and_to_a_vm_that_waits_when_it
         free = next(f"{slot}.1" for slot in (ALONE, FAR) if f"{slot}.0" != held)
         lab.node.sh(f"echo {free} > /sys/bus/pci/devices/{free}/driver/unbind")
         lab.wait_for_cards(1)
-        with _started(lab, vms.manifest("waiting", 1)):
+        with vms.created(lab, vms.manifest("waiting", 1)):
             pod = lab.until("it has a pod", lambda: vms.pod_of(lab, "waiting"), 60)
             assert f"Insufficient {pods.RESOURCE}" in lab.unschedulable(pod)
             lab.node.sh(f"echo {free} > /sys/bus/pci/drivers_probe")
@@ -198,7 +198,7 @@ def test_the_page_on_moving_moves_a_vm_there_and_back(lab: Lab) -> None:
 
 
 def test_with_the_gate_plugins_a_vm_without_cards_runs_and_one_with_a_card_does_not(
-    lab: Lab, permitted: dict[str, Any], tmp_path: Path
+    lab: Lab, permitted: dict[str, Any]
 ) -> None:
     """KubeVirt's own mistake: it reads its domain strictly before it asks a plugin. Where this fails it is mended:
     docs/beside-kubevirt.md says which versions have it."""
@@ -211,7 +211,7 @@ def test_with_the_gate_plugins_a_vm_without_cards_runs_and_one_with_a_card_does_
         lab.until("the policy is in force", lambda: _gets_the_plugin(lab, document), 150)
         with vms.guest(lab, document) as guest:
             assert "the domain has no cards, and stays as it is" in guest.said("gpu-launcher-hook")
-        with _started(lab, vms.manifest("a-card", 1, sidecars=())):
+        with vms.created(lab, vms.manifest("a-card", 1, sidecars=())):
             said = lab.until("KubeVirt says why", lambda: vms.fault(lab, "a-card"), 300)
             assert "Missing 'mode' attribute on domain hostdev" in said
         # With the annotation the hook is asked before that, and writes the attribute.
@@ -258,16 +258,6 @@ def _at(lab: Lab, name: str, moment: str) -> vms.Guest:
         return vms.Guest(lab, name, uid, pod)
 
     return lab.until(f"{name}: {moment}", look, 150)
-
-
-@contextmanager
-def _started(lab: Lab, document: Mapping[str, Any]) -> Iterator[None]:
-    """The VM, from its creation on; deleted afterwards."""
-    lab.cluster.apply(dict(document))
-    try:
-        yield
-    finally:
-        lab.cluster.delete(document["kind"], document["metadata"]["name"])
 
 
 @contextmanager

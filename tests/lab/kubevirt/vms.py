@@ -14,6 +14,7 @@ from tests.lab import build, pods
 from tests.lab.lab import Console, Lab
 from tests.lab.machine import CARD
 from tests.lab.waiting import NotYet
+from tests.launcher.hook.kubevirt import one
 from tests.processes import FIXTURES, finished
 
 #: KubeVirt's node, as it was recorded under another name.
@@ -100,14 +101,21 @@ class Guest:
 
 
 @contextmanager
-def guest(lab: Lab, document: Mapping[str, Any]) -> Iterator[Guest]:
-    """The VM, from its creation on, once its guest runs; deleted afterwards."""
+def created(lab: Lab, document: Mapping[str, Any]) -> Iterator[str]:
+    """The VM by its name, from its creation on; deleted afterwards."""
     kind, name = document["kind"], document["metadata"]["name"]
     lab.cluster.apply(dict(document))
     try:
-        yield running(lab, name)
+        yield name
     finally:
         lab.cluster.delete(kind, name)
+
+
+@contextmanager
+def guest(lab: Lab, document: Mapping[str, Any]) -> Iterator[Guest]:
+    """The same, once its guest runs."""
+    with created(lab, document) as name:
+        yield running(lab, name)
 
 
 def running(lab: Lab, name: str, *, before: Guest | None = None) -> Guest:
@@ -182,23 +190,17 @@ def cards(console: Console) -> dict[str, str]:
 def addresses(xml: str) -> dict[str, str]:
     """Of each <hostdev> with an alias the guest's address: index of its bus, slot and function."""
     devices = etree.fromstring(xml).iterfind("devices/hostdev")
-    return {_one(device, "alias").get("name", ""): _address(device) for device in devices}
+    return {one(device, "alias").get("name", ""): _address(device) for device in devices}
 
 
 def free_ports(xml: str) -> int:
     """The root ports that have nothing behind them."""
-    devices = _one(etree.fromstring(xml), "devices")
+    devices = one(etree.fromstring(xml), "devices")
     taken = {int(address.get("bus", ""), 16) for address in devices.iterfind("*/address[@type='pci']")}
     ports = devices.iterfind("controller[@model='pcie-root-port']")
     return sum(int(port.get("index", "")) not in taken for port in ports)
 
 
 def _address(device: Element) -> str:
-    bus, slot, function = (int(_one(device, "address").get(part, ""), 16) for part in ("bus", "slot", "function"))
+    bus, slot, function = (int(one(device, "address").get(part, ""), 16) for part in ("bus", "slot", "function"))
     return f"{bus:02x}:{slot:02x}.{function}"
-
-
-def _one(element: Element, path: str) -> Element:
-    found = element.find(path)
-    assert found is not None, f"no {path} in {element.tag!r}"
-    return found
