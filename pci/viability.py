@@ -32,6 +32,12 @@ NO_IOMMU = Hindrance(
 )
 
 
+#: Of a function that the node shows its own screen on.
+BOOT_VGA = Hindrance(
+    "is the boot VGA, the node's own screen",
+    "let the firmware put that on another card (its setup calls it primary display)",
+)
+
 #: What to do about something that the kernel does not answer for.
 END_THE_WAIT = (
     "a driver that is to let go of it may be waiting for a guest: end that one, and look into the kernel's log"
@@ -56,6 +62,8 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
     if lead.iommu_group is None:
         return NO_IOMMU
     if not is_on_vfio(lead):
+        if lead.boot_vga:
+            return Hindrance(f"{BOOT_VGA.wrong}, and bound to {lead.driver or 'no driver'}", BOOT_VGA.fix)
         return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci")
     if lead.iommu_group in host.noiommu and not noiommu:
         return Hindrance(
