@@ -59,11 +59,11 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
     """Return why the kernel gives this function to no guest as it stands; None if it does."""
     if lead.is_bridge:
         return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
+    if lead.boot_vga and not is_on_vfio(lead):
+        return Hindrance(f"{BOOT_VGA.wrong}, and bound to {lead.driver or 'no driver'}", BOOT_VGA.fix)
     if lead.iommu_group is None:
         return NO_IOMMU
     if not is_on_vfio(lead):
-        if lead.boot_vga:
-            return Hindrance(f"{BOOT_VGA.wrong}, and bound to {lead.driver or 'no driver'}", BOOT_VGA.fix)
         return Hindrance(f"is bound to {lead.driver or 'no driver'}", "bind the whole card to vfio-pci")
     if lead.iommu_group in host.noiommu and not noiommu:
         return Hindrance(

@@ -99,9 +99,9 @@ def test_the_page_of_a_machine_that_is_fine(gpu_plugin: Command, node: NodeOf) -
         """\
 Errors: 0, warnings: 0, notes: 1.
 
-note     0000:00:02.0: is the boot VGA, the node's own screen: is bound to i915
-         -> if a guest is to have it: choose another card as the primary display
-            in the firmware
+note     0000:00:02.0: is the boot VGA, the node's own screen, and bound to i915
+         -> if a guest is to have it: let the firmware put that on another card
+            (its setup calls it primary display)
 
 ok       devices that can be handed out: 1 of 2
 ok       the IOMMU is on: Intel VT-d, units: 2, groups: 5
@@ -564,7 +564,7 @@ def test_the_nodes_own_screen_is_left_to_it(findings: Examine, node: NodeOf) -> 
     found = about(findings(node()), Check.BOOT_VGA, SCREEN)
     assert (found.severity, fixes(found)) == (
         Severity.NOTE,
-        ("if a guest is to have it: choose another card as the primary display in the firmware",),
+        ("if a guest is to have it: let the firmware put that on another card (its setup calls it primary display)",),
     )
 
 

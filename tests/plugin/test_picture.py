@@ -87,7 +87,7 @@ def test_a_card_says_its_state_model_resource_drivers_and_group(draw: Draw, mach
         ],
     ]
     assert drawn.title == "2 devices: 1 on offer, 1 withheld"
-    assert "(1)Itisboundtoi915;bindthewholecardtovfio-pci." in drawn.words
+    assert "(1)Itistheprocessor'sownGPU,whichnoruleoftheconfigasksfor:isboundtoi915" in drawn.words
 
 
 def test_an_unhealthy_card_says_which_function_is_on_which_driver(draw: Draw, machine: Machine) -> None:
