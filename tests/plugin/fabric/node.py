@@ -37,7 +37,7 @@ class Node:
         self.unlinked: Mapping[str, Hindrance] = {}
         self.changes = 0
 
-    def partitions(self, every: float = 0) -> Partitions:
+    def partitions(self, every: float = 0, **world: Any) -> Partitions:
         """As a plugin that has just been started has them."""
         return Partitions(
             state=self.state,
@@ -48,6 +48,7 @@ class Node:
             every=every,
             find_unlinked=self._find_unlinked,
             changed=self._count_change,
+            **world,
         )
 
     async def allocate(self, partitions: Partitions, pod: str | None, *modules: int) -> None:
