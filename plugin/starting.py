@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from plugin.binding.former import boot_id
 from plugin.cards.config import Config
 from plugin.cards.naming import read_pci_ids
 from plugin.serving.logs import start_logging
 from plugin.serving.monitoring import Port
+from plugin.state_files import boot_id
 from plugin.watching.reader import Reader
 from plugin.watching.watch import Sources
 from program.errors import UserError

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from plugin.binding.former import boot_id
 from plugin.cards.config import Config
 from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.naming import PCIIDs
@@ -15,6 +14,7 @@ from plugin.commands.options import DRA_STATE, POD_RESOURCES, STATE, asked
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.node.look import Places, Witnesses, look_at_all
 from plugin.node.snapshot import Snapshot
+from plugin.state_files import boot_id
 from program.errors import Refusal
 
 
