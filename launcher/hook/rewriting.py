@@ -127,7 +127,7 @@ def _read_host(sysfs: Path) -> Host:
 
 def _refuse_missing(cards: tuple[Card, ...]) -> None:
     fix = "expected the /sys of the node that the pod is on; for a bug report: gpu-plugin record DIR"
-    errors = [Refusal(card.claim.entry, card.missing, fix) for card in cards if card.missing is not None]
+    errors = [Refusal(card.claim.entry, str(card.missing), fix) for card in cards if card.missing is not None]
     if errors:
         raise together(errors)
 
