@@ -17,7 +17,7 @@ from typing import Literal
 
 from launcher.claims import Claim, DeviceID, LeftOver
 from pci.address import PCIAddress
-from pci.cards import card_of
+from pci.cards import card_of, travels_alone
 from pci.functions import is_on_vfio
 from pci.host import Function, Host, MediatedDevice
 
@@ -154,7 +154,7 @@ def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterab
     ):
         return ()
     cards = {
-        card[0].address: card for other in others if not other.is_virtual and (card := card_of(host, other.address))
+        card[0].address: card for other in others if not travels_alone(other) and (card := card_of(host, other.address))
     }
     return tuple(cards[first] for first in sorted(cards))
 

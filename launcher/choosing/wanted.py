@@ -88,8 +88,7 @@ def wish_of_claim(
         selectors = (
             *_class(str(exactly.get("deviceClassName")), cluster, called(owner)),
             *(
-                selector_of.get(expression)
-                or Selector(expression, f"a selector of {called(owner)}", Misfit.EXCLUDED)
+                selector_of.get(expression) or Selector(expression, f"a selector of {called(owner)}", Misfit.EXCLUDED)
                 for expression in selectors_of(exactly, owner)
             ),
         )

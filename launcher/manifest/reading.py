@@ -116,7 +116,7 @@ def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path])
 
 def _notes(given: Input) -> Iterator[str]:
     if given.others:
-        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(given.others)}"
+        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(map(inputs.called, given.others))}"
 
 
 def _read_vm(

@@ -8,6 +8,7 @@ import pytest
 from launcher.hook.annotations import read_asked
 from launcher.hook.rewriting import Rewritten, rewritten
 from program.errors import ProgramError
+from tests.conftest import Machine
 from tests.launcher.hook.domains import CASES, MIRROR, NUMA, ON_ROOT_COMPLEX, RTX_3090S, Case, gpus, sriov
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
 from tests.launcher.hook.test_rewriting import placed
@@ -46,6 +47,14 @@ def test_it_stays_where_no_other_card_is_there_that_could_be_meant() -> None:
     (warning,) = found.warnings
     assert "which card is meant is not known: 0 others of its model are for guests" in warning.wrong
     assert warning.fix.startswith("expected a device plugin that writes one address a card")
+
+
+def test_a_function_that_travels_alone_is_no_card_of_an_entrys_either(copied_machine: Machine) -> None:
+    sys = copied_machine(TWO.name)
+    uevent = sys / f"bus/pci/devices/{OLDER[1]}/uevent"
+    uevent.write_text(uevent.read_text().replace("PCI_CLASS=40300", "PCI_CLASS=60400"))
+    found = answer(gpus(*OLDER), vmi({"gpu1": "nvidia.com/a", "gpu2": "nvidia.com/a"}), sys)
+    assert [source for source, _ in placed(found.xml)] == ["0000:01:00.0", "0000:01:00.1", "0000:e1:00.0"]
 
 
 def test_audio_with_a_resource_of_its_own_is_what_was_asked_for() -> None:
