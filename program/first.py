@@ -14,6 +14,23 @@ def command_named(arguments: Sequence[str]) -> str:
     return next((argument for argument in arguments if argument != "--"), "")
 
 
+def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
+    """Return what a command's arguments give a flag, as --flag=VALUE or --flag VALUE, each time; "" where none follows.
+
+    This is for a process that acts on a flag before it has read its command line: a child does, and checks it. A value
+    of another flag that looks like this one is taken for it.
+    """
+    values: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if name == flag:
+            values.append(value if equals else next(words, ""))
+    return values
+
+
 def hold(*others: signal.Signals) -> None:
     """Have SIGTERM, SIGINT and these wait from now on until somebody asks for them; the sooner the better.
 

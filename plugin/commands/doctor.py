@@ -13,9 +13,10 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.commands.options import STATE, ConfigFile, KeptState, PCIIDsFile, Sysfs, asked, config_of, host_of
+from plugin.commands.options import asked, config_of, host_of
 from plugin.doctor.evidence import Evidence, read_evidence
 from plugin.doctor.findings import Finding, examine, parameters, size
+from plugin.flags import STATE, ConfigFile, KeptState, PCIIDsFile, Sysfs
 from program.commands import AsJSON
 from program.finding import worst
 from program.output import aligned, print_text

@@ -16,19 +16,10 @@ from plugin.cards.inventory import Device, take_inventory
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
 from plugin.cards.nodes import read_nodes
 from plugin.cards.snapshot import Snapshot
-from plugin.commands.options import (
-    POD_RESOURCES,
-    STATE,
-    ConfigFile,
-    KeptState,
-    PCIIDsFile,
-    Sysfs,
-    asked,
-    config_of,
-    host_of,
-)
+from plugin.commands.options import asked, config_of, host_of
 from plugin.dra.slices import attributes
 from plugin.fabric import sight as fabric
+from plugin.flags import POD_RESOURCES, STATE, ConfigFile, KeptState, PCIIDsFile, Sysfs
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import aligned, picture_file, print_text, write_picture

@@ -1,10 +1,8 @@
-"""The flags that several commands have, and what is read by them."""
+"""What several commands read by their flags."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Concatenate, ParamSpec, TypeVar
-
-import typer
+from typing import Concatenate, ParamSpec, TypeVar
 
 from pci.host import Host
 from pci.sysfs.asking import ask
@@ -12,27 +10,6 @@ from pci.sysfs.attribute import CannotLook
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from program.errors import Refusal
-
-#: Where the kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
-KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
-#: Where the kubelet says which pod has what, whatever its --root-dir.
-POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-#: What has to outlive the plugin: former drivers, module IDs, who has which partition.
-STATE = Path("/var/lib/gpu-plugin")
-
-Sysfs = Annotated[Path, typer.Option(help="The directory that stands for /sys.")]
-Dev = Annotated[Path, typer.Option(help="The directory that stands for /dev.")]
-ConfigFile = Annotated[
-    Path | None, typer.Option(help="What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
-]
-State = Annotated[Path, typer.Option(help="Where former drivers, module IDs and the owners of partitions are kept.")]
-PCIIDsFile = Annotated[Path, typer.Option("--pci-ids", help="The pci.ids file that resource names are made from.")]
-KeptState = Annotated[
-    Path | None,
-    typer.Option(
-        "--state", help="Where it is kept who has which partition.  [default: /var/lib/gpu-plugin, none with --sysfs]"
-    ),
-]
 
 P = ParamSpec("P")
 T = TypeVar("T")
