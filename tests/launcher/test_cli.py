@@ -356,7 +356,7 @@ def test_what_stays_prints_nothing_of_what_it_is_told(gpu_launcher: Command, tmp
 
 @pytest.mark.parametrize(
     "flags",
-    [("--user=+107",), ("--name", "--user=107"), ("--user=107", "--name", "--give=/dev")],
+    [("--user=+107",), ("--name", "--user=107"), ("--user=107", "--name", "--give=not-there")],
     ids=["no digits", "a flag's value", "a give that is none"],
 )
 def test_what_run_did_before_it_read_its_command_line_is_what_that_says(
