@@ -59,10 +59,10 @@ def command_line(arguments: Sequence[str], modules: Mapping[str, str], descripti
 
 
 def taken_by_typer(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the command as typer takes it, which knows parameters alone.
+    """Return the command with a signature that typer takes.
 
-    A parameter that is a dataclass is a set of flags: typer sees its fields, and the command is called with the
-    dataclass. A Flag in an annotation becomes typer's own.
+    A parameter that is a dataclass is a set of flags: typer gets its fields as parameters, and the command gets the
+    dataclass. A Flag in an annotation becomes a typer.Option.
     """
     sets: dict[str, Any] = {}
     parameters: list[Parameter] = []

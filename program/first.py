@@ -15,10 +15,10 @@ def command_named(arguments: Sequence[str]) -> str:
 
 
 def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
-    """Return what a command's arguments give a flag, as --flag=VALUE or --flag VALUE, each time; "" where none follows.
+    """Return the values of a flag, from --flag=VALUE and --flag VALUE, in their order; "" where no value follows.
 
-    This is for a process that acts on a flag before it has read its command line: a child does, and checks it. A value
-    of another flag that looks like this one is taken for it.
+    This is for a process that acts on a flag before a child of it reads the command line. It knows no other flags, so
+    it misreads a value that looks like this flag (--name --user=1): the child has to compare.
     """
     values: list[str] = []
     words = iter(arguments)

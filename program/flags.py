@@ -5,9 +5,10 @@ from typing import NamedTuple
 
 
 class Flag(NamedTuple):
-    """What typer.Option would say of a flag, by typer's names, in the annotation of a field or a parameter.
+    """Describe a flag in the annotation of a field or a parameter. The names are those of typer.Option.
 
-    `parser` makes the value of a word, and raises ValueError for a wrong one, with the word and what was expected.
+    `parser` turns the word of the command line into the value. It raises ValueError, with the word and what was
+    expected, for a wrong word.
     """
 
     help: str

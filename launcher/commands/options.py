@@ -22,7 +22,7 @@ BlockVolume = Annotated[
 
 
 def _stand(context: typer.Context, vm: str | None) -> str | None:
-    """Have --vm, which is read first, be the argument where there is none."""
+    """Make --vm the default of the argument. typer reads this option first, since it is eager."""
     if vm is not None:
         context.default_map = {"vm": vm}
     return vm
@@ -30,7 +30,7 @@ def _stand(context: typer.Context, vm: str | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class VMFlags:
-    """Which VM a command is about. `also_vm` is another spelling of the argument, for who would rather name it."""
+    """Which VM a command is about. `also_vm` is what --vm names: then `vm` is the same, or it is a UserError."""
 
     vm: VM
     also_vm: Annotated[str | None, typer.Option("--vm", hidden=True, is_eager=True, callback=_stand)] = None
