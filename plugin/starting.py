@@ -10,13 +10,10 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
-from pci.slices import DRIVER
 from plugin.binding.former import boot_id
-from plugin.binding.rebinding import refusals
 from plugin.cards.config import Config
-from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.flags import POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, State, Sysfs
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, State, Sysfs
 from plugin.serving.logs import start_logging
 from plugin.serving.monitoring import LIVE, READY, Port
 from plugin.watching.reader import Reader
@@ -76,7 +73,7 @@ class Flags:
         Flag("Be the DRA driver of the node of this name, too: for devices with serve: dra.", envvar="NODE_NAME"),
     ] = None
     dra_state: Annotated[Path, Flag("Where the DRA driver keeps what it has prepared; the same path on the node.")] = (
-        Path("/var/lib/kubelet/plugins", DRIVER)
+        DRA_STATE
     )
     cdi: Annotated[Path, Flag("The directory of the container runtime's CDI specifications.")] = Path("/var/run/cdi")
     kubeconfig: Annotated[Path | None, Flag("Where the API server is, for DRA.  [default: as the pod is told]")] = None
@@ -111,7 +108,6 @@ def start(flags: Flags, reader: Reader) -> None:
     from plugin.serving.daemon import World, run
 
     os.umask(0o177)  # the sockets are for root's kubelet alone
-    names = read_pci_ids(flags.pci_ids)
 
     async def read_config() -> Config:
         if flags.config is None:
@@ -124,12 +120,12 @@ def start(flags: Flags, reader: Reader) -> None:
     sources = Sources(
         sys=flags.sysfs,
         dev=flags.dev,
+        state=flags.state,
         reader=reader,
         pod_resources=flags.pod_resources,
+        names=read_pci_ids(flags.pci_ids),
         config=flags.config,
-        take=lambda host, rules, before: take_inventory(host, rules, names, before),
         read_config=read_config,
-        refusals=partial(refusals, state=flags.state),
         rescan=flags.rescan,
     )
     beside = None
