@@ -10,12 +10,12 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated
 
-from plugin.binding.former import boot_id
 from plugin.cards.config import Config
 from plugin.cards.naming import PCI_IDS, read_pci_ids
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, State, Sysfs
 from plugin.serving.logs import start_logging
 from plugin.serving.monitoring import LIVE, READY, Port
+from plugin.state_files import boot_id
 from plugin.watching.reader import Reader
 from plugin.watching.watch import Sources
 from program.errors import UserError

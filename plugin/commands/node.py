@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from plugin.binding.former import boot_id
 from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.naming import PCI_IDS, PCIIDs
 from plugin.commands.options import asked, config_of
@@ -16,6 +15,7 @@ from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
 from plugin.node.look import Places, Witnesses, look_at_all
 from plugin.node.snapshot import Snapshot
+from plugin.state_files import boot_id
 from program.errors import Refusal
 from program.flags import Flag
 
