@@ -227,7 +227,7 @@ class _Pool:
                 entry,
                 f"asks for {resource}, but {name} is not set",
                 f"expected the pod to request {resource} and its device plugin to set the variable "
-                f"(offline: --env {name}=0000:41:00.0)",
+                f"(offline: gpu-launcher render --env {name}=0000:41:00.0)",
             )
         (kind,) = kinds
         name = variable(resource, kind)
