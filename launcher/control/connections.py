@@ -20,7 +20,6 @@ from grpclib.const import Handler, Status
 from grpclib.encoding.proto import ProtoCodec
 from grpclib.exceptions import GRPCError
 from grpclib.protocol import H2Protocol
-from h2.events import DataReceived
 
 _log = logging.getLogger(__name__)
 
@@ -83,9 +82,10 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
         self.transport = transport
+        known = self.processor.processors
+        (data,) = (kind for kind, process in known.items() if process == self.processor.process_data_received)
         # What nobody knows is to be ignored (RFC 9113, 5.5).
-        self.processor.processors = defaultdict(lambda: lambda event: None, self.processor.processors)
-        self.processor.processors[DataReceived] = self._keep
+        self.processor.processors = defaultdict(lambda: lambda event: None, {**known, data: self._keep})
         others = self._server.connections
         if len(others) >= _CONNECTIONS:
             min(others, key=lambda one: bool(one.processor.streams)).hang_up(f"more than {_CONNECTIONS} connections")
@@ -102,7 +102,7 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         except Exception as error:
             self.hang_up(str(error) or type(error).__name__)
 
-    def _keep(self, event: DataReceived) -> None:
+    def _keep(self, event: Any) -> None:
         """Keep what comes of a request, up to the most; the call ends where there is more."""
         stream, most = self.processor.streams.get(event.stream_id), self._server.request
         if stream is not None:
