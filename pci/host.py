@@ -21,7 +21,8 @@ class Function:
     not say (the kernel's -1). `root` is the host bridge (`pci0000:40`), `bridges` the chain of bridges below it, from
     the root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's
     driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
-    in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1.
+    in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1. `boot_vga`: the firmware put its
+    screen on this function.
     """
 
     address: PCIAddress
@@ -38,6 +39,7 @@ class Function:
     physical_function: PCIAddress | None
     vgpu_type: int | None
     vfio_device: str | None
+    boot_vga: bool = False
 
     @property
     def is_virtual(self) -> bool:
@@ -78,14 +80,13 @@ class BAR:
 class Details:
     """What is read of a function only when somebody looks closely (pci.sysfs.details).
 
-    `boot_vga`: the firmware put its screen on this function. `power_state`: D0, D3hot, D3cold ...; None if the kernel
+    `power_state`: D0, D3hot, D3cold ...; None if the kernel
     is older than 5.10. `reset_methods`: in the order in which the kernel tries them; empty if the admin took all away;
     None if the function has no reset, or the kernel is older than 5.15 (pci_dev_reset_method_attr_is_visible in
     drivers/pci/pci.c). `bars`: None if `resource` was not recorded. `virtual_functions`: how many exist now;
     `virtual_functions_possible`: how many there can be; both None without SR-IOV.
     """
 
-    boot_vga: bool
     power_state: str | None
     reset_methods: tuple[str, ...] | None
     bars: tuple[BAR, ...] | None

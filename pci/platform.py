@@ -18,14 +18,14 @@ class Platform:
     `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ... `command_line` has the kernel's parameters, one each.
     """
 
-    iommus: tuple[str, ...]
-    iommu_tables: frozenset[str] | None
-    interrupt_remapping: bool | None
-    unsafe_interrupts: Mapping[str, bool] | None
-    noiommu_mode: bool | None
-    drivers: frozenset[str] | None
-    tells_resets: bool
-    cpu_vendor: str | None
-    virtual_machine: bool | None
-    command_line: tuple[str, ...] | None
-    faults: tuple[Fault, ...]
+    iommus: tuple[str, ...] = ()
+    iommu_tables: frozenset[str] | None = None
+    interrupt_remapping: bool | None = None
+    unsafe_interrupts: Mapping[str, bool] | None = None
+    noiommu_mode: bool | None = None
+    drivers: frozenset[str] | None = None
+    tells_resets: bool = False
+    cpu_vendor: str | None = None
+    virtual_machine: bool | None = None
+    command_line: tuple[str, ...] | None = None
+    faults: tuple[Fault, ...] = ()

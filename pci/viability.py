@@ -32,6 +32,12 @@ NO_IOMMU = Hindrance(
 )
 
 
+#: Of a function that the node shows its own screen on.
+BOOT_VGA = Hindrance(
+    "is the boot VGA, the node's own screen",
+    "let the firmware put that on another card (its setup calls it primary display)",
+)
+
 #: What to do about something that the kernel does not answer for.
 END_THE_WAIT = (
     "a driver that is to let go of it may be waiting for a guest: end that one, and look into the kernel's log"
@@ -53,6 +59,8 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
     """Return why the kernel gives this function to no guest as it stands; None if it does."""
     if lead.is_bridge:
         return Hindrance("is a PCI bridge, which no guest can be given", "offer the devices behind it")
+    if lead.boot_vga and not is_on_vfio(lead):
+        return Hindrance(f"{BOOT_VGA.wrong}, and bound to {lead.driver or 'no driver'}", BOOT_VGA.fix)
     if lead.iommu_group is None:
         return NO_IOMMU
     if not is_on_vfio(lead):

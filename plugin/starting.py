@@ -8,9 +8,7 @@ from functools import partial
 from pathlib import Path
 
 from plugin.binding.former import boot_id
-from plugin.binding.rebinding import refusals
 from plugin.cards.config import Config
-from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import read_pci_ids
 from plugin.serving.logs import start_logging
 from plugin.serving.monitoring import Port
@@ -63,7 +61,6 @@ def start(flags: Flags, reader: Reader) -> None:
     from plugin.serving.daemon import World, run
 
     os.umask(0o177)  # the sockets are for root's kubelet alone
-    names = read_pci_ids(flags.pci_ids)
 
     async def read_config() -> Config:
         if flags.config is None:
@@ -76,12 +73,12 @@ def start(flags: Flags, reader: Reader) -> None:
     sources = Sources(
         sys=flags.sysfs,
         dev=flags.dev,
+        state=flags.state,
         reader=reader,
         pod_resources=flags.pod_resources,
+        names=read_pci_ids(flags.pci_ids),
         config=flags.config,
-        take=lambda host, rules, before: take_inventory(host, rules, names, before),
         read_config=read_config,
-        refusals=partial(refusals, state=flags.state),
         rescan=flags.rescan,
     )
     beside = None

@@ -7,13 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Serve
-from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import read_pci_ids
 from plugin.cards.nodes import read_nodes
-from plugin.cards.snapshot import Snapshot
 from plugin.dra.slices import Node, slices
+from plugin.node.snapshot import Snapshot
+from tests import snapshots
 from tests.compose import MACHINES, Function, compose, hgx_a100
 from tests.kernel import make_nodes
 from tests.processes import FIXTURES
@@ -30,10 +29,8 @@ def snapshot_of(functions: Sequence[Function], config: Config | None = None) -> 
         sys, dev = Path(directory) / "sys", Path(directory) / "dev"
         compose(sys, functions)
         make_nodes(sys, dev)
-        inventory = take_inventory(
-            read_host(sys), config or Config(serve=Serve.DRA), read_pci_ids(FIXTURES / "pci.ids")
-        )
-        return Snapshot(inventory, read_nodes(dev))
+        names = read_pci_ids(FIXTURES / "pci.ids")
+        return snapshots.snapshot_of(sys, names, config or Config(serve=Serve.DRA), nodes=read_nodes(dev))
 
 
 def hgx(model: str = "10de:20b0") -> tuple[Function, ...]:
@@ -43,7 +40,7 @@ def hgx(model: str = "10de:20b0") -> tuple[Function, ...]:
 
 def slices_of(snapshot: Snapshot, node: str) -> list[Object]:
     """The node's ResourceSlices as the API server has them."""
-    return slices(snapshot, Node(node, str(uuid.uuid5(_NODES, node))), lambda device: {})
+    return slices(snapshot, Node(node, str(uuid.uuid5(_NODES, node))))
 
 
 def machine(name: str) -> Snapshot:

@@ -53,6 +53,8 @@ BREACHES = {
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
     "plugin-storeys": ("plugin/cards/naming.py", "import plugin.config_file"),
     "cards-storeys": ("plugin/cards/naming.py", "import plugin.cards.inventory"),
+    "node-storeys": ("plugin/node/snapshot.py", "import plugin.node.look"),
+    "doctor-storeys": ("plugin/doctor/node.py", "import plugin.doctor.findings"),
     "serving-storeys": ("plugin/serving/offer.py", "import plugin.serving.server"),
     "dra-storeys": ("plugin/dra/claims.py", "import plugin.dra.slices"),
     "watching-storeys": ("plugin/watching/events.py", "import plugin.watching.keeping"),

@@ -11,14 +11,14 @@ from typing import TypeAlias
 
 from pci.address import PCIAddress
 from pci.cards import Card, card_of, cards_of
-from pci.functions import is_gpu, is_integrated_gpu, is_vfio_driver
+from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Details, Function, Host
 from pci.sysfs.functions import DEVICES
 from pci.vendors import NVIDIA, PREFIXES
-from pci.viability import NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group
+from pci.viability import BOOT_VGA, NO_IOMMU, PLACEHOLDERS, Hindrance, keeps_its_group
 from plugin.binding.uses import Use
 from plugin.cards.config import Config
-from plugin.cards.inventory import fitting
+from plugin.cards.inventory import fitting, is_left_to_the_node
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -123,7 +123,7 @@ def cards_to_bind(host: Host, config: Config) -> tuple[Card, ...]:
     return tuple(
         card
         for card in offered_cards(host, config)
-        if fitting(host, card, config) is not None or not any(is_integrated_gpu(host, function) for function in card)
+        if not any(is_left_to_the_node(host, card, function, config) for function in card)
     )
 
 
@@ -295,11 +295,8 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
     for function in card:
         details = survey.details[function.address]
         it = _it(function.address, card)
-        if details.boot_vga:
-            return Hindrance(
-                f"{it} is the boot VGA, the node's own screen",
-                "let the firmware put that on another card (its setup calls it primary display)",
-            )
+        if function.boot_vga:
+            return Hindrance(f"{it} {BOOT_VGA.wrong}", BOOT_VGA.fix)
         if details.virtual_functions:
             return Hindrance(
                 f"{it} has {details.virtual_functions} virtual functions",

@@ -3,11 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pci.address import address_or_none
 from plugin.cards.inventory import Device, Inventory
+from program.errors import Refusal
 
 if TYPE_CHECKING:
     from pci.address import PCIAddress
@@ -24,6 +26,21 @@ class Assignment:
     def is_of(self, device: Device) -> bool:
         """Whether the pod has this very device as it is on offer; if not, the kubelet takes the device for free."""
         return (self.resource, self.device_id) == (device.resource, device.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """What the kubelet lists: all pods (`namespace/name`), and who has which device."""
+
+    pods: frozenset[str]
+    assignments: frozenset[Assignment]
+
+
+class CannotAsk(Refusal):
+    """The kubelet does not say who has what."""
+
+    def __init__(self, socket: Path, wrong: str) -> None:
+        super().__init__(socket, wrong, "name the kubelet's pod resources socket with --pod-resources")
 
 
 def holders(inventory: Inventory, assignments: Iterable[Assignment]) -> Mapping[str, Assignment]:

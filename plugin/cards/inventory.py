@@ -144,6 +144,12 @@ def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | N
     )
 
 
+def is_left_to_the_node(host: Host, card: Card, lead: Function, config: Config) -> bool:
+    """Whether the card of that GPU is the processor's own and no rule of the config fits it: the node's console, which
+    nobody has asked for."""
+    return is_integrated_gpu(host, lead) and fitting(host, card, config) is None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
     """A card that is a GPU or that a rule is about, before the kernel's side is looked at."""
@@ -233,7 +239,7 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
                 functions = tuple(function for other in group for function in other.card)
                 leads = [other.lead for other in group]
         members = _members(host, unit.lead.iommu_group)
-        unfit = next(filter(None, (not_for_guests(host, lead, noiommu=config.noiommu) for lead in leads)), None)
+        unfit = next(filter(None, (_unfit(host, unit.card, lead, config) for lead in leads)), None)
         to_bind = _is_bound_when_claimed(host, unit, leads, config)
         withheld = unit.withheld or (None if to_bind else unfit) or shares
         yield Device(
@@ -250,6 +256,16 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
             withheld=withheld,
             unhealthy=None if withheld or to_bind else not_viable(host, functions),
         )
+
+
+def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance | None:
+    """Return why the kernel gives the lead of a card to no guest as it stands; None if it does."""
+    unfit = not_for_guests(host, lead, noiommu=config.noiommu)
+    is_bound_elsewhere = unfit is not None and lead.iommu_group is not None and not is_on_vfio(lead)
+    if unfit is None or not is_bound_elsewhere or lead.boot_vga or not is_left_to_the_node(host, card, lead, config):
+        return unfit
+    whose = "is the processor's own GPU, which no rule of the config asks for"
+    return Hindrance(f"{whose}: {unfit.wrong}", f"if a guest is to have it: gpu-plugin bind {card[0].address}")
 
 
 def _is_bound_when_claimed(host: Host, unit: _Unit, leads: list[Function], config: Config) -> bool:
@@ -272,7 +288,7 @@ def _can_be_spared(host: Host, card: Card, lead: Function, config: Config) -> bo
         or any(function.physical_function == lead.address for function in host.functions.values())
         or any(mdev.parent == lead.address for mdev in host.mdevs)
     )
-    return not is_in_parts and not (is_integrated_gpu(host, lead) and fitting(host, card, config) is None)
+    return not is_in_parts and not is_left_to_the_node(host, card, lead, config)
 
 
 def _members(host: Host, group: int | None) -> tuple[Function, ...]:

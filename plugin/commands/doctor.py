@@ -2,10 +2,9 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from textwrap import wrap
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -13,9 +12,23 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.commands.options import STATE, ConfigFile, KeptState, PCIIDsFile, Sysfs, asked, config_of, host_of
-from plugin.doctor.evidence import Evidence, read_evidence
-from plugin.doctor.findings import Finding, examine, parameters, size
+from plugin.commands.node import node_now
+from plugin.commands.options import (
+    ConfigFile,
+    DRAState,
+    KeptState,
+    LookedAtDev,
+    LookedAtProc,
+    PCIIDsFile,
+    PodResources,
+    Sysfs,
+    config_of,
+)
+from plugin.doctor.devices import bus_is_reset_by_vfio, has_no_reset, size
+from plugin.doctor.finding import Finding
+from plugin.doctor.findings import examine
+from plugin.doctor.node import parameters
+from plugin.node.snapshot import Snapshot, State
 from program.commands import AsJSON
 from program.finding import worst
 from program.output import aligned, print_text
@@ -28,15 +41,13 @@ _UNKNOWN = "unknown"
 
 def doctor(
     sysfs: Sysfs = Path("/sys"),
-    proc: Annotated[
-        Path | None, typer.Option(help="The directory that stands for /proc.  [default: /proc, none with --sysfs]")
-    ] = None,
-    dev: Annotated[
-        Path | None, typer.Option(help="The directory that stands for /dev.  [default: /dev, none with --sysfs]")
-    ] = None,
+    proc: LookedAtProc = None,
+    dev: LookedAtDev = None,
     config: ConfigFile = None,
     pci_ids: PCIIDsFile = PCI_IDS,
+    pod_resources: PodResources = None,
     state: KeptState = None,
+    dra_state: DRAState = None,
     as_json: AsJSON = False,
 ) -> None:
     """Say what stands between this node's GPUs and a guest, and what to do about it.
@@ -44,25 +55,27 @@ def doctor(
     Nothing is written, and no sleeping card is woken. The exit code is 0 where there is nothing worse than a note, 3
     for warnings, 4 for errors.
     """
-    if sysfs == Path("/sys"):
-        proc, dev, state = proc or Path("/proc"), dev or Path("/dev"), state or STATE
-    rules, names = config_of(config), read_pci_ids(pci_ids)
-    evidence = asked(sysfs, read_evidence, proc, dev, host_of(sysfs), rules, names)
-    if rules.fabric is not None and state is not None:
-        from plugin.fabric.looking import look_now  # asyncio, for nobody else
-
-        evidence = replace(evidence, sight=look_now(rules.fabric, state, evidence.snapshot.inventory))
-    findings = examine(evidence)
+    snapshot = node_now(
+        config_of(config),
+        read_pci_ids(pci_ids),
+        sysfs=sysfs,
+        proc=proc,
+        dev=dev,
+        state=state,
+        pod_resources=pod_resources,
+        dra_state=dra_state,
+    )
+    findings = examine(snapshot)
     text = (
-        json.dumps(_as_json(evidence, findings), indent=2)
+        json.dumps(_as_json(snapshot, findings), indent=2)
         if as_json
-        else _as_page(evidence, findings, coloured=is_coloured(1))
+        else _as_page(snapshot, findings, coloured=is_coloured(1))
     )
     print_text(f"{text}\n")
     raise typer.Exit(worst(findings).exit_code)
 
 
-def _as_page(evidence: Evidence, findings: tuple[Finding, ...], *, coloured: bool) -> str:
+def _as_page(snapshot: Snapshot, findings: tuple[Finding, ...], *, coloured: bool) -> str:
     """Return the page: what is wrong, worst first; what is fine; what is there."""
     lines = [_verdict(findings)]
     for severity in sorted(Severity, reverse=True):
@@ -71,12 +84,12 @@ def _as_page(evidence: Evidence, findings: tuple[Finding, ...], *, coloured: boo
             if number == 0 or severity > Severity.NOTE:
                 lines.append("")
             lines += _about(alike, coloured=coloured)
-    functions = [(device, function) for device in evidence.devices for function in device.functions]
-    header, *rows = aligned([_HEADER, *(_row(evidence, *each) for each in functions)])
-    if evidence.devices:
+    functions = [(device, function) for device in snapshot.inventory.devices for function in device.functions]
+    header, *rows = aligned([_HEADER, *(_row(snapshot, *each) for each in functions)])
+    if snapshot.inventory.devices:
         lines += ["", f"  {header}"]
-    for device in evidence.devices:
-        lines += _heading(evidence, device)
+    for device in snapshot.inventory.devices:
+        lines += _heading(snapshot, device)
         lines += [f"  {row}" for (its, _), row in zip(functions, rows, strict=True) if its is device]
     return "\n".join(lines)
 
@@ -117,30 +130,32 @@ def _wrapped(label: str, text: str) -> list[str]:
     )
 
 
-def _heading(evidence: Evidence, device: Device) -> Iterator[str]:
+def _heading(snapshot: Snapshot, device: Device) -> Iterator[str]:
     """Yield what a device is and whether it is on offer; why not stands further up."""
-    offered = "not offered" if device.withheld else device.resource
-    unhealthy = ", unhealthy" if evidence.snapshot.reason(device) and not device.withheld else ""
+    state, user = snapshot.state(device), snapshot.user(device)
+    offered = "not offered" if state is State.WITHHELD else device.resource
+    unhealthy = ", unhealthy" if state is State.UNHEALTHY else ""
+    used = "" if user is None else f", in use by {user}"
     yield from _wrapped("", f"{device.id}  {device.model}")
     others = ", ".join(what(member) for member in device.members if member not in device.functions)
     group = "no group" if device.iommu_group is None else f"group {device.iommu_group}{others and ' with '}{others}"
     node = _UNKNOWN if device.numa_node is None else device.numa_node
-    yield from _wrapped("  ", f"{offered}{unhealthy}; NUMA node {node}; {group}")
+    yield from _wrapped("  ", f"{offered}{unhealthy}{used}; NUMA node {node}; {group}")
 
 
 _HEADER = ("FUNCTION", "DRIVER", "POWER", "BAR", "RESETS")
 
 
-def _row(evidence: Evidence, device: Device, function: Function) -> tuple[str, ...]:
-    details = evidence.details.get(function.address)
+def _row(snapshot: Snapshot, device: Device, function: Function) -> tuple[str, ...]:
+    details = snapshot.closely.details.get(function.address)
     if details is None:
         return (what(function), function.driver or "none", _UNKNOWN, _UNKNOWN, _UNKNOWN)
     if details.reset_methods:
         resets = ", ".join(details.reset_methods)
-    elif not evidence.has_no_reset(details):
+    elif not has_no_reset(snapshot, details):
         resets = _UNKNOWN
     else:
-        resets = "its bus, by VFIO" if evidence.bus_is_reset_by_vfio(device) else "none"
+        resets = "its bus, by VFIO" if bus_is_reset_by_vfio(snapshot, device) else "none"
     return (what(function), function.driver or "none", details.power_state or _UNKNOWN, _largest(details.bars), resets)
 
 
@@ -153,8 +168,8 @@ def _largest(bars: tuple[BAR, ...] | None) -> str:
     return f"{largest.number}: {size(largest.size)}"
 
 
-def _as_json(evidence: Evidence, findings: tuple[Finding, ...]) -> dict[str, Any]:
-    platform = evidence.platform
+def _as_json(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any]:
+    platform = snapshot.closely.platform
     return {
         "severity": worst(findings).word,
         "findings": [
@@ -178,16 +193,16 @@ def _as_json(evidence: Evidence, findings: tuple[Finding, ...]) -> dict[str, Any
             "unsafeInterrupts": platform.unsafe_interrupts,
             "noIOMMUMode": platform.noiommu_mode,
         },
-        "devices": [_device_as_json(evidence, device) for device in evidence.devices],
+        "devices": [_device_as_json(snapshot, device) for device in snapshot.inventory.devices],
     }
 
 
-def _device_as_json(evidence: Evidence, device: Device) -> dict[str, Any]:
+def _device_as_json(snapshot: Snapshot, device: Device) -> dict[str, Any]:
     return {
         "id": device.id,
         "model": device.model,
         "resource": device.resource,
-        "reason": None if (reason := evidence.snapshot.reason(device)) is None else str(reason),
+        "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
         "iommuGroup": device.iommu_group,
         "members": [str(member.address) for member in device.members],
         "numaNode": device.numa_node,
@@ -197,19 +212,19 @@ def _device_as_json(evidence: Evidence, device: Device) -> dict[str, Any]:
                 "id": function.pci_id,
                 "class": f"{function.pci_class:06x}",
                 "driver": function.driver,
-                **_details_as_json(evidence.details.get(function.address)),
+                **_details_as_json(function, snapshot.closely.details.get(function.address)),
             }
             for function in device.functions
         ],
     }
 
 
-def _details_as_json(details: Details | None) -> dict[str, Any]:
+def _details_as_json(function: Function, details: Details | None) -> dict[str, Any]:
     if details is None:
         return {"powerState": None, "bootVGA": None, "resetMethods": None, "bars": None}
     return {
         "powerState": details.power_state,
-        "bootVGA": details.boot_vga,
+        "bootVGA": function.boot_vga,
         "resetMethods": None if details.reset_methods is None else list(details.reset_methods),
         "bars": None
         if details.bars is None

@@ -1,34 +1,29 @@
 """`gpu-plugin inventory`: every device of the node, what it is offered as or why it is not."""
 
-import asyncio
 import json
-import os
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from pci.slices import value_of
-from plugin.binding.rebinding import refusals
-from plugin.cards.holders import Assignment, holders
-from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.inventory import Device
 from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
-from plugin.cards.nodes import read_nodes
-from plugin.cards.snapshot import Snapshot
+from plugin.commands.node import node_now
 from plugin.commands.options import (
-    POD_RESOURCES,
-    STATE,
     ConfigFile,
+    DRAState,
     KeptState,
+    LookedAtDev,
+    LookedAtProc,
     PCIIDsFile,
+    PodResources,
     Sysfs,
-    asked,
     config_of,
-    host_of,
 )
 from plugin.dra.slices import attributes
 from plugin.fabric import sight as fabric
+from plugin.node.snapshot import Snapshot, State
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import aligned, picture_file, print_text, write_picture
@@ -37,16 +32,13 @@ from program.terminal import columns
 
 def inventory(
     sysfs: Sysfs = Path("/sys"),
-    dev: Annotated[
-        Path | None, typer.Option(help="The directory that stands for /dev.  [default: /dev, none with --sysfs]")
-    ] = None,
+    proc: LookedAtProc = None,
+    dev: LookedAtDev = None,
     config: ConfigFile = None,
     pci_ids: PCIIDsFile = PCI_IDS,
-    pod_resources: Annotated[
-        Path | None,
-        typer.Option(help="The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]"),
-    ] = None,
+    pod_resources: PodResources = None,
     state: KeptState = None,
+    dra_state: DRAState = None,
     as_json: AsJSON = False,
     permitted: Annotated[
         bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
@@ -62,31 +54,21 @@ def inventory(
     if picture_file(svg) is not None and str(svg) == "-" and (as_json or permitted):
         raise UserError("--svg - and --json or --permitted", "both say what to print", "give one of them")
     names = read_pci_ids(pci_ids)
-    if sysfs == Path("/sys"):
-        dev = dev or Path("/dev")
-        state = state or STATE
-    host, rules = host_of(sysfs), config_of(config)
-    devices = take_inventory(host, rules, names)
-    sight = None
-    if rules.fabric is not None and state is not None:
-        # asyncio, for nobody else.
-        from plugin.fabric.looking import look_now
-
-        sight = look_now(rules.fabric, state, devices)
-    assignments = _assignments(pod_resources, is_this_node=sysfs == Path("/sys"))
-    snapshot = Snapshot(
-        devices,
-        None if dev is None else read_nodes(dev),
-        holders(devices, assignments or ()),
-        sees_pods=assignments is not None,
-        refusals=asked(sysfs, refusals, devices.to_bind, state=state or STATE) if devices.to_bind else {},
+    snapshot = node_now(
+        config_of(config),
+        names,
+        sysfs=sysfs,
+        proc=proc,
+        dev=dev,
+        state=state,
+        pod_resources=pod_resources,
+        dra_state=dra_state,
     )
     if svg is not None:
         # lxml, for nobody who asks for a table.
         from plugin.picture import picture
 
-        notes = () if sight is None else fabric.notes(sight, devices)
-        write_picture(picture(snapshot, host, fabric.places(sight, devices), notes), svg)
+        write_picture(picture(snapshot), svg)
         if str(svg) == "-":
             return
     if permitted:
@@ -94,48 +76,31 @@ def inventory(
 
         print_text(permitted_yaml(snapshot.inventory))
     else:
-        text = json.dumps(_as_json(snapshot, names, sight), indent=2) if as_json else _as_table(snapshot, names, sight)
+        text = json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names)
         print_text(f"{text}\n")
 
 
-def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:
-    """Return who has what, by the socket that was named, which has to answer, or by this node's, which may not be
-    there."""
-    if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
-        return None
-    # grpc takes as long to import as everything else together.
-    from plugin.watching import podresources
-
-    try:
-        return asyncio.run(podresources.assignments(named or POD_RESOURCES, at_most=10.0))
-    except podresources.CannotAsk as error:
-        if named is None:
-            print(f"gpu-plugin: who has what is not known: {error}", file=sys.stderr)
-            return None
-        raise
-
-
-def _as_table(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> str:
+def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     rows = [("ADDRESS", "MODEL", "DRIVER", "GROUP", "NUMA", "OFFERED AS")]
     rows += [_row(snapshot, device) for device in snapshot.inventory.devices]
     lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
     lines += [f"not read: {fault}" for fault in snapshot.inventory.faults]
-    if sight is not None:
+    if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
 
 
 def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, str]:
-    reason = snapshot.reason(device)
-    holder = snapshot.holders.get(device.id)
-    if reason is None:
-        offered = str(device.resource) if holder is None else f"{device.resource}, in use by {holder.pod}"
-    elif device.withheld is None:
+    state, reason = snapshot.state(device), snapshot.reason(device)
+    if state is State.WITHHELD:
+        offered = f"no: {reason}"
+    elif state is State.UNHEALTHY:
         offered = f"{device.resource}, unhealthy: {reason}"
     else:
-        offered = f"no: {reason}"
+        user = snapshot.user(device)
+        offered = str(device.resource) if user is None else f"{device.resource}, in use by {user}"
     return (
         device.id,
         device.model,
@@ -150,8 +115,8 @@ def _or_dash(number: int | None) -> str:
     return "-" if number is None else str(number)
 
 
-def _as_json(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> dict[str, Any]:
-    board = None if sight is None else sight.board
+def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
+    sight = snapshot.partitions
     return {
         "pciIDs": {"path": str(names.path), "date": names.date},
         "devices": [
@@ -164,14 +129,12 @@ def _as_json(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> d
                 "healthy": snapshot.reason(device) is None,
                 "reason": None if (reason := snapshot.reason(device)) is None else str(reason),
                 "inUseBy": None if (holder := snapshot.holders.get(device.id)) is None else holder.pod,
+                "claim": snapshot.claim(device),
                 "iommuGroup": device.iommu_group,
                 "numaNode": device.numa_node,
                 # As in the node's ResourceSlices, but for what depends on the node's name.
                 "attributes": {
-                    name: value_of(value)
-                    for name, value in attributes(
-                        device, None, {} if board is None else board.attributes(device)
-                    ).items()
+                    name: value_of(value) for name, value in attributes(device, None, snapshot.place(device)).items()
                 },
                 "functions": [
                     {
@@ -187,4 +150,5 @@ def _as_json(snapshot: Snapshot, names: PCIIDs, sight: fabric.Sight | None) -> d
         ],
         "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
         "notRead": list(snapshot.inventory.faults),
+        "unknown": list(snapshot.unknown),
     }

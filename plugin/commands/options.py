@@ -7,6 +7,7 @@ from typing import Annotated, Concatenate, ParamSpec, TypeVar
 import typer
 
 from pci.host import Host
+from pci.slices import DRIVER
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from plugin.watching.question import ask
@@ -17,6 +18,8 @@ KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
 #: What has to outlive the plugin: former drivers, module IDs, who has which partition.
 STATE = Path("/var/lib/gpu-plugin")
+#: What the DRA driver has prepared: a directory of its own below the kubelet's.
+DRA_STATE = Path("/var/lib/kubelet/plugins") / DRIVER
 
 Sysfs = Annotated[Path, typer.Option(help="The directory that stands for /sys.")]
 Dev = Annotated[Path, typer.Option(help="The directory that stands for /dev.")]
@@ -30,6 +33,20 @@ KeptState = Annotated[
     typer.Option(
         "--state", help="Where it is kept who has which partition.  [default: /var/lib/gpu-plugin, none with --sysfs]"
     ),
+]
+
+LookedAtProc = Annotated[
+    Path | None, typer.Option(help="The directory that stands for /proc.  [default: /proc, none with --sysfs]")
+]
+LookedAtDev = Annotated[
+    Path | None, typer.Option(help="The directory that stands for /dev.  [default: /dev, none with --sysfs]")
+]
+PodResources = Annotated[
+    Path | None, typer.Option(help="The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]")
+]
+DRAState = Annotated[
+    Path | None,
+    typer.Option(help=f"Where the DRA driver keeps what it has prepared.  [default: {DRA_STATE}, none with --sysfs]"),
 ]
 
 P = ParamSpec("P")

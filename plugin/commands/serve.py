@@ -6,15 +6,23 @@ from typing import Annotated
 
 import typer
 
-from pci.slices import DRIVER
 from plugin.cards.naming import PCI_IDS
-from plugin.commands.options import KUBELET_DIR, POD_RESOURCES, STATE, ConfigFile, Dev, PCIIDsFile, State, Sysfs
+from plugin.commands.options import (
+    DRA_STATE,
+    KUBELET_DIR,
+    POD_RESOURCES,
+    STATE,
+    ConfigFile,
+    Dev,
+    PCIIDsFile,
+    State,
+    Sysfs,
+)
 from plugin.serving.monitoring import LIVE, READY, Port
 from plugin.starting import Flags
 
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 _PORT = "[ADDRESS:]PORT"
-_DRA_STATE = Path("/var/lib/kubelet/plugins") / DRIVER
 _CDI = Path("/var/run/cdi")
 
 
@@ -62,7 +70,7 @@ def serve(
     ] = None,
     dra_state: Annotated[
         Path, typer.Option(help="Where the DRA driver keeps what it has prepared; the same path on the node.")
-    ] = _DRA_STATE,
+    ] = DRA_STATE,
     cdi: Annotated[Path, typer.Option(help="The directory of the container runtime's CDI specifications.")] = _CDI,
     kubeconfig: Annotated[
         Path | None, typer.Option(help="Where the API server is, for DRA.  [default: as the pod is told]")

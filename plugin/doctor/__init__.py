@@ -1,1 +1,1 @@
-"""`gpu-plugin doctor`: what is read of the node (`evidence`), and what is found in it (`findings`)."""
+"""`gpu-plugin doctor`: what is to be said of a snapshot, of the `node` and of its `devices`."""

@@ -14,7 +14,7 @@ from typing import Any
 
 from pci import device_metadata
 from pci.slices import DRIVER, Attributes
-from plugin.cards.allocation import Allocation
+from plugin.allocation import Allocation
 from plugin.dra.checkpoint import write_file
 from plugin.dra.claims import Claim
 from program.errors import Refusal

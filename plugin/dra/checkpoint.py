@@ -104,6 +104,11 @@ class Checkpoint:
         write_file(self.path, json.dumps(document, indent=1) + "\n", mode=0o600, sync=True)
 
 
+def claimed(claims: Mapping[str, Prepared]) -> Mapping[str, str]:
+    """Return the ResourceClaim (`namespace/name`) that each device is prepared for, by the device's ID."""
+    return {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
+
+
 def directories(path: Path) -> None:
     """Make a directory and those above it, for others to look into, whatever the umask is."""
     for directory in (*reversed(path.parents), path):

@@ -71,7 +71,7 @@ async def drive(watch: Watch, counters: Counters, partitions: Partitions, settin
         # Before anything is offered: what was prepared before is taken.
         claims.recall()
         socket = _Socket(registry)
-        publisher = Publisher(watch, api, settings.node, partitions.attributes, socket.is_the_youngest)
+        publisher = Publisher(watch, api, settings.node, socket.is_the_youngest)
         async with asyncio.TaskGroup() as group:
             tasks = [
                 group.create_task(task)

@@ -12,16 +12,16 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from pci.viability import Hindrance
-from plugin.cards.allocation import Allocation, allocate, pick
+from plugin.allocation import Allocation, allocate, pick
 from plugin.cards.inventory import Device
-from plugin.cards.snapshot import Snapshot
 from plugin.dra.apiserver import APIServer, NotFound, Unanswered
 from plugin.dra.binder import Binder, StillAtWork
 from plugin.dra.cdi import Files
-from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
+from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.claims import Claim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
 from plugin.fabric.owning import Partitions
+from plugin.node.snapshot import Snapshot
 from plugin.watching.watch import Watch
 from program.errors import ProgramError, Refusal, together
 
@@ -133,7 +133,7 @@ class Claims:
         way."""
         uid = claim.reference.uid
         await self._watch.look_again(uses=True)
-        snapshot = self._watch.view.snapshot
+        snapshot = self._watch.snapshot
         by_name = {device_name(device): device for device in snapshot.inventory.published}
         for result in claim.results:
             if result.device not in by_name:
@@ -151,10 +151,10 @@ class Claims:
         pick(snapshot, [device.id for device in devices])
         self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=is_given)})
         devices = await self._bind(devices, bound)
-        snapshot = self._watch.view.snapshot
+        snapshot = self._watch.snapshot
         cards = pick(snapshot, [device.id for device in devices])
         (variables,) = await self._partitions.acquire([cards], uid)
-        self._write_files(claim, snapshot, cards, variables)
+        self._write_files(claim, self._watch.snapshot, cards, variables)
         self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=True)})
         return devices
 
@@ -213,8 +213,7 @@ class Claims:
             nodes = [snapshot.nodes_of(device) for device in its]
             allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
             told[request] = [
-                (device_name(device), attributes(device, self._node, self._partitions.attributes(device)))
-                for device in its
+                (device_name(device), attributes(device, self._node, snapshot.place(device))) for device in its
             ]
         self._files.write(claim, allocations, told, env, self._node)
 
@@ -282,10 +281,10 @@ class Claims:
             yield
 
     def _tell(self, claims: Mapping[str, Prepared]) -> None:
-        claimed = {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
+        now = claimed(claims)
         # Another plugin of the node may have given it back.
-        self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in claimed}
-        self._watch.hear_claims(claimed, dict(self._not_given_back))
+        self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
+        self._watch.hear_claims(now, dict(self._not_given_back))
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from plugin.dra.apiserver import APIServer, Conflict, NotFound
-from plugin.dra.slices import Node, Object, Places, slices
+from plugin.dra.slices import Node, Object, slices
 from plugin.watching.watch import Watch
 from program.errors import ProgramError
 
@@ -25,14 +25,13 @@ _MOST = 1 << 62  # a generation is an int64
 
 
 class Publisher:
-    """Publishes what the watch sees of a node, and the `places` of its devices. `is_ours` is whether this plugin is the
-    one to write: of two in a rolling update the younger one is."""
+    """Publishes what the watch sees of a node. `is_ours`: this plugin is the one to write, the younger of two in a
+    rolling update."""
 
-    def __init__(self, watch: Watch, api: APIServer, node: str, places: Places, is_ours: Callable[[], bool]) -> None:
+    def __init__(self, watch: Watch, api: APIServer, node: str, is_ours: Callable[[], bool]) -> None:
         self._watch = watch
         self._api = api
         self._node = node
-        self._places = places
         self._is_ours = is_ours
         self._uid: str | None = None
         # By name: what was sent last, and the version of it that the server has; it may have dropped a field.
@@ -93,9 +92,9 @@ class Publisher:
 
     def _wanted(self, generation: int) -> list[Object]:
         assert self._uid is not None
-        snapshot = self._watch.view.snapshot
-        wanted = slices(snapshot, Node(self._node, self._uid), self._places, generation=generation)
-        if not (snapshot.inventory.published or self._watch.view.config.uses_dra):
+        snapshot = self._watch.snapshot
+        wanted = slices(snapshot, Node(self._node, self._uid), generation=generation)
+        if not (snapshot.inventory.published or snapshot.config.uses_dra):
             return []  # the config has it otherwise now
         return wanted if self._takes_taints else [_without_tainted(each) for each in wanted]
 

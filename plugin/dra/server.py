@@ -109,7 +109,7 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
                     await change.wait()
 
     def _response(self) -> health_pb2.NodeWatchResourcesResponse:
-        snapshot, now = self._watch.view.snapshot, int(time.time())
+        snapshot, now = self._watch.snapshot, int(time.time())
         devices = []
         for device in snapshot.inventory.published:
             reason = snapshot.reason(device)

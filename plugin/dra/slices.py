@@ -5,7 +5,7 @@ unhealthy stays, with a taint, so that a claim that has it is not of an unknown 
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -14,13 +14,10 @@ from pci.slices import Attributes, Value
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
 from plugin.cards.inventory import Device
-from plugin.cards.snapshot import Snapshot
+from plugin.node.snapshot import Snapshot
 
 #: A device, a slice: as Kubernetes' JSON has it.
 Object: TypeAlias = dict[str, Any]
-
-#: A device's place on a board with NVSwitches, by attribute; nothing where there is none.
-Places: TypeAlias = Callable[[Device], Mapping[str, int]]
 
 API_VERSION = "resource.k8s.io/v1"
 KIND = "ResourceSlice"
@@ -43,13 +40,13 @@ class Node:
     uid: str
 
 
-def slices(snapshot: Snapshot, node: Node, places: Places, *, generation: int = 1) -> list[Object]:
+def slices(snapshot: Snapshot, node: Node, *, generation: int = 1) -> list[Object]:
     """Return the slices of the node's devices; one without devices if it has none.
 
     All of a pool have its generation, by which the scheduler knows whether it has seen them all. The devices are
     ascending by address: the scheduler takes the first that fit, so the order decides.
     """
-    devices = [device_of(snapshot, device, node.name, places(device)) for device in snapshot.inventory.published]
+    devices = [device_of(snapshot, device, node.name) for device in snapshot.inventory.published]
     parts = [devices[at : at + _DEVICES_IN_A_SLICE] for at in range(0, len(devices), _DEVICES_IN_A_SLICE)] or [[]]
     return [
         {
@@ -85,9 +82,9 @@ def device_name(device: Device) -> str:
     return f"{kind}-{device.id.replace(':', '-').replace('.', '-')}"
 
 
-def device_of(snapshot: Snapshot, device: Device, node: str, place: Mapping[str, int]) -> Object:
+def device_of(snapshot: Snapshot, device: Device, node: str) -> Object:
     """Return the device as a slice has it: its name, its attributes, and why it cannot be handed out now."""
-    published: Object = {"name": device_name(device), "attributes": attributes(device, node, place)}
+    published: Object = {"name": device_name(device), "attributes": attributes(device, node, snapshot.place(device))}
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pci.viability import Hindrance
 from plugin.cards.config import Fabric
+from plugin.cards.holders import CannotAsk, Listed
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.abi import Code
 from plugin.fabric.activations import Activation, Book, locked, read_book, write_book
@@ -23,7 +24,6 @@ from plugin.fabric.choosing import Board, gpus, ids_of
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.partitions import Partition, Table
 from plugin.fabric.sight import Sight
-from plugin.watching.podresources import CannotAsk, Listed
 from program.errors import ProgramError, Refusal
 from program.problem import Problem
 
@@ -50,8 +50,7 @@ class Partitions:
 
     `settings` and `inventory` give what is in force now, `listed` asks the kubelet. `own_pod` is this plugin's pod,
     `namespace/name`: a list of the kubelet's without it is not whole. `every` is the seconds between two reconciles.
-    `find_unlinked` is told which devices have NVLinks that do not work, by ID, and why; `changed` is called when
-    `attributes` may have other answers.
+    `tell` is told what is known of the partitions, and why devices, by ID, have NVLinks that do not work.
     """
 
     def __init__(
@@ -62,13 +61,11 @@ class Partitions:
         listed: Callable[[], Awaitable[Listed]],
         own_pod: str | None,
         every: float,
-        find_unlinked: Callable[[Mapping[str, Hindrance]], None],
-        changed: Callable[[], None],
+        tell: Callable[[Sight, Mapping[str, Hindrance]], None],
     ) -> None:
         self.sight = Sight()
         self._unlinked: dict[str, Hindrance] = {}
-        self._find_unlinked = find_unlinked
-        self._changed = changed
+        self._tell_all = tell
         self._state = state
         self._settings = settings
         self._inventory = inventory
@@ -96,11 +93,6 @@ class Partitions:
         others = (module for each in self.sight.others for module in each.modules)
         claimed = (module for each in self.sight.book.activations if each.claim for module in each.modules)
         return self.sight.board.preferred(available, must_include, size, frozenset({*others, *claimed}))
-
-    def attributes(self, device: Device) -> Mapping[str, int]:
-        """Return what a ResourceSlice says of a device's place on the board; nothing where there are no partitions."""
-        board = None if self._settings() is None else self.sight.board
-        return {} if board is None else board.attributes(device)
 
     def claims(self) -> frozenset[str]:
         """Return the claims that have partitions, as they are written down; Refusal if that cannot be read."""
@@ -142,6 +134,7 @@ class Partitions:
             await self._reconcile(settings)
         except ProgramError as error:
             self.sight = replace(self.sight, trouble=error.problem)
+            self._tell_all(self.sight, dict(self._unlinked))
             self._tell({str(error)})
 
     async def _to_its_end(self, work: Awaitable[T]) -> T:
@@ -159,12 +152,10 @@ class Partitions:
     async def _alone(self, settings: Fabric) -> AsyncIterator[Manager]:
         """Keep out all else that would change something, here and in another plugin, and give whom to ask."""
         async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:
-            before = _places(self.sight.board)
             try:
                 yield Manager(settings, lock)
             finally:
-                if _places(self.sight.board) != before:
-                    self._changed()
+                self._tell_all(self.sight, dict(self._unlinked))
 
     async def _acquire(
         self, settings: Fabric, sets: Sequence[Sequence[Device]], claim: str | None
@@ -404,7 +395,6 @@ class Partitions:
     def _mark_unlinked(self, error: ManagerError, device_ids: Sequence[str]) -> None:
         reason = Hindrance("has no NVLink: the Fabric Manager could not train its links", error.problem.fix)
         self._unlinked |= dict.fromkeys(device_ids, reason)
-        self._find_unlinked(dict(self._unlinked))
 
     def _is_active(self, partition_id: int) -> bool:
         partition = None if self.sight.board is None else self.sight.board.table.by_id(partition_id)
@@ -451,11 +441,6 @@ async def reconciling(partitions: Partitions) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-def _places(board: Board | None) -> tuple[object, ...]:
-    """Return which GPU is where, whatever is active."""
-    return () if board is None else (board.ids, tuple((each.id, each.modules) for each in board.table.partitions))
 
 
 def _has(listed: Listed, activation: Activation) -> str | None:

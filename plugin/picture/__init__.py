@@ -6,7 +6,6 @@ in words.
 """
 
 from collections.abc import Iterable, Mapping
-from types import MappingProxyType
 
 from drawing.boxes import (
     OUTLINE,
@@ -21,24 +20,21 @@ from drawing.boxes import (
     svg,
     written,
 )
-from pci.host import Host
 from pci.topology import leaves, tree
-from plugin.cards.snapshot import Snapshot
-from plugin.picture.boxes import State, by, node_boxes, title, wrapped
+from plugin.fabric import sight as fabric
+from plugin.node.snapshot import Snapshot
+from plugin.picture.boxes import Style, by, node_boxes, title, wrapped
 from plugin.picture.layout import laid_out, sheet
 from program.problem import one_line
 
 _NOTE_LETTERS = 110  # of the longest line of a reason
 
 
-def picture(
-    snapshot: Snapshot, host: Host, places: Mapping[str, str] = MappingProxyType({}), notes: Iterable[str] = ()
-) -> str:
-    """Return the node as an SVG. Its title counts the devices; no name, date or serial number is in it.
-
-    `places` says of a device, by its ID, where it is on a board with NVSwitches, and `notes` are about that.
-    """
-    boxes = node_boxes(snapshot, host, places)
+def picture(snapshot: Snapshot) -> str:
+    """Return the node as an SVG. Its title counts the devices; no name, date or serial number is in it."""
+    host, sight = snapshot.host, snapshot.partitions
+    boxes = node_boxes(snapshot)
+    notes = () if sight is None else fabric.notes(sight, snapshot.inventory)
     pci_ids = {address: function.pci_id for address, function in host.functions.items()}
     by_complex = by(boxes, lambda box: (box.at.numa_node, box.at.root))
     complexes = sorted(by_complex, key=lambda at: (at[0] is None, at[0] or 0, at[1]))
@@ -63,7 +59,7 @@ def picture(
     parts = [
         flowed(numa_nodes),
         _notes(numbers, map(str, snapshot.inventory.faults), notes),
-        _legend({box.state for box in boxes}, outlines=bool(common.shared)),
+        _legend({box.style for box in boxes}, outlines=bool(common.shared)),
     ]
     return svg(title(snapshot), stacked(*(part for part in parts if part.height)))
 
@@ -83,9 +79,9 @@ def _notes(numbers: Mapping[str, int], faults: Iterable[str], others: Iterable[s
     )
 
 
-def _legend(states: set[State], *, outlines: bool) -> Block:
+def _legend(styles: set[Style], *, outlines: bool) -> Block:
     """Return what the colours and the outlines mean, as far as there are any."""
-    rows = [([Line(f"{state.word}: {state.meaning}")], state.colours) for state in State if state in states]
+    rows = [([Line(f"{style.word}: {style.meaning}")], style.colours) for style in Style if style in styles]
     if outlines:
         rows.append(([Line("IOMMU group: a guest gets all of one, or nothing")], OUTLINE))
     width = max((boxed("", *row).width for row in rows), default=0)

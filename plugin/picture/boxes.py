@@ -12,7 +12,8 @@ from pci.cards import card_of
 from pci.functions import what
 from pci.host import Function, Host
 from plugin.cards.inventory import Device
-from plugin.cards.snapshot import Snapshot
+from plugin.fabric import sight as fabric
+from plugin.node.snapshot import Snapshot, State
 from program.problem import one_line
 
 if TYPE_CHECKING:
@@ -21,15 +22,20 @@ if TYPE_CHECKING:
 _LETTERS = 54  # of the longest line
 
 
-class State(Enum):
-    """What can be said of a device: the word, what it means, and its colours, which the colour-blind tell apart too
-    (Okabe and Ito's palette)."""
+class Style(Enum):
+    """How a state is drawn: the word, what it means, and its colours, which the colour-blind tell apart too (Okabe and
+    Ito's palette)."""
 
-    FREE = "free", "on offer, and no pod has it", "#009e73", "#e5f5ef"
-    ON_OFFER = "on offer", "the kubelet may hand it out", "#009e73", "#e5f5ef"
-    IN_USE = "in use", "a pod has it", "#0072b2", "#e3eff8"
-    UNHEALTHY = "unhealthy", "on offer, but handed out to nobody, for the reason of that number", "#d55e00", "#fcecdf"
-    WITHHELD = "withheld", "not on offer, for the reason of that number", "#777777", "#ececec"
+    FREE = State.FREE, "on offer, and no pod has it", "#009e73", "#e5f5ef"
+    ON_OFFER = State.ON_OFFER, "the kubelet may hand it out", "#009e73", "#e5f5ef"
+    IN_USE = State.IN_USE, "a pod has it", "#0072b2", "#e3eff8"
+    UNHEALTHY = (
+        State.UNHEALTHY,
+        "on offer, but handed out to nobody, for the reason of that number",
+        "#d55e00",
+        "#fcecdf",
+    )
+    WITHHELD = State.WITHHELD, "not on offer, for the reason of that number", "#777777", "#ececec"
     NEIGHBOUR = "neighbour", "no device of the plugin's, but in the IOMMU group of one", "#cc79a7", "#faf0f6"
 
     def __init__(self, word: str, meaning: str, edge: str, box: str) -> None:
@@ -42,12 +48,12 @@ class State(Enum):
 class Box:
     """What gets one box: a card, or the virtual functions or mediated devices of one parent that are all alike.
 
-    `ids` come with their IOMMU groups, ascending. `addition` goes after the state's word; `details` are a line each;
+    `ids` come with their IOMMU groups, ascending. `addition` goes after the style's word; `details` are a line each;
     `at` is the function by which it hangs on the bus. `plural` is the word for several of it, None if each gets a box.
     """
 
     ids: tuple[tuple[str, int | None], ...]
-    state: State
+    style: Style
     addition: str
     reason: str | None
     details: tuple[str, ...]
@@ -59,9 +65,9 @@ class Box:
         return self.ids[0][1]
 
 
-def node_boxes(snapshot: Snapshot, host: Host, places: Mapping[str, str]) -> list[Box]:
-    """Return a box for each card of each device, and for whatever else is in their IOMMU groups; by address. `places`
-    is a line of details of a device, by its ID."""
+def node_boxes(snapshot: Snapshot) -> list[Box]:
+    """Return a box for each card of each device, and for all else that is in their IOMMU groups; by address."""
+    host, places = snapshot.host, fabric.places(snapshot.partitions, snapshot.inventory)
     boxes: list[Box] = []
     ours: set[PCIAddress] = set()
     for device in snapshot.inventory.devices:
@@ -90,7 +96,7 @@ def lines(box: Box, numbers: Mapping[str, int]) -> list[Line]:
         ids = [_group_words(box.group)]
     else:
         ids = [f"{name}, {_group_words(group)}" for name, group in box.ids]
-    head = wrapped(f"{name}: {box.state.word}{number}{box.addition}", _LETTERS)
+    head = wrapped(f"{name}: {box.style.word}{number}{box.addition}", _LETTERS)
     rest = (line for text in (*box.details, *ids) for line in wrapped(text, _LETTERS))
     return [*(Line(line, strong=True) for line in head), *map(Line, rest)]
 
@@ -100,9 +106,9 @@ def title(snapshot: Snapshot) -> str:
     devices = snapshot.inventory.devices
     if not devices:
         return "This node has no GPU, and no device that the config offers"
-    count = Counter(_state(snapshot, device)[0] for device in devices)
+    count = Counter(snapshot.state(device) for device in devices)
     listed = len(devices) - count[State.WITHHELD]
-    told = [f"{count[state]} {state.word}" for state in (State.FREE, State.IN_USE, State.UNHEALTHY) if count[state]]
+    told = [f"{count[state]} {state}" for state in (State.FREE, State.IN_USE, State.UNHEALTHY) if count[state]]
     of_them = f" ({', '.join(told)})" if told else ""
     withheld = f", {count[State.WITHHELD]} withheld" if count[State.WITHHELD] else ""
     return f"{len(devices)} device{'s' if len(devices) > 1 else ''}: {listed} on offer{of_them}{withheld}"
@@ -111,10 +117,10 @@ def title(snapshot: Snapshot) -> str:
 def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...], place: str | None) -> Box:
     first = card[0]
     is_first = first.address == device.functions[0].address
-    state, addition, reason = _state(snapshot, device)
+    style, addition, reason = _style(snapshot, device)
     return Box(
         ids=((str(first.address), first.iommu_group),),
-        state=state,
+        style=style,
         addition=addition if is_first else f", one device with {device.id}",
         reason=reason,
         details=(
@@ -129,10 +135,10 @@ def _pci(snapshot: Snapshot, device: Device, card: tuple[Function, ...], place: 
 
 
 def _mdev(snapshot: Snapshot, device: Device) -> Box:
-    state, addition, reason = _state(snapshot, device)
+    style, addition, reason = _style(snapshot, device)
     return Box(
         ids=((device.id, device.iommu_group),),
-        state=state,
+        style=style,
         addition=addition,
         reason=reason,
         details=(device.model, *_resource(device), f"mediated device of {device.lead.address}"),
@@ -144,7 +150,7 @@ def _mdev(snapshot: Snapshot, device: Device) -> Box:
 def _neighbour(card: tuple[Function, ...]) -> Box:
     return Box(
         ids=((what(card[0]), card[0].iommu_group),),
-        state=State.NEIGHBOUR,
+        style=Style.NEIGHBOUR,
         addition="",
         reason=None,
         details=(*map(what, card[1:]), _drivers(card)),
@@ -153,17 +159,12 @@ def _neighbour(card: tuple[Function, ...]) -> Box:
     )
 
 
-def _state(snapshot: Snapshot, device: Device) -> tuple[State, str, str | None]:
-    """Return the state, what goes after its word, and the reason."""
-    reason = snapshot.reason(device)
-    holder = snapshot.holders.get(device.id)
-    by_pod = "" if holder is None else f" by pod {holder.pod}"
-    if reason is not None:
-        state = State.UNHEALTHY if device.withheld is None else State.WITHHELD
-        return state, by_pod and f", in use{by_pod}", str(reason)
-    if holder is not None:
-        return State.IN_USE, by_pod, None
-    return State.FREE if snapshot.sees_pods else State.ON_OFFER, "", None
+def _style(snapshot: Snapshot, device: Device) -> tuple[Style, str, str | None]:
+    """Return how the device is drawn, what goes after the word, and the reason."""
+    style = Style[snapshot.state(device).name]
+    reason, user = snapshot.reason(device), snapshot.user(device)
+    addition = "" if user is None else f" by {user}" if style is Style.IN_USE else f", in use by {user}"
+    return style, addition, None if reason is None else str(reason)
 
 
 def _resource(device: Device) -> tuple[str, ...]:
@@ -195,7 +196,7 @@ def _alike_together(boxes: list[Box]) -> list[Box]:
         if box.plural is None or box.group in shared:
             together[box.ids] = box
             continue
-        alike = (box.at.root, box.at.bridges, box.at.numa_node, box.state, box.addition, box.reason, box.details)
+        alike = (box.at.root, box.at.bridges, box.at.numa_node, box.style, box.addition, box.reason, box.details)
         first = together.get(alike)
         together[alike] = box if first is None else replace(first, ids=(*first.ids, *box.ids))
     return list(together.values())

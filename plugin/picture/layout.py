@@ -77,4 +77,4 @@ def _whose(run: Sequence[Box], sheet: Sheet) -> str:
 
 
 def _block(item: Box, numbers: Mapping[str, int], width: int = 0) -> Block:
-    return boxed("card", text_of(item, numbers), item.state.colours, width=width)
+    return boxed("card", text_of(item, numbers), item.style.colours, width=width)

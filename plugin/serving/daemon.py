@@ -60,7 +60,7 @@ async def run(world: World) -> None:
             watch = await _begun(world.sources, ending)
             if watch is not None:
                 pods, partitions = Pods(watch), _partitions(world, watch)
-                async with monitoring(watch, counters, partitions, metrics=world.metrics, health=world.health):
+                async with monitoring(watch, counters, metrics=world.metrics, health=world.health):
                     await pods.ask(WORTH_WAITING)
                     async with (
                         keeping(watch, pods, bells, counters),
@@ -83,13 +83,12 @@ def _partitions(world: World, watch: Watch) -> Partitions:
     sources = world.sources
     return Partitions(
         state=world.state,
-        settings=lambda: watch.view.config.fabric,
-        inventory=lambda: watch.view.snapshot.inventory,
+        settings=lambda: watch.snapshot.config.fabric,
+        inventory=lambda: watch.snapshot.inventory,
         listed=lambda: list_pods(sources.pod_resources, WORTH_WAITING),
         own_pod=world.own_pod,
         every=min(sources.rescan, RECONCILED_EVERY),
-        find_unlinked=watch.find_unlinked,
-        changed=watch.wake,
+        tell=watch.hear_partitions,
     )
 
 
@@ -103,8 +102,8 @@ async def _until(ending: asyncio.Event, server: Coroutine[Any, Any, None], failu
 
 
 async def _begun(sources: Sources, ending: asyncio.Event) -> Watch | None:
-    """Return a watch with its first view, which takes long where the kernel does not answer; None if the end is asked
-    for before. ProgramError if the config or the node cannot be read."""
+    """Return a watch with its first snapshot, which takes long where the kernel does not answer; None if it is to end
+    before that. ProgramError if the config or the node cannot be read."""
     begin, end = asyncio.create_task(Watch.begin(sources, ending)), asyncio.create_task(ending.wait())
     await asyncio.wait([begin, end], return_when=asyncio.FIRST_COMPLETED)
     end.cancel()

@@ -56,9 +56,9 @@ async def serve(watch: Watch, kubelet: Kubelet, counters: Counters, partitions: 
                 tasks[resource] = group.create_task(served.keep(after=tasks.get(resource)))
             for resource, served in sorted(serving.items()):
                 if resource in offers:
-                    served.config = watch.view.config
+                    served.config = watch.snapshot.config
                 # A resource whose last device went stays, at 0; one that the config no longer has goes.
-                elif served.config is not watch.view.config:
+                elif served.config is not watch.snapshot.config:
                     serving.pop(resource).end(tasks[resource])
             await change.wait()
         for resource, served in serving.items():
@@ -66,9 +66,9 @@ async def serve(watch: Watch, kubelet: Kubelet, counters: Counters, partitions: 
 
 
 def _offers(watch: Watch, partitions: Partitions) -> Mapping[str, Offer]:
-    listed = watch.view.snapshot.inventory.listed
+    listed = watch.snapshot.inventory.listed
     offers: list[Offer] = [CardOffer(resource, watch, partitions) for resource in listed]
-    offers += [NodeDeviceOffer(device, watch) for device in watch.view.config.node_devices]
+    offers += [NodeDeviceOffer(device, watch) for device in watch.snapshot.config.node_devices]
     return {offer.resource: offer for offer in offers}
 
 
@@ -76,7 +76,7 @@ class _Serving:
     """One resource, served and registered for as long as it is offered; `config` is the last one that offered it."""
 
     def __init__(self, offer: Offer, watch: Watch, kubelet: Kubelet, counters: Counters) -> None:
-        self.config = watch.view.config
+        self.config = watch.snapshot.config
         self._offer = offer
         self._resource = offer.resource
         self._watch = watch

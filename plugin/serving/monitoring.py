@@ -7,20 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pci.slices import DRIVER
+from plugin.fabric.sight import Sight
+from plugin.node.snapshot import Snapshot, State
 from plugin.serving.http import Answer, Pages, listener, serving
 from plugin.watching.counters import Counters
-from plugin.watching.watch import View, Watch
+from plugin.watching.watch import Watch
 from program.errors import Refusal
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-    from plugin.fabric.owning import Partitions
-
 #: Whether this process goes on, and whether the kubelet watches every resource: the paths that Kubernetes' own servers
 #: have for that. A kubelet that is away is no reason to restart the plugin.
 LIVE, READY = "/livez", "/readyz"
 
+_NOT_HEALTHY = (State.UNHEALTHY, State.WITHHELD)
 _SCRAPES_APART = 0.5  # seconds; who asks more often gets the same text
 
 
@@ -39,12 +40,12 @@ class Port:
 
 @contextlib.asynccontextmanager
 async def monitoring(
-    watch: Watch, counters: Counters, partitions: "Partitions", *, metrics: Port | None, health: Port | None
+    watch: Watch, counters: Counters, *, metrics: Port | None, health: Port | None
 ) -> AsyncIterator[None]:
     """Serve metrics and health on these ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
-            await _serve(stack, "--metrics", metrics, {"/metrics": _Metrics(watch, counters, partitions).page})
+            await _serve(stack, "--metrics", metrics, {"/metrics": _Metrics(watch, counters).page})
         if health is not None:
             await _serve(stack, "--health", health, _health(watch, counters))
         yield
@@ -62,7 +63,7 @@ def _health(watch: Watch, counters: Counters) -> Pages:
     """Return pages that cost nothing: a probe that has to wait for a look at the node would end a busy plugin."""
 
     def ready() -> Answer:
-        if missing := [name for name in _resources(watch.view, counters) if not counters.watched.get(name, False)]:
+        if missing := [name for name in _resources(watch.snapshot, counters) if not counters.watched.get(name, False)]:
             return Answer(503, f"not watched by the kubelet: {', '.join(missing)}\n".encode())
         return Answer(200, b"ok\n")
 
@@ -72,12 +73,12 @@ def _health(watch: Watch, counters: Counters) -> Pages:
 class _Metrics:
     """The page for Prometheus. It is made at most every half second, however many ask."""
 
-    def __init__(self, watch: Watch, counters: Counters, partitions: "Partitions") -> None:
+    def __init__(self, watch: Watch, counters: Counters) -> None:
         # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
         from prometheus_client import CollectorRegistry
 
         self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(watch, counters, partitions))
+        self._registry.register(_Collector(watch, counters))
         self._made: tuple[float, Answer] | None = None
 
     def page(self) -> Answer:
@@ -90,21 +91,19 @@ class _Metrics:
 
 
 class _Collector:
-    """Makes metrics of the view.
+    """Makes metrics of the snapshot.
 
     A device's metric carries its reason, so that an alert can say which card and why.
     """
 
-    def __init__(self, watch: Watch, counters: Counters, partitions: "Partitions") -> None:
+    def __init__(self, watch: Watch, counters: Counters) -> None:
         self._watch = watch
         self._counters = counters
-        self._partitions = partitions
 
     def collect(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        view = self._watch.view
-        snapshot = view.snapshot
+        snapshot = self._watch.snapshot
         devices = GaugeMetricFamily(
             "gpu_plugin_device",
             "1 for each device of the node: healthy, unhealthy (listed, not handed out) or withheld, and why.",
@@ -112,23 +111,26 @@ class _Collector:
         )
         in_use = GaugeMetricFamily(
             "gpu_plugin_device_in_use",
-            "1 for each device that a pod has, and the resource it has it as.",
-            labels=["device", "resource", "namespace", "pod"],
+            "1 for each device that a pod or a ResourceClaim has, and the resource it has it as.",
+            labels=["device", "resource", "namespace", "pod", "claim"],
         )
         for device in snapshot.inventory.devices:
             reason = snapshot.reason(device)
-            state = "withheld" if device.withheld else "unhealthy" if reason else "healthy"
+            state = str(each) if (each := snapshot.state(device)) in _NOT_HEALTHY else "healthy"
             numa_node = "" if device.numa_node is None else str(device.numa_node)
             devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
             if (holder := snapshot.holders.get(device.id)) is not None:
                 namespace, _, pod = holder.pod.partition("/")
-                in_use.add_metric([device.id, holder.resource, namespace, pod], 1)
+                in_use.add_metric([device.id, holder.resource, namespace, pod, ""], 1)
+            elif (claim := snapshot.claim(device)) is not None:
+                namespace, _, name = claim.partition("/")
+                in_use.add_metric([device.id, device.resource or "", namespace, "", name], 1)
         yield devices
         yield in_use
         registered = GaugeMetricFamily(
             "gpu_plugin_registered", "1 while the kubelet watches the resource.", labels=["resource"]
         )
-        for resource in _resources(view, self._counters):
+        for resource in _resources(snapshot, self._counters):
             registered.add_metric([resource], self._counters.watched.get(resource, False))
         yield registered
         count = CounterMetricFamily(
@@ -156,13 +158,12 @@ class _Collector:
             "1 while the kubelet says which pods have which devices: what other plugins gave out is seen.",
             snapshot.sees_pods,
         )
-        if view.config.fabric is not None:
-            yield from self._fabric()
+        if snapshot.config.fabric is not None:
+            yield from self._fabric(snapshot.partitions or Sight())
 
-    def _fabric(self) -> "Iterator[Metric]":
+    def _fabric(self, sight: Sight) -> "Iterator[Metric]":
         from prometheus_client.core import GaugeMetricFamily
 
-        sight = self._partitions.sight
         active = GaugeMetricFamily(
             "gpu_plugin_partition",
             "1 for each partition of GPUs that is active, and who has it; the owner is empty if nobody knows.",
@@ -180,7 +181,7 @@ class _Collector:
         )
 
 
-def _resources(view: View, counters: Counters) -> list[str]:
+def _resources(snapshot: Snapshot, counters: Counters) -> list[str]:
     """Return what the kubelet ought to watch: resources, and the DRA driver where there is one."""
     driver = [DRIVER] if DRIVER in counters.watched else []
-    return [*view.snapshot.inventory.listed, *(device.resource() for device in view.config.node_devices), *driver]
+    return [*snapshot.inventory.listed, *(device.resource() for device in snapshot.config.node_devices), *driver]

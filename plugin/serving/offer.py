@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from pci.resource import NodeDevice
-from plugin.cards.allocation import Allocation, Grounds, allocate, grounds, hold, pick, require_whole, unknown_device
+from plugin.allocation import Allocation, Grounds, allocate, grounds, hold, pick, require_whole, unknown_device
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node
 from plugin.cards.preference import Candidate, preferred
@@ -46,31 +46,31 @@ class CardOffer:
         self._partitions = partitions
         # By device ID, of one snapshot: made once, the kubelet asks again and again.
         self._handouts: dict[str, _Handout] = {}
-        self._snapshot = watch.view.snapshot
+        self._snapshot = watch.snapshot
 
     def listing(self) -> Listing:
-        return self._watch.view.snapshot.listing(self.resource)
+        return self._watch.snapshot.listing(self.resource)
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
-        view = self._watch.view
-        by_id = view.snapshot.inventory.by_id
+        snapshot = self._watch.snapshot
+        by_id = snapshot.inventory.by_id
         devices = [by_id[device_id] for device_id in available if device_id in by_id]
         partition = self._partitions.preferred(devices, must_include, size)
         if partition is not None:
             return partition
         candidates = [_candidate(device) for device in devices]
-        return preferred(candidates, must_include, size, view.config.prefer.get(self.resource))
+        return preferred(candidates, must_include, size, snapshot.config.prefer.get(self.resource))
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
-        """Return one answer per container, from the node as it is at this moment: by the last view if that still holds,
-        and by a new one otherwise. The cards of each have their NVLinks then."""
+        """Return one answer per container, from the node as it is now: by the last snapshot if it still holds, or else
+        by a new one. The cards of each have their NVLinks then."""
         try:
             allocations = await self._allocate(containers)
         except Refusal:
             await self._watch.look_again()
             allocations = await self._allocate(containers)
-        if self._watch.view.config.fabric is not None:
-            snapshot = self._watch.view.snapshot
+        if self._watch.snapshot.config.fabric is not None:
+            snapshot = self._watch.snapshot
             told = await self._partitions.acquire([pick(snapshot, ids, self.resource) for ids in containers])
             return tuple(
                 replace(allocation, env={**allocation.env, **variables})
@@ -79,14 +79,14 @@ class CardOffer:
         return allocations
 
     async def _allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
-        snapshot = self._watch.view.snapshot
+        snapshot = self._watch.snapshot
         if self._snapshot is not snapshot:
             self._handouts.clear()
             self._snapshot = snapshot
         allocations = []
         for device_ids in containers:
             devices = pick(snapshot, device_ids, self.resource)
-            if self.resource in self._watch.view.config.whole:
+            if self.resource in self._watch.snapshot.config.whole:
                 require_whole(snapshot, self.resource, devices)
             handouts = [self._handout(device) for device in devices]
             allocation = allocate(snapshot, self.resource, devices, [handout.nodes for handout in handouts])
@@ -129,7 +129,7 @@ class NodeDeviceOffer:
 
     def listing(self) -> Listing:
         exists = self._exists()
-        count = self._watch.view.config.node_devices.get(self._device, 0)
+        count = self._watch.snapshot.config.node_devices.get(self._device, 0)
         return tuple((f"{self._device}-{number}", exists, None) for number in range(count))
 
     def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]:
@@ -147,5 +147,5 @@ class NodeDeviceOffer:
         return tuple(Allocation(env={}, nodes=(Node(path, path),)) for _ in containers)
 
     def _exists(self) -> bool:
-        nodes = self._watch.view.snapshot.nodes
+        nodes = self._watch.snapshot.nodes
         return nodes is not None and self._device.node in nodes.others

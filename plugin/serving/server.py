@@ -7,7 +7,7 @@ from functools import lru_cache
 
 import grpc
 
-from plugin.cards.allocation import Allocation
+from plugin.allocation import Allocation
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
 from plugin.serving.offer import Listing, Offer

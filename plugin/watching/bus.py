@@ -32,12 +32,12 @@ async def _fallen(watch: Watch, pods: Pods, counters: Counters) -> frozenset[PCI
     # Whoever was given a device meanwhile may not be on the list.
     if not await pods.ask() or counters.allocations != allocations:
         return None
-    snapshot = watch.view.snapshot
+    snapshot = watch.snapshot
     free = (
         device
         for device in snapshot.inventory.offered
         # What its host's driver has may sleep, and a read would wake it.
-        if device.id not in snapshot.holders and device.id not in snapshot.claimed and not device.to_bind
+        if snapshot.user(device) is None and not device.to_bind
     )
     addresses = [function.address for device in free for function in device.functions]
     try:

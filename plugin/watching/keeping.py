@@ -42,8 +42,8 @@ async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) ->
 
 
 class _Looks:
-    """Looks at the node. Where that fails, the last view stands; the log says so once for each reason, and when it is
-    over."""
+    """Looks at the node. Where that fails, the last snapshot stands; the log says so once for each reason, and says
+    when it is over."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -114,7 +114,7 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
         await bells.config.rung()
         try:
             config = await watch.sources.read_config()
-            if config != watch.view.config:
+            if config != watch.snapshot.config:
                 # Under another name a device is another one to the kubelet, whoever has it.
                 await pods.ask(WORTH_WAITING)
                 await watch.reconfigure(config)

@@ -2,17 +2,15 @@
 
 import logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
-from plugin.cards.holders import Assignment
+from plugin.cards.holders import Assignment, CannotAsk, Listed
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
 from plugin.watching.sockets import CHANNEL, target
 from plugin.watching.watch import Watch
-from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
@@ -21,21 +19,6 @@ WORTH_WAITING = 2.0
 
 #: As the kubelet's own client has it; a node of many pods has more than gRPC's 4 MiB.
 _LONGEST_LIST = ("grpc.max_receive_message_length", 16 << 20)
-
-
-class CannotAsk(Refusal):
-    """The kubelet does not say who has what."""
-
-    def __init__(self, socket: Path, wrong: str) -> None:
-        super().__init__(socket, wrong, "name the kubelet's pod resources socket with --pod-resources")
-
-
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """What the kubelet lists: all pods (`namespace/name`), and who has which device."""
-
-    pods: frozenset[str]
-    assignments: frozenset[Assignment]
 
 
 async def assignments(socket: Path, at_most: float) -> frozenset[Assignment]:

@@ -10,8 +10,8 @@ from pci.sysfs.platform import read_platform
 from pci.sysfs.recording import record
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.naming import PCIIDs
-from plugin.doctor.evidence import read_evidence
-from plugin.doctor.findings import NODE, Check, Finding, examine
+from plugin.doctor.finding import NODE, Check, Finding
+from plugin.doctor.findings import examine
 from program.finding import worst
 from program.problem import Problem, Severity
 from tests.compose import (
@@ -29,6 +29,7 @@ from tests.compose import (
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes, platform_device
 from tests.processes import FIXTURES
+from tests.snapshots import look_at
 
 GPU, SCREEN = "0000:01:00.0", "0000:00:02.0"
 MIB = 2**20
@@ -71,7 +72,7 @@ def node(copied_machine: Machine, tmp_path: Path) -> NodeOf:
 @pytest.fixture
 def findings(pci_ids: PCIIDs) -> Examine:
     def findings(node: Node, config: Config | None = None) -> tuple[Finding, ...]:
-        return examine(read_evidence(node.sys, node.proc, node.dev, read_host(node.sys), config or Config(), pci_ids))
+        return examine(look_at(node.sys, pci_ids, config, proc=node.proc, dev=node.dev))
 
     return findings
 
@@ -98,9 +99,9 @@ def test_the_page_of_a_machine_that_is_fine(gpu_plugin: Command, node: NodeOf) -
         """\
 Errors: 0, warnings: 0, notes: 1.
 
-note     0000:00:02.0: is the boot VGA, the node's own screen: is bound to i915
-         -> if a guest is to have it: choose another card as the primary display
-            in the firmware
+note     0000:00:02.0: is the boot VGA, the node's own screen, and bound to i915
+         -> if a guest is to have it: let the firmware put that on another card
+            (its setup calls it primary display)
 
 ok       devices that can be handed out: 1 of 2
 ok       the IOMMU is on: Intel VT-d, units: 2, groups: 5
@@ -563,7 +564,7 @@ def test_the_nodes_own_screen_is_left_to_it(findings: Examine, node: NodeOf) -> 
     found = about(findings(node()), Check.BOOT_VGA, SCREEN)
     assert (found.severity, fixes(found)) == (
         Severity.NOTE,
-        ("if a guest is to have it: choose another card as the primary display in the firmware",),
+        ("if a guest is to have it: let the firmware put that on another card (its setup calls it primary display)",),
     )
 
 

@@ -12,16 +12,15 @@ from pci.address import PCIAddress
 from pci.host import Fault, Function, Host, MediatedDevice
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.holders import Assignment, holders
-from plugin.cards.inventory import take_inventory
+from plugin.cards.holders import Assignment
 from plugin.cards.naming import PCIIDs
-from plugin.cards.snapshot import Snapshot
 from plugin.picture import picture
 from program.problem import one_line
 from tests import compose
 from tests.conftest import Command, Machine
 from tests.pictures import Box, Drawn, assert_nothing_overlaps, read_back, squeezed
 from tests.processes import FIXTURES
+from tests.snapshots import snapshot_of
 
 MACHINES = sorted(path.name for path in (FIXTURES / "sysfs").iterdir())
 PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
@@ -31,10 +30,10 @@ BOCHS = Rule(device="1234:1111", resource="example.com/bochs")
 
 def draw_and_check(host: Host, config: Config, pci_ids: PCIIDs, assigned: Iterable[Assignment] | None) -> Drawn:
     """The picture, after a look at it: all devices and reasons are in it, nothing is over anything else."""
-    inventory = take_inventory(host, config, pci_ids)
-    snapshot = Snapshot(inventory, None, holders(inventory, assigned or ()), sees_pods=assigned is not None)
-    svg = picture(snapshot, host)
-    assert svg == picture(snapshot, host)
+    assignments = None if assigned is None else frozenset(assigned)
+    snapshot = snapshot_of(host, pci_ids, config, assignments=assignments, sees_pods=assigned is not None)
+    svg = picture(snapshot)
+    assert svg == picture(snapshot)
     drawn = read_back(svg)
     assert_nothing_overlaps(drawn)
     for device in snapshot.inventory.devices:
@@ -88,7 +87,7 @@ def test_a_card_says_its_state_model_resource_drivers_and_group(draw: Draw, mach
         ],
     ]
     assert drawn.title == "2 devices: 1 on offer, 1 withheld"
-    assert "(1)Itisboundtoi915;bindthewholecardtovfio-pci." in drawn.words
+    assert "(1)Itistheprocessor'sownGPU,whichnoruleoftheconfigasksfor:isboundtoi915" in drawn.words
 
 
 def test_an_unhealthy_card_says_which_function_is_on_which_driver(draw: Draw, machine: Machine) -> None:

@@ -14,10 +14,9 @@ from pci.sysfs.functions import read_host
 from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule, Serve
 from plugin.cards.inventory import BY_CONFIG, take_inventory
 from plugin.cards.naming import PCIIDs
-from plugin.cards.snapshot import Snapshot
 from plugin.config_file import read_config
-from plugin.doctor.evidence import read_evidence
-from plugin.doctor.findings import Check, examine
+from plugin.doctor.finding import Check
+from plugin.doctor.findings import examine
 from program.errors import ProgramError, UserError
 from program.problem import Problem, Severity
 from tests.breaking import Break, breaks, broken
@@ -25,6 +24,7 @@ from tests.compose import SYSFS
 from tests.kernel import make_nodes
 from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
 from tests.processes import ROOT
+from tests.snapshots import look_at, snapshot_of
 
 CONFIGS = (
     Config(),
@@ -57,18 +57,18 @@ def assert_is_whole(problem: Problem, *, may_lack_fix: bool = False) -> None:
 def assert_all_are_whole(sys: Path, dev: Path | None, proc: Path | None, config: Config, pci_ids: PCIIDs) -> None:
     try:
         inventory = take_inventory(read_host(sys), config, pci_ids)
-        evidence = read_evidence(sys, proc, dev, read_host(sys), config, pci_ids)
+        snapshot = look_at(sys, pci_ids, config, **{"dev": dev} if dev else {}, **{"proc": proc} if proc else {})
     except ProgramError as error:
         for problem in error.problems:
             assert_is_whole(problem)
         return
     for device in inventory.devices:
-        reason = Snapshot(inventory, None).reason(device)
+        reason = snapshot_of(sys, pci_ids, config).reason(device)
         if reason is not None:
             problem = Problem(device.id, reason.wrong, reason.fix)
             assert_is_whole(problem, may_lack_fix=reason is BY_CONFIG)
             assert_is_documented(problem)
-    for finding in examine(evidence):
+    for finding in examine(snapshot):
         assert_is_whole(finding.problem, may_lack_fix=finding.severity < Severity.WARNING)
         # What a file should hold is part of what is wrong with it.
         assert "; " not in finding.problem.wrong or finding.check is Check.SYSFS
@@ -156,7 +156,7 @@ def test_no_problem_is_made_without_a_fix() -> None:
     assert len(lines) > 60
     for where, call in lines.items():
         assert isinstance(call.func, ast.Name)
-        if where.startswith("plugin/doctor/findings.py") and call.func.id == "Problem":
+        if where.startswith("plugin/doctor/") and call.func.id == "Problem":
             continue  # made from what _fine, _note, _warning and _error are given
         for part in ast.walk(call):
             if isinstance(part, ast.Constant) and isinstance(part.value, str):

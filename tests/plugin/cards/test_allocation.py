@@ -5,18 +5,18 @@ from pathlib import Path
 
 import pytest
 
-from pci.sysfs.functions import read_host
-from plugin.cards.allocation import Allocation, allocate, grounds, hold, pick
+from plugin.allocation import Allocation, allocate, grounds, hold, pick
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.inventory import Device, take_inventory
+from plugin.cards.inventory import Device
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.cards.snapshot import Snapshot
+from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 from tests.compose import RTX_3090 as RTX_3090_IDS
 from tests.compose import Function, card, compose
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, mediated_device, platform_device
+from tests.snapshots import snapshot_of
 
 GPU_2060 = "0000:01:00.0"
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
@@ -26,7 +26,7 @@ RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 def give(pci_ids: PCIIDs) -> Callable[..., Allocation]:
     def give(sys: Path, dev: Path, resource: str, *device_ids: str, config: Config | None = None) -> Allocation:
         nodes = read_nodes(dev)
-        snapshot = Snapshot(take_inventory(read_host(sys), config or Config(), pci_ids), nodes)
+        snapshot = snapshot_of(sys, pci_ids, config, nodes=nodes)
         devices = pick(snapshot, device_ids, resource)
         allocation = allocate(snapshot, resource, devices, map(snapshot.nodes_of, devices))
         assert is_as_seen(sys, dev, snapshot, devices)
@@ -149,7 +149,7 @@ def test_a_mediated_device_has_its_own_variable_and_its_groups_node(
 def test_a_mediated_device_that_is_removed_is_noticed(copied_machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> None:
     sys = copied_machine("rtx-2060")
     mediated_device(sys, GPU_2060, MDEV, "GRID T4-1Q", group=40)
-    snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), None)
+    snapshot = snapshot_of(sys, pci_ids)
     devices = pick(snapshot, [MDEV])
     assert is_as_seen(sys, tmp_path, snapshot, devices)
     (sys / "bus/mdev/devices" / MDEV).unlink()
@@ -189,7 +189,7 @@ def test_an_unknown_device_is_refused_by_name(
 
 def test_who_names_no_resource_may_have_devices_of_any(machine: Machine, pci_ids: PCIIDs) -> None:
     config = Config(offer=(Rule(address="0000:e1:00.0", resource="example.com/other"),))
-    snapshot = Snapshot(take_inventory(read_host(machine("two-rtx-3090")), config, pci_ids), None)
+    snapshot = snapshot_of(machine("two-rtx-3090"), pci_ids, config)
     devices = pick(snapshot, ["0000:e1:00.0", "0000:01:00.0"])
     assert [(device.id, device.resource) for device in devices] == [
         ("0000:01:00.0", RTX_3090),
@@ -256,7 +256,7 @@ def test_whatever_changes_after_the_look_is_noticed(
     sys = copied_machine("two-rtx-3090")
     dev = make_nodes(sys, tmp_path / "dev", cdevs=True)
     nodes = read_nodes(dev)
-    snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
+    snapshot = snapshot_of(sys, pci_ids, nodes=nodes)
     devices = pick(snapshot, ["0000:01:00.0"])
     seen = [grounds(sys, dev, device, snapshot.nodes_of(device)) for device in devices]
     assert hold(sys, seen)
@@ -270,7 +270,7 @@ def test_a_virtual_function_whose_physical_one_was_given_to_vfio_is_noticed(
     sys = copied_machine("two-cards-nested-vfio")
     bind(sys, "0000:02:00.1", "vfio-pci")
     config = Config(offer=(Rule(address="0000:02:00.1", resource="example.com/vf"),))
-    snapshot = Snapshot(take_inventory(read_host(sys), config, pci_ids), None)
+    snapshot = snapshot_of(sys, pci_ids, config)
     devices = pick(snapshot, ["0000:02:00.1"])
     assert is_as_seen(sys, tmp_path, snapshot, devices)
     bind(sys, "0000:02:00.0", "vfio-pci")
@@ -285,7 +285,7 @@ def test_a_virtual_function_outlives_its_physical_ones_driver(
     bind(sys, "0000:02:00.1", "vfio-pci")
     bind(sys, "0000:02:00.0", None)
     config = Config(offer=(Rule(address="0000:02:00.1", resource="example.com/vf"),))
-    snapshot = Snapshot(take_inventory(read_host(sys), config, pci_ids), None)
+    snapshot = snapshot_of(sys, pci_ids, config)
     assert is_as_seen(sys, tmp_path, snapshot, pick(snapshot, ["0000:02:00.1"]))
 
 
@@ -296,7 +296,7 @@ def test_a_member_that_is_not_on_pci_and_gets_another_driver_is_noticed(
     sys = copied_machine("two-rtx-3090")
     platform_device(sys, 11, "INTC1055:00", driver)
     nodes = read_nodes(make_nodes(sys, tmp_path / "dev"))
-    snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
+    snapshot = snapshot_of(sys, pci_ids, nodes=nodes)
     devices = pick(snapshot, ["0000:01:00.0"])
     assert is_as_seen(sys, tmp_path / "dev", snapshot, devices)
     platform_device(sys, 11, "INTC1055:00", "intel-lpss")
@@ -389,7 +389,7 @@ def test_each_containers_answer_is_its_own(machine: Machine, tmp_path: Path, pci
     """NVIDIA's plugin lists the first container's devices for the second, too."""
     sys = machine("two-rtx-3090")
     nodes = read_nodes(make_nodes(sys, tmp_path / "dev"))
-    snapshot = Snapshot(take_inventory(read_host(sys), Config(), pci_ids), nodes)
+    snapshot = snapshot_of(sys, pci_ids, nodes=nodes)
     before = replace(snapshot)
     for device_id in ("0000:01:00.0", "0000:e1:00.0"):
         devices = pick(snapshot, [device_id])

@@ -15,17 +15,17 @@ from pci.sysfs import details
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.bus import is_off_the_bus
 from pci.sysfs.functions import DEVICES, EGMS, FILES, IOMMU_GROUPS, LINKS, MDEVS, read_host
-from plugin.cards.allocation import pick
+from plugin.allocation import pick
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.cards.snapshot import Snapshot
 from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
 from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.kernel import make_nodes, platform_device
+from tests.snapshots import snapshot_of
 
 HEALTHY = "0000:01:00.0"
 RESOURCE = "nvidia.com/GA102_GEFORCE_RTX_3090"
@@ -134,7 +134,7 @@ def test_whatever_is_broken_the_healthy_rest_is_offered(
                     details.read_details(sys, address)
                 is_off_the_bus(sys, address)
         inventory = take_inventory(host, config, pci_ids)
-        snapshot = Snapshot(inventory, nodes)
+        snapshot = snapshot_of(host, pci_ids, config, nodes=nodes)
         assert (HEALTHY, True, 0) in snapshot.listing(RESOURCE)
         assert [device.id for device in pick(snapshot, [HEALTHY])] == [HEALTHY]
         assert HEALTHY not in holders(inventory, assigned)

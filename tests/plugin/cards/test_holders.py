@@ -3,14 +3,12 @@ from pathlib import Path
 
 import pytest
 
-from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.holders import Assignment, holders
-from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.holders import Assignment
 from plugin.cards.naming import PCIIDs
-from plugin.cards.snapshot import Snapshot
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
+from tests.snapshots import snapshot_of
 
 RESOURCE = "nvidia.com/GA102_GEFORCE_RTX_3090"
 FIRST, SECOND = "0000:01:00.0", "0000:e1:00.0"
@@ -23,9 +21,8 @@ def in_use(pci_ids: PCIIDs) -> Troubles:
     """What is unhealthy when pods have these devices: (resource, ID) each."""
 
     def find(sys: Path, *assigned: tuple[str, str], config: Config | None = None) -> dict[str, str]:
-        inventory: Inventory = take_inventory(read_host(sys), config or Config(), pci_ids)
         have = [Assignment(f"default/pod-{number}", *use) for number, use in enumerate(assigned)]
-        reasons = Snapshot(inventory, None, holders(inventory, have)).troubles
+        reasons = snapshot_of(sys, pci_ids, config, assignments=frozenset(have)).troubles
         return {device_id: reason.wrong for device_id, reason in reasons.items()}
 
     return find

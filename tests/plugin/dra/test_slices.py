@@ -9,16 +9,14 @@ import pytest
 
 from pci import slices as words
 from pci.slices import fitted, value_of
-from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Rule, Serve
-from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.cards.snapshot import Snapshot
 from plugin.dra.slices import Node, slices
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, mediated_device
+from tests.snapshots import snapshot_of
 
 NODE = Node("node-1", "0b6f3c3e-0000-4000-8000-000000000001")
 Published = Callable[..., list[dict[str, Any]]]
@@ -32,11 +30,8 @@ def published(pci_ids: PCIIDs, tmp_path: Path) -> Published:
         dev = tmp_path / "dev"
         if not dev.exists():
             make_nodes(sys, dev)
-        return slices(
-            Snapshot(take_inventory(read_host(sys), config or Config(serve=Serve.DRA), pci_ids), read_nodes(dev)),
-            node,
-            lambda device: {},
-        )
+        config = config or Config(serve=Serve.DRA)
+        return slices(snapshot_of(sys, pci_ids, config, nodes=read_nodes(dev)), node)
 
     return publish
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from pci.viability import Hindrance
 from plugin.cards.config import Fabric
-from plugin.cards.holders import Assignment
+from plugin.cards.holders import Assignment, CannotAsk, Listed
 from plugin.cards.inventory import Device
 from plugin.fabric.owning import Partitions
-from plugin.watching.podresources import CannotAsk, Listed
+from plugin.fabric.sight import Sight
 from tests.fabric.standin import SOCKET, Manager
 from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, inventory
 
@@ -35,7 +35,7 @@ class Node:
         self.lists = True
         self.is_whole = True
         self.unlinked: Mapping[str, Hindrance] = {}
-        self.changes = 0
+        self.told: list[Sight] = []
 
     def partitions(self, every: float = 0) -> Partitions:
         """As a plugin that has just been started has them."""
@@ -46,8 +46,7 @@ class Node:
             listed=self._listed,
             own_pod=OWN_POD,
             every=every,
-            find_unlinked=self._find_unlinked,
-            changed=self._count_change,
+            tell=self._tell,
         )
 
     async def allocate(self, partitions: Partitions, pod: str | None, *modules: int) -> None:
@@ -66,10 +65,8 @@ class Node:
         pods = {*self.pods, OWN_POD} if self.is_whole else {*self.pods}
         return Listed(frozenset(pods), frozenset(its))
 
-    def _count_change(self) -> None:
-        self.changes += 1
-
-    def _find_unlinked(self, unlinked: Mapping[str, Hindrance]) -> None:
+    def _tell(self, partitions: Sight, unlinked: Mapping[str, Hindrance]) -> None:
+        self.told.append(partitions)
         self.unlinked = unlinked
 
     @property

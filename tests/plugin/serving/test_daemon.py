@@ -400,7 +400,8 @@ def test_metrics_say_what_is_offered_who_has_it_and_what_was_asked(
         kubelet.allocate(RTX_3090, 1, "vms/ours")
         with pytest.raises(grpc.RpcError):
             kubelet.allocate_devices(RTX_3090, ["0000:01:00.0"])
-        in_use = f'gpu_plugin_device_in_use{{device="0000:e1:00.0",namespace="vms",pod="ours",resource="{RTX_3090}"}}'
+        labels = f'claim="",device="0000:e1:00.0",namespace="vms",pod="ours",resource="{RTX_3090}"'
+        in_use = f"gpu_plugin_device_in_use{{{labels}}}"
         wait_until(lambda: in_use in metrics(port))
         found = metrics(port)
     (unhealthy,) = (name for name in found if name.startswith('gpu_plugin_device{device="0000:01:00.0"'))

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from plugin.cards.config import Config
-from plugin.cards.inventory import take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.watching.counters import Counters
 from plugin.watching.keeping import keeping
@@ -29,7 +28,7 @@ async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str],
         watch = await Watch.begin(sources, ending)
         async with keeping(watch, Pods(watch), bells, Counters()):
             while not watch.stopped:
-                change, snapshot = watch.next_change, watch.view.snapshot
+                change, snapshot = watch.next_change, watch.snapshot
                 for resource in snapshot.inventory.listed:
                     healthy = [device_id for device_id, is_healthy, _ in snapshot.listing(resource) if is_healthy]
                     say(f"{resource}: {', '.join(healthy) or 'none'}")
@@ -46,9 +45,9 @@ def test_a_server_that_prints_what_is_on_offer(machine: Machine, tmp_path: Path,
         reader=Reader(),
         pod_resources=tmp_path / "kubelet.sock",
         config=None,
-        take=lambda host, config, before: take_inventory(host, config, pci_ids, before),
+        names=pci_ids,
+        state=tmp_path / "state",
         read_config=read_config,
-        refusals=lambda sys, devices: {},
         rescan=0.1,
     )
     lines: list[str] = []

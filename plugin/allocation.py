@@ -11,7 +11,7 @@ from pci.sysfs.entries import Entries, unchanged
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV, VGPU_TYPE
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import Node, egm_nodes
-from plugin.cards.snapshot import Snapshot
+from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 
 

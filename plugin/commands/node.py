@@ -1,0 +1,75 @@
+"""The node as a command looks at it, once: the flags say where."""
+
+import asyncio
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from plugin.binding.former import boot_id
+from plugin.cards.config import Config
+from plugin.cards.holders import Assignment, CannotAsk
+from plugin.cards.naming import PCIIDs
+from plugin.commands.options import DRA_STATE, POD_RESOURCES, STATE, asked
+from plugin.dra.checkpoint import Checkpoint, claimed
+from plugin.node.look import Places, Witnesses, look_at_all
+from plugin.node.snapshot import Snapshot
+from program.errors import Refusal
+
+
+def node_now(
+    config: Config,
+    names: PCIIDs,
+    *,
+    sysfs: Path,
+    proc: Path | None,
+    dev: Path | None,
+    state: Path | None,
+    pod_resources: Path | None,
+    dra_state: Path | None,
+) -> Snapshot:
+    """Return all that can be known of the node of that /sys. What is None is where this node has it, and is not looked
+    at if /sys is another tree. ProgramError if the node cannot be read, or a named socket does not answer."""
+    is_this_node = sysfs == Path("/sys")
+    if is_this_node:
+        proc, dev = proc or Path("/proc"), dev or Path("/dev")
+
+    async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
+        return asked(sys, read, *arguments, **named)
+
+    async def pods() -> frozenset[Assignment] | None:
+        return await _assignments(pod_resources, is_this_node=is_this_node)
+
+    def claims() -> Mapping[str, str] | None:
+        directory = dra_state or (DRA_STATE if is_this_node else None)
+        return None if directory is None else _claimed(directory, proc or sysfs.absolute().parent / "proc")
+
+    places = Places(sys=sysfs, dev=dev, proc=proc, state=state or STATE)
+    witnesses = Witnesses(pods=pods, claims=claims, fabric=is_this_node or state is not None)
+    return asyncio.run(look_at_all(places, names, config, ask, witnesses))
+
+
+async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:
+    """Return who has what, by the socket that was named, which has to answer, or by this node's, which may not be
+    there."""
+    if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
+        return None
+    # grpc takes as long to import as everything else together.
+    from plugin.watching import podresources
+
+    try:
+        return await podresources.assignments(named or POD_RESOURCES, at_most=10.0)
+    except CannotAsk as error:
+        if named is not None:
+            raise
+        print(f"gpu-plugin: which pods have what is not known: {error}", file=sys.stderr)
+        return None
+
+
+def _claimed(directory: Path, proc: Path) -> Mapping[str, str] | None:
+    try:
+        return claimed(Checkpoint(directory, boot_id(proc)).read())
+    except Refusal as error:
+        print(f"gpu-plugin: which claims have what is not known: {error}", file=sys.stderr)
+        return None

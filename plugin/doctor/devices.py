@@ -1,0 +1,173 @@
+"""What stands between each device and a guest.
+
+Pure: from a snapshot to findings. The snapshot's own reason counts, in its words; what is added here are the steps that
+make the reason go away, and what no offer depends on: whether a card can be reset between two guests, whether the
+kernel found a place for its memory.
+"""
+
+from collections.abc import Iterator
+
+from pci.functions import is_gpu, is_on_vfio, what
+from pci.host import Details, Function
+from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
+from pci.viability import BOOT_VGA, keeps_its_group
+from plugin.cards.config import Groups
+from plugin.cards.inventory import Device, is_left_to_the_node
+from plugin.doctor.finding import Check, Finding, error, note, warning
+from plugin.node.snapshot import Snapshot
+
+
+def size(number: int) -> str:
+    """Write a size in bytes in the largest unit that keeps it whole: `256 MiB`, `24 GiB`."""
+    for unit in ("bytes", "KiB", "MiB"):
+        if number % 1024:
+            return f"{number} {unit}"
+        number //= 1024
+    return f"{number} GiB"
+
+
+def of_device(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    """Yield what is not fine with a device."""
+    details = snapshot.closely.details.get(device.lead.address)
+    yield from _viability(snapshot, device)
+    if device.mdev is not None or _is_left_to_the_node(snapshot, device):
+        return  # what is asked below is its parent's driver's business, or the node's
+    # What has no resource goes to no guest, and so not to two.
+    if (
+        device.resource is not None
+        and details is not None
+        and has_no_reset(snapshot, details)
+        and not bus_is_reset_by_vfio(snapshot, device)
+    ):
+        yield _no_reset(snapshot, device)
+    yield from _bars(snapshot, device)
+    if details is not None and details.power_state == "D3cold":
+        yield note(
+            Check.POWER,
+            "is without power (D3cold), and some cards don't wake: 'Unable to change power state from D3cold'",
+            f"echo 0 > /sys/bus/pci/devices/{device.lead.address}/d3cold_allowed",
+            of=device.id,
+        )
+    if device.numa_node is None:
+        yield note(
+            Check.NUMA,
+            "is on no NUMA node that the firmware names: the kubelet can't choose processors close to it",
+            "on a node of several sockets: turn on NUMA (ACPI SRAT) in the firmware",
+            of=device.id,
+        )
+
+
+def _viability(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    reason, lead = snapshot.reason(device), device.lead
+    is_boot_vga = lead.boot_vga and device.mdev is None
+    if is_boot_vga and is_on_vfio(lead):
+        wrong = f"is the boot VGA, and on {lead.driver}: the node has no screen of its own"
+        yield warning(Check.BOOT_VGA, wrong, BOOT_VGA.fix, of=device.id)
+    if reason is None:
+        return
+    if is_boot_vga and not is_on_vfio(lead):
+        # A node's screen is in its place there. If that leaves the node with nothing to give, the offer is an error.
+        yield note(Check.BOOT_VGA, reason.wrong, f"if a guest is to have it: {reason.fix}", of=device.id)
+    elif device.resource is None or _is_left_to_the_node(snapshot, device):
+        # Asked for by nobody: the config withholds it, or would have to name it.
+        yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
+    else:
+        yield error(Check.VIABILITY, reason.wrong, reason.fix, *_makes_viable(snapshot, device), of=device.id)
+
+
+def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
+    """Return the steps beside the fix. None for an IOMMU that is off, which is a finding of the node, and for a
+    mediated device, which is its driver's."""
+    if device.mdev is not None or device.iommu_group is None:
+        return ()
+    steps: tuple[str, ...] = ()
+    if any(
+        not is_on_vfio(member) and (member in device.functions or (member.driver is not None and not member.is_bridge))
+        for member in device.members
+    ):
+        steps = (f"gpu-plugin bind {device.id}",)
+    group = f"/sys/{IOMMU_GROUPS}/{device.iommu_group}/devices"
+    steps += tuple(
+        f"echo {other.name} > {group}/{other.name}/{OTHER_DRIVER}/unbind"
+        for other in filter(keeps_its_group, device.others)
+        if other.driver is not None
+    )
+    if not is_on_vfio(device.lead):
+        steps += ("if the node is to keep it: a rule with withhold: true in the config",)
+    elif snapshot.config.groups is Groups.WITHHOLD and any(
+        other.id != device.id and other.resource is not None and other.iommu_group == device.iommu_group
+        for other in snapshot.inventory.devices
+    ):
+        steps += ("if they may go to one guest only: groups: together in the config",)
+    return steps
+
+
+def _no_reset(snapshot: Snapshot, device: Device) -> Finding:
+    strangers = _strangers_on_the_bus(snapshot, device)
+    if device.lead.bridges:
+        where = f"it shares its bus with {', '.join(map(what, strangers))}"
+    else:
+        where = "it sits on the root complex, without a bus of its own"
+    return warning(
+        Check.RESET,
+        f"cannot be reset between two guests: it has no reset of its own, and {where}, so that a guest finds what the "
+        "last one left, and a card that hangs stays so",
+        "reboot the node between two guests of it",
+        "put the card into another slot",
+        of=device.id,
+    )
+
+
+def _bars(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+    fix = ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
+    for function in device.functions:
+        details = snapshot.closely.details.get(function.address)
+        if details is None or details.bars is None:
+            continue
+        for bar in details.bars:
+            if not bar.assigned:
+                yield error(
+                    Check.BARS,
+                    f"is not all there: the kernel found no place for BAR {bar.number} of {what(function)}, "
+                    f"{size(bar.size)} of {64 if bar.memory_64 else 32}-bit addresses",
+                    *fix,
+                    of=device.id,
+                )
+        # The kernel may also forget a BAR for which it found no place (reset_resource in drivers/pci/setup-bus.c).
+        if not details.bars and is_gpu(function):
+            yield error(
+                Check.BARS,
+                f"is not all there: {what(function)} has no BAR, and nothing of its memory can be reached",
+                *fix,
+                of=device.id,
+            )
+
+
+def _is_left_to_the_node(snapshot: Snapshot, device: Device) -> bool:
+    """Whether the node has the processor's own GPU on its driver, and nobody has asked for it."""
+    return (
+        device.mdev is None
+        and not is_on_vfio(device.lead)
+        and is_left_to_the_node(snapshot.host, device.functions, device.lead, snapshot.config)
+    )
+
+
+def has_no_reset(snapshot: Snapshot, details: Details) -> bool:
+    """Whether the function is known to have no reset of its own."""
+    return not details.reset_methods and (details.reset_methods is not None or snapshot.closely.platform.tells_resets)
+
+
+def bus_is_reset_by_vfio(snapshot: Snapshot, device: Device) -> bool:
+    """Whether VFIO can reset the device by its bus: it does so if all on the bus is VFIO's and it is not the root's bus
+    (vfio_pci_dev_set_try_reset in drivers/vfio/pci/vfio_pci_core.c)."""
+    return bool(device.lead.bridges) and not _strangers_on_the_bus(snapshot, device)
+
+
+def _strangers_on_the_bus(snapshot: Snapshot, device: Device) -> tuple[Function, ...]:
+    """Return the functions on the bus of a device that are not part of it, and would be reset with it."""
+    at = device.lead.address
+    return tuple(
+        function
+        for address, function in snapshot.host.functions.items()
+        if (address.domain, address.bus) == (at.domain, at.bus) and function not in device.functions
+    )

@@ -1,0 +1,67 @@
+"""What was found of a node or a device: what it is about, how bad it is, and what helps."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import program.finding
+from program.problem import Problem, Severity
+
+
+class Check(StrEnum):
+    """What a finding is about: first those of the node, then those of each device."""
+
+    OFFER = "offer"
+    SYSFS = "sysfs"
+    VIRTUAL_MACHINE = "virtual-machine"
+    IOMMU = "iommu"
+    COMMAND_LINE = "command-line"
+    ACS_OVERRIDE = "acs-override"
+    INTERRUPTS = "interrupt-remapping"
+    NO_IOMMU_MODE = "no-iommu-mode"
+    VFIO_DRIVER = "vfio-driver"
+    VFIO_IOMMU = "vfio-iommu"
+    DEVICE_NODES = "device-nodes"
+    FABRIC = "fabric"
+
+    VIABILITY = "viability"
+    BOOT_VGA = "boot-vga"
+    RESET = "reset"
+    BARS = "bars"
+    POWER = "power"
+    NUMA = "numa"
+
+
+#: The subject of a finding that is of no device.
+NODE = "the node"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding(program.finding.Finding):
+    """What was found of a thing. `problem` is about the node, or about the device of that ID: its words go after "it".
+
+    `steps` are commands and alternatives beside the fix, one each.
+    """
+
+    check: Check
+    steps: tuple[str, ...] = ()
+
+    @property
+    def device(self) -> str | None:
+        """The ID of the device that it is about; None if it is about the node."""
+        return None if self.problem.subject == NODE else self.problem.subject
+
+
+def fine(check: Check, words: str) -> Finding:
+    return Finding(Severity.OK, Problem(NODE, words, ""), check)
+
+
+def note(check: Check, words: str, fix: str = "", *, of: str = NODE) -> Finding:
+    return Finding(Severity.NOTE, Problem(of, words, fix), check)
+
+
+def warning(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
+    return Finding(Severity.WARNING, Problem(of, wrong, fix), check, steps)
+
+
+def error(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
+    return Finding(Severity.ERROR, Problem(of, wrong, fix), check, steps)

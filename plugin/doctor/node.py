@@ -1,0 +1,306 @@
+"""What stands between a node as a whole and its guests: the IOMMU, interrupts, VFIO's modules and nodes, partitions.
+
+Pure: from a snapshot to findings. Where something could not be seen, the finding says so.
+"""
+
+from collections.abc import Iterator
+
+from pci.functions import is_vfio_driver
+from pci.platform import Platform
+from pci.sysfs.attribute import Silent
+from pci.viability import END_THE_WAIT
+from plugin.doctor.finding import Check, Finding, error, fine, note, warning
+from plugin.fabric.sight import unknown
+from plugin.node.snapshot import Snapshot
+from program.problem import Problem
+
+#: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
+_KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}
+
+#: What the firmware's setup calls it, by the processor's vendor.
+_IN_THE_FIRMWARE = {"GenuineIntel": "VT-d", "AuthenticAMD": "IOMMU (AMD-Vi)", "HygonGenuine": "IOMMU (AMD-Vi)"}
+
+#: The IOMMU's own parameter, by the processor's vendor; the kernel disregards the others'.
+_IOMMU_PARAMETERS = {"GenuineIntel": "intel_iommu", "AuthenticAMD": "amd_iommu", "HygonGenuine": "amd_iommu"}
+
+#: Parameters of the kernel that have to do with passthrough: whole names, and beginnings.
+_PARAMETERS = ("amd_iommu", "intel_iommu", "intremap", "iommu", "nointremap", "pci", "pcie_acs_override")
+_PARAMETERS_OF_MODULES = ("iommu.", "iommufd.", "vfio.", "vfio_iommu_type1.", "vfio_pci.")
+
+
+def of_node(snapshot: Snapshot) -> tuple[Finding, ...]:
+    """Return what is to be said of the node, be it fine or not."""
+    return (
+        _offer(snapshot),
+        *_faults(snapshot),
+        *_virtual_machine(snapshot.closely.platform),
+        _iommu(snapshot),
+        *_command_line(snapshot.closely.platform),
+        *_interrupts(snapshot),
+        *_noiommu_mode(snapshot.closely.platform),
+        _vfio_driver(snapshot),
+        _vfio_iommu(snapshot.closely.platform),
+        _device_nodes(snapshot),
+        *_fabric(snapshot),
+    )
+
+
+def parameters(platform: Platform) -> tuple[str, ...]:
+    """Return the parameters of the kernel's command line that have to do with passthrough, in its order."""
+
+    def concerns_passthrough(parameter: str) -> bool:
+        name = parameter.partition("=")[0].replace("-", "_")
+        return name in _PARAMETERS or name.startswith(_PARAMETERS_OF_MODULES)
+
+    return tuple(filter(concerns_passthrough, platform.command_line or ()))
+
+
+def _fabric(snapshot: Snapshot) -> Iterator[Finding]:
+    """Yield what is to be said of the partitions that give guests their NVLinks."""
+    sight, devices = snapshot.partitions, snapshot.inventory.devices
+    if sight is None:
+        return
+    if sight.board is None:
+        trouble = sight.trouble or Problem("the Fabric Manager", "was not asked", "report it")
+        yield error(
+            Check.FABRIC,
+            f"has no partitions of GPUs, so that guests of several have no NVLink: {trouble.subject}: {trouble.wrong}",
+            trouble.fix,
+            "see whether the Fabric Manager runs in its shared mode (FABRIC_MODE=1), and what the config says of it",
+        )
+        return
+    table, ids = sight.board.table, sight.board.ids
+    total = sum(bool(sight.board.gpus(device)) for device in devices)
+    words = f"{len(table.partitions)} partitions of GPUs, {len(table.active)} active"
+    yield fine(
+        Check.FABRIC,
+        f"the Fabric Manager lists {words}; module IDs are known for {len(ids.by_address)} of {total} GPUs",
+    )
+    for device in unknown(sight, snapshot.inventory):
+        yield warning(
+            Check.FABRIC,
+            "has no known module ID: it is for guests of one GPU only",
+            "let gpu-plugin bind read it before vfio has the card, or write it to fabric.modules of the config",
+            of=device.id,
+        )
+    for partition in sight.others:
+        yield warning(
+            Check.FABRIC,
+            f"partition {partition.id} is active, and gpu-plugin does not know for whom: its cards are given to nobody",
+            f"end its guest, then deactivate it: fmpm -d {partition.id}",
+        )
+    for what_failed in table.failed:
+        yield warning(Check.FABRIC, f"{what_failed} has NVLinks that failed", "reset it, or have it replaced")
+
+
+def _offer(snapshot: Snapshot) -> Finding:
+    if not snapshot.inventory.devices:
+        return error(
+            Check.OFFER,
+            "this node has no GPU, and no device that the config offers",
+            "see whether lspci -nn lists it",
+            "if it is not there: its seat, its power, 'Above 4G Decoding' in the firmware",
+        )
+    ready = sum(snapshot.reason(device) is None for device in snapshot.inventory.devices)
+    words = f"devices that can be handed out: {ready} of {len(snapshot.inventory.devices)}"
+    if ready:
+        return fine(Check.OFFER, words)
+    return error(Check.OFFER, words, "what is said of each device says why, and what to do")
+
+
+def _faults(snapshot: Snapshot) -> Iterator[Finding]:
+    for fault in (*snapshot.host.faults, *snapshot.closely.platform.faults, *snapshot.closely.faults):
+        if fault.wrong == Silent.WRONG:
+            yield error(Check.SYSFS, f"{fault.path}: unknown, {fault.wrong}", END_THE_WAIT)
+        else:
+            yield warning(Check.SYSFS, f"not read: {fault}", "for a bug report: gpu-plugin record DIR")
+
+
+def _virtual_machine(platform: Platform) -> Iterator[Finding]:
+    if platform.virtual_machine:
+        yield note(
+            Check.VIRTUAL_MACHINE,
+            "this node is a virtual machine itself, with the IOMMU and the devices that its hypervisor gives it",
+        )
+
+
+def _iommu(snapshot: Snapshot) -> Finding:
+    platform = snapshot.closely.platform
+    if not _groups(snapshot):
+        # Whoever has the config say so wants it like that.
+        finding = warning if snapshot.config.noiommu else error
+        return finding(Check.IOMMU, *_why_there_is_no_iommu(platform))
+    kinds = sorted({kind for unit in platform.iommus for name, kind in _KINDS.items() if unit.startswith(name)})
+    return fine(
+        Check.IOMMU,
+        f"the IOMMU is on: {' and '.join(kinds) or 'of unknown kind'}, "
+        f"units: {len(platform.iommus) or 'unknown'}, groups: {_groups(snapshot)}",
+    )
+
+
+def _why_there_is_no_iommu(platform: Platform) -> tuple[str, ...]:
+    """Return what is wrong, the fix, and perhaps a further step, by the first of the places that could have turned it
+    off, from the last one on."""
+    vendor, tables = platform.cpu_vendor or "", platform.iommu_tables
+    options = [(parameter, *parameter.partition("=")[::2]) for parameter in platform.command_line or ()]
+    own = {_IOMMU_PARAMETERS[vendor]} if vendor in _IOMMU_PARAMETERS else set(_IOMMU_PARAMETERS.values())
+    off = " ".join(line for line, name, value in options if name in {"iommu", *own} and "off" in value.split(","))
+    if off:
+        return (
+            f"the IOMMU is off: the kernel's command line says {off}",
+            f"take {off} out of the kernel's command line, and reboot",
+        )
+    is_on = any(name == "intel_iommu" and "on" in value.split(",") for _, name, value in options)
+    turn_on = () if is_on or "intel_iommu" not in own else ("boot with intel_iommu=on (Intel)",)
+    if tables:
+        return (
+            f"the IOMMU is off, though the firmware announces it (ACPI {', '.join(sorted(tables))})",
+            *(turn_on if "DMAR" in tables and turn_on else ("its log says why: journalctl -k --grep 'DMAR|AMD-Vi'",)),
+        )
+    if platform.virtual_machine:
+        return (
+            "there is no IOMMU: this node is a virtual machine, and its hypervisor gives it none",
+            "to the libvirt domain of this node: <iommu model='intel'>, intremap and caching_mode on",
+        )
+    firmware = _IN_THE_FIRMWARE.get(vendor, "the IOMMU (VT-d, AMD-Vi, SMMU)")
+    if tables is not None:
+        return (
+            "the IOMMU is off: the firmware announces none (ACPI has neither DMAR nor IVRS)",
+            f"turn on {firmware} in the firmware, and reboot",
+        )
+    return (
+        "the IOMMU is off: no PCI function is in an IOMMU group",
+        f"turn on {firmware} in the firmware, and reboot",
+        *turn_on,
+    )
+
+
+def _command_line(platform: Platform) -> Iterator[Finding]:
+    if platform.command_line is None:
+        yield note(
+            Check.COMMAND_LINE,
+            "the kernel's command line is unknown: /proc was not looked at",
+            "gpu-plugin doctor --proc DIR",
+        )
+        return
+    words = " ".join(parameters(platform)) or "nothing about passthrough"
+    yield fine(Check.COMMAND_LINE, f"the kernel's command line says {words}")
+    for parameter in platform.command_line:
+        if parameter.startswith("pcie_acs_override="):
+            yield warning(
+                Check.ACS_OVERRIDE,
+                f"the kernel's command line says {parameter}: IOMMU groups look smaller than they are, and guests can "
+                "reach each other's devices past the IOMMU",
+                f"take {parameter} out of the kernel's command line",
+                "use slots whose root port or switch has ACS",
+            )
+
+
+def _interrupts(snapshot: Snapshot) -> Iterator[Finding]:
+    if not _groups(snapshot):
+        return  # the IOMMU remaps them, and that there is none is said
+    platform = snapshot.closely.platform
+    modules = sorted(module for module, allowed in (platform.unsafe_interrupts or {}).items() if allowed)
+    unsafe = f"allow_unsafe_interrupts of {' and '.join(modules)} is on"
+    forbid = "take allow_unsafe_interrupts out of /etc/modprobe.d and the kernel's command line"
+    if platform.interrupt_remapping:
+        yield fine(Check.INTERRUPTS, "interrupts are remapped")
+        if modules:
+            yield note(Check.INTERRUPTS, f"{unsafe}, and is not needed: interrupts are remapped", forbid)
+    elif platform.interrupt_remapping is None and modules:
+        yield warning(
+            Check.INTERRUPTS,
+            f"whether interrupts are remapped is unknown, and {unsafe}: a guest might raise any interrupt of the node",
+            forbid,
+        )
+    elif platform.interrupt_remapping is None:
+        yield note(Check.INTERRUPTS, "whether interrupts are remapped is unknown")
+    elif modules:
+        yield warning(
+            Check.INTERRUPTS,
+            f"interrupts are not remapped, and {unsafe}: a guest can raise any interrupt of the node",
+            _remaps_interrupts(platform),
+        )
+    else:
+        yield error(
+            Check.INTERRUPTS,
+            "interrupts are not remapped, and VFIO gives no guest a device",
+            _remaps_interrupts(platform),
+            "or, at the node's risk, boot with vfio_iommu_type1.allow_unsafe_interrupts=1",
+        )
+
+
+def _remaps_interrupts(platform: Platform) -> str:
+    off = " ".join(line for line in platform.command_line or () if line in ("intremap=off", "nointremap"))
+    if off:
+        return f"take {off} out of the kernel's command line, and reboot"
+    if platform.virtual_machine:
+        return "to the libvirt domain of this node: <driver intremap='on'/> in its <iommu>"
+    return "turn on interrupt remapping, or x2APIC, in the firmware"
+
+
+def _noiommu_mode(platform: Platform) -> Iterator[Finding]:
+    if platform.noiommu_mode:
+        yield warning(
+            Check.NO_IOMMU_MODE,
+            "vfio's no-IOMMU mode is on: a device that is used in it can write to all memory of the node",
+            "turn it off, now and at every boot",
+            "echo N > /sys/module/vfio/parameters/enable_unsafe_noiommu_mode",
+            "take enable_unsafe_noiommu_mode out of /etc/modprobe.d and the kernel's command line",
+        )
+
+
+def _vfio_driver(snapshot: Snapshot) -> Finding:
+    bound = {function.driver for function in snapshot.host.functions.values() if function.driver is not None}
+    drivers = snapshot.closely.platform.drivers
+    for_vfio = sorted(filter(is_vfio_driver, bound | (drivers or frozenset())))
+    if for_vfio:
+        return fine(Check.VFIO_DRIVER, f"drivers that give devices to VFIO: {', '.join(for_vfio)}")
+    if drivers is None:
+        return note(Check.VFIO_DRIVER, "whether the kernel has the driver vfio-pci is unknown")
+    return error(
+        Check.VFIO_DRIVER,
+        "the kernel has no driver that gives devices to VFIO: the module vfio-pci is not loaded",
+        "load it, now and at every boot",
+        "modprobe vfio-pci",
+        "echo vfio-pci > /etc/modules-load.d/vfio-pci.conf",
+    )
+
+
+def _vfio_iommu(platform: Platform) -> Finding:
+    if platform.unsafe_interrupts is None:
+        return note(Check.VFIO_IOMMU, "whether the modules vfio_iommu_type1 and iommufd are loaded is unknown")
+    if platform.unsafe_interrupts:
+        modules = ", ".join(sorted(platform.unsafe_interrupts))
+        return fine(Check.VFIO_IOMMU, f"modules that map a guest's memory: {modules}")
+    return error(
+        Check.VFIO_IOMMU,
+        "nothing can map a guest's memory: neither vfio_iommu_type1 nor iommufd is loaded",
+        "load one of them, now and at every boot",
+        "modprobe vfio_iommu_type1",
+        "echo vfio_iommu_type1 > /etc/modules-load.d/vfio_iommu_type1.conf",
+    )
+
+
+def _device_nodes(snapshot: Snapshot) -> Finding:
+    nodes = snapshot.nodes
+    if nodes is None:
+        return note(
+            Check.DEVICE_NODES,
+            "VFIO's device nodes are unknown: /dev was not looked at",
+            "gpu-plugin doctor --dev DIR",
+        )
+    ways = ("/dev/vfio/vfio",) * nodes.has_groups + ("/dev/iommu with /dev/vfio/devices",) * nodes.has_cdevs
+    if ways:
+        return fine(Check.DEVICE_NODES, f"ways into VFIO: {', '.join(ways)}")
+    return error(
+        Check.DEVICE_NODES,
+        "there is no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
+        "load VFIO's modules, and in a pod mount /dev/vfio into it",
+        "modprobe -a vfio_iommu_type1 vfio-pci",
+    )
+
+
+def _groups(snapshot: Snapshot) -> int:
+    """Return how many IOMMU groups there are, without those that vfio made up."""
+    return len(snapshot.host.groups.keys() - snapshot.host.noiommu)

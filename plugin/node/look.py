@@ -1,0 +1,125 @@
+"""The look at a node: the daemon takes it again and again, a command once."""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pci.sysfs.attribute import Unreadable
+from pci.sysfs.details import read_details
+from pci.sysfs.functions import read_host
+from pci.sysfs.platform import read_platform
+from plugin.binding.rebinding import refusals
+from plugin.cards.config import Config, Fabric
+from plugin.cards.holders import Assignment
+from plugin.cards.inventory import Inventory, take_inventory
+from plugin.cards.naming import PCIIDs
+from plugin.cards.nodes import read_nodes
+from plugin.fabric.activations import Book, read_book
+from plugin.fabric.asking import Manager
+from plugin.fabric.choosing import Board, ids_of
+from plugin.fabric.modules import read_module_ids
+from plugin.fabric.sight import Sight
+from plugin.node.snapshot import Closely, Snapshot
+from program.errors import Refusal
+
+if TYPE_CHECKING:
+    from pci.address import PCIAddress
+    from pci.host import Details, Fault
+
+#: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
+#: Refusal if nothing can be read there now.
+Ask: TypeAlias = Callable[..., Awaitable[Any]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """The directories that stand for /sys, /dev and /proc, None for one that is not to be looked at; and `state`, where
+    former drivers, module IDs and the owners of partitions are kept."""
+
+    sys: Path
+    dev: Path | None
+    proc: Path | None
+    state: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Witnesses:
+    """Who tells what the kernel does not: the kubelet and the DRA driver's checkpoint, each None if it does not tell.
+    `fabric`: the Fabric Manager is asked where the config names one."""
+
+    pods: Callable[[], Awaitable[frozenset[Assignment] | None]]
+    claims: Callable[[], Mapping[str, str] | None]
+    fabric: bool
+
+
+async def look(
+    places: Places,
+    names: PCIIDs,
+    config: Config,
+    ask: Ask,
+    latest: Callable[[], Snapshot | None] = lambda: None,
+    *,
+    uses: bool = True,
+) -> Snapshot:
+    """Return what the kernel says of the node, with the rest of the `latest` snapshot: others may tell something while
+    the kernel is asked. ProgramError if the node cannot be read, or the config makes no sense on it.
+
+    With `uses` see who uses what is to be bound to vfio when it is claimed, which takes a look at all processes of the
+    node; else only for what was not to be bound before.
+    """
+    host, before = await ask(read_host, places.sys), latest()
+    if before is not None:
+        host = host.as_seen_since(before.host)
+    same = before if before is not None and before.config == config else None
+    inventory = take_inventory(host, config, names, None if same is None else same.inventory)
+    known = {} if same is None or uses else same.refusals
+    new = {device_id: functions for device_id, functions in inventory.to_bind.items() if device_id not in known}
+    every = {**known, **(await ask(refusals, places.sys, new, state=places.state) if new else {})}
+    seen = Snapshot(
+        config=config,
+        host=host,
+        inventory=inventory,
+        nodes=None if places.dev is None else read_nodes(places.dev),
+        refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
+    )
+    told = latest()
+    return seen if told is None else seen.as_told(told)
+
+
+async def look_at_all(places: Places, names: PCIIDs, config: Config, ask: Ask, witnesses: Witnesses) -> Snapshot:
+    """Return all that can be known of the node now; nothing is changed, and no sleeping card is woken. ProgramError as
+    of `look`."""
+    snapshot = await look(places, names, config, ask)
+    inventory, assignments = snapshot.inventory, await witnesses.pods()
+    partitions = None
+    if config.fabric is not None and witnesses.fabric:
+        partitions = await _partitions(config.fabric, places.state, inventory)
+    return replace(
+        snapshot,
+        assignments=assignments,
+        sees_pods=assignments is not None,
+        claimed=witnesses.claims(),
+        partitions=partitions,
+        closely=await ask(_closely, places.sys, places.proc, inventory),
+    )
+
+
+async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Sight:
+    try:
+        book = read_book(state) or Book()
+        table = await Manager(settings).table()
+    except Refusal as error:
+        return Sight(trouble=error.problem)
+    return Sight(Board(table, ids_of(inventory, read_module_ids(settings, state))), book)
+
+
+def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:
+    details: dict[PCIAddress, Details] = {}
+    faults: list[Fault] = []
+    for function in (function for device in inventory.devices for function in device.functions):
+        try:
+            details[function.address] = read_details(sys, function.address)
+        except Unreadable as unreadable:
+            faults.append(unreadable.fault)
+    return Closely(platform=read_platform(sys, proc), details=details, faults=tuple(faults))

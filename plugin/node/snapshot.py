@@ -1,0 +1,174 @@
+"""All that is known of the node at one moment, and what follows from it for each device."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
+
+from pci.address import PCIAddress
+from pci.host import Details, Fault, Host
+from pci.platform import Platform
+from pci.viability import Hindrance
+from plugin.cards.config import Config, Serve
+from plugin.cards.holders import Assignment, holders
+from plugin.cards.inventory import Device, Inventory
+from plugin.cards.nodes import Node, Nodes, device_nodes, missing_node
+from plugin.fabric.sight import Sight
+
+
+class State(StrEnum):
+    """What can be said of a device: FREE is said only where it is known who has which device."""
+
+    FREE = "free"
+    ON_OFFER = "on offer"
+    IN_USE = "in use"
+    UNHEALTHY = "unhealthy"
+    WITHHELD = "withheld"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Closely:
+    """What only a person asks for, unknown until somebody does: the platform, and `details` of each function of a
+    device, with the `faults` of those that could not be read."""
+
+    platform: Platform = field(default_factory=Platform)
+    details: Mapping[PCIAddress, Details] = field(default_factory=dict)
+    faults: tuple[Fault, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """All that is known of the node at one moment. None is for what was not looked at.
+
+    From the kernel: `host`, the `inventory` of it by the `config`, and `nodes`, what is below /dev. `refusals` has,
+    for every device that is to be bound to vfio when a claim gets it, why that is not possible now, None if it is.
+    `fallen` are the functions that fell off the bus.
+
+    From others: `assignments` is the kubelet's list of who has what, the last one if `sees_pods` is False. `claimed`
+    has the ResourceClaim (`namespace/name`) that a device is prepared for, by the device's ID; `kept` why one that a
+    claim had could not be given back to its driver. `partitions` is what the Fabric Manager and our own book say, and
+    `unlinked` why the NVLinks of a device do not work.
+    """
+
+    config: Config
+    host: Host
+    inventory: Inventory
+    nodes: Nodes | None = None
+    refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
+    fallen: frozenset[PCIAddress] | None = None
+    assignments: frozenset[Assignment] | None = None
+    sees_pods: bool = False
+    claimed: Mapping[str, str] | None = None
+    kept: Mapping[str, Hindrance] = field(default_factory=dict)
+    partitions: Sight | None = None
+    unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
+    closely: Closely = field(default_factory=Closely)
+
+    @property
+    def unknown(self) -> tuple[str, ...]:
+        """What was to be looked at and was not, or did not answer."""
+        parts = {
+            "device nodes": self.nodes is None,
+            "pods": not self.sees_pods,
+            "claims": self.claimed is None and bool(self.inventory.published),
+            "partitions": self.partitions is None and self.config.fabric is not None,
+        }
+        return tuple(part for part, is_unknown in parts.items() if is_unknown)
+
+    def as_told(self, other: "Snapshot") -> "Snapshot":
+        """Return this snapshot with what is not the kernel's from another one."""
+        told = ("fallen", "assignments", "sees_pods", "claimed", "kept", "partitions", "unlinked", "closely")
+        return replace(self, **{name: getattr(other, name) for name in told})
+
+    @cached_property
+    def holders(self) -> Mapping[str, Assignment]:
+        """The assignment by which a pod has a device, by the device's ID; a device that no pod has is absent."""
+        return holders(self.inventory, self.assignments or ())
+
+    @cached_property
+    def troubles(self) -> Mapping[str, Hindrance]:
+        """Why a device on offer is unhealthy, by its ID; a healthy one is absent."""
+        return {device.id: why for device in self.inventory.offered if (why := self._trouble(device)) is not None}
+
+    def reason(self, device: Device) -> Hindrance | None:
+        """Return why the device cannot be handed out now; None if it can."""
+        return device.withheld or self.troubles.get(device.id)
+
+    def state(self, device: Device) -> State:
+        """Return what can be said of a device. A device with a trouble is UNHEALTHY, whether or not a pod has it."""
+        if device.withheld is not None:
+            return State.WITHHELD
+        if device.id in self.troubles:
+            return State.UNHEALTHY
+        if self.user(device) is not None:
+            return State.IN_USE
+        knows_claims = self.claimed is not None or device.serve is not Serve.DRA
+        return State.FREE if self.sees_pods and knows_claims else State.ON_OFFER
+
+    def claim(self, device: Device) -> str | None:
+        """Return the ResourceClaim that the device is prepared for, as `namespace/name`; None if it is for none."""
+        return (self.claimed or {}).get(device.id)
+
+    def user(self, device: Device) -> str | None:
+        """Return who has a device, in words: `pod vms/a`, `ResourceClaim vms/gpu`; None if nobody known has it."""
+        if (holder := self.holders.get(device.id)) is not None:
+            return f"pod {holder.pod}"
+        return None if (claim := self.claim(device)) is None else f"ResourceClaim {claim}"
+
+    def nodes_of(self, device: Device) -> tuple[Node, ...]:
+        """Return the nodes of a device and its group; none if /dev was not looked at."""
+        return () if self.nodes is None else device_nodes(device, self.nodes, self.inventory.noiommu)
+
+    def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
+        """Return what the kubelet is told of a resource: ID, whether healthy, NUMA node."""
+        return tuple(
+            (device.id, device.id not in self.troubles, device.numa_node)
+            for device in self.inventory.listed.get(resource, ())
+        )
+
+    def place(self, device: Device) -> Mapping[str, int]:
+        """Return the device's place on a board with NVSwitches, by attribute; nothing where none is known."""
+        board = None if self.config.fabric is None or self.partitions is None else self.partitions.board
+        return {} if board is None else board.attributes(device)
+
+    def _trouble(self, device: Device) -> Hindrance | None:
+        return (
+            device.unhealthy
+            or self._missing_node(device)
+            or self._fallen(device)
+            or self._held(device)
+            or self.kept.get(device.id)
+            or (self.refusals.get(device.id) if device.to_bind else None)
+            or self.unlinked.get(device.id)
+        )
+
+    def _missing_node(self, device: Device) -> Hindrance | None:
+        # Nodes are made when a card is bound.
+        if self.nodes is None or device.to_bind:
+            return None
+        return missing_node(device, self.nodes, self.inventory.noiommu)
+
+    def _fallen(self, device: Device) -> Hindrance | None:
+        for function in device.functions:
+            if function.address in (self.fallen or ()):
+                return Hindrance(
+                    f"fell off the bus: the config space of {function.address} reads as ones",
+                    "reset the slot or the node, and look for AER errors in the kernel's log",
+                )
+        return None
+
+    def _held(self, device: Device) -> Hindrance | None:
+        """Return who has the device in a way that the one who gives it out does not count."""
+        by_dra = device.serve is Serve.DRA
+        holder, claim = self.holders.get(device.id), self.claim(device)
+        if holder is not None and (by_dra or not holder.is_of(device)):
+            # What the device plugin gave out before the card was served by DRA is its own, and still in use.
+            is_another = holder.resource != device.resource
+            as_what = holder.resource if is_another else f"{holder.device_id} of {device.resource}"
+            fix = "delete that pod, and let one device plugin alone serve the device"
+            if by_dra and holder.is_of(device):
+                fix = "the card is free for claims when that pod ends: it has it from the device plugin"
+            return Hindrance(f"is in use by pod {holder.pod}, which has it as {as_what}", fix)
+        if claim is not None and not by_dra:
+            return Hindrance(f"is prepared for the ResourceClaim {claim}", "it is free when the pods of that claim end")
+        return None

@@ -1,0 +1,232 @@
+"""The daemon, inventory, doctor, the picture and the metrics say the same of every device: they have one look."""
+
+import asyncio
+import json
+import subprocess
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from plugin.cards.config import Config
+from plugin.cards.naming import PCIIDs
+from plugin.commands import doctor, inventory
+from plugin.commands.node import node_now
+from plugin.config_file import read_config
+from plugin.doctor.findings import examine
+from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
+from plugin.dra.claims import Reference
+from plugin.dra.slices import device_of
+from plugin.node.snapshot import Snapshot, State
+from plugin.picture import picture
+from plugin.serving.monitoring import _Collector
+from plugin.watching.counters import Counters
+from plugin.watching.reader import Reader
+from plugin.watching.watch import Sources, Watch
+from program.errors import ProgramError
+from tests.breaking import Break, breaks, broken
+from tests.compose import SYSFS
+from tests.conftest import Command, Machine
+from tests.kernel import bind, make_nodes
+from tests.pictures import read_back, squeezed
+from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
+from tests.processes import FIXTURES
+
+pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+
+CONFIGS = ("{}", "serve: dra\nbind: when-claimed\n", "groups: together\nnoiommu: true\n")
+PCI_IDS = ("--pci-ids", FIXTURES / "pci.ids")
+GPU, SCREEN = "0000:01:00.0", "0000:00:02.0"
+
+
+@dataclass(frozen=True)
+class Node:
+    """A machine that is a directory, its /dev and /proc, its state, and the config as a file."""
+
+    sys: Path
+    dev: Path
+    proc: Path
+    state: Path
+    dra_state: Path
+    config: Path
+    pci_ids: PCIIDs
+
+    def prepare(self, device_id: str) -> None:
+        """Write down that a claim has the device, as the DRA driver does."""
+        prepared = Prepared(Reference("vms", "gpu", "1"), (PreparedDevice("gpu", "pci", device_id),), completed=True)
+        Checkpoint(self.dra_state, self.boot).write({"1": prepared})
+
+    @property
+    def boot(self) -> str:
+        return (self.proc / "sys/kernel/random/boot_id").read_text().strip()
+
+    def now(self) -> Snapshot:
+        """What a command sees."""
+        return node_now(
+            read_config(self.config),
+            self.pci_ids,
+            sysfs=self.sys,
+            proc=self.proc,
+            dev=self.dev,
+            state=self.state,
+            pod_resources=None,
+            dra_state=self.dra_state,
+        )
+
+    @asynccontextmanager
+    async def watch(self) -> AsyncIterator[Watch]:
+        """The daemon's, which has heard of the claims."""
+
+        async def config() -> Config:
+            return read_config(self.config)
+
+        reader = Reader()
+        sources = Sources(
+            sys=self.sys,
+            dev=self.dev,
+            state=self.state,
+            reader=reader,
+            pod_resources=self.dev / "none",
+            names=self.pci_ids,
+            config=self.config,
+            read_config=config,
+            rescan=60,
+        )
+        with reader.listening(lambda: None, lambda: None):
+            watch = await Watch.begin(sources, asyncio.Event())
+            watch.hear_claims(claimed(Checkpoint(self.dra_state, self.boot).read()), {})
+            yield watch
+
+
+def assert_all_agree(node: Node) -> None:
+    try:
+        seen = node.now()
+    except ProgramError:
+        seen = None
+    asyncio.run(_agree(node, seen))
+
+
+async def _agree(node: Node, seen: Snapshot | None) -> None:
+    if seen is None:
+        with pytest.raises(ProgramError):
+            await node.watch().__aenter__()
+        return
+    async with node.watch() as watch:
+        _assert_agreed(node, seen, watch)
+
+
+def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
+    snapshot = watch.snapshot
+    reasons = {
+        device.id: None if (reason := snapshot.reason(device)) is None else str(reason)
+        for device in snapshot.inventory.devices
+    }
+    claims = {device.id: snapshot.claim(device) for device in snapshot.inventory.devices}
+    listed = {each["id"]: each for each in inventory._as_json(seen, node.pci_ids)["devices"]}
+    assert {device_id: each["reason"] for device_id, each in listed.items()} == reasons
+    assert {device_id: each["claim"] for device_id, each in listed.items()} == claims
+    examined = doctor._as_json(seen, examine(seen))["devices"]
+    assert {each["id"]: each["reason"] for each in examined} == reasons
+    metrics = {metric.name: metric.samples for metric in _Collector(watch, Counters()).collect()}
+    told = {sample.labels["device"]: sample.labels for sample in metrics["gpu_plugin_device"]}
+    assert {device_id: labels["reason"] or None for device_id, labels in told.items()} == reasons
+    assert {
+        sample.labels["device"]: f"{sample.labels['namespace']}/{sample.labels['claim']}"
+        for sample in metrics["gpu_plugin_device_in_use"]
+    } == {device_id: claim for device_id, claim in claims.items() if claim is not None}
+    drawn = read_back(picture(seen)).words
+    for device in snapshot.inventory.devices:
+        state = snapshot.state(device)
+        assert squeezed(f"{reasons[device.id] or ''}") in drawn
+        assert squeezed(f"by ResourceClaim {claims[device.id]}" if claims[device.id] else "") in drawn
+        assert squeezed(state) in drawn
+        assert told[device.id]["state"] == (state if state in (State.UNHEALTHY, State.WITHHELD) else "healthy")
+        if device in snapshot.inventory.published:
+            assert ("taints" in device_of(snapshot, device, "node")) == (reasons[device.id] is not None)
+
+
+@pytest.fixture
+def node(tmp_path: Path, pci_ids: PCIIDs) -> Callable[..., Node]:
+    def of(sys: Path, config: str) -> Node:
+        proc = tmp_path / "proc"
+        boot = proc / "sys/kernel/random/boot_id"
+        boot.parent.mkdir(parents=True, exist_ok=True)
+        boot.write_text("0b6f3c3e-0000-4000-8000-000000000001\n")
+        (tmp_path / "config.yaml").write_text(config)
+        return Node(
+            sys=sys,
+            dev=make_nodes(sys, tmp_path / "dev"),
+            proc=proc,
+            state=tmp_path / "state",
+            dra_state=tmp_path / "dra",
+            config=tmp_path / "config.yaml",
+            pci_ids=pci_ids,
+        )
+
+    return of
+
+
+@pytest.mark.parametrize("config", CONFIGS)
+@pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
+def test_all_agree_on_every_machine(node: Callable[..., Node], copied_machine: Machine, name: str, config: str) -> None:
+    this = node(copied_machine(name), config)
+    assert_all_agree(this)
+    for device in this.now().inventory.offered[:1]:
+        this.prepare(device.id)
+        assert_all_agree(this)
+
+
+def test_all_agree_whatever_is_broken(node: Callable[..., Node], tmp_path: Path) -> None:
+    write_machine(tmp_path / "sys")
+    this = node(tmp_path / "sys", "{}")
+    this.prepare("0000:41:00.0")
+
+    @settings(max_examples=100)
+    @given(found=breaks(breakable(tmp_path / "sys")), config=st.sampled_from(CONFIGS))
+    def agree(found: list[Break], config: str) -> None:
+        this.config.write_text(config)
+        with broken(tmp_path / "sys", found):
+            assert_all_agree(this)
+
+    agree()
+
+
+def test_the_boot_vga_is_bound_for_no_claim_and_everybody_says_so(
+    gpu_plugin: Command, node: Callable[..., Node], copied_machine: Machine
+) -> None:
+    sys = copied_machine("rtx-2060")
+    bind(sys, GPU, "nouveau")
+    (sys / "bus/pci/devices" / GPU / "boot_vga").write_text("1\n")
+    this = node(sys, "serve: dra\nbind: when-claimed\n")
+    flags = ("--sysfs", sys, "--dev", this.dev, "--config", this.config, *PCI_IDS)
+    (listed,) = (each for each in devices(gpu_plugin("inventory", "--json", *flags)) if each["id"] == GPU)
+    (examined,) = (each for each in devices(gpu_plugin("doctor", "--json", *flags)) if each["id"] == GPU)
+    assert listed["reason"] == examined["reason"]
+    assert "the boot VGA" in listed["reason"]
+    assert "devices that can be handed out: 0 of 2" in gpu_plugin("doctor", *flags).stdout
+
+
+def test_nobody_advises_to_bind_the_boot_vga(gpu_plugin: Command, copied_machine: Machine) -> None:
+    sys = copied_machine("rtx-2060")
+    (sys / "bus/pci/devices" / SCREEN / "boot_vga").write_text("1\n")
+    flags = ("--sysfs", sys, *PCI_IDS)
+    refusal = gpu_plugin("bind", SCREEN, "--dry-run", "--sysfs", sys).stderr
+    fix = "let the firmware put that on another card (its setup calls it primary display)"
+    assert fix in refusal
+    (listed,) = (each for each in devices(gpu_plugin("inventory", "--json", *flags)) if each["id"] == SCREEN)
+    assert listed["reason"] == f"is the boot VGA, the node's own screen, and bound to i915; {fix}"
+    (finding,) = (
+        each
+        for each in json.loads(gpu_plugin("doctor", "--json", *flags).stdout)["findings"]
+        if each["device"] == SCREEN
+    )
+    assert (f"{finding['wrong']}; {finding['fix']}") == listed["reason"].replace("; ", "; if a guest is to have it: ")
+
+
+def devices(result: subprocess.CompletedProcess[str]) -> list[dict[str, Any]]:
+    return cast("list[dict[str, Any]]", json.loads(result.stdout)["devices"])
