@@ -17,11 +17,12 @@ from pci.sysfs.attribute import Unreadable, link_name, names
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
-from plugin.binding.former import boot_id, read_former, write_former
+from plugin.binding.former import boot_id, locked, read_former, write_former
 from plugin.binding.modalias import Alias, best_module, read_aliases
 from plugin.binding.plan import Binding, Move, Plan, Survey, Write, hindrance, named_cards, writes
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import uses
+from plugin.question import ask
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
 from program.errors import Refusal
 from program.problem import Problem
@@ -119,6 +120,36 @@ def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processe
         former=read_former(roots.state, boot_id(roots.proc)),
         unseen=processes.unseen,
     )
+
+
+def rebind(
+    roots: Roots,
+    choose: Callable[[Host], tuple[Card, ...]],
+    decide: Callable[[Survey, tuple[Card, ...]], Plan],
+    before: Callable[[Plan], None] = lambda plan: None,
+) -> Plan:
+    """Look at the cards that are chosen, decide on a plan for them and carry it out, while every other binder of this
+    node is kept out; return the plan. `before` is called just before its first write. Refusal if it cannot be done."""
+    with locked(roots.state):
+        plan, unseen = planned(roots, choose, decide)
+        if plan.moves and unseen is not None:
+            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        before(plan)
+        carry_out(roots, plan, sysfs_writer(roots.sys))
+    return plan
+
+
+def planned(
+    roots: Roots,
+    choose: Callable[[Host], tuple[Card, ...]],
+    decide: Callable[[Survey, tuple[Card, ...]], Plan],
+) -> tuple[Plan, Problem | None]:
+    """Return the plan that is decided on for the cards that are chosen, and why not all of their uses may be seen."""
+    host, _ = ask(read_host, roots.sys)
+    cards = choose(host)
+    # Details and parts of a function take its driver's lock.
+    survey, _ = ask(lambda _: look(roots, host, cards), roots.sys)
+    return decide(survey, cards), survey.unseen
 
 
 def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:

@@ -6,11 +6,9 @@ from typing import Annotated, Concatenate, ParamSpec, TypeVar
 
 import typer
 
-from pci.host import Host
 from pci.slices import DRIVER
-from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
-from plugin.watching.question import ask
+from plugin.question import ask
 
 #: Where the kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
 KUBELET_DIR = Path("/var/lib/kubelet/device-plugins")
@@ -67,8 +65,3 @@ def asked(sysfs: Path, read: Callable[Concatenate[Path, P], T], *arguments: P.ar
     """Read something of that /sys in a process of its own, since the kernel may not answer; Refusal if nothing can be
     read there now."""
     return ask(read, sysfs, *arguments, **named)[0]
-
-
-def host_of(sysfs: Path) -> Host:
-    """Read the node of that /sys; Refusal if it is none."""
-    return asked(sysfs, read_host)

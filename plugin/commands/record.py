@@ -9,7 +9,7 @@ import typer
 from pci.sysfs.attribute import Silent
 from pci.sysfs.functions import require_sysfs
 from plugin.commands.options import Sysfs, asked
-from plugin.watching.question import ask
+from plugin.question import ask
 from program.errors import UserError
 from program.output import print_text
 from program.problem import one_line

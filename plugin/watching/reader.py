@@ -1,7 +1,7 @@
 """Reads of sysfs in processes of their own, for a daemon that goes on meanwhile.
 
 The daemon cannot fork: it has grpc's threads. So before there are any it forks one process that does nothing but fork
-others, one for each question (plugin.watching.question has what such a process does, and why).
+others, one for each question (plugin.question has what such a process does, and why).
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pci.sysfs.attribute import CannotLook, Silent
-from plugin.watching.question import TICK, Question, answer, refused, require_few
+from plugin.question import TICK, Question, answer, refused, require_few
 
 _LONGEST = 1 << 17  # bytes of a question: a function of ours, and as many addresses as a node has
 _ENDS_WITHIN = 0.1  # seconds from SIGKILL, where the kernel lets go
@@ -41,6 +41,7 @@ class Reader:
         # Pages stay shared that no collector of garbage writes to.
         gc.collect()
         gc.freeze()
+        # Not program.child's: this process goes on to fork, for a daemon that cannot (docs/decisions/0040).
         if os.fork() == 0:
             self._requests.close()
             _fork_for_each(theirs)
@@ -184,7 +185,7 @@ def _fork_for_each(requests: socket.socket) -> NoReturn:
 
 
 def _fork(request: bytes, writer: int, page: int) -> int:
-    child = os.fork()
+    child = os.fork()  # not program.child's: another process waits for the answer
     if child == 0:
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -14,14 +14,14 @@ import grpc
 import pytest
 
 from pci.sysfs.functions import DEVICES
+from plugin.question import PATIENCE
 from plugin.serving.monitoring import LIVE
-from plugin.watching.question import PATIENCE
 from tests.conftest import Command, Machine
 from tests.kernel import load, make_nodes
 from tests.kubelet import Kubelet
 from tests.plugin.cards.test_broken_sysfs import write_machine
 from tests.plugin.daemon import BOTH, RTX_3090, free_port, looking, processes, serve, status, wait_until
-from tests.plugin.watching.test_question import AUDIO, block
+from tests.plugin.test_question import AUDIO, block
 from tests.processes import children, holds, kill_all, running
 
 FIRST, SECOND = BOTH

@@ -11,7 +11,7 @@ import pytest
 
 from pci.sysfs.attribute import CannotLook, Silent, text
 from pci.sysfs.functions import DEVICES, read_host
-from plugin.watching.question import MOST_SILENT, _could_run, ask
+from plugin.question import MOST_SILENT, _could_run, ask
 from program.errors import Refusal
 from tests.conftest import Machine
 
@@ -64,7 +64,7 @@ def _each(sys: Path, count: int, wait: Callable[[int], None]) -> None:
 def test_where_everything_is_silent_nothing_is_asked_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(MOST_SILENT + 1):
         os.mkfifo(tmp_path / str(number))
-    monkeypatch.setattr("plugin.watching.question.PATIENCE", 0.3)
+    monkeypatch.setattr("plugin.question.PATIENCE", 0.3)
     with pytest.raises(Refusal, match=f"did not answer for {MOST_SILENT + 1} files"):
         ask(_each, tmp_path, MOST_SILENT + 1, lambda number: None)
 
