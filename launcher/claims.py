@@ -14,7 +14,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from pci.address import PCIAddress
-from pci.cards import card_of
+from pci.cards import listed_with, travels_alone
 from pci.host import Host
 from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
 from program.errors import UserError
@@ -227,7 +227,7 @@ class _Pool:
                 entry,
                 f"asks for {resource}, but {name} is not set",
                 f"expected the pod to request {resource} and its device plugin to set the variable "
-                f"(offline: --env {name}=0000:41:00.0)",
+                f"(offline: gpu-launcher render --env {name}=0000:41:00.0)",
             )
         (kind,) = kinds
         name = variable(resource, kind)
@@ -240,7 +240,8 @@ class _Pool:
         try:
             if kind is not Kind.PCI:
                 return cls(resource, name, _DECODE[kind](name, environ[name]), drawing)
-            devices = cards(decode(name, environ[name]), wanted=drawing, same_card=_same_card(host))
+            addresses = decode(name, environ[name])
+            devices = cards(addresses, wanted=drawing, same_card=_same_card(host), travels_alone=_travels_alone(host))
         except InvalidValue as error:
             raise UserError(
                 entry,
@@ -287,9 +288,14 @@ def _same_card(host: Host | None) -> Callable[[PCIAddress, PCIAddress], bool]:
     def same_card(one: PCIAddress, other: PCIAddress) -> bool:
         if one not in host.functions or other not in host.functions:
             return one.shares_slot(other)
-        return any(function.address == other for function in card_of(host, one))
+        return any(function.address == other for function in listed_with(host, one))
 
     return same_card
+
+
+def _travels_alone(host: Host | None) -> Callable[[PCIAddress], bool]:
+    functions = host.functions if host is not None else {}
+    return lambda address: address in functions and travels_alone(functions[address])
 
 
 def _unasked(environ: Mapping[str, str], requested: set[str]) -> tuple[LeftOver, ...]:

@@ -41,7 +41,7 @@ from typing import NotRequired, TypedDict
 from launcher.claims import Claim, DeviceID, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
-from launcher.hostdevs import Card, function_of, mediated
+from launcher.hostdevs import Card, Missing, function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import WORDS, Way
 from pci.host import Host
@@ -64,7 +64,7 @@ class Explained(TypedDict):
     alias: str
     iommuGroup: int | None
     numaNode: int | None
-    missing: str | None
+    missing: Missing | None
     onSlotOf: NotRequired[str]
     passed: list[Passed]
 
@@ -122,7 +122,7 @@ def explanation(
 
 
 def as_json(explanation: Explanation) -> str:
-    return json.dumps(explanation, indent=2) + "\n"
+    return json.dumps(explanation, indent=2, default=str) + "\n"
 
 
 def table(explanation: Explanation, columns: int = COLUMNS) -> str:
@@ -280,8 +280,8 @@ def _incomplete(explanation: Explanation) -> list[tuple[str, str]]:
     """Return whose functions may not be all, each with the reason; of several cards a reason is said once."""
     reasons: dict[str, list[Explained]] = {}
     for entry in explanation["entries"]:
-        if entry["missing"] is not None:
-            reasons.setdefault(entry["missing"].removeprefix(f"{entry['passed'][0]['host']} "), []).append(entry)
+        if (missing := entry["missing"]) is not None:
+            reasons.setdefault(str(missing) if missing.where else missing.wrong, []).append(entry)
     return [
         (
             ", ".join(f"{entry['kind']} {entry['name']}" for entry in entries),

@@ -17,7 +17,7 @@ from typing import Literal
 
 from launcher.claims import Claim, DeviceID, LeftOver
 from pci.address import PCIAddress
-from pci.cards import card_of
+from pci.cards import card_of, travels_alone
 from pci.functions import is_on_vfio
 from pci.host import Function, Host, MediatedDevice
 
@@ -25,20 +25,33 @@ from pci.host import Function, Host, MediatedDevice
 Companions = Literal["card", "none"]
 
 
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Why a card may not be whole: what is `wrong` with a function. It is the claimed one unless `where` says how it
+    belongs to that."""
+
+    function: PCIAddress
+    wrong: str
+    where: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.function}{self.where} {self.wrong}"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Card:
     """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or another
     card of the claimed one's unit.
 
-    `functions` is empty for a mediated and for a USB device. `missing` says, in words that go after the entry's name,
-    why the card may not be whole: its companions were not looked for, not found, or not readable. None if it is whole.
+    `functions` is empty for a mediated and for a USB device. `missing` says why the card may not be whole: its
+    companions were not looked for, not found, or not readable. None if it is whole.
     `joins`: the first claim of a function of the same card, on whose slot in the guest these functions are; None if
     there is none before.
     """
 
     claim: Claim
     functions: tuple[PCIAddress, ...]
-    missing: str | None
+    missing: Missing | None
     joins: Claim | None = None
 
     @property
@@ -141,7 +154,7 @@ def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterab
     ):
         return ()
     cards = {
-        card[0].address: card for other in others if not other.is_virtual and (card := card_of(host, other.address))
+        card[0].address: card for other in others if not travels_alone(other) and (card := card_of(host, other.address))
     }
     return tuple(cards[first] for first in sorted(cards))
 
@@ -155,16 +168,16 @@ def _alike(one: Function, other: Function) -> bool:
 NONE_LOOKED_UP = "were not looked up: there is no --sysfs"
 
 
-def _missing(claimed: PCIAddress, host: Host | None) -> str | None:
+def _missing(claimed: PCIAddress, host: Host | None) -> Missing | None:
     if host is None:
-        return f"{claimed} was not looked up: there is no --sysfs"
+        return Missing(claimed, "was not looked up: there is no --sysfs")
     function = host.functions.get(claimed)
     if function is None:
-        return f"{claimed} is not in sysfs"
+        return Missing(claimed, "is not in sysfs")
     if function.is_virtual or function.iommu_group is None:
         return None
     for member in host.groups[function.iommu_group]:
         if member not in host.functions:
-            where = "on its slot and in its group" if member.shares_slot(claimed) else "in its group"
-            return f"{member}, {where}, cannot be read in sysfs"
+            where = ", on its slot and in its group," if member.shares_slot(claimed) else ", in its group,"
+            return Missing(member, "cannot be read in sysfs", where)
     return None

@@ -132,20 +132,25 @@ def cards(
     *,
     wanted: int,
     same_card: Callable[[PCIAddress, PCIAddress], bool] = PCIAddress.shares_slot,
+    travels_alone: Callable[[PCIAddress], bool] = lambda _: False,
 ) -> tuple[PCIAddress, ...]:
     """Return one address per device, whichever dialect the value is written in.
 
     `wanted` is how many manifest entries draw on the variable. Up to that many addresses stand for themselves, even
-    within one slot. More are the older dialect: of the addresses that `same_card` puts together the first stands for
-    all, in order of first appearance. If sysfs is known, `same_card` asks it; otherwise the slot decides.
+    within one slot. More are the older dialect: of the addresses that `same_card` puts together the first that does not
+    travel alone stands for all, in order of first appearance. If sysfs is known, both ask it; otherwise the slot
+    decides.
     """
     if len(addresses) <= wanted:
         return addresses
-    firsts: list[PCIAddress] = []
+    together: list[list[PCIAddress]] = []
     for address in addresses:
-        if not any(same_card(first, address) for first in firsts):
-            firsts.append(address)
-    return tuple(firsts)
+        its = next((each for each in together if same_card(each[0], address)), None)
+        if its is None:
+            together.append([address])
+        else:
+            its.append(address)
+    return tuple(min(each, key=travels_alone) for each in together)
 
 
 def _items(value: str) -> list[str]:

@@ -3,43 +3,90 @@
 import asyncio
 import os
 import resource
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from ipaddress import ip_address
 from pathlib import Path
+from typing import Annotated
 
-from plugin.binding.former import boot_id
 from plugin.cards.config import Config
-from plugin.cards.naming import read_pci_ids
+from plugin.cards.naming import PCI_IDS, read_pci_ids
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, State, Sysfs
 from plugin.serving.logs import start_logging
-from plugin.serving.monitoring import Port
+from plugin.serving.monitoring import LIVE, READY, Port
+from plugin.state_files import boot_id
 from plugin.watching.reader import Reader
 from plugin.watching.watch import Sources
 from program.errors import UserError
+from program.flags import Flag
 
 #: Where the kubelet finds DRA drivers, which cannot register with it.
 _PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 
 
+_MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
+_PORT = "[ADDRESS:]PORT"
+
+
+def _seconds(word: str) -> float:
+    """Refuse what is out of range; nan is neither less nor more than a number."""
+    with suppress(ValueError):
+        if _MOST_OFTEN <= float(word) <= _LEAST_OFTEN:
+            return float(word)
+    raise ValueError(f"{word}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
+
+
+def _port(word: str) -> Port:
+    address, _, number = word.rpartition(":")
+    with suppress(ValueError):
+        if number.isascii() and number.isdecimal() and 1 <= int(number) <= 65535:
+            return Port(str(ip_address(address.removeprefix("[").removesuffix("]"))) if address else None, int(number))
+    raise ValueError(f"{word!r}; expected {_PORT}, like 8080, 127.0.0.1:8080 or [::1]:8080.")
+
+
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What the command line says; `gpu-plugin serve --help` has what each is for."""
+    """What the command line says."""
 
-    sysfs: Path
-    dev: Path
-    config: Path | None
-    pci_ids: Path
-    kubelet_dir: Path
-    plugins_registry: Path | None
-    pod_resources: Path
-    state: Path
-    own_pod: str | None
-    node_name: str | None
-    dra_state: Path
-    cdi: Path
-    kubeconfig: Path | None
-    rescan: float
-    metrics: Port | None
-    health: Port | None
+    sysfs: Sysfs = Path("/sys")
+    dev: Annotated[Path, Flag("The directory that stands for /dev.")] = Path("/dev")
+    config: ConfigFile = None
+    pci_ids: PCIIDsFile = PCI_IDS
+    #: By default where every kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
+    kubelet_dir: Annotated[Path, Flag("The kubelet's device plugin directory.")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    )
+    plugins_registry: Annotated[
+        Path | None, Flag("Let the kubelet find the sockets here, instead of registering with it.")
+    ] = None
+    pod_resources: Annotated[
+        Path, Flag("The kubelet's pod resources socket, which tells what other plugins gave out.")
+    ] = POD_RESOURCES
+    state: State = STATE
+    own_pod: Annotated[
+        str | None,
+        Flag("This plugin's pod: a kubelet that does not list it lists too few.", metavar="NAMESPACE/NAME"),
+    ] = None
+    node_name: Annotated[
+        str | None,
+        Flag("Be the DRA driver of the node of this name, too: for devices with serve: dra.", envvar="NODE_NAME"),
+    ] = None
+    dra_state: Annotated[Path, Flag("Where the DRA driver keeps what it has prepared; the same path on the node.")] = (
+        DRA_STATE
+    )
+    cdi: Annotated[Path, Flag("The directory of the container runtime's CDI specifications.")] = Path("/var/run/cdi")
+    kubeconfig: Annotated[Path | None, Flag("Where the API server is, for DRA.  [default: as the pod is told]")] = None
+    rescan: Annotated[
+        float,
+        Flag("Look at everything every so many seconds, for what no event told.", metavar="<float>", parser=_seconds),
+    ] = 60.0
+    metrics: Annotated[
+        Port | None, Flag("Serve Prometheus metrics there, at /metrics.", metavar=_PORT, parser=_port)
+    ] = None
+    health: Annotated[
+        Port | None, Flag(f"Serve health there, for probes: {LIVE} and {READY}.", metavar=_PORT, parser=_port)
+    ] = None
 
 
 def readied() -> Reader:

@@ -14,6 +14,23 @@ def command_named(arguments: Sequence[str]) -> str:
     return next((argument for argument in arguments if argument != "--"), "")
 
 
+def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
+    """Return the values of a flag, from --flag=VALUE and --flag VALUE, in their order; "" where no value follows.
+
+    This is for a process that acts on a flag before a child of it reads the command line. It knows no other flags, so
+    it misreads a value that looks like this flag (--name --user=1): the child has to compare.
+    """
+    values: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word == "--":
+            break
+        name, equals, value = word.partition("=")
+        if name == flag:
+            values.append(value if equals else next(words, ""))
+    return values
+
+
 def hold(*others: signal.Signals) -> None:
     """Have SIGTERM, SIGINT and these wait from now on until somebody asks for them; the sooner the better.
 

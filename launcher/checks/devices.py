@@ -106,7 +106,7 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
     if card.missing is not None:
         return error(
             entry,
-            card.missing,
+            str(card.missing),
             f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's, "
             f"{_OR_ANEW}",
         )

@@ -7,6 +7,7 @@ An entry is a device for the launcher, and for KubeVirt, so each has a request o
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import IntEnum, auto
 from typing import Any
 
 from launcher.choosing.selection import (
@@ -31,11 +32,13 @@ DEVICE_CLASS = words.DRIVER
 #: Requests of a ResourceClaim, and constraints (DeviceRequestsMaxSize, kubernetes/api resource/v1/types.go).
 _MOST_REQUESTS = 32
 
-_PLACES: Mapping[Place, tuple[str, str]] = {
-    "node": (words.NUMA_NODE, "NUMA node"),
-    "root": (words.PCIE_ROOT, "PCIe root"),
-    "switch": (f"{words.DRIVER}/{words.SWITCH}", "PCIe switch"),
+_PLACES: Mapping[Place, str] = {
+    "node": words.NUMA_NODE,
+    "root": words.PCIE_ROOT,
+    "switch": f"{words.DRIVER}/{words.SWITCH}",
 }
+#: By attribute.
+PLACE_NAMES = dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True))
 #: Resources that are no model's: HAMi's word, and its like. Any whole GPU of the vendor's.
 _ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
 _OURS = f'device.attributes["{words.DRIVER}"]'
@@ -43,13 +46,28 @@ _OURS = f'device.attributes["{words.DRIVER}"]'
 _HAS_PRODUCT = f"has({_OURS}.{words.PRODUCT})"
 
 
+class Misfit(IntEnum):
+    """Why a card cannot be a VM's, in the order in which it is judged: the later, the nearer the card has come."""
+
+    OTHER_CLAIM = auto()
+    OTHER_CLASS = auto()
+    OTHER_MODEL = auto()
+    OTHER_VENDOR = auto()
+    EXCLUDED = auto()
+    UNHEALTHY = auto()
+    TAKEN = auto()
+    TAINTED = auto()
+    UNKNOWABLE = auto()
+
+
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A CEL expression over Kubernetes' `device`; what is `wrong` with a card that it does not fit, in short, for how
-    many there are of them; and the attribute that shows it."""
+    """A CEL expression over Kubernetes' `device`. `source` is what it comes from: a DeviceClass, a resource, an
+    annotation. `misfit` is why a card cannot be the VM's for which it is false, and `shows` the attribute to show."""
 
     expression: str
-    wrong: str
+    source: str
+    misfit: Misfit
     shows: str | None = None
 
 
@@ -64,11 +82,9 @@ class DeviceRequest:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """The requests of these names are to have one value of an attribute, whose domain stands before it: be on one
-    `place`."""
+    """The requests of these names are to have one value of an attribute, whose domain stands before it."""
 
     attribute: str
-    place: str
     requests: tuple[str, ...]
 
 
@@ -130,23 +146,23 @@ def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Ite
     gpus = tuple(request.name for request in requests if request.entry.kind is EntryKind.GPU)
     every = tuple(request.name for request in requests)
     if selection.numa_bind and len(gpus) > 1:
-        yield Constraint(*_PLACES["node"], gpus)
+        yield Constraint(_PLACES["node"], gpus)
     if selection.together is not None and len(every) > 1:
         both = selection.numa_bind and selection.together == "node" and gpus == every
         if not both:
-            yield Constraint(*_PLACES[selection.together], every)
+            yield Constraint(_PLACES[selection.together], every)
 
 
 def _of_resource(resource: str) -> Selector:
     name = f'{_OURS}.?{words.RESOURCE}.orValue("") == {_quoted(fitted(resource))}'
     if (vendor := _ANY_GPU.get(resource)) is None:
-        return Selector(name, "another model", words.RESOURCE)
+        return Selector(name, resource, Misfit.OTHER_MODEL, words.RESOURCE)
     # A switch of NVLink is its vendor's too, where a config offers one.
     gpu = (
         f'{_OURS}.?{words.VENDOR}.orValue("") == "{vendor}" && {_OURS}.?{words.TYPE}.orValue("") == "card" && '
         f'!({_HAS_PRODUCT} && {_OURS}.{words.PRODUCT}.contains("NVSwitch"))'
     )
-    return Selector(f"{name} || {gpu}", f"no {resource}", words.RESOURCE)
+    return Selector(f"{name} || {gpu}", resource, Misfit.OTHER_VENDOR, words.RESOURCE)
 
 
 def _selectors(selection: Selection) -> tuple[Selector, ...]:
@@ -180,7 +196,8 @@ def _selectors(selection: Selection) -> tuple[Selector, ...]:
                 "name fewer",
             )
     return tuple(
-        Selector(expression, f"excluded by {name} {given[name]!r}", shows) for name, expression, shows in expressions
+        Selector(expression, f"{name} {given[name]!r}", Misfit.EXCLUDED, shows)
+        for name, expression, shows in expressions
     )
 
 

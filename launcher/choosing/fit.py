@@ -15,12 +15,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from launcher.choosing.claim import claim_for
+from launcher.choosing.claim import VMClaim, claim_for
 from launcher.choosing.cluster import Cluster, Device, part_of
 from launcher.choosing.placing import Judge, Placement, Verdict
 from launcher.choosing.selection import Selection, refuse_unheard
-from launcher.choosing.wanted import Wish, together, wish_of_claim, wish_of_vm
-from launcher.claims import Entry
+from launcher.choosing.wanted import Wish, together, wish_of_claim
+from launcher.claims import Entry, Request
 from pci import slices as words
 from program.errors import UserError
 from program.output import aligned
@@ -69,13 +69,19 @@ def fit_of(
     UserError for a claim that is not there, and for what is not judged here.
     """
     refuse_unheard(selection, entries)
-    wishes = [wish_of_vm(claim_for(entries, selection), cluster)]
+    own = claim_for(entries, selection)
+    wishes = [] if own is None else [wish_of_own(own, vm, cluster)]
     for claim in claims:
         owner = _object(claim, namespace, cluster)
         spec = part_of(owner, "spec", owner)
         if claim.kind == "ResourceClaimTemplate":
             spec = part_of(spec, "spec", owner)
-        wishes.append(wish_of_claim(claim.name, owner, spec, entries, cluster))
+        asking = {
+            entry.wants.name: str(entry)
+            for entry in entries
+            if isinstance(entry.wants, Request) and entry.wants.claim == claim.name
+        }
+        wishes.append(wish_of_claim(owner, spec, asking, cluster))
     wish = together(wishes)
     judge = Judge(wish, cluster)
     notes = []
@@ -83,6 +89,14 @@ def fit_of(
         notes.append(f"{cluster.others} ResourceSlices are for nodes by label, and were not looked at")
     placements = tuple(map(judge.placement, cluster.nodes)) if wish.devices else ()
     return Fit(vm, wish, placements, tuple(notes))
+
+
+def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:
+    """Return what the claim asks for that `pod --dra` makes for a VM."""
+    owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
+    entries = {request.name: str(request.entry) for request in claim.requests}
+    known = (selector for request in claim.requests for selector in request.selectors)
+    return wish_of_claim(owner, claim.spec(), entries, cluster, known)
 
 
 def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
@@ -109,7 +123,7 @@ def as_json(fit: Fit) -> str:
             {
                 "node": placement.node,
                 "fits": id(placement) in fitting,
-                "reason": None if placement.reason is None else placement.reason.text,
+                "reason": placement.reason,
                 "takes": [
                     {"entry": wanted.name, **_described(device)}
                     for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=False)
@@ -151,7 +165,7 @@ def as_text(fit: Fit) -> str:
             rows += _taken_rows(fit.wish, placement)
         lines += ["", *aligned(rows), *_more(fitting)]
     for placement in others[:_MOST_NODES]:
-        reason = placement.reason.text if placement.reason is not None else "the scheduler gives up before it gets here"
+        reason = placement.reason or "the scheduler gives up before it gets here"
         lines += ["", f"{placement.node}: {reason}", *(f"  {line}" for line in _cards(placement.verdicts))]
     lines += _more(others)
     if len(others) > _MOST_NODES:
@@ -213,7 +227,7 @@ def _more(placements: Sequence[Placement]) -> list[str]:
 
 def _tally(placements: Iterable[Placement]) -> Iterator[str]:
     reasons = [
-        verdict.reason.kind if verdict.reason is not None else "could be one, but not with the others"
+        verdict.reason.short if verdict.reason is not None else "could be one, but not with the others"
         for placement in placements
         for verdict in placement.verdicts
     ]

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from launcher.choosing.cel import Expression, Unknowable
-from launcher.choosing.claim import Selector
+from launcher.choosing.claim import Misfit, Selector
 from launcher.choosing.cluster import Cluster, Device, DeviceID, Holder, Node, Taint
 from launcher.choosing.wanted import Sharing, Toleration, Wanted, Wish
 
@@ -18,10 +18,20 @@ _BLOCKING = ("NoSchedule", "NoExecute")
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
 
 
-class Reason(NamedTuple):
-    """Why not: in short, for how many there are, and in words."""
+#: In short, for how many cards there are of a kind; of what the selector comes from.
+_NOT_SELECTED = {
+    Misfit.OTHER_CLASS: "not of {}",
+    Misfit.OTHER_MODEL: "another model",
+    Misfit.OTHER_VENDOR: "no {}",
+    Misfit.EXCLUDED: "excluded by {}",
+}
 
-    kind: str
+
+class Reason(NamedTuple):
+    """Why a card cannot be a VM's: `short`, for how many there are, and in full."""
+
+    misfit: Misfit
+    short: str
     text: str
 
 
@@ -40,7 +50,7 @@ class Placement:
 
     node: str
     devices: tuple[Device, ...] | None
-    reason: Reason | None
+    reason: str | None
     verdicts: tuple[Verdict, ...]
     unknowable: str | None = None
 
@@ -52,10 +62,9 @@ class Judge:
         self._wish = wish
         self._taken: Mapping[DeviceID, Holder] = cluster.taken
         selectors = {selector for wanted in wish.devices for selector in wanted.selectors}
-        subjects = sorted(selectors, key=lambda selector: selector.expression)
         self._compiled = {
-            selector: Expression(selector.expression, selector.wrong.removeprefix("excluded by "))
-            for selector in subjects
+            selector: Expression(selector.expression, selector.source)
+            for selector in sorted(selectors, key=lambda selector: selector.expression)
         }
         # What several want alike is asked once.
         self._kinds = list(dict.fromkeys(_kind(wanted) for wanted in wish.devices))
@@ -73,31 +82,30 @@ class Judge:
                 try:
                     why = self._reason(device, kind)
                 except Unknowable as error:
-                    why = Reason("unknowable", f"a selector has no answer for it: {error}")
+                    why = Reason(Misfit.UNKNOWABLE, "unknowable", f"a selector has no answer for it: {error}")
                     unknowable = unknowable or f"{device.id.name}: {error}"
                 if why is None:
                     could[number].append(device)
                     fits = True
                 else:
-                    reason = _clearer(reason, why)
+                    reason = why if reason is None else max(reason, why, key=lambda each: each.misfit)
             verdicts.append(Verdict(device, None if fits else reason))
         if unknowable is not None:
             text = f"the scheduler gives up on the whole pod: a selector has no answer for {unknowable}"
-            return Placement(node.name, None, Reason("unknowable", text), tuple(verdicts), unknowable)
+            return Placement(node.name, None, text, tuple(verdicts), unknowable)
         if node.broken and any(len(each) == 0 for each in could):
-            return Placement(node.name, None, Reason("incomplete", node.broken[0]), tuple(verdicts))
+            return Placement(node.name, None, node.broken[0], tuple(verdicts))
         candidates = [could[number] for number in self._kind_of]
         chosen = self._chosen(candidates)
-        if isinstance(chosen, Reason):
+        if isinstance(chosen, str):
             return Placement(node.name, None, chosen, tuple(verdicts))
         return Placement(node.name, chosen, None, tuple(verdicts))
 
     def _reason(self, device: Device, kind: "_Kind") -> Reason | None:
         """Return why it is not one of this kind. What it is comes before who has it: nobody waits for another model."""
         if kind.allocated is not None and device.id != kind.allocated:
-            return Reason(
-                "of another claim", f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
-            )
+            has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
+            return Reason(Misfit.OTHER_CLAIM, "of another claim", has)
         holder = None if kind.allocated is not None else self._taken.get(device.id)
         for selector in kind.selectors:
             try:
@@ -109,19 +117,19 @@ class Judge:
             if not holds:
                 return _not_selected(device, selector)
         if device.cannot is not None:
-            return Reason("unhealthy", device.cannot)
+            return Reason(Misfit.UNHEALTHY, "unhealthy", device.cannot)
         if holder is not None:
-            return Reason("taken", f"taken by {holder}")
+            return Reason(Misfit.TAKEN, "taken", f"taken by {holder}")
         for taint in device.taints:
             if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in kind.tolerations):
-                return Reason(f"tainted {taint.key}", f"tainted: {taint}")
+                return Reason(Misfit.TAINTED, f"tainted {taint.key}", f"tainted: {taint}")
         return None
 
-    def _chosen(self, candidates: Sequence[Sequence[Device]]) -> tuple[Device, ...] | Reason:
+    def _chosen(self, candidates: Sequence[Sequence[Device]]) -> tuple[Device, ...] | str:
         """Return a device for each that is wanted, the first ones that go together; or why there are none."""
         for one, its in zip(self._wish.devices, candidates, strict=True):
             if not its:
-                return Reason("no card", f"no card here could be {one.name}")
+                return f"no card here could be {one.name}"
         steps = _Steps(_MOST_STEPS)
         sharings = self._wish.sharings
         try:
@@ -131,15 +139,15 @@ class Judge:
             if not _possible(candidates, (), steps):
                 wanted = len(candidates)
                 free = len({device.id for each in candidates for device in each})
-                return Reason("too few", f"{wanted} cards are wanted, and {free} could be had")
+                return f"{wanted} cards are wanted, and {free} could be had"
             if (apart := _apart(candidates, sharings, steps)) is not None:
                 return apart
             if not _possible(candidates, sharings, steps):
                 places = ", ".join(sharing.place for sharing in sharings)
-                return Reason("not together", f"the cards that could be had do not go together: {places}")
+                return f"the cards that could be had do not go together: {places}"
             return _in_order(candidates, sharings, steps)
         except _TooManySteps:
-            return Reason("not judged", "the claim's constraints allow more combinations than are tried here")
+            return "the claim's constraints allow more combinations than are tried here"
 
 
 class _Kind(NamedTuple):
@@ -153,23 +161,10 @@ def _kind(wanted: Wanted) -> _Kind:
     return _Kind(wanted.claim, wanted.selectors, wanted.tolerations, wanted.allocated)
 
 
-#: The worst first: of several reasons of one card, the one that says most is said.
-_LEAST = ("of another claim", "not of", "another model", "no ")
-
-
-def _clearer(one: Reason | None, other: Reason) -> Reason:
-    if one is None:
-        return other
-    return max(one, other, key=lambda reason: _rank(reason.kind))
-
-
-def _rank(kind: str) -> int:
-    return next((rank for rank, word in enumerate(_LEAST) if kind.startswith(word)), len(_LEAST))
-
-
 def _not_selected(device: Device, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows)
-    return Reason(selector.wrong, selector.wrong if shown is None else f"{selector.wrong}: {shown}")
+    short = _NOT_SELECTED[selector.misfit].format(selector.source)
+    return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
@@ -267,13 +262,12 @@ def _matched(candidates: Sequence[Sequence[Device]]) -> bool:
     return all(give(number, set()) for number in range(len(candidates)))
 
 
-def _apart(candidates: Sequence[Sequence[Device]], sharings: Sequence[Sharing], steps: _Steps) -> Reason | None:
+def _apart(candidates: Sequence[Sequence[Device]], sharings: Sequence[Sharing], steps: _Steps) -> str | None:
     """Return what is wrong with the first sharing that cannot be, whatever the others are; None if there is none."""
     for sharing in sharings:
         if not _possible(candidates, (sharing,), steps):
             having = (device for number in sharing.numbers for device in candidates[number])
             if all(device.attribute(sharing.attribute) is None for device in having):
-                return Reason(f"no {sharing.place}", f"of no card here that could be had the {sharing.place} is known")
-            text = f"not {len(sharing.numbers)} of the cards that could be had are on one {sharing.place}"
-            return Reason(f"not on one {sharing.place}", text)
+                return f"of no card here that could be had the {sharing.place} is known"
+            return f"not {len(sharing.numbers)} of the cards that could be had are on one {sharing.place}"
     return None

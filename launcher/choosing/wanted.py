@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.choosing.claim import DEVICE_CLASS, Selector, VMClaim
+from launcher.choosing.claim import DEVICE_CLASS, PLACE_NAMES, Misfit, Selector
 from launcher.choosing.cluster import (
     Cluster,
     DeviceID,
@@ -15,8 +15,6 @@ from launcher.choosing.cluster import (
     part_of,
     selectors_of,
 )
-from launcher.claims import Entry
-from launcher.claims import Request as RequestOfClaim
 from pci import slices as words
 from program.errors import UserError
 
@@ -67,34 +65,19 @@ class Wish:
     sharings: tuple[Sharing, ...]
 
 
-def wish_of_vm(claim: VMClaim | None, cluster: Cluster) -> Wish:
-    """Return what the claim that is made for a VM asks for."""
-    if claim is None:
-        return Wish((), ())
-    of_class = _class(DEVICE_CLASS, cluster, "pod --dra")
-    devices = tuple(
-        Wanted(str(request.entry), "", request.name, (*of_class, *request.selectors)) for request in claim.requests
-    )
-    index = {request.name: number for number, request in enumerate(claim.requests)}
-    sharings = tuple(
-        Sharing(constraint.attribute, constraint.place, tuple(index[name] for name in constraint.requests))
-        for constraint in claim.constraints
-    )
-    return Wish(devices, sharings)
-
-
 def wish_of_claim(
-    name: str, owner: Mapping[str, Any], spec: Mapping[str, Any], entries: Iterable[Entry], cluster: Cluster
+    owner: Mapping[str, Any],
+    spec: Mapping[str, Any],
+    entries: Mapping[str, str],
+    cluster: Cluster,
+    known: Iterable[Selector] = (),
 ) -> Wish:
-    """Return what a ResourceClaim, or the spec of a template's, asks for. `name` is what spec.resourceClaims calls it,
-    `owner` the object. UserError for what is not judged here, and for an entry of a request that it doesn't have."""
+    """Return what a ResourceClaim, or the spec of a template's, asks for. `owner` is the object, `entries` are the VM's
+    by their requests, and `known` selectors say themselves what they come from. UserError for what is not judged here,
+    and for an entry of a request that the claim doesn't have."""
     devices: list[Wanted] = []
     by_request: dict[str, list[int]] = {}
-    of_entry = {
-        entry.wants.name: str(entry)
-        for entry in entries
-        if isinstance(entry.wants, RequestOfClaim) and entry.wants.claim == name
-    }
+    selector_of = {selector.expression: selector for selector in known}
     allocated = {str(result.get("request")): device_of(result, owner) for result in allocated_of(owner)}
     parts = part_of(spec, "devices", owner)
     for request in objects_of(parts, "requests", owner):
@@ -105,7 +88,7 @@ def wish_of_claim(
         selectors = (
             *_class(str(exactly.get("deviceClassName")), cluster, called(owner)),
             *(
-                Selector(expression, f"excluded by a selector of {called(owner)}")
+                selector_of.get(expression) or Selector(expression, f"a selector of {called(owner)}", Misfit.EXCLUDED)
                 for expression in selectors_of(exactly, owner)
             ),
         )
@@ -117,12 +100,12 @@ def wish_of_claim(
             )
         for _ in range(count):
             by_request.setdefault(its_name, []).append(len(devices))
-            who = of_entry.get(its_name, f"request {its_name!r} of {called(owner)}")
+            who = entries.get(its_name, f"request {its_name!r} of {called(owner)}")
             devices.append(Wanted(who, called(owner), its_name, selectors, tolerations, allocated.get(its_name)))
-    if missing := sorted(of_entry.keys() - by_request.keys()):
+    if missing := sorted(entries.keys() - by_request.keys()):
         raise UserError(
             called(owner),
-            f"has no request {missing[0]!r}, which {of_entry[missing[0]]} is of",
+            f"has no request {missing[0]!r}, which {entries[missing[0]]} is of",
             f"expected one of {', '.join(sorted(by_request)) or 'its requests'}",
         )
     sharings = []
@@ -132,7 +115,8 @@ def wish_of_claim(
         if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
             raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
         numbers = tuple(number for each in names for number in by_request[str(each)])
-        sharings.append(Sharing(attribute, attribute.rpartition("/")[2], numbers))
+        place = PLACE_NAMES.get(attribute, attribute.rpartition("/")[2])
+        sharings.append(Sharing(attribute, place, numbers))
     return Wish(tuple(devices), tuple(sharings))
 
 
@@ -155,7 +139,7 @@ def _class(name: str, cluster: Cluster, owner: str) -> tuple[Selector, ...]:
         raise UserError(
             owner, f"is of DeviceClass {name}, which is not there", "get deviceclasses with the slices and claims"
         )
-    return tuple(Selector(expression, f"not of DeviceClass {name}") for expression in expressions)
+    return tuple(Selector(expression, f"DeviceClass {name}", Misfit.OTHER_CLASS) for expression in expressions)
 
 
 def _toleration(toleration: Mapping[str, Any]) -> Toleration:

@@ -1,5 +1,6 @@
 """gpu-launcher check."""
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,10 +10,11 @@ from launcher import paths
 from launcher.checks import finding as written
 from launcher.checks.finding import error
 from launcher.checks.versions import machine_type, qemu_version, versions
-from launcher.commands.options import Emulation, Instancetype, Name, Preference
+from launcher.commands.local import Local
+from launcher.commands.options import VM
 from launcher.commands.vms import one_vm
 from launcher.guest import Guest
-from launcher.running.embedded import DEFAULT_URI, is_embedded, is_taken, root_of
+from launcher.running.embedded import is_embedded, is_taken, root_of
 from launcher.running.user import become_owner_of
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
@@ -26,19 +28,16 @@ from program.problem import Severity
 from program.terminal import is_coloured
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Flags(Local):
+    vm: VM = Path(paths.MANIFEST)
+
+
 def check(
-    vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")] = Path(
-        paths.MANIFEST
-    ),
-    name: Name = None,
-    instancetype: Instancetype = None,
-    preference: Preference = None,
-    connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
-    sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
+    flags: _Flags,
     dev: Annotated[
         Path | None, typer.Option(help="The directory that stands for /dev.  [default: /dev, none with --sysfs]")
     ] = None,
-    emulation: Emulation = False,
     as_json: AsJSON = False,
 ) -> None:
     """Say what keeps a VM from starting here, or from doing well, and what to do about it.
@@ -47,14 +46,15 @@ def check(
     errors, with which `run` does not start it.
     """
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
-    vmi = one_vm(vm, name, instancetype, preference).instance
-    if dev is None and sysfs == SYS:
+    vmi = one_vm(flags).instance
+    if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
-    root = root_of(connect)
+    root = root_of(flags.connect)
     # Also while it is paused, and not ready: its cards are in use by nobody else.
     guest_runs = root is not None and is_taken(root)
-    start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation, dev=dev, guest_runs=guest_runs))
-    findings = worst_first([*start.all_findings, *_of_versions(start, connect)])
+    here = Here(uri=flags.connect, emulation=flags.emulation, dev=dev, guest_runs=guest_runs)
+    start = start_of(vmi, this_pod(flags.sysfs), here)
+    findings = worst_first([*start.all_findings, *_of_versions(start, flags.connect)])
     print_text(written.as_json(findings) if as_json else written.page(findings, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)
 

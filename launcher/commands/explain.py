@@ -6,25 +6,7 @@ from typing import Annotated
 import typer
 
 from launcher import explain as explaining
-from launcher.commands.offline import offline
-from launcher.commands.options import (
-    DRA,
-    VM,
-    BlockSize,
-    BlockVolume,
-    Cpuset,
-    Emulation,
-    Env,
-    EnvFile,
-    Instancetype,
-    Libvirt,
-    Name,
-    NetworkStatus,
-    NoDirectIO,
-    Preference,
-    RawImage,
-    Sysfs,
-)
+from launcher.commands.offline import Offline, offline
 from launcher.cpus.host import processors_of
 from launcher.guest_pci.locations import located_cards
 from pci.processors import UNKNOWN
@@ -36,22 +18,7 @@ from program.terminal import columns
 
 
 def explain(
-    vm: VM,
-    name: Name = None,
-    instancetype: Instancetype = None,
-    preference: Preference = None,
-    env: Env = None,
-    env_file: EnvFile = None,
-    sysfs: Sysfs = None,
-    dra: DRA = None,
-    emulation: Emulation = False,
-    block_volume: BlockVolume = None,
-    raw_image: RawImage = None,
-    no_direct_io: NoDirectIO = None,
-    block_size: BlockSize = None,
-    cpuset: Cpuset = None,
-    libvirt: Libvirt = None,
-    network_status: NetworkStatus = None,
+    flags: Offline,
     as_json: AsJSON = False,
     svg: Annotated[
         Path | None,
@@ -64,24 +31,7 @@ def explain(
     host, and what is left over."""
     if picture_file(svg) is not None and str(svg) == "-" and as_json:
         raise UserError("--svg - and --json", "both say what to print", "give one of them")
-    start = offline(
-        vm,
-        name=name,
-        instancetype=instancetype,
-        preference=preference,
-        env=env,
-        env_file=env_file,
-        sysfs=sysfs,
-        dra=dra,
-        emulation=emulation,
-        block_volume=block_volume,
-        raw_image=raw_image,
-        no_direct_io=no_direct_io,
-        block_size=block_size,
-        cpuset=cpuset,
-        libvirt=libvirt,
-        network_status=network_status,
-    )
+    start = offline(flags)
     assert start.layout is not None, "nothing was refused"
     # The stages read them only where the guest is to get some.
     processors = UNKNOWN if start.pod.sysfs is None else processors_of(start.pod.sysfs)

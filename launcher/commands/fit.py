@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from launcher.choosing.reading import read_cluster
-from launcher.commands.options import VM, Instancetype, Name, Preference
+from launcher.commands.options import VMFlags
 from launcher.commands.vms import one_vm
 from launcher.manifest.inputs import STDIN
 from program.commands import AsJSON
@@ -15,7 +15,7 @@ from program.output import print_text
 
 
 def fit(
-    vm: VM,
+    flags: VMFlags,
     slices: Annotated[
         Path,
         typer.Option(
@@ -25,17 +25,14 @@ def fit(
             "standard input. Or a directory with NODE.json of each node, as `gpu-plugin inventory --json` prints it.",
         ),
     ],
-    name: Name = None,
-    instancetype: Instancetype = None,
-    preference: Preference = None,
     as_json: AsJSON = False,
 ) -> int:
     """Say which nodes and cards could take a VM, and why the others could not: why it is Pending."""
-    given = one_vm(vm, name, instancetype, preference)
+    given = one_vm(flags)
     # CEL takes as long to import as everything else, and nobody who asks for help needs it.
     from launcher.choosing import fit as fitting
 
-    if slices == STDIN and vm == STDIN:
+    if slices == STDIN and flags.vm == STDIN:
         raise UserError("--slices -", "standard input is the VM already", "name a file for one of them")
     vmi = given.instance
     claims = [

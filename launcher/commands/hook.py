@@ -13,8 +13,16 @@ from program.output import print_text
 
 def hook(
     explain: Annotated[
-        bool, typer.Option("--explain", help="Print what it would change in the domain on standard input, and end.")
+        bool, typer.Option("--explain", help="Print what it would change in the domain, and end.")
     ] = False,
+    domain: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="DOMAIN.xml",
+            help="With --explain: the domain, as virsh dumpxml --inactive prints it; - for standard input.  "
+            "[default: standard input]",
+        ),
+    ] = None,
     vmi: Annotated[
         Path | None,
         typer.Option("--vmi", metavar="FILE", help="With --explain: the domain's VMI, from kubectl get vmi -o json."),
@@ -34,8 +42,10 @@ def hook(
 ) -> ToServe | None:
     """Give the domains of KubeVirt's own launcher whole cards and seats, as a sidecar in its pod."""
     if explain:
-        _explain(vmi, sysfs)
+        _explain(domain, vmi, sysfs)
         return None
+    if domain is not None:
+        raise UserError(domain, "is for --explain", "leave it out: KubeVirt sends the domain")
     if vmi is not None:
         raise UserError("--vmi", "is for --explain", "leave it out: KubeVirt sends the VMI")
     if plugin and socket is None:
@@ -47,22 +57,28 @@ def hook(
     return ToServe(own_socket() if socket is None else str(socket), str(sysfs), plugin)
 
 
-def _explain(vmi: Path | None, sysfs: Path) -> None:
+def _explain(file: Path | None, vmi: Path | None, sysfs: Path) -> None:
     from launcher.hook.annotations import Asked, read_asked
     from launcher.hook.explaining import before_libvirt, explained
     from launcher.hook.rewriting import rewritten
 
-    if sys.stdin is None:
-        raise Refusal("standard input", "is closed", "expected a domain, as virsh dumpxml --inactive prints it")
-    domain = sys.stdin.buffer.read()
-    asked = Asked()
-    if vmi is not None:
-        try:
-            asked = read_asked(vmi.read_bytes())
-        except OSError as error:
-            raise UserError(f"--vmi {vmi}", f"{error.strerror}", "name a file that can be read") from error
-    domain = before_libvirt(domain)
+    given = _standard_input() if file is None or str(file) == "-" else _bytes_of(file, str(file))
+    asked = Asked() if vmi is None else read_asked(_bytes_of(vmi, f"--vmi {vmi}"))
+    domain = before_libvirt(given)
     answer = rewritten(domain, asked, sysfs)
     for warning in answer.warnings:
         print(f"gpu-launcher: warning: {warning}", file=sys.stderr)
     print_text(explained(domain, answer))
+
+
+def _standard_input() -> bytes:
+    if sys.stdin is None:
+        raise Refusal("standard input", "is closed", "expected a domain, as virsh dumpxml --inactive prints it")
+    return sys.stdin.buffer.read()
+
+
+def _bytes_of(file: Path, named: str) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise UserError(named, f"{error.strerror}", "name a file that can be read") from error

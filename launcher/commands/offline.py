@@ -1,10 +1,14 @@
 """What `render` and `explain` have in common: their flags, as a pod and a place, and the start that these give."""
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
+
+import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.options import refuse_other_volumes
+from launcher.commands.options import BlockVolume, Emulation, VMFlags, refuse_other_volumes
 from launcher.commands.vms import one_vm
 from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, PodInterface, read_block_sizes
@@ -17,41 +21,96 @@ from launcher.versions import parse_version
 from program.errors import UserError
 
 
-def offline(
-    vm: Path,
-    *,
-    name: str | None,
-    instancetype: Path | None,
-    preference: Path | None,
-    env: list[str] | None,
-    env_file: Path | None,
-    sysfs: Path | None,
-    dra: Path | None,
-    emulation: bool,
-    block_volume: list[str] | None,
-    raw_image: list[str] | None,
-    no_direct_io: list[str] | None,
-    block_size: list[str] | None,
-    cpuset: str | None,
-    libvirt: str | None,
-    network_status: Path | None,
-) -> Start:
+@dataclass(frozen=True, kw_only=True)
+class Offline(VMFlags):
+    """A VM, and what its domain depends on beside the manifest."""
+
+    env: Annotated[
+        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
+    ] = None
+    env_file: Annotated[Path | None, typer.Option("--env-file", help="The pod's variables, one NAME=VALUE a line.")] = (
+        None
+    )
+    sysfs: Annotated[
+        Path | None,
+        typer.Option(
+            "--sysfs", help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"
+        ),
+    ] = None
+    dra: Annotated[
+        Path | None,
+        typer.Option(
+            "--dra",
+            metavar="DIR",
+            help="What DRA's drivers say of the pod's claims.  "
+            "[default: none with --env or --env-file, else /var/run/kubernetes.io/dra-device-attributes]",
+        ),
+    ] = None
+    emulation: Emulation = False
+    block_volume: BlockVolume = None
+    raw_image: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--raw-image", metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."
+        ),
+    ] = None
+    no_direct_io: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--no-direct-io",
+            metavar="NAME",
+            help="A volume with files on a file system that takes no O_DIRECT; may be given again.",
+        ),
+    ] = None
+    block_size: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--block-size",
+            metavar="NAME=LOGICAL/PHYSICAL/DISCARD",
+            help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
+        ),
+    ] = None
+    cpuset: Annotated[
+        str | None,
+        typer.Option("--cpuset", metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement."),
+    ] = None
+    libvirt: Annotated[
+        str | None,
+        typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
+    ] = None
+    network_status: Annotated[
+        Path | None,
+        typer.Option(
+            "--network-status",
+            metavar="FILE",
+            help="What Multus has attached to the pod: its annotation k8s.v1.cni.cncf.io/network-status.  "
+            "[default: interfaces net1, net2, ... with an address]",
+        ),
+    ] = None
+
+
+def offline(flags: Offline) -> Start:
     """Return what would be started, with its warnings said; raise what keeps it from that."""
-    version = parse_version(libvirt) if libvirt is not None else None
-    pod = pod_of(env, env_file, sysfs, dra)
-    given = one_vm(vm, name, instancetype, preference)
+    version = parse_version(flags.libvirt) if flags.libvirt is not None else None
+    pod = pod_of(flags.env, flags.env_file, flags.sysfs, flags.dra)
+    given = one_vm(flags)
     vmi = given.instance
-    sizes = dict(map(read_block_sizes, block_size or []))
-    named = {"--block-volume": block_volume, "--raw-image": raw_image, "--no-direct-io": no_direct_io}
-    refuse_other_volumes([vmi], {**named, "--block-size": sizes})
+    sizes = dict(map(read_block_sizes, flags.block_size or []))
+    named = {
+        "--block-volume": flags.block_volume,
+        "--raw-image": flags.raw_image,
+        "--no-direct-io": flags.no_direct_io,
+        "--block-size": sizes,
+    }
+    refuse_other_volumes([vmi], named)
     facts = Facts(
-        kvm=not emulation,
-        cpus=cpuset_of_flag(cpuset),
-        block=given.block.union(block_volume or []),
-        raw_images=frozenset(raw_image or []),
-        no_direct_io=frozenset(no_direct_io or []),
+        kvm=not flags.emulation,
+        cpus=cpuset_of_flag(flags.cpuset),
+        block=given.block.union(flags.block_volume or []),
+        raw_images=frozenset(flags.raw_image or []),
+        no_direct_io=frozenset(flags.no_direct_io or []),
         block_sizes=sizes,
-        pod_interfaces=_pod_interfaces(vmi.spec, network_status),
+        pod_interfaces=_pod_interfaces(vmi.spec, flags.network_status),
     )
     start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))
     clear(start)

@@ -1,6 +1,7 @@
-"""The flags that several commands have."""
+"""The flags that several commands have, a frozen dataclass for each set of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -9,86 +10,46 @@ import typer
 from launcher.manifest.spec import VirtualMachineInstance
 from program.errors import UserError
 
-# The options that render and explain share.
 VM = Annotated[
     Path,
     typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance; - for standard input."),
-]
-Name = Annotated[
-    str | None,
-    typer.Option("--name", metavar="NAME", help="Which VM, where there are several: NAME or NAMESPACE/NAME."),
-]
-Instancetype = Annotated[
-    Path | None,
-    typer.Option("--instancetype", metavar="FILE", help="The instance type that the VM names, if not beside it."),
-]
-Preference = Annotated[
-    Path | None,
-    typer.Option("--preference", metavar="FILE", help="The preference that the VM names, if not beside it."),
-]
-Env = Annotated[
-    list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
-]
-EnvFile = Annotated[Path | None, typer.Option("--env-file", help="The pod's variables, one NAME=VALUE a line.")]
-Sysfs = Annotated[
-    Path | None,
-    typer.Option(
-        "--sysfs", help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"
-    ),
-]
-DRA = Annotated[
-    Path | None,
-    typer.Option(
-        "--dra",
-        metavar="DIR",
-        help="What DRA's drivers say of the pod's claims.  "
-        "[default: none with --env or --env-file, else /var/run/kubernetes.io/dra-device-attributes]",
-    ),
 ]
 Emulation = Annotated[bool, typer.Option("--emulation", help="QEMU's own CPU instead of KVM.")]
 BlockVolume = Annotated[
     list[str] | None,
     typer.Option("--block-volume", metavar="NAME", help="A volume whose claim is a block device; may be given again."),
 ]
-RawImage = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--raw-image", metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."
-    ),
-]
-NoDirectIO = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--no-direct-io",
-        metavar="NAME",
-        help="A volume with files on a file system that takes no O_DIRECT; may be given again.",
-    ),
-]
-BlockSize = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--block-size",
-        metavar="NAME=LOGICAL/PHYSICAL/DISCARD",
-        help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
-    ),
-]
-Cpuset = Annotated[
-    str | None,
-    typer.Option("--cpuset", metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement."),
-]
-NetworkStatus = Annotated[
-    Path | None,
-    typer.Option(
-        "--network-status",
-        metavar="FILE",
-        help="What Multus has attached to the pod: its annotation k8s.v1.cni.cncf.io/network-status.  "
-        "[default: interfaces net1, net2, ... with an address]",
-    ),
-]
-Libvirt = Annotated[
-    str | None,
-    typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
-]
+
+
+def _stand(context: typer.Context, vm: str | None) -> str | None:
+    """Make --vm the default of the argument. typer reads this option first, since it is eager."""
+    if vm is not None:
+        context.default_map = {"vm": vm}
+    return vm
+
+
+@dataclass(frozen=True, kw_only=True)
+class VMFlags:
+    """Which VM a command is about. `also_vm` is what --vm names: then `vm` is the same, or it is a UserError."""
+
+    vm: VM
+    also_vm: Annotated[str | None, typer.Option("--vm", hidden=True, is_eager=True, callback=_stand)] = None
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="Which VM, where there are several: NAME or NAMESPACE/NAME."),
+    ] = None
+    instancetype: Annotated[
+        Path | None,
+        typer.Option("--instancetype", metavar="FILE", help="The instance type that the VM names, if not beside it."),
+    ] = None
+    preference: Annotated[
+        Path | None,
+        typer.Option("--preference", metavar="FILE", help="The preference that the VM names, if not beside it."),
+    ] = None
+
+    def __post_init__(self) -> None:
+        if self.also_vm not in (None, str(self.vm)):
+            raise UserError(f"--vm {self.also_vm}", f"another file is the argument, {self.vm}", "give one of them")
 
 
 def refuse_other_volumes(vmis: Sequence[VirtualMachineInstance], given: Mapping[str, Iterable[str] | None]) -> None:

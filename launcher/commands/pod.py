@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import say, say_notes
-from launcher.commands.options import VM, BlockVolume, Instancetype, Name, Preference, refuse_other_volumes
+from launcher.commands.options import BlockVolume, VMFlags, refuse_other_volumes
 from launcher.commands.vms import every_vm
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
@@ -21,10 +21,7 @@ from program.output import print_text
 
 
 def pod(
-    vm: VM,
-    name: Name = None,
-    instancetype: Instancetype = None,
-    preference: Preference = None,
+    flags: VMFlags,
     image: Annotated[
         str | None,
         typer.Option("--image", metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
@@ -55,7 +52,7 @@ def pod(
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
     image = image or f"gpu-launcher:{version('gpu-launcher')}"
-    vms = every_vm(vm, name, instancetype, preference)
+    vms = every_vm(flags)
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
     made: list[Object] = []
     errors: list[ProgramError] = []

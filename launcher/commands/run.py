@@ -1,23 +1,23 @@
 """gpu-launcher run: what its processes do is in launcher.running; here is what they are to do."""
 
-import os
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.options import Emulation, Instancetype, Name, Preference
+from launcher.commands.local import Local
 from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
 from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
 from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.running.plan import Plan
-from launcher.running.user import LIMITS
+from launcher.running.user import LIMITS, Handover, asked_for
 from launcher.running.vm import Identity
 from launcher.starting.here import Here
-from launcher.starting.pod import SYS, this_pod
+from launcher.starting.pod import this_pod
 from launcher.starting.start import Start, start_of
 from launcher.storage.needs import credentials_of, shares_of
 from program import errors
@@ -27,13 +27,7 @@ _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has 
 
 
 def run(
-    vm: Annotated[Path, typer.Option(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance.")],
-    name: Name = None,
-    instancetype: Instancetype = None,
-    preference: Preference = None,
-    connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI,
-    sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS,
-    emulation: Emulation = False,
+    flags: Local,
     user: Annotated[
         int | None,
         typer.Option(metavar="UID", help="As root: be this user and group, as soon as --give and --raise are done."),
@@ -60,16 +54,17 @@ def run(
     ] = None,
 ) -> Plan:
     """Define and start a VM, and stay with it until it ends."""
-    control = socket or _control_socket(connect, root_of(connect))  # a URI that is wrong is said before anything else
+    uri = flags.connect
+    control = socket or _control_socket(uri, root_of(uri))  # a URI that is wrong is said before anything else
     _refuse_what_was_not_done(user, give, limits)
-    vmi = one_vm(vm, name, instancetype, preference).instance
-    start = start_of(vmi, this_pod(sysfs), Here(uri=connect, emulation=emulation))
+    vmi = one_vm(flags).instance
+    start = start_of(vmi, this_pod(flags.sysfs), Here(uri=uri, emulation=flags.emulation))
     try:
         clear(start)
     except errors.UserError as error:
         # Whoever wrote the variables, it is not who calls this.
         raise errors.Refusal.of(error.problems, error.left_out) from error
-    return _plan(start, connect, control)
+    return _plan(start, uri, control)
 
 
 def _plan(start: Start, uri: str, control: Path | None) -> Plan:
@@ -96,13 +91,13 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
 
 
 def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:
-    """The first process has handed over already (launcher.running.user), by what it could read of the arguments."""
+    """The first process has handed over already (launcher.running.user), by what it read of the arguments."""
     if user is None and (give or limits):
         raise UserError("--give and --raise", "are for nobody", "expected --user=UID as well, whom they are for")
-    if user is not None and user != os.geteuid():
-        raise UserError(
-            f"--user {user}", "is two words", f"expected one, --user={user}, as --give=PATH and --raise=LIMIT are one"
-        )
+    asked = None if user is None else Handover(user, tuple(give or ()), tuple(limits or ()))
+    if asked != asked_for(sys.argv[1:]):
+        wrong = "are read before any other flag, which was not understood so"
+        raise UserError("--user, --give and --raise", wrong, "write each as one word, like --user=107, in digits")
     if unknown := [limit for limit in limits or () if limit not in LIMITS]:
         raise UserError(f"--raise={unknown[0]}", "is no limit that it raises", f"expected {' or '.join(LIMITS)}")
 

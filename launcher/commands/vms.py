@@ -3,20 +3,21 @@
 from pathlib import Path
 
 from launcher.commands.answers import say_notes
+from launcher.commands.options import VMFlags
 from launcher.manifest.reading import Given, read_every, read_given
 from program.problem import one_line
 
 
-def one_vm(path: Path, name: str | None, instancetype: Path | None, preference: Path | None) -> Given:
-    return _told((read_given(path, name, _types(instancetype, preference)),))[0]
+def one_vm(flags: VMFlags) -> Given:
+    return _told((read_given(flags.vm, flags.name, _types(flags)),))[0]
 
 
-def every_vm(path: Path, name: str | None, instancetype: Path | None, preference: Path | None) -> tuple[Given, ...]:
-    return _told(read_every(path, name, _types(instancetype, preference)))
+def every_vm(flags: VMFlags) -> tuple[Given, ...]:
+    return _told(read_every(flags.vm, flags.name, _types(flags)))
 
 
-def _types(instancetype: Path | None, preference: Path | None) -> dict[str, Path]:
-    files = {"instancetype": instancetype, "preference": preference}
+def _types(flags: VMFlags) -> dict[str, Path]:
+    files = {"instancetype": flags.instancetype, "preference": flags.preference}
     return {field: file for field, file in files.items() if file is not None}
 
 

@@ -1,36 +1,32 @@
-"""gRPC on a socket, by grpclib, with a bound on all that a caller can have of it.
+"""gRPC on a socket, by grpclib, with a limit on calls, on a request's size and on connections.
 
-What is not the program's end must not fill the memory that QEMU shares with it, nor keep another caller out. grpclib
-and h2 themselves bound what is unread on a connection (HTTP/2's windows), the calls that are open on one (100), and the
-length of their headers (64 KiB).
+Whoever can open the socket could also kill QEMU, so these limits are for callers that err, not against the pod's own
+user (docs/decisions/0025-the-control-socket.md). grpclib and h2 bound what is unread on a connection, the calls that
+are open on it, and their headers; launcher.control.methods has the deadlines.
 """
 
 import asyncio
 import logging
 import socket
-import struct
-import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import grpclib.server
 from grpclib.config import Configuration
-from grpclib.const import Cardinality, Handler, Status
+from grpclib.const import Handler, Status
 from grpclib.encoding.proto import ProtoCodec
 from grpclib.exceptions import GRPCError
-from grpclib.protocol import AbstractHandler, Connection, EventsProcessor, H2Protocol, Stream
-from grpclib.server import request_handler
+from grpclib.protocol import H2Protocol
+from h2.events import DataReceived
 
 _log = logging.getLogger(__name__)
 
-_CONNECTIONS = 32  # another one ends the one that is quiet the longest
-_SILENT = 5.0  # seconds without a call, after which a connection ends
-_CALLS = 32  # at once, of all connections; the one that is always taken besides
-_CALLS_OF_ONE = 8  # at once, of one connection
+_CONNECTIONS = 32  # another one ends the oldest, of those without a call if there are any
+_CALLS = 32  # at once; the one that is always taken besides
 _WORN = 1000  # calls, after which a connection ends: h2 remembers something of each
-_HEADERS = 1 << 13  # bytes of a call's headers
 _FRAME = 512  # bytes that a frame of a request counts beside its content: what it takes to keep it
 _WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 knows
 _READ = 1 << 14  # bytes at once: what comes in them is dealt with before another connection's turn
@@ -42,60 +38,58 @@ class Server:
     answered whatever else is at work."""
 
     def __init__(self, services: Sequence[Any], *, request: int, always: str | None = None) -> None:
+        self._always = always
+        self._handlers = {path: handler for each in services for path, handler in each.__mapping__().items()}
+        config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
         # grpclib's own serves without bounds; what it makes for a connection has the parts of ours.
-        plain = grpclib.server.Server(
-            services,
-            codec=ProtoCodec(),
-            config=Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW),
-        )._protocol_factory()
+        plain = grpclib.server.Server([self], codec=ProtoCodec(), config=config)._protocol_factory()
         assert isinstance(plain.handler, grpclib.server.Handler)
-        self.config, self.h2_config, self.handler = plain.config, plain.h2_config, plain.handler
-        self.request, self.always = request, always
-        self.connections: set[_Connection] = set()
+        self.config, self.h2_config, self._parts = plain.config, plain.h2_config, plain.handler
+        self.request, self.calls = request, 0
+        self.connections: dict[_Connection, None] = {}  # the oldest first
+
+    def __mapping__(self) -> dict[str, Handler]:
+        return {
+            path: handler._replace(func=partial(self._answer, path, handler.func))
+            for path, handler in self._handlers.items()
+        }
+
+    async def _answer(self, path: str, answer: Callable[[Any], Awaitable[None]], stream: Any) -> None:
+        if self.calls >= _CALLS and path != self._always:
+            raise GRPCError(
+                Status.RESOURCE_EXHAUSTED, f"{_CALLS} calls are at work; ask again when one of them has ended"
+            )
+        self.calls += 1
+        try:
+            await answer(stream)
+        finally:
+            self.calls -= 1
 
     def connection(self) -> "_Connection":
-        return _Connection(self)
-
-    def calls(self) -> int:
-        return sum(connection.calls.open for connection in self.connections)
-
-    def admit(self, newcomer: "_Connection") -> None:
-        """Have room for the newcomer: of the process that has the most connections, the one that is quiet the longest
-        ends, or else the oldest."""
-        others = set(self.connections)
-        self.connections.add(newcomer)
-        if len(others) >= _CONNECTIONS:
-            of_process = Counter(connection.process for connection in self.connections)
-            last = max(others, key=lambda one: (of_process[one.process], not one.calls.open, -one.since))
-            _log.warning(
-                "%d connections, %d of them of process %d; one of these ends",
-                len(self.connections), of_process[last.process], last.process,
-            )  # fmt: skip
-            last.abort()
+        parts = self._parts
+        return _Connection(self, grpclib.server.Handler(parts.mapping, parts.codec, None, parts.dispatch))
 
 
 class _Connection(H2Protocol, asyncio.BufferedProtocol):
-    """grpclib's, which ends when it is quiet for too long, does not speak gRPC, or is one too many."""
+    """grpclib's, which makes room for the newest, and reads no more than it can answer."""
 
-    def __init__(self, server: Server) -> None:
-        self.calls = _Calls(self, server)
-        super().__init__(self.calls, server.config, server.h2_config)
+    def __init__(self, server: Server, handler: grpclib.server.Handler) -> None:
+        super().__init__(handler, server.config, server.h2_config)
         self._server = server
         self._read = bytearray(_READ)
-        self._transport: asyncio.Transport
-        self._silence: asyncio.TimerHandle | None = None
-        #: The process at the other end, and when it connected or its last call ended.
-        self.process, self.since = 0, 0.0
+        self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         super().connection_made(transport)
-        self.processor = _Processor(self.calls, self.connection, self._server.request)
-        self._transport = transport
-        credentials = transport.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)
-        self.process = struct.unpack("3i", credentials)[0]
-        self.is_quiet()
-        self._server.admit(self)
+        self.transport = transport
+        # What nobody knows is to be ignored (RFC 9113, 5.5).
+        self.processor.processors = defaultdict(lambda: lambda event: None, self.processor.processors)
+        self.processor.processors[DataReceived] = self._keep
+        others = self._server.connections
+        if len(others) >= _CONNECTIONS:
+            min(others, key=lambda one: bool(one.processor.streams)).hang_up(f"more than {_CONNECTIONS} connections")
+        others[self] = None
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._read
@@ -103,123 +97,40 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
     def buffer_updated(self, size: int) -> None:
         try:
             self.data_received(bytes(self._read[:size]))
+            if self.connection.streams_started > _WORN:
+                self.hang_up(f"more than {_WORN} calls on one connection")
         except Exception as error:
-            _log.warning("process %d is hung up on: %s", self.process, error or type(error).__name__)
-            self.abort()
-        if self._transport.is_closing():
-            self._transport.abort()  # what it does not read would keep it open
+            self.hang_up(str(error) or type(error).__name__)
+
+    def _keep(self, event: DataReceived) -> None:
+        """Keep what comes of a request, up to the most; the call ends where there is more."""
+        stream, most = self.processor.streams.get(event.stream_id), self._server.request
+        if stream is not None:
+            stream.data_received += _FRAME
+            if stream.data_received + len(event.data) > most:
+                if stream.wrapper is None:  # all of it came at once with the headers
+                    raise ValueError(f"a request has more than {most} bytes")
+                stream.wrapper.cancel(GRPCError(Status.RESOURCE_EXHAUSTED, f"a request has at most {most} bytes"))
+                self.connection.ack(event.stream_id, event.flow_controlled_length)
+                return
+        self.processor.process_data_received(event)
 
     def pause_writing(self) -> None:
         super().pause_writing()
-        self._transport.pause_reading()  # each frame of some kinds is answered by another
+        self.transport.pause_reading()  # each frame of some kinds is answered by another
 
     def resume_writing(self) -> None:
         super().resume_writing()
-        self._transport.resume_reading()
+        self.transport.resume_reading()
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        self.talks()
-        self._server.connections.discard(self)
+        self._server.connections.pop(self, None)
         super().connection_lost(exc)
 
-    def is_quiet(self) -> None:
-        """It has no call from now on."""
-        self.talks()
-        if self._transport.is_closing():
-            return
-        self.since = time.monotonic()
-        self._silence = asyncio.get_running_loop().call_later(_SILENT, self.abort)
-        if self.connection.streams_started >= _WORN:
-            self._transport.close()
-
-    def talks(self) -> None:
-        """It has a call from now on, or is no more."""
-        if self._silence is not None:
-            self._silence.cancel()
-
-    def end(self) -> None:
-        """Say that nothing more comes; the caller closes the connection."""
-        self._transport.write_eof()
-
-    def abort(self) -> None:
-        self._server.connections.discard(self)
-        self._transport.abort()
-
-
-class _Calls(AbstractHandler):
-    """The calls of one connection, from their headers to their end."""
-
-    def __init__(self, connection: _Connection, server: Server) -> None:
-        self._connection = connection
-        self._server = server
-        self._tasks: dict[Stream, asyncio.Task[None]] = {}
-
-    @property
-    def open(self) -> int:
-        """Those that are not answered. Who has an answer may ask again before the loop comes to `_end`."""
-        return sum(not task.done() for task in self._tasks.values())
-
-    def accept(self, stream: Stream, headers: Any, release_stream: Callable[[], None]) -> None:
-        if sum(len(name) + len(value) for name, value in headers) > _HEADERS:
-            raise ValueError(f"a call's headers have more than {_HEADERS} bytes")
-        if self._connection.connection.streams_started > 2 * _WORN:
-            raise ValueError(f"more than {2 * _WORN} calls on one connection, and always one at work")
-        path = dict(headers).get(":path", "")
-        busy = self.open >= _CALLS_OF_ONE or (path != self._server.always and self._server.calls() >= _CALLS)
-        grpc = self._server.handler
-        mapping = {path: _BUSY} if busy else grpc.mapping
-        answering = request_handler(mapping, stream, headers, grpc.codec, None, grpc.dispatch, lambda: None)
-        self._connection.talks()
-        task = self._tasks[stream] = asyncio.get_running_loop().create_task(answering)
-        # Here and not in answering, whose first step a cancellation may forestall.
-        task.add_done_callback(lambda _: self._end(stream, release_stream))
-
-    def cancel(self, stream: Stream) -> None:
-        if (task := self._tasks.pop(stream, None)) is not None:
-            task.cancel()
-
-    def close(self) -> None:
-        for task in self._tasks.values():
-            task.cancel()
-
-    def _end(self, stream: Stream, release_stream: Callable[[], None]) -> None:
-        self._tasks.pop(stream, None)
-        release_stream()
-        if not self._tasks:
-            self._connection.is_quiet()
-
-
-async def _refuse(stream: Any) -> None:
-    raise GRPCError(
-        Status.RESOURCE_EXHAUSTED,
-        f"{_CALLS} calls are at work, or {_CALLS_OF_ONE} of this connection; ask again when one of them has ended",
-    )
-
-
-_BUSY = Handler(_refuse, Cardinality.UNARY_UNARY, type(None), type(None))
-
-
-class _Processor(EventsProcessor):
-    def __init__(self, handler: AbstractHandler, connection: Connection, most: int) -> None:
-        super().__init__(handler, connection)
-        self._most = most
-
-    def process(self, event: Any) -> None:
-        with suppress(NotImplementedError):  # what nobody knows is to be ignored (RFC 9113, 5.5)
-            super().process(event)
-
-    def process_data_received(self, event: Any) -> None:
-        """Keep what comes of a request, up to the most; the call ends where there is more."""
-        stream = self.streams.get(event.stream_id)
-        if stream is not None:
-            stream.data_received += _FRAME
-            if stream.data_received + len(event.data) > self._most:
-                if stream.wrapper is None:  # all of it came at once with the headers
-                    raise ValueError(f"a request has more than {self._most} bytes")
-                stream.wrapper.cancel(GRPCError(Status.RESOURCE_EXHAUSTED, f"a request has at most {self._most} bytes"))
-                self.connection.ack(event.stream_id, event.flow_controlled_length)
-                return
-        super().process_data_received(event)
+    def hang_up(self, why: str) -> None:
+        _log.warning("a connection ends: %s", why)
+        self._server.connections.pop(self, None)
+        self.transport.abort()
 
 
 async def serve(server: Server, listener: socket.socket, ended: Callable[[], Awaitable[Any]]) -> None:
@@ -230,13 +141,13 @@ async def serve(server: Server, listener: socket.socket, ended: Callable[[], Awa
     accepting.close()
     with suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WORDS):
-            while server.calls():
+            while server.calls:
                 await asyncio.sleep(0.01)
-            await asyncio.sleep(0)  # for _end, which may acknowledge what the last of them was sent
+            await asyncio.sleep(0.01)  # for the trailers of the last of them
             # Who is hung up on while it still reads and acknowledges loses the answer that it has: it goes first.
             for connection in server.connections:
-                connection.end()
+                connection.transport.write_eof()
             while server.connections:
                 await asyncio.sleep(0.01)
     for connection in list(server.connections):
-        connection.abort()
+        connection.transport.abort()

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from launcher.claims import Claim, EntryKind
 from pci.address import PCIAddress
-from pci.cards import card_of, travels_alone
+from pci.cards import listed_with
 from pci.functions import is_gpu, is_on_vfio, what
 from pci.host import Function, Host
 from program.problem import Problem
@@ -58,11 +58,11 @@ def _companions_as_gpus(claims: tuple[Claim, ...], host: Host) -> Iterator[tuple
     }
     for claim in claims:
         function, resource = _function(claim, host), claim.entry.wants
-        if function is None or is_gpu(function) or travels_alone(function):
+        if function is None or is_gpu(function) or function.is_virtual:
             continue
         if not isinstance(resource, str) or (not resource and claim.entry.kind is not EntryKind.GPU):
             continue
-        for other in card_of(host, function.address):
+        for other in listed_with(host, function.address):
             if (resource, other.address) in gpus:
                 yield claim, other
                 break
@@ -74,7 +74,7 @@ def _free_of_model(pci_id: str, claims: tuple[Claim, ...], host: Host) -> list[F
         other.address
         for claim in claims
         if isinstance(claim.device, PCIAddress)
-        for other in card_of(host, claim.device)
+        for other in listed_with(host, claim.device)
     }
     return [
         function

@@ -7,6 +7,7 @@ words KubeVirt has for what libvirt has added at the define before.
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from math import prod
 from uuid import UUID
 
 from lxml import etree
@@ -34,6 +35,8 @@ _UNITS = {
 #: are ua-sriov-NAME, stay where they are.
 _ALIAS = re.compile(r"ua-(?P<dra>dra-)?(?P<kind>gpu|hostdevice|usb-host)-(?P<name>.+)")
 _PARTS = ("domain", "bus", "slot", "function")
+_MOST_CPUS = 1 << 12  # of QEMU's q35; no other machine has more
+_NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
 
 
 @dataclass(frozen=True)
@@ -97,26 +100,33 @@ def most_memory_in(root: Element) -> int:
     return memory_in(root) if most is None else max(memory_in(root), _bytes(most, most.text or ""))
 
 
-def _bytes(element: Element, number: str) -> int:
-    unit = _UNITS.get(element.get("unit") or "KiB")
-    if unit is None or not number.strip().isdecimal():
+def number(text: str) -> int | None:
+    """Return the number that a text is; None for what is none, or is larger than any of a domain."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _bytes(element: Element, text: str) -> int:
+    unit, size = _UNITS.get(element.get("unit") or "KiB"), number(text.strip())
+    if unit is None or size is None:
         raise UserError(_tag(element), "is no size", "expected a number with a unit of libvirt's")
-    return int(number) * unit
+    return size * unit
 
 
 def _cpus(root: Element) -> CPUTopology:
-    topology = root.find("cpu/topology")
-    parts = [1, 1, 1] if topology is None else [_number(topology, part) for part in CPUTopology._fields]
-    if topology is None:
-        parts[0] = int(root.findtext("vcpu") or "1")
-    return CPUTopology(*parts)
+    topology, vcpu = root.find("cpu/topology"), root.find("vcpu")
+    if topology is not None:
+        cpus = CPUTopology(*(_count(topology, part, topology.get(part, "1")) for part in CPUTopology._fields))
+    else:
+        cpus = CPUTopology(1 if vcpu is None else _count(vcpu, "text", (vcpu.text or "1").strip()), 1, 1)
+    if prod(cpus) > _MOST_CPUS:
+        raise UserError("the domain", f"has {prod(cpus)} vCPUs", f"expected at most {_MOST_CPUS}")
+    return cpus
 
 
-def _number(element: Element, attribute: str) -> int:
-    text = element.get(attribute, "1")
-    if not text.isdecimal() or not int(text):
-        raise UserError(_tag(element), f"has {attribute}={text!r}", "expected a number from 1 on")
-    return int(text)
+def _count(element: Element, what: str, text: str) -> int:
+    if not (count := number(text)):
+        raise UserError(_tag(element), f"has {what}={text!r:.40}", "expected a number from 1 on")
+    return count
 
 
 def _tag(element: Element) -> str:
@@ -130,10 +140,9 @@ def _lacks(what: str) -> UserError:
 def pinning_in(root: Element) -> Pinning | None:
     """The CPU of each vCPU; None where they are not one each."""
     pins = {pin.get("vcpu", ""): pin.get("cpuset", "") for pin in root.iterfind("cputune/vcpupin")}
-    vcpus = [pins.get(str(number), "") for number in range(len(pins))]
-    if not vcpus or not all(map(str.isdecimal, vcpus)):
-        return None
-    return Pinning(vcpus=tuple(map(int, vcpus)), emulator=(), iothreads=())
+    cpus = [number(pins.get(str(vcpu), "")) for vcpu in range(len(pins))]
+    vcpus = tuple(cpu for cpu in cpus if cpu is not None)
+    return Pinning(vcpus=vcpus, emulator=(), iothreads=()) if vcpus and len(vcpus) == len(cpus) else None
 
 
 def cells_in(root: Element, processors: Processors) -> tuple[Cell, ...]:
@@ -142,16 +151,16 @@ def cells_in(root: Element, processors: Processors) -> tuple[Cell, ...]:
     pinned = pinning_in(root)
     node_of = {cpu: node.id for node in processors.nodes for cpu in node.cpus}
     cells = []
-    for number, cell in enumerate(root.iterfind("cpu/numa/cell")):
+    for index, cell in enumerate(root.iterfind("cpu/numa/cell")):
         vcpus = _cpulist(cell.get("cpus", ""))
-        node = bound.get(cell.get("id", str(number)), "")
+        node = number(bound.get(cell.get("id", str(index)), ""))
         on = {node_of.get(pinned.vcpus[vcpu]) for vcpu in vcpus if vcpu < len(pinned.vcpus)} if pinned else set()
         cells.append(
             Cell(
                 vcpus=vcpus,
                 memory=_bytes(cell, cell.get("memory", "")),
-                node=int(node) if node.isdecimal() else next(iter(on)) if len(on) == 1 else None,
-                is_bound=node.isdecimal(),
+                node=node if node is not None else next(iter(on)) if len(on) == 1 else None,
+                is_bound=node is not None,
             )
         )
     return tuple(cells)

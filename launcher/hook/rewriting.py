@@ -36,6 +36,7 @@ from launcher.hook.reading import (
     guest_in,
     most_memory_in,
     named_in,
+    number,
     parsed,
     pinning_in,
 )
@@ -127,7 +128,7 @@ def _read_host(sysfs: Path) -> Host:
 
 def _refuse_missing(cards: tuple[Card, ...]) -> None:
     fix = "expected the /sys of the node that the pod is on; for a bug report: gpu-plugin record DIR"
-    errors = [Refusal(card.claim.entry, card.missing, fix) for card in cards if card.missing is not None]
+    errors = [Refusal(card.claim.entry, str(card.missing), fix) for card in cards if card.missing is not None]
     if errors:
         raise together(errors)
 
@@ -138,7 +139,7 @@ def _staying(
     """Where KubeVirt has placed cards, which stay there; none where the VM asks us to place them."""
     if asked.annotations.seats or asked.annotations.topology != "none":
         return {}
-    indices = {int(element.get("index", "0")) for element in ours.values()}
+    indices = {number(element.get("index", "0")) for element in ours.values()}
     staying = {}
     for card in cards:
         address = guest_address_of(elements[card.claim.entry])
@@ -181,8 +182,11 @@ def _sizes(cells: tuple[Cell, ...]) -> list[tuple[tuple[int, ...], int]]:
 
 def _hole(guest: Guest, layout: Layout, root: Element, facts: Facts) -> tuple[Hole | None, tuple[Problem, ...]]:
     """The hole that all cards need, those too that are behind bridges of KubeVirt's, above all memory that there may
-    be."""
+    be. UserError where a bridge or a card is on a bus that there is not."""
     with_all = replace(layout, bridges=(*layout.bridges, *writing.other_bridges(root)))
+    buses = {seat.bus for seat in layout.seats} | {bridge.address.bus for bridge in with_all.bridges}
+    if nowhere := sorted(buses - {0, *(bridge.index for bridge in with_all.bridges)}):
+        raise UserError("the domain", f"has no bus {nowhere[0]}, and a device there", "expected a controller for it")
     return hole_of(replace(guest, memory=most_memory_in(root)), with_all, facts)
 
 

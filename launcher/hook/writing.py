@@ -23,7 +23,7 @@ from launcher.guest import TOPOLOGY, Guest
 from launcher.guest_pci.addresses import SCREEN, Bridge, HostDev, Layout, Seat
 from launcher.guest_pci.bars import Hole
 from launcher.hook.annotations import ON_ROOT_COMPLEX
-from launcher.hook.reading import alias_of, guest_address_of, source_of
+from launcher.hook.reading import alias_of, guest_address_of, number, source_of
 from pci.address import PCIAddress
 from program.errors import Refusal, UserError
 
@@ -102,7 +102,7 @@ def indexed(layout: Layout, root: Element, parts: TakenOut) -> Layout:
     """
     taken = {0, *(address.bus for address in _addresses(root)), *(bridge.index for bridge in other_bridges(root))}
     before = [parts.bridges.get(f"{_OURS}{bridge.index}") for bridge in layout.bridges]
-    indices = [int(element.get("index", "0")) for element in before if element is not None]
+    indices = [index for element in before if element is not None and (index := number(element.get("index", "")))]
     if len(indices) < len(layout.bridges) or taken & set(indices):
         free = (index for index in range(1, 1 << 16) if index not in taken)
         indices = [next(free) for _ in layout.bridges]
@@ -137,11 +137,11 @@ def other_bridges(root: Element) -> tuple[Bridge, ...]:
     """KubeVirt's and libvirt's PCI controllers, but for bus 0. One without an address is on bus 0."""
     found = []
     for controller in devices_of(root).iterfind("controller[@type='pci']"):
-        index, model = controller.get("index", ""), controller.get("model", "")
-        if index.isdecimal() and int(index) and not alias_of(controller).startswith(_OURS):
+        index, model = number(controller.get("index", "")), controller.get("model", "")
+        if index and not alias_of(controller).startswith(_OURS):
             at = guest_address_of(controller) or PCIAddress(0, 0, 0, 0)
             known: Any = model
-            found.append(Bridge(model=known, index=int(index), address=at))
+            found.append(Bridge(model=known, index=index, address=at))
     return tuple(sorted(found, key=lambda bridge: bridge.index))
 
 
@@ -189,12 +189,12 @@ def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
 
 def _kib(size: Element) -> int:
     """A <pcihole64>, which KubeVirt and libvirt write in KiB."""
-    text = (size.text or "").strip()
-    if size.get("unit", "KiB") != "KiB" or not text.isdecimal():
+    kib = number((size.text or "").strip())
+    if size.get("unit", "KiB") != "KiB" or kib is None:
         raise Refusal(
             "the domain's <pcihole64>", "is no number of KiB", "expected one, as KubeVirt and libvirt write it"
         )
-    return int(text)
+    return kib
 
 
 def _join_command_line(root: Element, wanted: Element) -> None:
@@ -210,8 +210,8 @@ def _join_command_line(root: Element, wanted: Element) -> None:
             return
     # Arguments come first, and QEMU's environment may be behind them.
     at = has.index(arguments[-1]) + 1 if arguments else 0
-    for number, argument in enumerate(list(wanted)):
-        has.insert(at + number, argument)
+    for place, argument in enumerate(list(wanted)):
+        has.insert(at + place, argument)
 
 
 def write_devices(
@@ -249,8 +249,8 @@ def write_devices(
 
 def _bridges(layout: Layout, parts: TakenOut) -> Iterator[Element]:
     """Each with its alias, and with the hotplug='off' that KubeVirt has given to a port with a device behind it."""
-    for number, bridge in enumerate(layout.bridges, start=1):
-        alias = f"{_OURS}{number}"
+    for place, bridge in enumerate(layout.bridges, start=1):
+        alias = f"{_OURS}{place}"
         element = bridges.bridge(bridge)
         element.insert(len(element) - 1, E.alias(name=alias))
         target, before = element.find("target"), parts.bridges.get(alias)
@@ -275,11 +275,11 @@ def _spare(root: Element, layout: Layout, parts: TakenOut) -> Iterator[Element]:
 
 def _idle(devices: Element, guest: Guest, layout: Layout) -> Iterator[Element]:
     """The controllers on free seats, with indices that KubeVirt's have not."""
-    others = [each.get("index", "") for each in devices.iterfind("controller[@type='virtio-serial']")]
-    first = max((int(index) for index in others if index.isdecimal()), default=0)
-    for number, element in enumerate(bridges.placeholders(guest, layout), start=1):
-        element.set("index", str(first + number))
-        element.insert(len(element) - 1, E.alias(name=f"{_IDLE}{number}"))
+    others = devices.iterfind("controller[@type='virtio-serial']")
+    first = max((number(each.get("index", "")) or 0 for each in others), default=0)
+    for place, element in enumerate(bridges.placeholders(guest, layout), start=1):
+        element.set("index", str(first + place))
+        element.insert(len(element) - 1, E.alias(name=f"{_IDLE}{place}"))
         yield element
 
 

@@ -5,7 +5,7 @@ Of the objects in it, VMs are ours, and so are the instance types and preference
 """
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -45,7 +45,7 @@ class TypeObject(NamedTuple):
 class Input:
     """A file's objects, in their order. `file` is what an error calls it, and `text` all that is in it.
 
-    `others`: what is passed over, as `Service web`. `block`: the claims among it that are block devices. `alone`:
+    `others`: what is passed over. `block`: the claims among it that are block devices. `alone`:
     whether the file has one document, which is a VM.
     """
 
@@ -53,7 +53,7 @@ class Input:
     text: str
     vms: tuple[Object, ...] = ()
     types: tuple[TypeObject, ...] = ()
-    others: tuple[str, ...] = ()
+    others: tuple[Object, ...] = ()
     block: frozenset[str] = frozenset()
     alone: bool = False
 
@@ -86,7 +86,7 @@ def read_input(path: Path) -> Input:
         text=text,
         vms=vms,
         types=types,
-        others=tuple(called(item) for item in objects if id(item) not in ours),
+        others=tuple(item for item in objects if id(item) not in ours),
         block=frozenset(name for item in objects if (name := _block_claim(item)) is not None),
         alone=len(documents) == 1 and bool(vms) and vms[0] is documents[0].value,
     )
@@ -96,11 +96,11 @@ def refuse_empty(given: Input) -> None:
     """UserError for an input without a VM, which says what it has instead."""
     if given.vms:
         return
-    others = (*given.others, *(called(item.value) for item in given.types))
+    others = (*given.others, *(item.value for item in given.types))
     if len(others) == 1:
-        kind = others[0].partition(" ")[0]
-        raise UserError(f"{given.file}: kind", f"found {kind if kind == 'None' else repr(kind)}", _KIND)
-    raise UserError(given.file, f"has no VM, but {listed(others)}", f"{_KIND} as well")
+        kind = others[0].get("kind")
+        raise UserError(f"{given.file}: kind", f"found {None if kind is None else repr(_bare(kind))}", _KIND)
+    raise UserError(given.file, f"has no VM, but {listed(map(called, others))}", f"{_KIND} as well")
 
 
 def names_of(vm: Object) -> tuple[str | None, str | None]:
@@ -116,14 +116,19 @@ def names_of(vm: Object) -> tuple[str | None, str | None]:
 def called(item: Object) -> str:
     """Return an object's kind and name, as `Service web`."""
     words = (item.get("kind"), names_of(item)[1])
-    return " ".join(shown(word).strip("'") for word in words if word is not None) or "None"
+    return " ".join(map(_bare, (word for word in words if word is not None))) or "None"
 
 
-def listed(names: tuple[str, ...]) -> str:
+def _bare(word: object) -> str:
+    return shown(word).strip("'")
+
+
+def listed(names: Iterable[str]) -> str:
     """Return names for a line: the first few, and how many more there are."""
     most = 6
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    first = list(names)
+    more = f" and {len(first) - most} more" if len(first) > most else ""
+    return ", ".join(first[:most]) + more
 
 
 def _vms(objects: list[Object]) -> tuple[Object, ...]:

@@ -77,6 +77,14 @@ def read_every(path: Path, name: str | None = None, types: Mapping[str, Path] | 
     return _read(given, given.vms if name is None else _picked(given, name), types or {})
 
 
+def reread(given: Given, documents: Sequence[inputs.Object]) -> Given:
+    """Return the VM as its changed documents say it, which are in the order of `given.documents`."""
+    vm, *types = documents
+    file = "the manifest"
+    changed = Input(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
+    return _read_vm(changed, vm, {}, f"{file}: ", ())._replace(block=given.block, notes=given.notes)
+
+
 def _picked(given: Input, name: str | None) -> Sequence[inputs.Object]:
     """Return the VM of this name alone, or the only one."""
     vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
@@ -116,7 +124,7 @@ def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path])
 
 def _notes(given: Input) -> Iterator[str]:
     if given.others:
-        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(given.others)}"
+        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(map(inputs.called, given.others))}"
 
 
 def _read_vm(

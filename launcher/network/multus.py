@@ -101,7 +101,7 @@ def virtual_function(wanted: VirtualFunctionOf, pod_interfaces: Mapping[str, Pod
         raise UserError(
             f"network {wanted.network!r}",
             "which virtual function the pod has for it is not known",
-            f"expected --network-status FILE, the pod's annotation {STATUS}",
+            f"expected the pod's annotation {STATUS} (offline: gpu-launcher render --network-status FILE)",
         )
     interface = pod_interfaces.get(wanted.network)
     if interface is None or interface.function is None:

@@ -4,9 +4,8 @@ from typing import Any
 
 from launcher.choosing.claim import claim_for
 from launcher.choosing.selection import refuse_unheard
-from launcher.manifest.hostdevices import HostDevice, ResourceClaim
-from launcher.manifest.reading import Given
-from launcher.manifest.spec import Spec, VirtualMachine
+from launcher.manifest.reading import Given, reread
+from launcher.manifest.spec import VirtualMachine
 from program.errors import UserError
 
 #: What the claim is called in spec.resourceClaims.
@@ -34,54 +33,31 @@ def by_claim(given: Given, template: str) -> tuple[Given, Object | None]:
         )
     # An entry's name is its own, in both lists.
     names = {request.entry.name: request.name for request in claim.requests}
-    made = ResourceClaim(name=CLAIM, resourceClaimTemplateName=template)
-    manifest = given.manifest
-    if isinstance(manifest, VirtualMachine):
-        inner = manifest.spec.template
-        changed = inner.model_copy(update={"spec": _claiming(inner.spec, names, made)})
-        whole = manifest.spec.model_copy(update={"template": changed})
-        manifest = manifest.model_copy(update={"spec": whole})
-    else:
-        manifest = manifest.model_copy(update={"spec": _claiming(manifest.spec, names, made)})
     vm, *types = given.documents
-    documents = (_document(vm, names, made), *(_type_document(each, names) for each in types))
-    return given._replace(manifest=manifest, documents=documents, text=None), claim.spec()
+    documents = (_document(vm, names, template), *(_type_document(each, names) for each in types))
+    return reread(given, documents), claim.spec()
 
 
-def _claiming(spec: Spec, names: dict[str, str], made: ResourceClaim) -> Spec:
-    devices = spec.domain.devices
-    lists = {
-        "gpus": tuple(_entry(entry, names) for entry in devices.gpus),
-        "hostDevices": tuple(_entry(entry, names) for entry in devices.hostDevices),
-    }
-    domain = spec.domain.model_copy(update={"devices": devices.model_copy(update=lists)})
-    return spec.model_copy(update={"domain": domain, "resourceClaims": (*spec.resourceClaims, made)})
-
-
-def _entry(entry: HostDevice, names: dict[str, str]) -> HostDevice:
-    if entry.name not in names:
-        return entry
-    return entry.model_copy(update={"deviceName": None, "claimName": CLAIM, "requestName": names[entry.name]})
-
-
-def _document(vm: Any, names: dict[str, str], made: ResourceClaim) -> Object:
+def _document(vm: Any, names: dict[str, str], template: str) -> Object:
     """The VM as it was written, but for the entries, and with the claim."""
     if vm["kind"] == VirtualMachine.__name__:
         inner = vm["spec"]["template"]
-        template = {**inner, "spec": _spec_document(inner["spec"], names, made)}
-        return {**vm, "spec": {**vm["spec"], "template": template}}
-    return {**vm, "spec": _spec_document(vm["spec"], names, made)}
+        inner = {**inner, "spec": _spec_document(inner["spec"], names, template)}
+        return {**vm, "spec": {**vm["spec"], "template": inner}}
+    return {**vm, "spec": _spec_document(vm["spec"], names, template)}
 
 
-def _spec_document(spec: Any, names: dict[str, str], made: ResourceClaim) -> Object:
+def _spec_document(spec: Any, names: dict[str, str], template: str) -> Object:
     domain = spec["domain"]
     devices = {**(domain.get("devices") or {})}
     _rename(devices, names)
-    ours = {"name": made.name, "resourceClaimTemplateName": made.resourceClaimTemplateName}
     return {
         **spec,
         "domain": {**domain, **({"devices": devices} if devices else {})},
-        "resourceClaims": [*(spec.get("resourceClaims") or ()), ours],
+        "resourceClaims": [
+            *(spec.get("resourceClaims") or ()),
+            {"name": CLAIM, "resourceClaimTemplateName": template},
+        ],
     }
 
 

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from launcher.running import guest
 from launcher.storage.credentials import ByAgent, keys_in, passwords_in
 from program.errors import ProgramError
+from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 
@@ -52,7 +53,8 @@ class Keeper:
         self._starts = 0  # of the agent
         self._given: dict[tuple[str, str], object] = {}  # since the agent's start of that number
         self._given_since = 0
-        self._complaints: set[str] = set()
+        self._refused: dict[str, None] = {}  # in this try
+        self._trouble = Trouble(_log, logging.WARNING, "users' keys and passwords")
 
     def agent_is(self, there: bool) -> None:
         """In libvirt's thread: the agent has connected, or is gone. What it was given may be gone with it."""
@@ -82,15 +84,18 @@ class Keeper:
         """Have it done, but for what the agent has had since its start. What goes wrong is in the log, once."""
         if self._given_since != (start := self._starts):
             self._given, self._given_since = {}, start
+        self._refused = {}
         try:
             keys, passwords = self._wanted()
         except ProgramError as error:
-            self._complain(error)
+            self._trouble.tell(error)
             return
         for user, lines in keys.items():
             self._have("keys", user, lines, self._set_keys, f"{len(lines)} ssh keys")
         for user, password in passwords.items():
             self._have("password", user, password, self._set_password, "the password")
+        if not self._ended:  # or else what was refused may be for that
+            self._trouble.tell("; ".join(self._refused) or None)
 
     def _have(self, kind: str, user: str, value: T, have: Callable[[str, T], None], what: str) -> None:
         if self._given.get((kind, user)) == value:
@@ -98,15 +103,10 @@ class Keeper:
         try:
             have(user, value)
         except ProgramError as error:
-            self._complain(error)
+            self._refused[str(error)] = None
         else:
             self._given[kind, user] = value
             _log.info("the guest's agent has set %s of %s", what, user)
-
-    def _complain(self, error: ProgramError) -> None:
-        if str(error) not in self._complaints and not self._ended:
-            self._complaints.add(str(error))
-            _log.warning("users' keys and passwords: %s", error)
 
     def _wanted(self) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
         """The keys of each user, and the password of each."""

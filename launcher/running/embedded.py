@@ -9,13 +9,13 @@ import re
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import pairwise
 from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher import paths
 from launcher.running.passt import look_here_first
 from program.errors import ProgramError, Refusal, UserError
+from program.first import values_of
 
 #: A pod has one VM, so it has one root.
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
@@ -76,12 +76,7 @@ def asked_for(arguments: Sequence[str]) -> str:
 
     Read here, before there is a command line's library in the process: that one is for a child, which checks it.
     """
-    uri = DEFAULT_URI
-    for argument, following in pairwise((*arguments, "")):
-        flag, equals, value = argument.partition("=")
-        if flag == "--connect":
-            uri = value if equals else following
-    return uri
+    return [DEFAULT_URI, *values_of("--connect", arguments)][-1]
 
 
 def is_taken(root: Path) -> bool:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from program.errors import Refusal
+from program.first import values_of
 from program.prctl import PR_SET_DUMPABLE, prctl
 
 _DEV = Path("/dev")
@@ -32,14 +33,11 @@ class Handover:
 
 
 def asked_for(arguments: Sequence[str]) -> Handover | None:
-    """What `run` is asked for by --user=N, --give=PATH and --raise=LIMIT; None without a user.
+    """What `run` is asked for by --user, --give and --raise; None without a user, or where that is no number.
 
     Read here, before there is a command line's library in the process: that one is for a child, which checks them.
     """
-    users, given, limits = (
-        [argument.partition("=")[2] for argument in arguments if argument.startswith(f"{flag}=")]
-        for flag in ("--user", "--give", "--raise")
-    )
+    users, given, limits = (values_of(flag, arguments) for flag in ("--user", "--give", "--raise"))
     if not users or not users[-1].isascii() or not users[-1].isdecimal():
         return None
     return Handover(int(users[-1]), tuple(map(Path, given)), tuple(limits))

@@ -5,87 +5,68 @@
 A boot undoes every binding, so what another boot wrote is nothing to give back.
 """
 
-import fcntl
-import json
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
+from plugin import state_files
 from plugin.binding.plan import Binding, Former
-from plugin.state_files import write_whole
-from program.errors import Refusal
-
-_FILE = "former-drivers.json"
-_LOCK = "lock"
-_BOOT_ID = "sys/kernel/random/boot_id"
+from plugin.state_files import StateFile, json_of
 
 
-def boot_id(proc: Path) -> str:
-    """Return the kernel's ID of this boot; empty if `proc` stands for no real /proc."""
-    try:
-        return (proc / _BOOT_ID).read_text(encoding="ascii").strip()
-    except OSError:
-        return ""
+@dataclass(frozen=True, slots=True)
+class _Function:
+    id: str
+    driver: str | None
+    override: str | None
 
 
-@contextmanager
-def locked(state: Path) -> Iterator[None]:
+@dataclass(frozen=True, slots=True)
+class _Bound:
+    boot: str
+    functions: Mapping[str, _Function]
+
+    def __post_init__(self) -> None:
+        for address in self.functions:
+            PCIAddress.parse(address)
+
+
+def _file(state: Path) -> StateFile[_Bound]:
+    return StateFile(
+        path=state / "former-drivers.json",
+        of=json_of(_Bound),
+        wrong="is not what bind wrote",
+        fix="remove it, and unbind lets the kernel choose the drivers",
+        sync=False,  # a crash of the node undoes the bindings too
+    )
+
+
+def locked(state: Path) -> AbstractContextManager[int]:
     """Keep every other bind and unbind of this node out, and make the directory; Refusal if one is at work.
 
-    The lock is the open file's, which a child that hangs in the kernel has as well: while it does, nobody gets in.
+    A child that hangs in the kernel has the lock as well: while it does, nobody gets in.
     """
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        lock = (state / _LOCK).open("ab")
-    except OSError as error:
-        raise Refusal(
-            state, f"cannot be written: {error.strerror}", "run as root, or name a directory with --state"
-        ) from error
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise Refusal(
-                state / _LOCK,
-                "another bind or unbind is at work, or hangs in the kernel until a driver lets go",
-                "try again when it is done",
-            ) from None
-        yield
+    wrong = "another bind or unbind is at work, or hangs in the kernel until a driver lets go"
+    return state_files.locked(state / "lock", wrong, "try again when it is done")
 
 
 def read_former(state: Path, boot: str) -> Mapping[PCIAddress, Former]:
     """Read the former drivers of this boot; none if nothing was ever written."""
-    path = state / _FILE
-    try:
-        document = json.loads(path.read_text(encoding="ascii"))
-        if document["boot"] != boot:
-            return {}
-        return {
-            PCIAddress.parse(address): Former(entry["id"], Binding(entry["driver"], entry["override"]))
-            for address, entry in document["functions"].items()
-        }
-    except (FileNotFoundError, NotADirectoryError):
+    bound = _file(state).read()
+    if bound is None or bound.boot != boot:
         return {}
-    except OSError as error:
-        raise Refusal(path, f"cannot be read: {error.strerror}", "run as root") from error
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise Refusal(
-            path, "is not what bind wrote", "remove it, and unbind lets the kernel choose the drivers"
-        ) from error
+    return {
+        PCIAddress.parse(address): Former(its.id, Binding(its.driver, its.override))
+        for address, its in bound.functions.items()
+    }
 
 
 def write_former(state: Path, boot: str, former: Mapping[PCIAddress, Former]) -> None:
     """Replace the former drivers, whole or not at all; Refusal if they cannot be written."""
-    document = {
-        "boot": boot,
-        "functions": {
-            str(address): {"id": its.pci_id, "driver": its.binding.driver, "override": its.binding.override}
-            for address, its in sorted(former.items())
-        },
+    functions = {
+        str(address): _Function(its.pci_id, its.binding.driver, its.binding.override)
+        for address, its in sorted(former.items())
     }
-    try:
-        # Not synced: whoever loses it to a crash of the node has lost the bindings too.
-        write_whole(state / _FILE, json.dumps(document, indent=1) + "\n")
-    except OSError as error:
-        raise Refusal(state / _FILE, f"cannot be written: {error.strerror}", "name a directory with --state") from error
+    _file(state).write(_Bound(boot, functions))

@@ -4,7 +4,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -17,12 +17,13 @@ from pci.sysfs.attribute import Unreadable, link_name, names
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
-from plugin.binding.former import boot_id, locked, read_former, write_former
+from plugin.binding.former import locked, read_former, write_former
 from plugin.binding.modalias import Alias, best_module, read_aliases
 from plugin.binding.plan import Binding, Move, Plan, Survey, Write, hindrance, named_cards, writes
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import uses
 from plugin.question import ask
+from plugin.state_files import boot_id
 from program.child import Late, NoAnswer, forked, let_go_of_standard_files
 from program.errors import Refusal
 from program.problem import Problem
@@ -70,12 +71,13 @@ class _Failed(Exception):
 def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
     """Read all that a plan for these cards is made from; Refusal if some of it cannot be read."""
     with _read_or_refused(roots):
-        return _survey(roots, host, cards, read_processes(roots.proc), read_aliases(roots.modules))
+        survey = _survey(roots, host, cards, read_processes(roots.proc), read_aliases(roots.modules))
+        return replace(survey, former=read_former(roots.state, boot_id(roots.proc)))
 
 
 def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: Path) -> Mapping[str, Hindrance | None]:
     """Return why each device, of these functions by any name, cannot be bound to vfio now, None if it can: what `bind`
-    would say of it alone. For Reader.ask; Refusal if the node cannot be read."""
+    would say of it alone, but for what is wrong with its file. For Reader.ask; Refusal if the node cannot be read."""
     roots, host = Roots.beside(sys, state), read_host(sys)
     try:
         with _read_or_refused(roots):
@@ -87,6 +89,7 @@ def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: P
         try:
             cards = named_cards(host, functions)
             with _read_or_refused(roots):
+                # Former drivers keep nothing from being bound, and reading them takes longer than all else.
                 return hindrance(_survey(roots, host, cards, processes, aliases), cards)
         except Refusal as error:
             return _cannot_be_bound(error)
@@ -117,7 +120,7 @@ def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processe
         modules={function.address: best_module(function, aliases) for function in functions},
         drivers=frozenset(names(roots.sys, _DRIVERS))
         | {function.driver for function in host.functions.values() if function.driver is not None},
-        former=read_former(roots.state, boot_id(roots.proc)),
+        former={},
         unseen=processes.unseen,
     )
 

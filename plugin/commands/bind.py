@@ -3,6 +3,7 @@
 import shlex
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -14,78 +15,72 @@ from pci.host import Host
 from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, planned, rebind
 from plugin.cards.config import Config
-from plugin.commands.options import STATE, State, config_of
+from plugin.commands.options import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
+from plugin.flags import STATE, State
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import one_line
 
-Addresses = Annotated[
-    list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
-]
-All = Annotated[
-    bool,
-    typer.Option(
-        "--all",
-        help="Every NVIDIA, AMD and Intel GPU, and what --config offers; bind leaves the processor's own GPU alone.",
-    ),
-]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the writes, and do none.")]
-ConfigFile = Annotated[Path | None, typer.Option(help="What --all means beyond NVIDIA, AMD and Intel GPUs (YAML).")]
-Sysfs = Annotated[
-    Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules.")
-]
-NvidiaSMI = Annotated[
-    str,
-    typer.Option(
-        metavar="COMMAND",
-        help="What tells the module IDs of cards that the nvidia driver has; elsewhere: 'chroot DIR nvidia-smi'.",
-    ),
-]
-
 _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes every card first
 
 
+@dataclass(frozen=True, kw_only=True)
+class Flags:
+    """Which cards, and where what is to be known of them stands."""
+
+    addresses: Annotated[
+        list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
+    ] = None
+    every: Annotated[
+        bool,
+        typer.Option(
+            "--all",
+            help="Every NVIDIA, AMD and Intel GPU, and what --config offers; bind leaves the processor's own GPU "
+            "alone.",
+        ),
+    ] = False
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the writes, and do none.")] = False
+    config: Annotated[Path | None, typer.Option(help="What --all means beyond NVIDIA, AMD and Intel GPUs (YAML).")] = (
+        None
+    )
+    sysfs: Annotated[
+        Path,
+        typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules."),
+    ] = Path("/sys")
+    state: State = STATE
+
+
 def bind(
-    addresses: Addresses = None,
-    every: All = False,
-    dry_run: DryRun = False,
-    config: ConfigFile = None,
-    sysfs: Sysfs = Path("/sys"),
-    state: State = STATE,
-    nvidia_smi: NvidiaSMI = "nvidia-smi",
+    flags: Flags,
+    nvidia_smi: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="What tells the module IDs of cards that the nvidia driver has; elsewhere: 'chroot DIR nvidia-smi'.",
+        ),
+    ] = "nvidia-smi",
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
     def plan(survey: Survey, cards: tuple[Card, ...]) -> Plan:
-        return plan_bind(survey, cards, skip=every)
+        return plan_bind(survey, cards, skip=flags.every)
 
-    _rebind(addresses or [], every, dry_run, config, sysfs, state, cards_to_bind, plan, nvidia_smi)
+    _rebind(flags, cards_to_bind, plan, nvidia_smi)
 
 
-def unbind(
-    addresses: Addresses = None,
-    every: All = False,
-    dry_run: DryRun = False,
-    config: ConfigFile = None,
-    sysfs: Sysfs = Path("/sys"),
-    state: State = STATE,
-) -> None:
+def unbind(flags: Flags) -> None:
     """Give cards back to the drivers that they had before."""
-    _rebind(addresses or [], every, dry_run, config, sysfs, state, offered_cards, plan_unbind)
+    _rebind(flags, offered_cards, plan_unbind)
 
 
 def _rebind(
-    addresses: list[str],
-    every: bool,
-    dry_run: bool,
-    config: Path | None,
-    sysfs: Path,
-    state: Path,
+    flags: Flags,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...]], Plan],
     nvidia_smi: str = "",
 ) -> None:
+    addresses, every, sysfs, state = flags.addresses or [], flags.every, flags.sysfs, flags.state
     if every == bool(addresses):
         wrong = "are both there" if every else "are both missing"
         raise UserError("ADDRESS... and --all", wrong, "expected one: any function of each card, or all on offer")
@@ -94,7 +89,7 @@ def _rebind(
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS...", error.wrong, error.fix) from error
     command = _words(nvidia_smi)
-    rules = config_of(config)
+    rules = config_of(flags.config)
     roots = Roots.beside(sysfs, state)
 
     def choose(host: Host) -> tuple[Card, ...]:
@@ -110,7 +105,7 @@ def _rebind(
         if rules.fabric is not None and command:
             _keep_module_ids(decided, state, command)
 
-    if dry_run:
+    if flags.dry_run:
         decided, unseen = planned(roots, choose, decide)
         if unseen is not None:
             _warn(f"who uses the cards was not wholly seen: {unseen}")

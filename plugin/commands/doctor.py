@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
@@ -11,19 +10,8 @@ import typer
 from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
-from plugin.cards.naming import PCI_IDS, read_pci_ids
-from plugin.commands.node import node_now
-from plugin.commands.options import (
-    ConfigFile,
-    DRAState,
-    KeptState,
-    LookedAtDev,
-    LookedAtProc,
-    PCIIDsFile,
-    PodResources,
-    Sysfs,
-    config_of,
-)
+from plugin.cards.naming import read_pci_ids
+from plugin.commands.node import NodeFlags, node_now
 from plugin.doctor.devices import bus_is_reset_by_vfio, has_no_reset, size
 from plugin.doctor.finding import Finding
 from plugin.doctor.findings import examine
@@ -40,14 +28,7 @@ _UNKNOWN = "unknown"
 
 
 def doctor(
-    sysfs: Sysfs = Path("/sys"),
-    proc: LookedAtProc = None,
-    dev: LookedAtDev = None,
-    config: ConfigFile = None,
-    pci_ids: PCIIDsFile = PCI_IDS,
-    pod_resources: PodResources = None,
-    state: KeptState = None,
-    dra_state: DRAState = None,
+    flags: NodeFlags,
     as_json: AsJSON = False,
 ) -> None:
     """Say what stands between this node's GPUs and a guest, and what to do about it.
@@ -55,16 +36,7 @@ def doctor(
     Nothing is written, and no sleeping card is woken. The exit code is 0 where there is nothing worse than a note, 3
     for warnings, 4 for errors.
     """
-    snapshot = node_now(
-        config_of(config),
-        read_pci_ids(pci_ids),
-        sysfs=sysfs,
-        proc=proc,
-        dev=dev,
-        state=state,
-        pod_resources=pod_resources,
-        dra_state=dra_state,
-    )
+    snapshot = node_now(flags, read_pci_ids(flags.pci_ids))
     findings = examine(snapshot)
     text = (
         json.dumps(_as_json(snapshot, findings), indent=2)

@@ -8,19 +8,8 @@ import typer
 
 from pci.slices import value_of
 from plugin.cards.inventory import Device
-from plugin.cards.naming import PCI_IDS, PCIIDs, read_pci_ids
-from plugin.commands.node import node_now
-from plugin.commands.options import (
-    ConfigFile,
-    DRAState,
-    KeptState,
-    LookedAtDev,
-    LookedAtProc,
-    PCIIDsFile,
-    PodResources,
-    Sysfs,
-    config_of,
-)
+from plugin.cards.naming import PCIIDs, read_pci_ids
+from plugin.commands.node import NodeFlags, node_now
 from plugin.dra.slices import attributes
 from plugin.fabric import sight as fabric
 from plugin.node.snapshot import Snapshot, State
@@ -31,14 +20,7 @@ from program.terminal import columns
 
 
 def inventory(
-    sysfs: Sysfs = Path("/sys"),
-    proc: LookedAtProc = None,
-    dev: LookedAtDev = None,
-    config: ConfigFile = None,
-    pci_ids: PCIIDsFile = PCI_IDS,
-    pod_resources: PodResources = None,
-    state: KeptState = None,
-    dra_state: DRAState = None,
+    flags: NodeFlags,
     as_json: AsJSON = False,
     permitted: Annotated[
         bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
@@ -53,17 +35,8 @@ def inventory(
         raise UserError("--json and --permitted", "both say what to print", "give one of them")
     if picture_file(svg) is not None and str(svg) == "-" and (as_json or permitted):
         raise UserError("--svg - and --json or --permitted", "both say what to print", "give one of them")
-    names = read_pci_ids(pci_ids)
-    snapshot = node_now(
-        config_of(config),
-        names,
-        sysfs=sysfs,
-        proc=proc,
-        dev=dev,
-        state=state,
-        pod_resources=pod_resources,
-        dra_state=dra_state,
-    )
+    names = read_pci_ids(flags.pci_ids)
+    snapshot = node_now(flags, names)
     if svg is not None:
         # lxml, for nobody who asks for a table.
         from plugin.picture import picture

@@ -4,34 +4,53 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from plugin.binding.former import boot_id
-from plugin.cards.config import Config
 from plugin.cards.holders import Assignment, CannotAsk
-from plugin.cards.naming import PCIIDs
-from plugin.commands.options import DRA_STATE, POD_RESOURCES, STATE, asked
+from plugin.cards.naming import PCI_IDS, PCIIDs
+from plugin.commands.options import asked, config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
 from plugin.node.look import Places, Witnesses, look_at_all
 from plugin.node.snapshot import Snapshot
+from plugin.state_files import boot_id
 from program.errors import Refusal
+from program.flags import Flag
+
+_SYS = Path("/sys")
 
 
-def node_now(
-    config: Config,
-    names: PCIIDs,
-    *,
-    sysfs: Path,
-    proc: Path | None,
-    dev: Path | None,
-    state: Path | None,
-    pod_resources: Path | None,
-    dra_state: Path | None,
-) -> Snapshot:
+@dataclass(frozen=True, kw_only=True)
+class NodeFlags:
+    """Where to look at a node."""
+
+    sysfs: Sysfs = _SYS
+    proc: Annotated[Path | None, Flag("The directory that stands for /proc.  [default: /proc, none with --sysfs]")] = (
+        None
+    )
+    dev: Annotated[Path | None, Flag("The directory that stands for /dev.  [default: /dev, none with --sysfs]")] = None
+    config: ConfigFile = None
+    pci_ids: PCIIDsFile = PCI_IDS
+    pod_resources: Annotated[
+        Path | None, Flag("The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]")
+    ] = None
+    state: Annotated[
+        Path | None,
+        Flag("Where it is kept who has which partition.  [default: /var/lib/gpu-plugin, none with --sysfs]"),
+    ] = None
+    dra_state: Annotated[
+        Path | None,
+        Flag(f"Where the DRA driver keeps what it has prepared.  [default: {DRA_STATE}, none with --sysfs]"),
+    ] = None
+
+
+def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     """Return all that can be known of the node of that /sys. What is None is where this node has it, and is not looked
     at if /sys is another tree. ProgramError if the node cannot be read, or a named socket does not answer."""
-    is_this_node = sysfs == Path("/sys")
+    sysfs, proc, dev, state = flags.sysfs, flags.proc, flags.dev, flags.state
+    is_this_node = sysfs == _SYS
     if is_this_node:
         proc, dev = proc or Path("/proc"), dev or Path("/dev")
 
@@ -39,15 +58,15 @@ def node_now(
         return asked(sys, read, *arguments, **named)
 
     async def pods() -> frozenset[Assignment] | None:
-        return await _assignments(pod_resources, is_this_node=is_this_node)
+        return await _assignments(flags.pod_resources, is_this_node=is_this_node)
 
     def claims() -> Mapping[str, str] | None:
-        directory = dra_state or (DRA_STATE if is_this_node else None)
+        directory = flags.dra_state or (DRA_STATE if is_this_node else None)
         return None if directory is None else _claimed(directory, proc or sysfs.absolute().parent / "proc")
 
     places = Places(sys=sysfs, dev=dev, proc=proc, state=state or STATE)
     witnesses = Witnesses(pods=pods, claims=claims, fabric=is_this_node or state is not None)
-    return asyncio.run(look_at_all(places, names, config, ask, witnesses))
+    return asyncio.run(look_at_all(places, names, config_of(flags.config), ask, witnesses))
 
 
 async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:

@@ -8,7 +8,8 @@ import typer
 
 from pci.sysfs.attribute import Silent
 from pci.sysfs.functions import require_sysfs
-from plugin.commands.options import Sysfs, asked
+from plugin.commands.options import asked
+from plugin.flags import Sysfs
 from plugin.question import ask
 from program.errors import UserError
 from program.output import print_text

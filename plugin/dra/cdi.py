@@ -6,7 +6,6 @@ and for an extended resource the one that the device plugin would set. A contain
 the requests that it names.
 """
 
-import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -15,8 +14,9 @@ from typing import Any
 from pci import device_metadata
 from pci.slices import DRIVER, Attributes
 from plugin.allocation import Allocation
-from plugin.dra.checkpoint import write_file
+from plugin.dra.checkpoint import PLACE
 from plugin.dra.claims import Claim
+from plugin.state_files import write_json
 from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Files:
         uid = claim.reference.uid
         for request, its in devices.items():
             document = metadata(claim, request, its, pool)
-            write_file(self._file(uid, request), json.dumps(document, indent=1) + "\n", mode=0o644)
+            write_json(self._file(uid, request), document, PLACE, mode=0o644)
         specification = {
             "cdiVersion": _VERSION,
             "kind": _KIND,
@@ -58,7 +58,7 @@ class Files:
                 for request in sorted(allocations)
             ],
         }
-        write_file(self._specification(uid), json.dumps(specification, indent=1) + "\n", mode=0o644)
+        write_json(self._specification(uid), specification, PLACE, mode=0o644)
 
     def remove(self, uid: str) -> None:
         """Remove all files of a claim; Refusal if one is left."""

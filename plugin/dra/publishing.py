@@ -16,6 +16,7 @@ from plugin.dra.apiserver import APIServer, Conflict, NotFound
 from plugin.dra.slices import Node, Object, slices
 from plugin.watching.watch import Watch
 from program.errors import ProgramError
+from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +38,9 @@ class Publisher:
         # By name: what was sent last, and the version of it that the server has; it may have dropped a field.
         self._sent: dict[str, tuple[Object, str]] = {}
         self._takes_taints = True
-        self._trouble: str | None = None
+        self._trouble = Trouble(
+            _log, logging.WARNING, "the node's slices stay as they were", "the node's slices are as the node is again"
+        )
 
     async def keep(self) -> None:
         """Publish until the watch is stopped."""
@@ -51,14 +54,14 @@ class Publisher:
             try:
                 version = await self.publish()
                 failures = 0
-                self._tell(None)
+                self._trouble.tell(None)
                 await _first(None, change.wait(), self._until_touched(version))
                 continue
             except Conflict as error:
                 if failures:
-                    self._tell(str(error))
+                    self._trouble.tell(error)
             except ProgramError as error:
-                self._tell(str(error))
+                self._trouble.tell(error)
             except Exception:
                 # A defect of ours must not end what is served.
                 _log.exception("the node's slices stay as they were")
@@ -143,15 +146,6 @@ class Publisher:
             return
         # The watch was refused, or ended by the server.
         await asyncio.sleep(random.uniform(_FIRST_PAUSE, 1.0))  # noqa: S311 (no secret)
-
-    def _tell(self, trouble: str | None) -> None:
-        if trouble == self._trouble:
-            return
-        self._trouble = trouble
-        if trouble is None:
-            _log.info("the node's slices are as the node is again")
-        else:
-            _log.warning("the node's slices stay as they were: %s", trouble)
 
 
 async def _first(at_most: float | None, *waiting: Coroutine[Any, Any, object]) -> None:

@@ -7,19 +7,13 @@ It is written before the manager is asked to activate anything: what is active a
 exists says that this node's manager had partitions once.
 """
 
-import json
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from plugin.fabric.abi import MOST_PARTITIONS
-from plugin.state_files import lock_within, write_whole
-from program.errors import Refusal
-
-_FILE = "partitions.json"
-_LOCK = "partitions.lock"
-_LONGEST = 1 << 20  # bytes
+from plugin.state_files import StateFile, json_of, locked_within
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,6 +46,11 @@ class Book:
     activations: tuple[Activation, ...] = ()
     others: tuple[int, ...] = ()
 
+    def __post_init__(self) -> None:
+        numbers = {*self.others, *(number for each in self.activations for number in (each.partition, *each.modules))}
+        if len(self.activations) > MOST_PARTITIONS or min(numbers, default=0) < 0:
+            raise ValueError(self)
+
     def overlapping(self, modules: Iterable[int]) -> tuple[Activation, ...]:
         wanted = set(modules)
         return tuple(each for each in self.activations if wanted & set(each.modules))
@@ -67,78 +66,24 @@ class Book:
         return replace(self, activations=tuple(each for each in self.activations if each.partition != partition))
 
 
+def book_file(state: Path) -> StateFile[Book]:
+    """Return where the book is. Whoever takes one that cannot be read for empty deactivates or gives away what a guest
+    has."""
+    return StateFile(
+        path=state / "partitions.json",
+        of=json_of(Book),
+        wrong="is not what gpu-plugin wrote, and nobody knows who has which partition",
+        fix="end the guests of the node, deactivate all partitions (fmpm), then remove the file",
+    )
+
+
 def read_book(state: Path) -> Book | None:
-    """Return what was written; None if nothing ever was. Refusal if it cannot be read or is something else: whoever
-    takes it for empty deactivates or gives away what a guest has."""
-    path = state / _FILE
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LONGEST + 1)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        raise Refusal(path, f"cannot be read: {error.strerror}", "name a directory of root's with --state") from error
-    try:
-        document = json.loads(text)
-        activations = tuple(
-            sorted(
-                Activation(
-                    partition=_number(each["partition"]),
-                    modules=tuple(map(_number, each["modules"])),
-                    devices=tuple(map(_text, each["devices"])),
-                    pod=None if each["pod"] is None else _text(each["pod"]),
-                    claim=None if each["claim"] is None else _text(each["claim"]),
-                    is_active=bool(each["is_active"]),
-                )
-                for each in document["activations"]
-            )
-        )
-        others = tuple(map(_number, document["others"]))
-        if len(activations) > MOST_PARTITIONS or len(text) > _LONGEST:
-            raise ValueError(path)
-    except (ValueError, KeyError, TypeError, RecursionError):
-        raise Refusal(
-            path,
-            "is not what gpu-plugin wrote, and nobody knows who has which partition",
-            "end the guests of the node, deactivate all partitions (fmpm), then remove the file",
-        ) from None
-    return Book(activations, others)
+    """Return what was written; None if nothing ever was. Refusal if it cannot be read or is something else."""
+    return book_file(state).read()
 
 
-def write_book(state: Path, book: Book) -> None:
-    """Replace the file, whole or not at all, and on the disk when this returns; Refusal if it cannot be written."""
-    document = {"activations": [asdict(each) for each in book.activations], "others": list(book.others)}
-    try:
-        write_whole(state / _FILE, json.dumps(document, indent=1) + "\n", sync=True)
-    except OSError as error:
-        raise Refusal(state / _FILE, f"cannot be written: {error.strerror}", "name a directory with --state") from error
-
-
-@asynccontextmanager
-async def locked(state: Path, within: float) -> AsyncIterator[int]:
+def locked(state: Path, within: float) -> AbstractAsyncContextManager[int]:
     """Keep every other plugin of this node out, also one that is replaced by this one in a rolling update; Refusal if
     another keeps it for so many seconds. It is the open file's, whose number is given."""
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        lock = (state / _LOCK).open("ab")
-    except OSError as error:
-        raise Refusal(state, f"cannot be written: {error.strerror}", "name a directory with --state") from error
-    with lock:
-        try:
-            await lock_within(lock, within)
-        except TimeoutError:
-            wrong = f"another gpu-plugin has kept it for {within:g} s"
-            raise Refusal(state / _LOCK, wrong, "try again, and see in its log what the other one waits for") from None
-        yield lock.fileno()
-
-
-def _number(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise TypeError(value)
-    return value
-
-
-def _text(value: object) -> str:
-    if not isinstance(value, str):
-        raise TypeError(value)
-    return value
+    fix = "try again, and see in its log what the other one waits for"
+    return locked_within(within, state / "partitions.lock", fix)

@@ -6,7 +6,6 @@ an ID is known from the config, from the file that the GPU operator writes, or f
 kept before it took the cards; else it is not known.
 """
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,13 +13,12 @@ from pathlib import Path
 
 from pci.address import PCIAddress, address_or_none
 from plugin.cards.config import Fabric
-from plugin.state_files import write_whole
+from plugin.state_files import STATE, StateFile, json_of
 from program.child import NoAnswer, output
 from program.errors import Refusal
 
-_FILE = "module-ids.json"
-_LONGEST = 1 << 18  # bytes of a file of module IDs
 _MOST = 64
+_EXPECTED = "expected module IDs by PCI address, in JSON"
 
 _GPU = re.compile(r"^GPU ([0-9A-Fa-f:.]+)\s*$")
 # "Module ID", "Module Id", "GPU Module ID", by the driver's version.
@@ -74,15 +72,13 @@ def keep(state: Path, ids: Mapping[PCIAddress, int]) -> None:
 
     An address or a module that has another partner now had the other before: cards were moved.
     """
-    path = state / _FILE
-    kept = {} if not path.exists() else _read(path)
-    others = {each: module for each, module in kept.items() if each not in ids and module not in ids.values()}
-    document = {str(address): module for address, module in sorted({**others, **ids}.items())}
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        write_whole(path, json.dumps(document, indent=1) + "\n", sync=True)
-    except OSError as error:
-        raise Refusal(path, f"cannot be written: {error.strerror}", "name a directory with --state") from error
+    file, new = _kept(state), {str(address): module for address, module in ids.items()}
+    others = {
+        address: module
+        for address, module in (file.read() or {}).items()
+        if address not in new and module not in new.values()
+    }
+    file.write(dict(sorted({**others, **new}.items())))
 
 
 def read_module_ids(fabric: Fabric, state: Path) -> ModuleIDs:
@@ -92,18 +88,17 @@ def read_module_ids(fabric: Fabric, state: Path) -> ModuleIDs:
     """
     faults: list[str] = []
     ids: dict[PCIAddress, int] = {}
-    paths = [] if fabric.modules_file is None else [Path(fabric.modules_file)]
-    if (state / _FILE).exists():
-        paths.append(state / _FILE)
-    sources = [{PCIAddress.parse(address): module for address, module in fabric.modules.items()}]
-    for path in paths:
+    named = [] if fabric.modules_file is None else [_file(Path(fabric.modules_file), _EXPECTED)]
+    sources = [fabric.modules]
+    for file in (*named, _kept(state)):
         try:
-            sources.append(dict(_read(path)))
+            sources.append(file.read() or {})
         except Refusal as error:
             faults.append(str(error))
+    faults += [f"{file.path}: does not exist; {_EXPECTED}" for file in named if not file.path.exists()]
     for source in sources:
-        for address, module in sorted(source.items()):
-            ids.setdefault(address, module)
+        for text, module in sorted(source.items()):
+            ids.setdefault(PCIAddress.parse(text), module)
     by_module: dict[int, list[PCIAddress]] = {}
     for address, module in ids.items():
         by_module.setdefault(module, []).append(address)
@@ -115,31 +110,26 @@ def read_module_ids(fabric: Fabric, state: Path) -> ModuleIDs:
     return ModuleIDs(ids, tuple(faults))
 
 
-def _read(path: Path) -> Mapping[PCIAddress, int]:
-    """Read what nvidia-smi -q has printed, or a JSON object of addresses and module IDs, which are numbers or text;
-    Refusal if it is neither."""
-    try:
-        with path.open("rb") as file:
-            text = file.read(_LONGEST + 1)
-    except OSError as error:
-        raise Refusal(
-            path, f"cannot be read: {error.strerror}", "expected module IDs by PCI address, in JSON"
-        ) from error
-    try:
-        if len(text) > _LONGEST:
-            raise ValueError(text)
-        if not text.lstrip().startswith(b"{"):
-            ids = dict(read_nvidia_smi(text.decode(errors="replace")))
-            if not ids:
-                raise ValueError(text)
-        else:
-            ids = {PCIAddress.parse(address): int(module) for address, module in json.loads(text).items()}
-        if not all(0 <= module < _MOST for module in ids.values()):
-            raise ValueError(text)
-    except (ValueError, TypeError, AttributeError, RecursionError):
-        raise Refusal(
-            path,
-            "has no module IDs in it",
-            'expected module IDs by PCI address, in JSON: {"0000:0f:00.0": 5}, or what nvidia-smi -q prints',
-        ) from None
-    return ids
+def _kept(state: Path) -> StateFile[Mapping[str, int]]:
+    return _file(state / "module-ids.json", STATE)
+
+
+def _file(path: Path, place: str) -> StateFile[Mapping[str, int]]:
+    fix = f'{_EXPECTED}: {{"0000:0f:00.0": 5}}, or what nvidia-smi -q prints'
+    return StateFile(path=path, of=_read, wrong="has no module IDs in it", fix=fix, place=place)
+
+
+def _read(text: bytes) -> Mapping[str, int]:
+    """Return the module IDs by address of a JSON object, in which they are numbers or text, or of what nvidia-smi -q
+    has printed; ValueError if it is neither."""
+    ids: Mapping[PCIAddress, int]
+    if text.lstrip().startswith(b"{"):
+        document = json_of(dict[str, int | str])(text)
+        ids = {PCIAddress.parse(address): int(module) for address, module in document.items()}
+    else:
+        ids = read_nvidia_smi(text.decode(errors="replace"))
+        if not ids:
+            raise ValueError("neither")
+    if not all(0 <= module < _MOST for module in ids.values()):
+        raise ValueError("no module has such an ID")
+    return {str(address): module for address, module in ids.items()}

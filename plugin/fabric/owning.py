@@ -18,12 +18,14 @@ from plugin.cards.config import Fabric
 from plugin.cards.holders import CannotAsk, Listed
 from plugin.cards.inventory import Device, Inventory
 from plugin.fabric.abi import Code
-from plugin.fabric.activations import Activation, Book, locked, read_book, write_book
+from plugin.fabric.absences import GONE_AFTER, Absences, holder
+from plugin.fabric.activations import Activation, Book, book_file, locked
 from plugin.fabric.asking import Manager, ManagerError, NoLibrary, Unanswered
 from plugin.fabric.choosing import Board, gpus, ids_of
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.partitions import Partition, Table
 from plugin.fabric.sight import Sight
+from plugin.state_files import StateFile
 from program.errors import ProgramError, Refusal
 from program.problem import Problem
 
@@ -37,10 +39,7 @@ _TRIES_APART = 0.5  # seconds
 
 #: Seconds from one reconcile to the next, however seldom the node is looked at: docs/fabric.md promises a minute.
 RECONCILED_EVERY = 60.0
-#: Seconds for which a pod is listed no more before it is gone: a kubelet that starts may list less than there is.
-_GONE_AFTER = 10.0
-#: Seconds in which the manager may still do what it was asked and did not answer, and in which the kubelet lists a pod
-#: for which it has allocated.
+#: Seconds in which the manager may still do what it was asked and did not answer.
 _STILL_COMING = 60.0
 _GIVE_BACK_EVERY = 15.0  # seconds between looks, where the manager ends if it has no list within 60
 
@@ -50,7 +49,8 @@ class Partitions:
 
     `settings` and `inventory` give what is in force now, `listed` asks the kubelet. `own_pod` is this plugin's pod,
     `namespace/name`: a list of the kubelet's without it is not whole. `every` is the seconds between two reconciles.
-    `tell` is told what is known of the partitions, and why devices, by ID, have NVLinks that do not work.
+    `tell` is told what is known of the partitions, and why devices, by ID, have NVLinks that do not work. The last
+    three are the world: whom to ask while a lock is held, where to write down who has what, and the time in seconds.
     """
 
     def __init__(
@@ -62,6 +62,9 @@ class Partitions:
         own_pod: str | None,
         every: float,
         tell: Callable[[Sight, Mapping[str, Hindrance]], None],
+        manager: Callable[[Fabric, int], Manager] = Manager,
+        file: StateFile[Book] | None = None,
+        now: Callable[[], float] = time.monotonic,
     ) -> None:
         self.sight = Sight()
         self._unlinked: dict[str, Hindrance] = {}
@@ -70,10 +73,12 @@ class Partitions:
         self._settings = settings
         self._inventory = inventory
         self._listed = listed
-        self._own_pod = own_pod
         self._every = every
+        self._manager = manager
+        self._file = file or book_file(state)
+        self._now = now
         self._mine = asyncio.Lock()
-        self._absent_since: dict[Activation, float] = {}
+        self._absences = Absences(own_pod, every)
         self._unanswered: dict[int, float] = {}
         self._told: frozenset[str] = frozenset()
         self._tasks: set[asyncio.Future[Any]] = set()
@@ -83,7 +88,7 @@ class Partitions:
         """Return the seconds until then."""
         settings = self._settings()
         soon = _GIVE_BACK_EVERY if settings is not None and settings.resume else self._every
-        return min(self._every, soon, _GONE_AFTER if self._absent_since else self._every)
+        return min(self._every, soon, GONE_AFTER if self._absences.since else self._every)
 
     def preferred(self, available: Sequence[Device], must_include: Sequence[str], size: int) -> tuple[str, ...] | None:
         """Return the IDs of the devices that a container would best get; None where the partitions do not matter, or
@@ -96,7 +101,7 @@ class Partitions:
 
     def claims(self) -> frozenset[str]:
         """Return the claims that have partitions, as they are written down; Refusal if that cannot be read."""
-        book = None if self._settings() is None else read_book(self._state)
+        book = None if self._settings() is None else self._file.read()
         return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
 
     async def acquire(
@@ -153,7 +158,7 @@ class Partitions:
         """Keep out all else that would change something, here and in another plugin, and give whom to ask."""
         async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:
             try:
-                yield Manager(settings, lock)
+                yield self._manager(settings, lock)
             finally:
                 self._tell_all(self.sight, dict(self._unlinked))
 
@@ -201,7 +206,7 @@ class Partitions:
         try:
             await manager.activate(partition)
         except Unanswered:
-            self._unanswered[partition.id] = time.monotonic()
+            self._unanswered[partition.id] = self._now()
             raise
         except ManagerError as error:
             if error.code == Code.IN_USE:
@@ -233,24 +238,23 @@ class Partitions:
         """
         is_gone = False
         if other.claim is None and claim is None:
-            listed = await self._listed()
-            is_gone = self._is_whole(listed) and not _has(listed, other)
+            is_gone = self._absences.is_missing(other, await self._listed())
         if not is_gone:
             wrong = f"would overlap partition {other.partition} of {other.owner}, which is not known to be gone"
             raise Refusal("the partition", wrong, "try again when it has ended")
-        asked = self._unanswered.get(other.partition)
-        if asked is not None and time.monotonic() - asked < _STILL_COMING:
+        if self._may_still_be_activating(other.partition, _STILL_COMING):
             wrong = f"would overlap partition {other.partition}, which the Fabric Manager may still be activating"
             raise Refusal("the partition", wrong, "try again in a minute")
 
     def _require_answered(self, partition_id: int) -> None:
         """Refuse, if the manager may still be activating a partition that is not active: it would be nobody's then."""
-        asked = self._unanswered.get(partition_id)
-        if asked is None or self._is_active(partition_id):
-            return
-        if time.monotonic() - asked < min(self._every, _STILL_COMING):
+        if not self._is_active(partition_id) and self._may_still_be_activating(partition_id, self._every):
             wrong = "may still be activated: the Fabric Manager was asked to, and did not answer"
             raise Refusal(f"partition {partition_id}", wrong, "it is tried again")
+
+    def _may_still_be_activating(self, partition_id: int, at_most: float) -> bool:
+        asked = self._unanswered.get(partition_id)
+        return asked is not None and self._now() - asked < min(at_most, _STILL_COMING)
 
     async def _take_back(self, manager: Manager, partition_id: int) -> None:
         """Deactivate a partition of ours, and strike it off the book. Refusal if the manager does not do it; it stays
@@ -269,11 +273,11 @@ class Partitions:
             self._set_active(partition_id, is_active=False)
             _log.info("deactivated partition %d of %s", partition_id, written.owner)
         self._write(self.sight.book.without(partition_id))
-        self._absent_since.pop(written, None)
+        self._absences.since.pop(written, None)
 
     async def _release(self, settings: Fabric, claim: str) -> None:
         async with self._alone(settings) as manager:
-            book = read_book(self._state)
+            book = self._file.read()
             if book is None or not any(each.claim == claim for each in book.activations):
                 return
             await self._look(settings, manager)
@@ -301,35 +305,18 @@ class Partitions:
 
     async def _sweep(self, manager: Manager, listed: Listed) -> None:
         """Write down which pods have what, and deactivate what no pod has any more."""
-        now = time.monotonic()
-        for each in self.sight.book.activations:
-            if each.claim is not None:
-                continue
-            if (pod := _has(listed, each)) is not None:
-                self._absent_since.pop(each, None)
-                if each.pod is None:
-                    self._write(self.sight.book.having(replace(each, pod=pod)))
-            elif self._is_whole(listed):
-                since = self._absent_since.setdefault(each, now)
-                patience = min(self._every, _STILL_COMING if each.pod is None else _GONE_AFTER)
-                asked = self._unanswered.get(each.partition, now - _STILL_COMING)
-                if now - since >= patience and now - asked >= min(self._every, _STILL_COMING):
-                    await self._take_back(manager, each.partition)
-            else:
-                self._absent_since.pop(each, None)
-        self._absent_since = {each: since for each, since in self._absent_since.items() if each in self._activations()}
-
-    def _activations(self) -> tuple[Activation, ...]:
-        return self.sight.book.activations
-
-    def _is_whole(self, listed: Listed) -> bool:
-        """Whether the kubelet's list has all pods: one that starts knows those of the API server last, this one too."""
-        return self._own_pod is None or self._own_pod in listed.pods
+        pods = [each for each in self.sight.book.activations if each.claim is None]
+        for each in pods:
+            if each.pod is None and (pod := holder(each, listed)) is not None:
+                self._write(self.sight.book.having(replace(each, pod=pod)))
+        for each in self._absences.gone(pods, listed, self._now()):
+            if not self._may_still_be_activating(each.partition, self._every):
+                await self._take_back(manager, each.partition)
 
     async def _look(self, settings: Fabric, manager: Manager) -> Board | None:
         """See what is active now, and have activated again what the manager has lost. None if this node has no
         partitions; Refusal if it had some before, and nothing can be said of them."""
-        book = read_book(self._state)
+        book = self._file.read()
         try:
             table = await self._table(settings, manager, book or Book())
         except (NoLibrary, ManagerError) as error:
@@ -358,11 +345,11 @@ class Partitions:
         """Ask for the table, again if the manager has just been started; give it its active partitions back if it wants
         them."""
         active = sorted({*(each.partition for each in book.activations if each.is_active), *book.others})
-        for left in reversed(range(_TRIES)):
+        for _ in range(_TRIES - 1):
             try:
                 return await manager.table()
             except ManagerError as error:
-                if error.code not in (Code.NOT_CONFIGURED, Code.CONNECTION_NOT_VALID) or not left:
+                if error.code not in (Code.NOT_CONFIGURED, Code.CONNECTION_NOT_VALID):
                     raise
                 if error.code == Code.NOT_CONFIGURED and settings.resume:
                     with suppress(ManagerError):  # it is not there yet
@@ -370,7 +357,7 @@ class Partitions:
                         _log.info("gave its %d active partitions back to the Fabric Manager", len(active))
                         continue
             await asyncio.sleep(_TRIES_APART)
-        raise AssertionError
+        return await manager.table()
 
     async def _bring_back(self, manager: Manager, lost: Activation) -> None:
         """Activate again what is ours, if the manager has been started anew since."""
@@ -397,21 +384,17 @@ class Partitions:
         self._unlinked |= dict.fromkeys(device_ids, reason)
 
     def _is_active(self, partition_id: int) -> bool:
-        partition = None if self.sight.board is None else self.sight.board.table.by_id(partition_id)
-        return partition is not None and partition.is_active
+        board = self.sight.board
+        return board is not None and any(each.id == partition_id for each in board.table.active)
 
     def _set_active(self, partition_id: int, *, is_active: bool) -> None:
         board = self.sight.board
         if board is not None:
-            partitions = (
-                replace(each, is_active=is_active) if each.id == partition_id else each
-                for each in board.table.partitions
-            )
-            table = replace(board.table, partitions=tuple(partitions))
+            table = board.table.having(partition_id, is_active=is_active)
             self.sight = replace(self.sight, board=replace(board, table=table))
 
     def _write(self, book: Book) -> None:
-        write_book(self._state, book)
+        self._file.write(book)
         self.sight = replace(self.sight, book=book)
 
     def _tell(self, troubles: set[str]) -> None:
@@ -441,11 +424,3 @@ async def reconciling(partitions: Partitions) -> AsyncIterator[None]:
     finally:
         task.cancel()
         await asyncio.wait([task])
-
-
-def _has(listed: Listed, activation: Activation) -> str | None:
-    """Return the pod that has a device of the partition and may be the one it was activated for."""
-    pods = sorted({each.pod for each in listed.assignments if each.device_id in activation.devices})
-    if activation.pod is None:
-        return pods[0] if pods else None
-    return activation.pod if activation.pod in pods else None

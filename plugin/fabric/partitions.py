@@ -1,7 +1,7 @@
 """What the Fabric Manager says of its partitions, as values."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -44,6 +44,13 @@ class Table:
     @property
     def active(self) -> tuple[Partition, ...]:
         return tuple(each for each in self.partitions if each.is_active)
+
+    def having(self, partition_id: int, *, is_active: bool) -> "Table":
+        """Return the table with a partition that has become active, or inactive."""
+        partitions = (
+            replace(each, is_active=is_active) if each.id == partition_id else each for each in self.partitions
+        )
+        return Table(tuple(partitions), self.failed, self.unsupported)
 
     def by_id(self, partition_id: int) -> Partition | None:
         return next((each for each in self.partitions if each.id == partition_id), None)

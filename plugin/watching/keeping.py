@@ -11,6 +11,7 @@ from plugin.watching.listening import Bells
 from plugin.watching.podresources import WORTH_WAITING, Pods
 from plugin.watching.watch import Watch
 from program.errors import ProgramError
+from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +48,14 @@ class _Looks:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._trouble: str | None = None
+        self._trouble = Trouble(
+            _log, logging.ERROR, "the node's inventory stays as it was", "the node can be looked at again"
+        )
 
     async def at_everything(self, *, uses: bool = False) -> None:
         with self._reporting():
             await self._watch.look_again(uses=uses)
-            self._tell(None)
+            self._trouble.tell(None)
 
     def at_nodes(self) -> None:
         with self._reporting():
@@ -67,19 +70,10 @@ class _Looks:
         try:
             yield
         except ProgramError as error:
-            self._tell(str(error))
+            self._trouble.tell(error)
         except Exception:
             # A defect of ours must not end what is served.
             _log.exception("the node's inventory stays as it was")
-
-    def _tell(self, trouble: str | None) -> None:
-        if trouble == self._trouble:
-            return
-        self._trouble = trouble
-        if trouble is None:
-            _log.info("the node can be looked at again")
-        else:
-            _log.error("the node's inventory stays as it was: %s", trouble)
 
 
 async def _end(watch: Watch) -> None:

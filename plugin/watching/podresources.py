@@ -11,6 +11,7 @@ from plugin.kubelet_api.podresources_v1 import podresources_pb2 as api
 from plugin.kubelet_api.podresources_v1 import podresources_pb2_grpc
 from plugin.watching.sockets import CHANNEL, target
 from plugin.watching.watch import Watch
+from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 
@@ -55,17 +56,15 @@ class Pods:
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._silence: str | None = None  # why the kubelet did not answer the last question, as it was logged
+        self._silence = Trouble(_log, logging.WARNING, "what other plugins gave out is not seen")
 
     async def ask(self, at_most: float = 10.0) -> bool:
         """Ask within so many seconds; return whether the kubelet said who has what."""
         try:
             self._watch.hear(await assignments(self._watch.sources.pod_resources, at_most))
         except CannotAsk as error:
-            if str(error) != self._silence:
-                self._silence = str(error)
-                _log.warning("what other plugins gave out is not seen: %s", error)
+            self._silence.tell(error)
             self._watch.hear_nothing()
             return False
-        self._silence = None
+        self._silence.tell(None)
         return True

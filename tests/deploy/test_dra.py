@@ -8,7 +8,6 @@ import yaml
 from pci.slices import DRIVER
 from plugin import starting
 from plugin.cards.config import Serve
-from plugin.commands import options, serve
 from plugin.config_file import read_config
 from tests.deploy.test_plugin import BINDER, SERVE, UNMOUNTED, Container
 from tests.processes import ROOT
@@ -41,7 +40,8 @@ def test_the_driver_finds_its_directories_and_node_where_the_pod_has_them() -> N
     (node,) = container["env"]
     assert (node["name"], node["valueFrom"]["fieldRef"]["fieldPath"]) == ("NODE_NAME", "spec.nodeName")
     places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    assert set(places.values()) == {str(starting._PLUGINS_REGISTRY), str(options.DRA_STATE), str(serve._CDI)}
+    flags = starting.Flags()
+    assert set(places.values()) == {str(starting._PLUGINS_REGISTRY), str(flags.dra_state), str(flags.cdi)}
     # What the runtime and the kubelet are told is a path of the node.
     assert places == {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     assert pod["automountServiceAccountToken"] is True

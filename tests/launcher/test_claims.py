@@ -3,6 +3,7 @@ from uuid import UUID
 import pytest
 
 from launcher.claims import Allocated, DeviceID, Entry, EntryKind, LeftOver, Request
+from launcher.hostdevs import whole_cards
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from pci.sysfs.functions import read_host
@@ -31,6 +32,23 @@ def test_every_entry_gets_an_address_in_order() -> None:
 def test_the_older_dialect_gives_two_cards_and_not_a_gpu_and_its_sound_card() -> None:
     value = "0000:e1:00.0,0000:e1:00.1,0000:01:00.0,0000:01:00.1"
     assert claimed(TWO_GPUS, value) == {"gpu1": "0000:e1:00.0", "gpu2": "0000:01:00.0"}
+
+
+@pytest.mark.parametrize("value", ["01:00.0 01:00.1 e1:00.0 e1:00.1", "01:00.1 01:00.0 e1:00.1 e1:00.0"])
+def test_a_function_that_travels_alone_is_no_device_of_the_older_dialect(value: str, copied_machine: Machine) -> None:
+    """A bridge stands for whatever `travels_alone` names."""
+    sys = copied_machine("two-rtx-3090")
+    for slot in ("01:00", "e1:00"):
+        uevent = sys / f"bus/pci/devices/0000:{slot}.1/uevent"
+        uevent.write_text(uevent.read_text().replace("PCI_CLASS=40300", "PCI_CLASS=60400"))
+    host = read_host(sys)
+    addresses = [f"0000:{address}" for address in value.split()]
+    claims, left_over = claim(TWO_GPUS, {RTX_3090_VARIABLE: ",".join(addresses)}, host)
+    assert [str(claim.device) for claim in claims] == ["0000:01:00.0", "0000:e1:00.0"]
+    assert left_over == ()
+    newer, left_over = claim(TWO_GPUS, {RTX_3090_VARIABLE: ",".join(sorted(addresses)[::2])}, host)
+    assert (newer, left_over) == (claims, ())
+    assert [card.functions for card in whole_cards(newer, (), host)] == [(claim.device,) for claim in claims]
 
 
 def test_gpus_and_host_devices_draw_from_one_pool_gpus_first() -> None:

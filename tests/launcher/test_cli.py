@@ -164,7 +164,7 @@ def test_line_breaks_from_outside_break_no_line(gpu_launcher: Command) -> None:
         (["--env-file=/nowhere"], "/nowhere: cannot read the variables"),
         ([VALUE + "0000:01:00.0", "--sysfs=/nowhere"], "/nowhere: expected a sysfs tree"),
         ([VALUE + "0000:01:00.0", "--libvirt=new"], "--libvirt new: is no version; expected one like 11.3.0"),
-        (["--frobnicate"], "No such option: --frobnicate. Try: gpu-launcher --help"),
+        (["--frobnicate"], "No such option: --frobnicate. Try: gpu-launcher render --help"),
     ],
 )
 def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[str], problem: str) -> None:
@@ -313,3 +313,57 @@ def test_the_same_input_gives_the_same_bytes_in_every_process(name: str, seed: s
     command = [BIN / "gpu-launcher", "render", *case(name).arguments()]
     result = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, check=False, timeout=60)
     assert (result.stdout, result.returncode) == (case(name).golden.read_bytes(), 0)
+
+
+@pytest.mark.parametrize("command", ["render", "explain", "pod", "fit", "check", "run"])
+def test_every_command_takes_the_vm_as_its_argument_or_as_vm(
+    command: str, gpu_launcher: Command, tmp_path: Path
+) -> None:
+    """And not as both, nor, but for check, which has a place for it, as neither."""
+    vm, nodes = write_vmi(tmp_path / "vm.yaml", gpus=[("gpu", RTX_2060)]), tmp_path / "nodes.json"
+    nodes.write_text('{"apiVersion": "v1", "kind": "List", "items": []}')
+    flags = {
+        "fit": ("--slices", nodes),
+        "check": ("--connect", "test:///default"),
+        "run": ("--connect", "test:///default"),
+    }.get(command, ())
+    argument, option = gpu_launcher(command, vm, *flags), gpu_launcher(command, *flags, f"--vm={vm}")
+    assert (argument.stdout, argument.stderr, argument.returncode) == (option.stdout, option.stderr, option.returncode)
+    assert str(vm) not in argument.stderr
+    assert "VM.yaml" not in argument.stderr
+    both = gpu_launcher(command, vm, *flags, "--vm", "other.yaml")
+    assert both.stderr == f"gpu-launcher: --vm other.yaml: another file is the argument, {vm}; give one of them\n"
+    neither = gpu_launcher(command, *flags)
+    assert ("Missing argument 'VM.yaml'." in neither.stderr) == (command != "check")
+    assert (both.returncode, neither.returncode) == (2, 2)
+
+
+def test_a_hint_names_flags_of_the_command_that_has_them(gpu_launcher: Command, machine: Machine) -> None:
+    """check, run and hook have no --env."""
+    checked = gpu_launcher("check", ONE_GPU, "--connect", "test:///default", "--sysfs", machine("rtx-2060"))
+    assert f"(offline: gpu-launcher render --env {RTX_2060_VARIABLE}=0000:41:00.0)" in checked.stdout
+    assert checked.returncode == 4
+
+
+def test_what_stays_prints_nothing_of_what_it_is_told(gpu_launcher: Command, tmp_path: Path) -> None:
+    vm = write_vmi(tmp_path / "vm.yaml")
+    run = gpu_launcher("--", "run", vm, "--connect", "test:///nothing", "--emulation")
+    hook = gpu_launcher("--", "hook", "--socket", tmp_path / "away" / "a.sock")
+    assert run.stderr.splitlines()[-1].startswith("gpu-launcher: libvirt: cannot be reached at test:///nothing: ")
+    assert hook.stderr.startswith(f"gpu-launcher: {tmp_path}/away/a.sock: cannot listen there: ")
+    assert (run.stdout, run.returncode, hook.stdout, hook.returncode) == ("", 1, "", 1)
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [("--user=+107",), ("--name", "--user=107"), ("--user=107", "--name", "--give=not-there")],
+    ids=["no digits", "a flag's value", "a give that is none"],
+)
+def test_what_run_did_before_it_read_its_command_line_is_what_that_says(
+    flags: tuple[str, ...], gpu_launcher: Command, tmp_path: Path
+) -> None:
+    result = gpu_launcher("run", write_vmi(tmp_path / "vm.yaml"), *flags, "--connect", "test:///default")
+    line = "are read before any other flag, which was not understood so; write each as one word, like --user=107"
+    who_may_not = "--user=107: cannot become that user"  # which a user is told before
+    assert line in result.stderr or who_may_not in result.stderr
+    assert (result.stderr.count("\n"), result.stdout) == (1, "")

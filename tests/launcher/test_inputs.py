@@ -143,6 +143,8 @@ def test_without_a_name_a_vm_is_called_what_it_is_generated_from(path: Path) -> 
         ({"kind": "List", "items": "x"}, "kind: found 'List'; expected a VirtualMachine or"),
         ({"kind": ["x"]}, "kind: found \"['x']\"; expected a VirtualMachine or"),
         ({}, "kind: found None; expected a VirtualMachine or"),
+        ({"metadata": {"name": "web"}}, "kind: found None; expected a VirtualMachine or"),
+        ({"kind": "Config Map"}, "kind: found 'Config Map'; expected a VirtualMachine or"),
     ],
 )
 def test_a_list_of_something_else_is_refused(path: Path, document: Document, problem: str) -> None:

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from jsonschema_rs import Draft202012Validator
 from lxml import etree
 
+from launcher.commands.options import VMFlags
 from launcher.commands.pod import pod
 from launcher.manifest.inputs import read_input
 from launcher.manifest.reading import read_manifest
@@ -234,7 +235,7 @@ def test_several_mutated_manifests_have_pods_or_lines(
         capfd.readouterr()
 
         def make() -> bool:
-            pod(path)
+            pod(VMFlags(vm=path))
             return True
 
         made = text_or_lines(make, lambda: capfd.readouterr().err)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from plugin.cards.config import Config
 from plugin.cards.naming import PCIIDs
 from plugin.commands import doctor, inventory
-from plugin.commands.node import node_now
+from plugin.commands.node import NodeFlags, node_now
 from plugin.config_file import read_config
 from plugin.doctor.findings import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
@@ -67,16 +67,15 @@ class Node:
 
     def now(self) -> Snapshot:
         """What a command sees."""
-        return node_now(
-            read_config(self.config),
-            self.pci_ids,
+        flags = NodeFlags(
             sysfs=self.sys,
             proc=self.proc,
             dev=self.dev,
+            config=self.config,
             state=self.state,
-            pod_resources=None,
             dra_state=self.dra_state,
         )
+        return node_now(flags, self.pci_ids)
 
     @asynccontextmanager
     async def watch(self) -> AsyncIterator[Watch]:

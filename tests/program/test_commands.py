@@ -2,11 +2,18 @@
 
 import os
 import pty
+import re
 import subprocess
+from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated
 
 import pytest
+import typer
 
+from program.commands import taken_by_typer
+from program.flags import Flag
 from tests.conftest import Command
 from tests.processes import BIN, FIXTURES, ROOT
 
@@ -43,6 +50,29 @@ def test_h_is_help(call: Command, program: str, command: list[str]) -> None:
     short, long = call(program, *command, "-h"), call(program, *command, "--help")
     assert (short.stdout, short.returncode) == (long.stdout, 0)
     assert short.stdout.startswith(f"Usage: {' '.join([program, *command])}")
+
+
+@pytest.mark.parametrize(
+    ("program", "arguments", "tries"),
+    [
+        ("gpu-launcher", ("render", "--frobnicate"), "gpu-launcher render --help"),
+        ("gpu-launcher", ("render",), "gpu-launcher render --help"),
+        ("gpu-launcher", ("check", "--env", "X=1"), "gpu-launcher check --help"),
+        ("gpu-launcher", ("run", "--user", "root"), "gpu-launcher run --help"),
+        ("gpu-launcher", ("ctl", "dance"), "gpu-launcher ctl --help"),
+        ("gpu-launcher", ("hook", "domain.xml", "other.xml"), "gpu-launcher hook --help"),
+        ("gpu-launcher", ("frobnicate",), "gpu-launcher --help"),
+        ("gpu-plugin", ("serve", "--health", "eighty"), "gpu-plugin serve --help"),
+        ("gpu-plugin", ("config", "check"), "gpu-plugin config check --help"),
+        ("gpu-plugin", (), "gpu-plugin --help"),
+    ],
+)
+def test_a_wrong_command_line_names_the_help_of_its_own_command(
+    call: Command, program: str, arguments: tuple[str, ...], tries: str
+) -> None:
+    result = call(program, *arguments)
+    assert result.stderr.endswith(f" Try: {tries}\n")
+    assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", 2)
 
 
 @pytest.mark.parametrize(
@@ -96,3 +126,49 @@ def test_warnings_have_colours_on_a_terminal() -> None:
         "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A=0000:01:00.0",
     )
     assert on_a_terminal("gpu-launcher", "explain", *gpus).count("gpu-launcher: \x1b[1;33mwarning:\x1b[0m ") == 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Some:
+    file: Annotated[Path, typer.Argument()]
+    number: Annotated[int, Flag("How many.", metavar="N", envvar="SOME_NUMBER", parser=int)] = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class More(Some):
+    """A set in another, and what that has otherwise."""
+
+    file: Annotated[Path, typer.Argument()] = Path("default")
+    several: Annotated[list[str] | None, typer.Option("--one")] = None
+
+
+def command(flags: More, loud: Annotated[bool, typer.Option("--loud")] = False) -> tuple[More, bool]:
+    """Do something."""
+    return flags, loud
+
+
+@pytest.mark.parametrize(
+    ("arguments", "flags", "loud"),
+    [
+        ([], More(), False),
+        (["a", "--number=3", "--loud"], More(file=Path("a"), number=3), True),
+        (["--one", "b", "a", "--one=c"], More(file=Path("a"), several=["b", "c"]), False),
+    ],
+)
+def test_a_set_of_flags_is_said_once_and_a_command_is_called_with_it(
+    arguments: list[str], flags: More, loud: bool
+) -> None:
+    app = typer.Typer()
+    app.command()(taken_by_typer(command))
+    assert app(arguments, standalone_mode=False) == (flags, loud)
+
+
+def test_a_flag_that_no_typer_knows_is_one_of_typers(capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer(rich_markup_mode=None)
+    app.command()(taken_by_typer(command))
+    app(["--help"], standalone_mode=False)
+    said = capsys.readouterr().out
+    assert "Do something." in said
+    assert re.search(r"--number N +How many.  \[env var: SOME_NUMBER; default: 1\]\n", said)
+    with pytest.raises(typer.BadParameter, match="invalid literal for int"):
+        app(["--number", "many"], standalone_mode=False)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from program.first import STOPS, command_named
+from program.first import STOPS, command_named, values_of
 from tests.kubelet import Kubelet
 from tests.plugin.daemon import BOTH, RTX_3090, serve
 from tests.processes import FIXTURES, ROOT, Program, children, hears, running
@@ -30,6 +30,22 @@ PROCESS_1 = ("unshare", *AS_ROOT, "--pid", "--fork", "--kill-child", "--mount-pr
 )
 def test_a_command_is_the_first_argument_also_behind_two_dashes(arguments: list[str], name: str) -> None:
     assert command_named(arguments) == name
+
+
+@pytest.mark.parametrize(
+    ("arguments", "values"),
+    [
+        ("vm.yaml --give=/a --give /b", ["/a", "/b"]),
+        ("--give /a=b --give=c=d vm.yaml", ["/a=b", "c=d"]),
+        ("--given /a --giv=/b give", []),
+        ("--give --give", ["--give"]),
+        ("vm.yaml --give", [""]),
+        ("--give= vm.yaml", [""]),
+        ("--give=/a -- --give=/b", ["/a"]),
+    ],
+)
+def test_what_a_flag_is_given_is_known_before_there_is_a_command_line(arguments: str, values: list[str]) -> None:
+    assert values_of("--give", arguments.split()) == values
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def start(lab: Lab, permitted: str, gates: Sequence[str] = ()) -> None:
         "--launcher-image", build.VIRT_LAUNCHER,
         "--launcher-qemu-timeout", str(_START),
     )  # fmt: skip
-    lab.cluster.apply(*(json.loads(part) for part in _documents(lab, "handler")))
+    lab.cluster.kubectl("apply", "-f", f"{_HOME}/handler.json")
     lab.cluster.kubectl("apply", "--server-side", "-f", f"{_HOME}/webhooks.json")
     lab.until("virt-api answers", lambda: lab.cluster.kubectl("get", "--raw", "/apis/subresources.kubevirt.io/v1"), 60)
     lab.until("the node takes KubeVirt's VMs", lambda: _takes_vms(lab), 300)
@@ -85,11 +85,6 @@ def configure(lab: Lab, permitted: str, gates: Sequence[str] = ()) -> None:
 def _takes_vms(lab: Lab) -> bool:
     labels: Mapping[str, str] = lab.cluster.get("node", lab.node.name)["metadata"]["labels"]
     return labels.get("kubevirt.io/schedulable") == "true"
-
-
-def _documents(lab: Lab, name: str) -> list[str]:
-    text = lab.box.path(f"{_HOME}/{name}.json").read_text()
-    return [document for document in text.split("\n---\n") if document.strip()]
 
 
 def _credentials(lab: Lab, account: str) -> str:

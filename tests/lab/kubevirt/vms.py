@@ -193,14 +193,6 @@ def addresses(xml: str) -> dict[str, str]:
     return {one(device, "alias").get("name", ""): _address(device) for device in devices}
 
 
-def free_ports(xml: str) -> int:
-    """The root ports that have nothing behind them."""
-    devices = one(etree.fromstring(xml), "devices")
-    taken = {int(address.get("bus", ""), 16) for address in devices.iterfind("*/address[@type='pci']")}
-    ports = devices.iterfind("controller[@model='pcie-root-port']")
-    return sum(int(port.get("index", "")) not in taken for port in ports)
-
-
 def _address(device: Element) -> str:
     bus, slot, function = (int(one(device, "address").get(part, ""), 16) for part in ("bus", "slot", "function"))
     return f"{bus:02x}:{slot:02x}.{function}"

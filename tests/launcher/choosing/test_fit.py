@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 
 from launcher.choosing.claim import claim_for
 from launcher.choosing.cluster import Cluster, Holder, cluster_of
-from launcher.choosing.fit import Fit, NamedClaim, as_json, as_text, fit_of
+from launcher.choosing.fit import Fit, NamedClaim, as_json, as_text, fit_of, wish_of_own
 from launcher.choosing.placing import Judge
 from launcher.choosing.selection import read_selection
-from launcher.choosing.wanted import wish_of_vm
 from launcher.claims import Entry, EntryKind, Request
 from program.errors import UserError
 from tests.clusters import claim_of, hgx, machine, slices_of, snapshot_of
@@ -48,7 +47,7 @@ def why(result: Fit, node: str) -> list[str | None]:
 
 def reason(result: Fit, node: str) -> str | None:
     (placement,) = (each for each in result.placements if each.node == node)
-    return None if placement.reason is None else placement.reason.text
+    return placement.reason
 
 
 def changed(objects: Sequence[dict[str, Any]], **device: Any) -> list[dict[str, Any]]:
@@ -161,6 +160,14 @@ def test_cel_that_is_none_is_refused_by_the_annotations_name(expression: str, sa
     with pytest.raises(UserError, match=said) as refused:
         fit(RTX, "nvidia.com/gpu", select=expression)
     assert refused.value.problem.subject.startswith("gpu-launcher.dev/select")
+
+
+def test_cel_of_a_device_class_that_is_none_is_refused_by_the_classes_name() -> None:
+    ours = json.loads(json.dumps(WHOLE[-1]))
+    ours["spec"]["selectors"] = [{"cel": {"expression": "1 +"}}]
+    with pytest.raises(UserError, match="is no CEL that fit knows") as refused:
+        fit([*RTX, ours], RTX_3090)
+    assert refused.value.problem.subject == "DeviceClass gpu-launcher.dev"
 
 
 def test_where_cel_has_no_answer_the_scheduler_gives_up_on_all_nodes() -> None:
@@ -330,7 +337,8 @@ def test_it_takes_what_trying_everything_takes_first(
     cluster = Cluster(nodes=cluster.nodes, taken=held)
     annotations = {"nvidia.com/use-gputype": "A100", **({"nvidia.com/numa-bind": "true"} if bound else {})}
     claim = claim_for(entries(wanted), read_selection(annotations))
-    placement = Judge(wish_of_vm(claim, cluster), cluster).placement(cluster.nodes[0])
+    assert claim is not None
+    placement = Judge(wish_of_own(claim, "vm", cluster), cluster).placement(cluster.nodes[0])
     found = None if placement.devices is None else [int(device.id.name[5:]) for device in placement.devices]
     assert found == _tried(cards, wanted, bound=bound and wanted > 1)
 

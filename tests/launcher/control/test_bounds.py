@@ -157,26 +157,28 @@ def test_a_fault_is_one_line_and_many_are_one_a_second(launcher: Alone, header: 
 
 def test_headers_have_a_bound(launcher: Alone) -> None:
     with raw(launcher.socket) as caller:
-        caller.open(CHECK, ("x", "y" * 10_000))
-        caller.flush()
+        caller.open(CHECK, ("x", "y" * 100_000))
+        with suppress(OSError):
+            caller.flush()
         assert caller.is_hung_up_on()
     assert is_answered(launcher)
-    assert [line.partition(": process")[0] for line in launcher.log()] == ["WARNING the control socket"]
-    assert launcher.log()[0].endswith("is hung up on: a call's headers have more than 8192 bytes")
+    assert launcher.log() == []
 
 
 def test_calls_at_work_have_a_bound_and_a_kill_is_always_taken(launcher: Alone) -> None:
-    """8 on a connection, 32 on all."""
+    """32 of all connections."""
     with ExitStack() as stack:
         callers = [stack.enter_context(raw(launcher.socket)) for _ in range(5)]
         for caller in callers[:4]:
-            calls = [caller.call(WATCH) for _ in range(9)]
+            calls = [caller.call(WATCH) for _ in range(8)]
             caller.flush()
-            code, words = caller.status(calls[-1])
-            assert (code, words.partition(";")[0]) == (
-                RESOURCE_EXHAUSTED, "32 calls are at work, or 8 of this connection",
-            )  # fmt: skip
-            assert caller.ended() == {calls[-1]}
+            assert all(map(caller.is_told, calls))
+        one_more = callers[0].call(WATCH)
+        callers[0].flush()
+        assert callers[0].status(one_more) == (
+            RESOURCE_EXHAUSTED, "32 calls are at work; ask again when one of them has ended",
+        )  # fmt: skip
+        assert callers[0].ended() == {one_more}
         state, kill = callers[4].call(f"{OURS}GetState"), callers[4].call(f"{OURS}Kill")
         callers[4].flush()
         assert callers[4].status(state)[0] == RESOURCE_EXHAUSTED
@@ -186,10 +188,12 @@ def test_calls_at_work_have_a_bound_and_a_kill_is_always_taken(launcher: Alone) 
 
 
 def test_calls_that_are_reset_free_what_they_held(launcher: Alone) -> None:
-    """5000, which made 1524 threads once."""
+    """5000, which made 1524 threads once. What the first ones took of the heap is enough for the others."""
     assert is_answered(launcher)
-    threads, memory, most = launcher.threads(), launcher.memory(), 0
-    for _ in range(50):
+    threads, memory, most = launcher.threads(), 0.0, 0
+    for number in range(50):
+        if number == 25:
+            memory = launcher.memory()
         with raw(launcher.socket) as caller:
             for _ in range(100):
                 caller.h2.reset_stream(caller.call(f"{OURS}Reset"))
@@ -204,16 +208,18 @@ def test_calls_that_are_reset_free_what_they_held(launcher: Alone) -> None:
     launcher.do("assert vm._subscribers == []")
 
 
-def test_a_connection_ends_after_so_many_calls_between_two_of_them(launcher: Alone) -> None:
+def test_a_connection_ends_after_so_many_calls(launcher: Alone) -> None:
     """h2 remembers something of each."""
     with raw(launcher.socket) as caller:
         for _ in range(1000):
             call = caller.call(CHECK)
             caller.flush()
             assert caller.status(call) == (OK, "")
+        caller.call(CHECK)
+        caller.flush()
         caller.socket.settimeout(2)
         assert caller.is_hung_up_on()
-    with raw(launcher.socket) as caller:  # who always has one at work
+    with raw(launcher.socket) as caller:
         caller.call(WATCH)
         with suppress(OSError):
             for _ in range(30):
@@ -222,24 +228,16 @@ def test_a_connection_ends_after_so_many_calls_between_two_of_them(launcher: Alo
                 caller.flush()
         assert caller.is_hung_up_on()
     assert is_answered(launcher)
-    assert launcher.log()[-1].endswith("more than 2000 calls on one connection, and always one at work")
+    assert launcher.log()[-1].endswith("a connection ends: more than 1000 calls on one connection")
 
 
-def test_the_silent_and_the_slow_are_hung_up_on(launcher: Alone) -> None:
-    with (
-        raw(launcher.socket) as silent,
-        raw(launcher.socket) as greets,
-        raw(launcher.socket) as begins,
-        raw(launcher.socket) as watches,
-    ):
-        greets.flush()
+def test_the_slow_have_a_deadline_and_those_who_listen_have_none(launcher: Alone) -> None:
+    with raw(launcher.socket) as begins, raw(launcher.socket) as watches:
         half = begins.open(CHECK)
         begins.flush()
         watches.call(WATCH)
         watches.flush()
         assert begins.status(half) == (DEADLINE_EXCEEDED, f"the caller keeps {CHECK} waiting")
-        for caller in (silent, greets, begins):
-            assert caller.is_hung_up_on()
         watches.socket.settimeout(1)
         assert not watches.is_hung_up_on()
     assert launcher.log() == []
@@ -255,17 +253,22 @@ def test_an_answer_that_is_not_taken_is_given_up(launcher: Alone) -> None:
 
 
 def test_silent_connections_do_not_keep_ctl_out(launcher: Alone, gpu_launcher: Command) -> None:
-    """32 did, for ever."""
+    """32 did, for ever. Who has a call is kept before them."""
     with ExitStack() as stack:
+        watches = stack.enter_context(raw(launcher.socket))
+        call = watches.call(WATCH)
+        watches.flush()
+        assert watches.is_told(call)
         callers = [stack.enter_context(socket.socket(socket.AF_UNIX)) for _ in range(100)]
         for caller in callers:
             caller.connect(str(launcher.socket))
         result = gpu_launcher("ctl", "state", "--socket", launcher.socket)
         assert (result.stdout, result.stderr) == ("lab/vm: running\n", "")
         assert launcher.descriptors() < 60
+        watches.socket.settimeout(1)
+        assert not watches.is_hung_up_on()
     assert len(launcher.log()) <= 3
-    assert "100 of process" not in launcher.log()[0]
-    assert launcher.log()[0].endswith("one of these ends")
+    assert launcher.log()[0].endswith("a connection ends: more than 32 connections")
 
 
 def test_connections_with_a_call_each_do_not_keep_ctl_out(launcher: Alone, gpu_launcher: Command) -> None:

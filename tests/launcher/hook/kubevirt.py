@@ -243,6 +243,14 @@ def one(element: Element, path: str) -> Element:
     return found
 
 
+def free_ports(domain: str) -> set[str]:
+    """Return the indices of the root ports with nothing behind them."""
+    devices = one(etree.fromstring(domain), "devices")
+    taken = {int(address.get("bus", ""), 0) for address in devices.iterfind("*/address[@type='pci']")}
+    ports = devices.iterfind("controller[@model='pcie-root-port']")
+    return {index for port in ports if int(index := port.get("index", "")) not in taken}
+
+
 def refused_beside_plugins(answer: bytes) -> list[str]:
     """What KubeVirt says of this answer where the cluster has any Plugin object: it goes through libvirtxml then
     (translate.ToLibvirtDomain), which wants every <hostdev> to have a mode."""

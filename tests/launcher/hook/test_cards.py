@@ -1,5 +1,6 @@
 """Which card an entry gets where KubeVirt took a companion for it; and who wins where KubeVirt has placed a card."""
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from launcher.hook.annotations import read_asked
 from launcher.hook.rewriting import Rewritten, rewritten
 from program.errors import ProgramError
+from tests.conftest import Machine
 from tests.launcher.hook.domains import CASES, MIRROR, NUMA, ON_ROOT_COMPLEX, RTX_3090S, Case, gpus, sriov
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
 from tests.launcher.hook.test_rewriting import placed
@@ -46,6 +48,14 @@ def test_it_stays_where_no_other_card_is_there_that_could_be_meant() -> None:
     (warning,) = found.warnings
     assert "which card is meant is not known: 0 others of its model are for guests" in warning.wrong
     assert warning.fix.startswith("expected a device plugin that writes one address a card")
+
+
+def test_a_function_that_travels_alone_is_no_card_of_an_entrys_either(copied_machine: Machine) -> None:
+    sys = copied_machine(TWO.name)
+    uevent = sys / f"bus/pci/devices/{OLDER[1]}/uevent"
+    uevent.write_text(uevent.read_text().replace("PCI_CLASS=40300", "PCI_CLASS=60400"))
+    found = answer(gpus(*OLDER), vmi({"gpu1": "nvidia.com/a", "gpu2": "nvidia.com/a"}), sys)
+    assert [source for source, _ in placed(found.xml)] == ["0000:01:00.0", "0000:01:00.1", "0000:e1:00.0"]
 
 
 def test_audio_with_a_resource_of_its_own_is_what_was_asked_for() -> None:
@@ -106,11 +116,41 @@ def test_a_topology_of_ours_takes_the_place_of_kubevirts_and_keeps_its_cells() -
             '<controller type="pci" index="1" model="pcie-expander-bus"><target busNr="254"/></controller>',
             "KubeVirt has placed other devices by NUMA node",
         ),
+        (
+            gpus(*RTX_3090S),
+            vmi(),
+            '<controller type="pci" index="3"><address type="pci" bus="12" slot="0" function="0"/></controller>',
+            "has no bus 12, and a device there; expected a controller for it",
+        ),
     ],
 )
 def test_what_contradicts_itself_is_refused_whole(cards: tuple[Card, ...], sent: bytes, more: str, said: str) -> None:
     with pytest.raises(ProgramError) as error:
         answer(cards, sent, more=more)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("written", "hostile", "said"),
+    [
+        (b'sockets="1"', b'sockets="x"', "the domain's <topology>: has sockets='x'; expected a number from 1 on"),
+        (b'sockets="1"', b'sockets="4294967296"', "has 17179869184 vCPUs; expected at most 4096"),
+        (b"</domain>", b"<vcpu>x</vcpu></domain>", "the domain's <vcpu>: has text='x'; expected a number from 1 on"),
+        (
+            b"<memory ",
+            b"<memory>%b</memory><memory " % (b"9" * 5000),
+            "the domain's <memory>: is no size; expected a nu",
+        ),
+    ],
+)
+def test_a_number_that_is_none_or_endless_is_refused_by_its_element(written: bytes, hostile: bytes, said: str) -> None:
+    case = by_name("numa")
+    xml = re.sub(b"<vcpu.*?</vcpu>", b"", case.xml)
+    if b"<vcpu>" in hostile:
+        xml = re.sub(b"<topology [^>]*/>", b"", xml)
+    assert written in xml
+    with pytest.raises(ProgramError) as error:
+        case.answer(xml.replace(written, hostile, 1))
     assert said in str(error.value)
 
 

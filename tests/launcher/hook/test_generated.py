@@ -3,6 +3,8 @@ twice, and nothing is lost. `--thorough` has five thousand of them."""
 
 import json
 from collections import Counter
+from contextlib import suppress
+from copy import deepcopy
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -127,6 +129,33 @@ def test_an_answer_is_its_own_answer_has_no_address_twice_and_loses_nothing(
         check(case, answer)
         outcomes["unchanged" if answer == case.xml else "changed"] += 1
     assert count == 5 or outcomes["changed"] > count / 3
+
+
+NASTY = ("", "x", "-1", "0", "\u0663", "9" * 5000, "0x", "1_0", "0-", "4294967296", "256", "33")
+
+
+def test_a_domain_with_anything_broken_is_answered_or_refused(request: pytest.FixtureRequest) -> None:
+    random = Random(1)
+    for _ in range(5000 if request.config.getoption("--thorough") else 150):
+        case = generated(random)
+        root = etree.fromstring(random.choice((case.xml, answered(case))))
+        for element in random.sample(list(root.iter("*")), k=3):
+            match random.randrange(4):
+                case 0 | 1 if element.attrib:
+                    element.set(random.choice(sorted(map(str, element.attrib))), random.choice(NASTY))
+                case 2:
+                    element.text = random.choice(NASTY)
+                case _ if (parent := element.getparent()) is not None:
+                    random.choice((parent.remove, lambda each, parent=parent: parent.append(deepcopy(each))))(element)
+        with suppress(ProgramError):
+            case.answer(etree.tostring(root))
+
+
+def answered(case: Generated) -> bytes:
+    try:
+        return case.answer(case.xml)
+    except ProgramError:
+        return case.xml
 
 
 def check(case: Generated, answer: bytes) -> None:

@@ -14,7 +14,7 @@ from launcher.hook.reading import alias_of, guest_address_of, source_of
 from launcher.running import guest
 from launcher.versions import shown
 from tests.launcher.hook.domains import CASES, Case
-from tests.launcher.hook.kubevirt import one, panics, refused_beside_plugins, started, understood
+from tests.launcher.hook.kubevirt import free_ports, one, panics, refused_beside_plugins, started, understood
 from tests.launcher.test_domain import SCHEMA
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -139,14 +139,6 @@ def test_as_many_ports_are_free_as_without_the_hook(case: Case, placeholders: in
     *_, (_, hooked) = start_of(case, qemu_driver, placeholders=placeholders)
     *_, (_, alone) = started(case.xml, bytes, partial(defined, qemu_driver), placeholders=placeholders)
     assert len(free_ports(hooked)) - len(free_ports(alone)) == MORE_FREE_PORTS.get(case.name, 0)
-
-
-def free_ports(domain: str) -> set[str]:
-    """Indices of ports with nothing behind."""
-    root = etree.fromstring(domain)
-    taken = {address.bus for device in one(root, "devices") if (address := guest_address_of(device)) is not None}
-    ports = root.iterfind("devices/controller[@model='pcie-root-port']")
-    return {index for port in ports if int(index := port.get("index", "")) not in taken}
 
 
 @every_case

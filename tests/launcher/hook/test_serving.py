@@ -197,6 +197,9 @@ def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path,
     assert sum("<hostdev" in line for line in lines if line.startswith("+")) == 2
     again = finished("gpu-launcher", *flags, stdin=TWO.answer().xml.decode())
     assert again.stdout.splitlines() == lines[:2]
+    (tmp_path / "domain.xml").write_text(dumped)
+    assert finished("gpu-launcher", *flags, tmp_path / "domain.xml").stdout == result.stdout
+    assert finished("gpu-launcher", *flags, "-", stdin=dumped).stdout == result.stdout
 
 
 @pytest.mark.parametrize(
@@ -205,6 +208,8 @@ def test_explain_prints_what_it_would_change_and_changes_nothing(tmp_path: Path,
         (("--plugin",), "", 2, "--plugin: needs --socket; expected the socketPath of the Plugin"),
         (("--vmi", "x.json"), "", 2, "--vmi: is for --explain; leave it out: KubeVirt sends the VMI"),
         (("--explain", "--vmi", "/nowhere"), "", 2, "--vmi /nowhere: No such file or directory; name a file"),
+        (("--explain", "/nowhere.xml"), "", 2, "/nowhere.xml: No such file or directory; name a file"),
+        (("domain.xml",), "", 2, "domain.xml: is for --explain; leave it out: KubeVirt sends the domain"),
         (("--explain",), "<x/>", 2, "the domain: is none; expected the XML of a libvirt domain"),
         (("--explain", "--sysfs", "/nowhere"), TWO.xml.decode(), 1, "/nowhere: expected a sysfs tree"),
     ],

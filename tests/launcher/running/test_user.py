@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from launcher.running.user import Handover, asked_for
 from tests.processes import ROOT
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
@@ -55,6 +56,15 @@ def test_of_dev_what_is_given_belongs_to_the_user_with_the_nodes_below_it(tmp_pa
     assert done.returncode == 0, done.stderr
     assert {path.stat().st_uid for path in (group, function, group.parent)} == {107}
     assert {path.stat().st_uid for path in (text, function.parent, here)} == {0}
+
+
+def test_flags_may_be_two_words_as_everywhere(tmp_path: Path) -> None:
+    image = tmp_path / "disk.img"
+    image.touch()
+    flags = ("--user", "107", "--give", str(image), "--raise", "memlock")
+    assert asked_for(flags) == Handover(107, (image,), ("memlock",))
+    done = became(*flags)
+    assert (done.returncode, image.stat().st_uid) == (0, 107), done.stderr
 
 
 def test_anywhere_else_a_file_alone_is_given(tmp_path: Path) -> None:

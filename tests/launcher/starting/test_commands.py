@@ -26,11 +26,12 @@ H100 = "PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE"
 _PLAN = """
 import json, sys
 from pathlib import Path
+from launcher.commands.local import Local
 from launcher.commands.run import run
 from program.entry import ends_with
 vm, sysfs = map(Path, sys.argv[1:])
 def plan():
-    plan = run(vm=vm, sysfs=sysfs, connect="test:///default", emulation=True)
+    plan = run(Local(vm=vm, sysfs=sysfs, connect="test:///default", emulation=True))
     print(json.dumps({"xml": plan.xml, "numbers": dict(plan.numbers)}))
 ends_with("gpu-launcher", plan)
 """

@@ -37,7 +37,7 @@ class Node:
         self.unlinked: Mapping[str, Hindrance] = {}
         self.told: list[Sight] = []
 
-    def partitions(self, every: float = 0) -> Partitions:
+    def partitions(self, every: float = 0, **world: Any) -> Partitions:
         """As a plugin that has just been started has them."""
         return Partitions(
             state=self.state,
@@ -47,6 +47,7 @@ class Node:
             own_pod=OWN_POD,
             every=every,
             tell=self._tell,
+            **world,
         )
 
     async def allocate(self, partitions: Partitions, pod: str | None, *modules: int) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from plugin.fabric.activations import Activation, Book, write_book
+from plugin.fabric.activations import Activation, Book, book_file
 from tests.conftest import Command
 from tests.fabric.standin import SOCKET, Manager
 from tests.pictures import assert_nothing_overlaps, read_back, squeezed
@@ -20,8 +20,7 @@ def flags(manager: Manager, tmp_path: Path) -> tuple[str | Path, ...]:
     config, state = tmp_path / "config.yaml", tmp_path / "state"
     modules = {address: module for module, address in ADDRESSES.items() if module != 8}
     config.write_text(json.dumps({"fabric": {"library": str(manager.library), "manager": SOCKET, "modules": modules}}))
-    state.mkdir()
-    write_book(state, Book((Activation(3, (1, 3), PAIR, "default/vm", None, True),)))
+    book_file(state).write(Book((Activation(3, (1, 3), PAIR, "default/vm", None, True),)))
     manager.activated_by_another(1, 3)
     manager.activated_by_another(5)
     return ("--sysfs", NODE, "--config", config, "--state", state)
