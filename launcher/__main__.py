@@ -40,18 +40,18 @@ def _hook() -> int:
     """`hook` stays in its pod, and so is a process without what read its command line. KubeVirt starts no VM before it
     has answered: where nothing is said, as in the annotation, nothing is read."""
     from launcher.hook.flags import ToServe, own_socket
-    from program.apart import read_apart
+    from program.child import forked
 
     gc.enable()
-    answer = None if sys.argv[1:] == ["hook"] else read_apart("gpu-launcher", _command, ToServe)
+    child = None if sys.argv[1:] == ["hook"] else forked("the process that reads the command line", _command)
     from pathlib import Path
 
     from launcher.hook import answering
     from launcher.hook.serving import served
 
-    flags = ToServe(own_socket()) if answer is None else answer()
+    flags = ToServe(own_socket()) if child is None else child.answer()
     if not isinstance(flags, ToServe):
-        return flags
+        return flags or 0
     rewrite = answering.rewriting(Path(flags.sysfs))
     services = answering.plugin(rewrite) if flags.is_plugin else answering.sidecar(rewrite)
     gc.collect()
@@ -71,14 +71,14 @@ def _run() -> int:
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)
     forget_ready(sys.argv[2:])
-    place = os.memfd_create("plan")
+    place, grace = os.memfd_create("plan"), os.memfd_create("grace")
 
     def work() -> int:
         from launcher.control.served import served
         from launcher.running.embedded import asked_for
         from launcher.running.worker import work
 
-        return work(_command, place, asked_for(sys.argv[2:]), served)
+        return work(_command, place, grace, asked_for(sys.argv[2:]), served)
 
     def tidy() -> None:
         from launcher.control.served import forget
@@ -86,7 +86,7 @@ def _run() -> int:
 
         tidy(place, forget)
 
-    return supervise(work, tidy, lambda: grace_in(place))
+    return supervise(work, tidy, lambda: grace_in(grace))
 
 
 if __name__ == "__main__":

@@ -29,13 +29,13 @@ def _command() -> Any:
 def _serve() -> int:
     """`serve` stays on its node, and so is a process without what read its command line."""
     from plugin.starting import Flags, readied, start
-    from program.apart import read_apart
+    from program.child import forked
 
-    answer = read_apart("gpu-plugin", _command, Flags)
+    child = forked("the process that reads the command line", _command)
     reader = readied()
-    flags = answer()
+    flags = child.answer()
     if not isinstance(flags, Flags):
-        return flags
+        return flags or 0
     start(flags, reader)
     return 0
 

@@ -14,6 +14,9 @@ def ends_with(program: str, call: Callable[[], int | None]) -> NoReturn:
 
     `program` is the name that stands before each line on standard error.
     """
+    from signal import SIG_DFL, SIGCHLD, signal
+
+    signal(SIGCHLD, SIG_DFL)  # its parent may have had it ignore its children
     try:
         code = call()
         if sys.stdout is not None:  # closed from the start

@@ -1,11 +1,11 @@
 """Whether libvirt and QEMU are new enough for what the domain has in it."""
 
 import re
-import subprocess
 from collections.abc import Iterable, Iterator
 
 from launcher.checks.finding import error
 from launcher.versions import Newer, Version, shown, too_new
+from program.child import NoAnswer, output
 from program.finding import Finding
 from program.problem import Severity
 
@@ -36,8 +36,8 @@ def machine_type(machine: str, qemu: Version | None) -> Finding | None:
 def qemu_version(program: str) -> Version | None:
     """What the program says of itself; None where it is not there or says nothing that is known here."""
     try:
-        output = subprocess.run([program, "--version"], capture_output=True, check=False, timeout=10).stdout  # noqa: S603
-    except (OSError, subprocess.TimeoutExpired):
+        printed = output([program, "--version"], within=10).stdout
+    except (OSError, NoAnswer):
         return None
-    match = re.match(rb"QEMU emulator version (\d{1,3})\.(\d{1,3})\.(\d{1,3})", output)
+    match = re.match(rb"QEMU emulator version (\d{1,3})\.(\d{1,3})\.(\d{1,3})", printed)
     return (int(match[1]), int(match[2]), int(match[3])) if match else None

@@ -54,7 +54,7 @@ def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Cal
 def _fork(work: Callable[[], object]) -> int:
     """A child's process id. In the child: SystemExit with what `work` returns."""
     parent = os.getpid()
-    child = os.fork()
+    child = os.fork()  # not program.child's: it gives no answer, and lives as long as the VM
     if child:
         return child
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGCHLD})

@@ -97,6 +97,7 @@ def _started(share: Share, program: str) -> subprocess.Popen[bytes]:
                 "--log-level=warn",
                 *(["--readonly"] if share.read_only else []),
             ]
+            # Not program.child's: it gives no answer, and serves as long as the VM lives.
             return subprocess.Popen(  # noqa: S603 (no shell; the manifest checks names and paths)
                 command,
                 pass_fds=[listener.fileno()],

@@ -10,24 +10,33 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from launcher.running.events import Ending
-from launcher.running.plan import Planner, plan_in
+from launcher.running.grace import note_grace
+from launcher.running.plan import Plan, plan_in
 from launcher.running.threads import having_threads
 from launcher.running.vm import VM, StopRequested
+from program.child import Stopped, forked, readable
 from program.errors import ProgramError, Refusal
 from program.first import STOPS
 from program.problem import one_line
 
 
 def work(
-    make: Callable[[], object], place: int, uri: str, served: Callable[[Path, VM], AbstractContextManager[None]]
+    make: Callable[[], Plan | int | None],
+    place: int,
+    grace: int,
+    uri: str,
+    served: Callable[[Path, VM], AbstractContextManager[None]],
 ) -> int:
     """Have a child make the plan and leave it in `place`, and run it; the exit code. SIGTERM and SIGINT end it.
+
+    The guest's grace period is noted in `grace`.
 
     The VM is `served` meanwhile, on the socket that the plan names. `uri` is the libvirt that the plan will name,
     unless something is wrong with it. Called with both signals blocked. Refusal for what cannot be started.
     """
-    planner = Planner(make, place)
-    stops: list[Callable[[], object]] = [planner.stop]
+    planner = forked("the process that reads the manifest", make, place=place)
+    stopped = os.eventfd(0, os.EFD_CLOEXEC)
+    stops: list[Callable[[], object]] = [lambda: os.eventfd_write(stopped, 1)]
     _on_stop(stops)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     gc.enable()
@@ -40,9 +49,13 @@ def work(
         missing = error.name
     else:
         ahead = look_ahead(uri)
-    plan = planner.plan()
-    if isinstance(plan, int):
-        return plan
+    try:
+        plan = planner.answer(until=stopped)
+    except Stopped:
+        plan = None
+    else:
+        if not isinstance(plan, Plan):
+            return plan or 0
     if missing is not None:
         fix = "pip install 'gpu-launcher[libvirt]'"
         raise Refusal(missing, "this Python package is not there, and run needs it", fix)
@@ -50,9 +63,10 @@ def work(
     if plan is None:
         ending, name = Ending.NOT_STARTED, "the VM"
     else:
+        note_grace(grace, plan.grace)
         vm, name = VM(plan.identity), plan.domain
         stops.append(lambda: vm.request(StopRequested.SIGNAL))
-        if planner.is_stopped:  # meanwhile
+        if readable([stopped], 0):  # meanwhile
             vm.request(StopRequested.SIGNAL)
         ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)

@@ -1,10 +1,10 @@
 """Other packages' programs that make images: they run for some milliseconds and leave no memory behind."""
 
 import os
-import subprocess
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from program import child
 from program.errors import Refusal
 
 _PATIENCE = 60.0  # seconds; they take milliseconds
@@ -25,22 +25,14 @@ def output(
     """
     name = command[0]
     try:
-        done = subprocess.run(  # noqa: S603 (no shell; names are checked by the manifest)
-            command,
-            input=given,
-            capture_output=True,
-            check=False,
-            env={**os.environ, **environ, "LC_ALL": "C.UTF-8"},
-            timeout=_PATIENCE,
-        )
+        done = child.output(command, within=_PATIENCE, given=given, environ={**environ, "LC_ALL": "C.UTF-8"})
     except FileNotFoundError as error:
         fix = f"install the package {package}"
         raise Refusal(name, "is not installed, and makes the guest's disks", fix) from error
-    except subprocess.TimeoutExpired as error:
-        wrong = f"has not ended in {_PATIENCE:.0f} s"
-        raise Refusal(" ".join(map(str, command)), wrong, "the storage below does not answer") from error
-    if done.returncode:
+    except child.Late as error:
+        raise Refusal(error.problem.subject, error.problem.wrong, "the storage below does not answer") from error
+    if done.code:
         words = " ".join(done.stderr.decode(errors="replace").split())
-        ended = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
+        ended = f"exit code {done.code}" if done.code > 0 else f"signal {-done.code}"
         raise Refusal(" ".join(map(str, command)), words or ended, f"these words are {name}'s own")
     return done.stdout

@@ -1,13 +1,13 @@
 """The plans of plugin.binding on the node: what they are made from is read; their writes are done, watched, undone."""
 
 import os
-import select
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import NoReturn, Self
+from typing import Self
 
 from pci.address import PCIAddress
 from pci.cards import Card
@@ -17,12 +17,14 @@ from pci.sysfs.attribute import Unreadable, link_name, names
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
-from plugin.binding.former import read_former, write_former
+from plugin.binding.former import locked, read_former, write_former
 from plugin.binding.modalias import Alias, best_module, read_aliases
 from plugin.binding.plan import Binding, Move, Plan, Survey, Write, hindrance, named_cards, writes
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import uses
+from plugin.question import ask
 from plugin.state_files import boot_id
+from program.child import Late, NoAnswer, forked, let_go_of_standard_files
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -35,15 +37,7 @@ _DRIVER_SECONDS = 5.0  # until the driver shows that the write was to lead to
 _LOOK_EVERY = 0.05
 
 
-class StillWriting(TimeoutError):
-    """The kernel has not let the writing process go, and no signal reaches it."""
-
-    def __init__(self, pid: int) -> None:
-        super().__init__(f"process {pid} is still writing")
-        self.pid = pid
-
-
-#: Does one write; OSError where the kernel refuses it, StillWriting where it does not come back.
+#: Does one write; OSError where the kernel refuses it, Late where it does not come back.
 Writer = Callable[[Write], None]
 
 
@@ -131,6 +125,36 @@ def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processe
     )
 
 
+def rebind(
+    roots: Roots,
+    choose: Callable[[Host], tuple[Card, ...]],
+    decide: Callable[[Survey, tuple[Card, ...]], Plan],
+    before: Callable[[Plan], None] = lambda plan: None,
+) -> Plan:
+    """Look at the cards that are chosen, decide on a plan for them and carry it out, while every other binder of this
+    node is kept out; return the plan. `before` is called just before its first write. Refusal if it cannot be done."""
+    with locked(roots.state):
+        plan, unseen = planned(roots, choose, decide)
+        if plan.moves and unseen is not None:
+            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        before(plan)
+        carry_out(roots, plan, sysfs_writer(roots.sys))
+    return plan
+
+
+def planned(
+    roots: Roots,
+    choose: Callable[[Host], tuple[Card, ...]],
+    decide: Callable[[Survey, tuple[Card, ...]], Plan],
+) -> tuple[Plan, Problem | None]:
+    """Return the plan that is decided on for the cards that are chosen, and why not all of their uses may be seen."""
+    host, _ = ask(read_host, roots.sys)
+    cards = choose(host)
+    # Details and parts of a function take its driver's lock.
+    survey, _ = ask(lambda _: look(roots, host, cards), roots.sys)
+    return decide(survey, cards), survey.unseen
+
+
 def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:
     """Do the plan's writes, and wait for each function to get its driver within `driver_seconds`.
 
@@ -168,49 +192,25 @@ def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:
     """
 
     def write(step: Write) -> None:
-        child = os.fork()
-        if child == 0:
-            _write_and_exit(sys / step.path, step.text)
-        descriptor = os.pidfd_open(child)
-        try:
-            poll = select.poll()
-            poll.register(descriptor, select.POLLIN)
-            if not poll.poll(seconds * 1000):
-                raise StillWriting(child)
-        finally:
-            os.close(descriptor)
-        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-        if code != 0:
-            raise OSError(code, os.strerror(code) if 0 < code < _NO_ERRNO else "the process that writes it was killed")
+        forked(str(step), partial(_write, sys / step.path, step.text), within=seconds, goes_on=True).answer()
 
     return write
 
 
-_NO_ERRNO = 255
-
-
-def _write_and_exit(path: Path, text: str) -> NoReturn:
-    code = _NO_ERRNO
-    try:
-        # Whoever reads this program's output must not wait for a child that hangs.
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        for standard in range(3):
-            os.dup2(nowhere, standard)
-        os.write(os.open(path, os.O_WRONLY), f"{text}\n".encode("ascii"))
-        code = 0
-    except OSError as error:
-        code = error.errno or _NO_ERRNO
-    finally:
-        os._exit(code)
+def _write(path: Path, text: str) -> None:
+    let_go_of_standard_files()  # the lock stays open, and keeps others out while this hangs
+    os.write(os.open(path, os.O_WRONLY), f"{text}\n".encode("ascii"))
 
 
 def _do(steps: Iterable[Write], write: Writer) -> None:
     for step in steps:
         try:
             write(step)
-        except StillWriting as still:
+        except Late as still:
             wrong = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
             raise _Failed(step, wrong, "end what has the device open", hangs=True) from still
+        except NoAnswer as error:
+            raise _Failed(step, error.problem.wrong, error.problem.fix) from error
         except OSError as error:
             raise _Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
 

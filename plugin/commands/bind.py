@@ -12,16 +12,15 @@ import typer
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from pci.host import Host
-from plugin.binding.former import locked
 from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_cards, offered_cards, plan_bind, plan_unbind
-from plugin.binding.rebinding import Roots, carry_out, look, sysfs_writer
+from plugin.binding.rebinding import Roots, planned, rebind
 from plugin.cards.config import Config
-from plugin.commands.options import asked, config_of, host_of
+from plugin.commands.options import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from plugin.flags import STATE, State
 from program.errors import Refusal, UserError
 from program.output import print_text
-from program.problem import Problem, one_line
+from program.problem import one_line
 
 _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes every card first
 
@@ -93,31 +92,28 @@ def _rebind(
     rules = config_of(flags.config)
     roots = Roots.beside(sysfs, state)
 
-    def planned() -> tuple[Plan, Problem | None]:
-        host = host_of(sysfs)
-        cards = all_cards(host, rules) if every else named_cards(host, named)
-        # Details and parts of a function take its driver's lock.
-        survey = asked(sysfs, lambda _: look(roots, host, cards))
+    def choose(host: Host) -> tuple[Card, ...]:
+        return all_cards(host, rules) if every else named_cards(host, named)
+
+    def decide(survey: Survey, cards: tuple[Card, ...]) -> Plan:
         decided = plan(survey, cards)
         for problem in decided.skipped:
             _warn(f"skipped {problem}")
-        return decided, survey.unseen
+        return decided
+
+    def before(decided: Plan) -> None:
+        if rules.fabric is not None and command:
+            _keep_module_ids(decided, state, command)
 
     if flags.dry_run:
-        decided, unseen = planned()
+        decided, unseen = planned(roots, choose, decide)
         if unseen is not None:
             _warn(f"who uses the cards was not wholly seen: {unseen}")
         for move in decided.moves:
             for write in move.writes:
                 print_text(f"{write}\n")
         return
-    with locked(state):
-        decided, unseen = planned()
-        if decided.moves and unseen is not None:
-            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
-        if rules.fabric is not None and command:
-            _keep_module_ids(decided, state, command)
-        carry_out(roots, decided, sysfs_writer(sysfs))
+    decided = rebind(roots, choose, decide, before)
     for move in decided.moves:
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
     if not decided.moves:

@@ -8,8 +8,9 @@ import typer
 
 from pci.sysfs.attribute import Silent
 from pci.sysfs.functions import require_sysfs
-from plugin.commands.options import answered, asked
+from plugin.commands.options import asked
 from plugin.flags import Sysfs
+from plugin.question import ask
 from program.errors import UserError
 from program.output import print_text
 from program.problem import one_line
@@ -31,7 +32,7 @@ def record(
             raise UserError(directory, "has files in it", _EXPECTED)
     except OSError as error:
         raise UserError(directory, f"cannot record into it: {error.strerror}", _EXPECTED) from error
-    functions, silent = answered(sysfs, recording.record, directory)
+    functions, silent = ask(recording.record, sysfs, directory)
     for path in silent:
         print(f"gpu-plugin: left out {one_line(path)}: {Silent.WRONG}", file=sys.stderr)
     print_text(f"recorded {functions} PCI functions in {directory}; try: gpu-plugin inventory --sysfs {directory}\n")

@@ -191,8 +191,10 @@ class Claims:
                 await self._binder.unbind(device.bound)
             except ProgramError as error:
                 errors.append(error)
-                wrong = f"was not given back to its driver: {error.problem.wrong}"
-                self._not_given_back[device.id] = Hindrance(wrong, error.problem.fix)
+                subject, wrong, fix = error.problem
+                self._not_given_back[device.id] = Hindrance(
+                    f"was not given back to its driver: {subject}: {wrong}", fix
+                )
                 continue
             self._not_given_back.pop(device.id, None)
             devices = tuple(replace(each, bound=()) if each is device else each for each in claims[uid].devices)

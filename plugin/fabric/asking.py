@@ -1,25 +1,17 @@
 """Asks the Fabric Manager: a process for each question (plugin.fabric.library), ended when it takes too long."""
 
-import asyncio
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from plugin.cards.config import Fabric
 from plugin.fabric.abi import AddressType, Code
+from plugin.fabric.library import FabricError, NoLibraryError, answer
 from plugin.fabric.partitions import Partition, Table
+from program.child import Child, Late, NoAnswer, spawned
 from program.errors import Refusal
-
-_ENDS_WITHIN = 5.0  # seconds from SIGKILL
-
-
-def _program() -> tuple[str, ...]:
-    return (sys.executable, "-P", "-m", "plugin.fabric.library", str(os.getpid()))
 
 
 class NoLibrary(Refusal):
@@ -73,7 +65,8 @@ class Manager:
     change_within: float = 45.0
 
     async def table(self) -> Table:
-        return _table(await self._ask("table", "the Fabric Manager", (), self.table_within))
+        table: Table = await self._ask("table", "the Fabric Manager", (), self.table_within)
+        return table
 
     async def activate(self, partition: Partition) -> None:
         await self._ask("activate", f"partition {partition.id}", (partition.id,), self.change_within)
@@ -86,79 +79,39 @@ class Manager:
 
     def table_now(self) -> Table:
         """Ask for the table and wait, for a command that does nothing else meanwhile."""
-        question = self._question("table", ())
-        try:
-            done = subprocess.run(  # noqa: S603 (this program)
-                _program(),
-                input=question,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                timeout=self.table_within,
-                check=False,
-            )
-        except subprocess.TimeoutExpired:
-            raise self._unanswered("the Fabric Manager", self.table_within) from None
-        return _table(self._value("table", "the Fabric Manager", done.stdout))
+        with self._said_of("table", "the Fabric Manager"):
+            table: Table = self._asked("table", (), self.table_within).answer()
+            return table
 
     async def _ask(self, operation: str, subject: str, arguments: tuple[Any, ...], within: float) -> Any:
+        with self._said_of(operation, subject):
+            return await self._asked(operation, arguments, within).answered()
+
+    def _asked(self, operation: str, arguments: tuple[Any, ...], within: float) -> Child[Any]:
+        call = partial(answer, self.settings.library, *_address(self.settings.manager), operation, arguments)
+        keep = () if self.lock is None else (self.lock,)
+        return spawned(f"the Fabric Manager at {self.settings.manager}", call, within=within, keep=keep)
+
+    @contextmanager
+    def _said_of(self, operation: str, subject: str) -> Iterator[None]:
+        """Say what goes wrong with this operation as an error of the manager's."""
+        library = self.settings.library
         try:
-            process = await asyncio.create_subprocess_exec(
-                *_program(),
-                stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.DEVNULL,
-                pass_fds=() if self.lock is None else (self.lock,),
-            )
+            yield
+        except Late as late:
+            wrong = f"{late.problem.subject} {late.problem.wrong}"
+            raise Unanswered(subject, wrong, "look into its log, and restart it") from None
+        except NoAnswer:
+            wrong = f"{library} ended the process that asked with it"
+            raise Unanswered(subject, wrong, "install libnvfm of the Fabric Manager's version") from None
+        except NoLibraryError as error:
+            fix = "mount the host's, and name it as fabric.library in the config"
+            raise NoLibrary(library, f"cannot be loaded: {error}", fix) from None
+        except FabricError as error:
+            raise ManagerError(subject, operation, error.code) from None
         except OSError as error:
             wrong = f"cannot be asked: no process can be started: {error.strerror}"
             raise Unanswered(subject, wrong, "see whether the container may have more processes") from error
-        try:
-            async with asyncio.timeout(within):
-                output, _ = await process.communicate(self._question(operation, arguments))
-        except TimeoutError:
-            raise self._unanswered(subject, within) from None
-        finally:
-            await _end(process)
-        return self._value(operation, subject, output)
-
-    def _question(self, operation: str, arguments: tuple[Any, ...]) -> bytes:
-        kind, address = _address(self.settings.manager)
-        question = {
-            "library": self.settings.library,
-            "kind": kind,
-            "address": address,
-            "operation": operation,
-            "arguments": arguments,
-        }
-        return json.dumps(question).encode()
-
-    def _unanswered(self, subject: str, within: float) -> Unanswered:
-        wrong = f"the Fabric Manager at {self.settings.manager} does not answer within {within:g} s"
-        return Unanswered(subject, wrong, "look into its log, and restart it")
-
-    def _value(self, operation: str, subject: str, output: bytes) -> Any:
-        try:
-            answer = json.loads(output.rstrip().rpartition(b"\n")[2])
-        except ValueError:
-            wrong = f"{self.settings.library} ended the process that asked with it"
-            raise Unanswered(subject, wrong, "install libnvfm of the Fabric Manager's version") from None
-        if "no_library" in answer:
-            wrong = f"cannot be loaded: {answer['no_library']}"
-            raise NoLibrary(
-                self.settings.library, wrong, "mount the host's, and name it as fabric.library in the config"
-            )
-        if "code" in answer:
-            raise ManagerError(subject, operation, answer["code"])
-        return answer["value"]
-
-
-async def _end(process: asyncio.subprocess.Process) -> None:
-    """End a process that may have ended; one that hangs in the kernel is left behind."""
-    with suppress(ProcessLookupError):
-        process.kill()
-    with suppress(TimeoutError):
-        async with asyncio.timeout(_ENDS_WITHIN):
-            await process.wait()
 
 
 def _address(manager: str) -> tuple[AddressType, str]:
@@ -167,8 +120,3 @@ def _address(manager: str) -> tuple[AddressType, str]:
     if manager.startswith("vsock:"):
         return AddressType.VSOCK, manager.removeprefix("vsock:")
     return AddressType.INET, manager
-
-
-def _table(value: Any) -> Table:
-    partitions = (Partition(each["id"], tuple(each["modules"]), each["active"]) for each in value["partitions"])
-    return Table(tuple(partitions), tuple(value["failed"]), tuple(value["unsupported"]))

@@ -1,19 +1,10 @@
-"""Calls of libnvfm, in a process that does nothing else: each of them may block for ever.
+"""Calls of libnvfm, for a process that does nothing else: each of them may block for ever.
 
-    python -m plugin.fabric.library PARENT    one question as JSON on standard input, one answer on standard output
-
-PARENT is the process that asks.
-
-A question is an operation and its arguments: where the library is, the manager's address, what to do. The connection is
-made for it and ends with it, since one that is kept ends with the manager and says so only at its next use. The
-process ends with the answer, and whoever asked ends it where none comes (plugin.fabric.asking).
+The connection is made for one question and ends with it, since one that is kept ends with the manager and says so only
+at its next use. The process ends with the answer, and whoever asked ends it where none comes (plugin.fabric.asking).
 """
 
 import ctypes
-import json
-import os
-import signal
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from ctypes import POINTER, byref, c_int32, c_uint32, c_void_p
@@ -21,7 +12,7 @@ from typing import Any
 
 from plugin.fabric import abi
 from plugin.fabric.abi import Code
-from program.prctl import PR_SET_PDEATHSIG, prctl
+from plugin.fabric.partitions import Partition, Table
 
 _CONNECT_WITHIN = 2000  # milliseconds; 0 fails at once
 
@@ -87,23 +78,24 @@ class Connection:
         self._call = call
         self._handle = handle
 
-    def table(self) -> dict[str, Any]:
-        """Return partitions, failed devices and unsupported partitions; FabricError where the manager refuses, also if
-        it counts more than its structures have room for."""
+    def table(self) -> Table:
+        """Return what the manager has; FabricError where it refuses, also if it counts more than its structures have
+        room for."""
         partitions = abi.versioned(abi.PartitionList, 1)
         self._call("fmGetSupportedFabricPartitions", self._handle, byref(partitions))
         found = [
-            {
-                "id": partition.partitionId,
-                "modules": sorted(gpu.physicalId for gpu in _first("numGpus", partition.numGpus, partition.gpuInfo)),
-                "active": bool(partition.isActive),
-            }
+            Partition(
+                partition.partitionId,
+                tuple(sorted(gpu.physicalId for gpu in _first("numGpus", partition.numGpus, partition.gpuInfo))),
+                is_active=bool(partition.isActive),
+            )
             for partition in _first("numPartitions", partitions.numPartitions, partitions.partitionInfo)
         ]
-        return {"partitions": found, **self._broken()}
+        return Table(tuple(found), *self._broken())
 
-    def _broken(self) -> dict[str, Any]:
-        """Return what does not work. Both questions are of older boards, and a manager may not know them."""
+    def _broken(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
+        """Return the devices and the partitions that do not work. Both questions are of older boards, and a manager may
+        not know them."""
         devices, unsupported = abi.versioned(abi.FailedDevices, 1), abi.versioned(abi.UnsupportedList, 1)
         try:
             self._call("fmGetNvlinkFailedDevices", self._handle, byref(devices))
@@ -111,17 +103,15 @@ class Connection:
         except FabricError as error:
             if error.code != Code.NOT_SUPPORTED:
                 raise
-            return {"failed": [], "unsupported": []}
+            return (), ()
         gpus = _first("numGpus", devices.numGpus, devices.gpuInfo)
         switches = _first("numSwitches", devices.numSwitches, devices.switchInfo)
         broken = _first("numPartitions", unsupported.numPartitions, unsupported.partitionInfo)
-        return {
-            "failed": [
-                f"{device.uuid.decode(errors='replace')} at {device.pciBusId.decode(errors='replace')}"
-                for device in (*gpus, *switches)
-            ],
-            "unsupported": [partition.partitionId for partition in broken],
-        }
+        failed = (
+            f"{device.uuid.decode(errors='replace')} at {device.pciBusId.decode(errors='replace')}"
+            for device in (*gpus, *switches)
+        )
+        return tuple(failed), tuple(partition.partitionId for partition in broken)
 
     def activate(self, partition_id: int) -> None:
         self._call("fmActivateFabricPartition", self._handle, partition_id)
@@ -162,30 +152,16 @@ def _first(name: str, count: int, items: Any) -> list[Any]:
     return list(items)[:count]
 
 
-def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to one question, or the error: `no_library`, or the `call` and its `code`."""
+def answer(name: str, kind: int, address: str, operation: str, arguments: Sequence[Any]) -> Any:
+    """Do one call of a Connection with the library of that name, and return what it does; NoLibraryError and
+    FabricError."""
+    library = Library(name)
     try:
-        library = Library(question["library"])
-        try:
-            connection = library.connected(question["address"], question["kind"])
-            value = getattr(connection, question["operation"])(*question["arguments"])
-            with suppress(FabricError):  # what was asked is done, and this process ends
-                connection.close()
-        finally:
-            with suppress(FabricError):
-                library.close()
-    except NoLibraryError as error:
-        return {"no_library": str(error)}
-    except FabricError as error:
-        return {"call": error.call, "code": error.code}
-    return {"value": value}
-
-
-if __name__ == "__main__":
-    # Whoever asked may be killed, also before this line: the question would keep the lock of partitions for as long as
-    # the manager does not answer.
-    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != int(sys.argv[1]):
-        sys.exit()
-    # The library may write what it likes to standard output.
-    sys.stdout.write("\n" + json.dumps(answer(json.load(sys.stdin))) + "\n")
+        connection = library.connected(address, kind)
+        value = getattr(connection, operation)(*arguments)
+        with suppress(FabricError):  # what was asked is done, and this process ends
+            connection.close()
+    finally:
+        with suppress(FabricError):
+            library.close()
+    return value

@@ -7,7 +7,6 @@ kept before it took the cards; else it is not known.
 """
 
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from pathlib import Path
 from pci.address import PCIAddress, address_or_none
 from plugin.cards.config import Fabric
 from plugin.state_files import STATE, StateFile, json_of
+from program.child import NoAnswer, output
 from program.errors import Refusal
 
 _MOST = 64
@@ -56,13 +56,11 @@ def ask_nvidia_smi(command: Sequence[str], within: float) -> Mapping[PCIAddress,
     program = " ".join(command)
     fix = "name the driver's nvidia-smi with --nvidia-smi, or write the IDs to fabric.modules of the config"
     try:
-        done = subprocess.run(  # noqa: S603 (as root names it)
-            [*command, "-q"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=within, check=False
-        )
+        done = output([*command, "-q"], within=within)
     except OSError as error:
         raise Refusal(program, f"cannot be run: {error.strerror}", fix) from error
-    except subprocess.TimeoutExpired:
-        raise Refusal(program, f"does not answer within {within:g} s", fix) from None
+    except NoAnswer as error:
+        raise Refusal(program, error.problem.wrong, fix) from error
     ids = read_nvidia_smi(done.stdout.decode(errors="replace"))
     if not ids:
         raise Refusal(program, "prints no module IDs", fix)

@@ -1,7 +1,7 @@
 """Reads of sysfs in processes of their own, for a daemon that goes on meanwhile.
 
 The daemon cannot fork: it has grpc's threads. So before there are any it forks one process that does nothing but fork
-others, one for each question (pci.sysfs.asking has what such a process does, and why).
+others, one for each question (plugin.question has what such a process does, and why).
 """
 
 import asyncio
@@ -16,9 +16,8 @@ from functools import partial
 from pathlib import Path
 from typing import Concatenate, NoReturn, ParamSpec, TypeVar
 
-from pci.sysfs.asking import TICK, Question, answer, require_few
 from pci.sysfs.attribute import CannotLook, Silent
-from program.errors import Refusal
+from plugin.question import TICK, Question, answer, refused, require_few
 
 _LONGEST = 1 << 17  # bytes of a question: a function of ours, and as many addresses as a node has
 _ENDS_WITHIN = 0.1  # seconds from SIGKILL, where the kernel lets go
@@ -42,6 +41,7 @@ class Reader:
         # Pages stay shared that no collector of garbage writes to.
         gc.collect()
         gc.freeze()
+        # Not program.child's: this process goes on to fork, for a daemon that cannot (docs/decisions/0040).
         if os.fork() == 0:
             self._requests.close()
             _fork_for_each(theirs)
@@ -66,10 +66,8 @@ class Reader:
     async def ask(self, read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs) -> T:
         """Return what `read` returns of the tree `sys`, called in another process, or raise what it raises; Refusal if
         nothing can be asked now."""
-        try:
+        with refused(sys):
             return await self._ask(read, sys, *arguments, **named)
-        except CannotLook as error:
-            raise Refusal(*error.words(sys)) from error
 
     async def _ask(
         self, read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs
@@ -187,7 +185,7 @@ def _fork_for_each(requests: socket.socket) -> NoReturn:
 
 
 def _fork(request: bytes, writer: int, page: int) -> int:
-    child = os.fork()
+    child = os.fork()  # not program.child's: another process waits for the answer
     if child == 0:
         try:
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)

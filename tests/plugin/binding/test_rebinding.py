@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from plugin.binding.former import locked, read_former, write_former
 from plugin.binding.plan import Binding, Plan, Write
-from plugin.binding.rebinding import StillWriting, sysfs_writer
+from plugin.binding.rebinding import sysfs_writer
+from program.child import Late
 from program.errors import Refusal
 from tests.compose import RTX_2060, card
 from tests.kernel import Killed, Sysfs, bind, load, process, refuses, vfio_group
@@ -155,7 +156,7 @@ def test_what_cannot_be_undone_is_named_and_can_be_given_back_later(node: Node, 
 def test_a_driver_that_does_not_let_go_is_left_to_itself_and_the_others_undone(node: Node) -> None:
     with pytest.raises(Refusal) as refused:
         node.carry_out(
-            node.to_bind(GPU), Sysfs(node.sys, instead=lambda number: StillWriting(4711) if number == 11 else None)
+            node.to_bind(GPU), Sysfs(node.sys, instead=lambda number: Late("", "", "", 4711) if number == 11 else None)
         )
     assert str(refused.value) == (
         f"{BOUND[10]}: process 4711 hangs in the kernel until nobody has the device open any more, "
@@ -238,7 +239,7 @@ def test_the_writer_writes_lines_and_reports_what_the_kernel_says(tmp_path: Path
 @forks
 def test_a_write_that_does_not_come_back_is_left_to_its_process(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "unbind")  # opening it waits for a reader
-    with pytest.raises(StillWriting) as still:
+    with pytest.raises(Late) as still:
         sysfs_writer(tmp_path, seconds=0.1)(Write("unbind", GPU))
     assert (tmp_path / "unbind").read_text() == f"{GPU}\n", "it is still there, and done when the kernel lets it"
     os.waitpid(still.value.pid, 0)
@@ -255,7 +256,7 @@ def test_one_binder_at_a_time(tmp_path: Path) -> None:
 @forks
 def test_a_write_that_hangs_keeps_the_lock(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "unbind")
-    with locked(tmp_path), pytest.raises(StillWriting) as still:
+    with locked(tmp_path), pytest.raises(Late) as still:
         sysfs_writer(tmp_path, seconds=0.1)(Write("unbind", GPU))
     with pytest.raises(Refusal, match="hangs in the kernel until a driver lets go"), locked(tmp_path):
         pass

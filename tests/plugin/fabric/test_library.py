@@ -2,10 +2,6 @@
 
 import asyncio
 import ctypes
-import json
-import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -188,23 +184,3 @@ def test_an_activation_that_is_not_answered_may_be_carried_out(manager: Manager)
     with pytest.raises(Unanswered):
         asyncio.run(asking.Manager(of(manager), change_within=1).activate(Partition(3, (1, 3))))
     assert manager.active == {(1, 3)}
-
-
-def test_a_question_of_somebody_who_was_killed_before_it_was_asked_is_not_asked(manager: Manager) -> None:
-    """It would keep his lock for as long as the manager does not answer."""
-    question = {
-        "library": str(manager.library),
-        "kind": abi.AddressType.UNIX,
-        "address": SOCKET,
-        "operation": "activate",
-        "arguments": [3],
-    }
-
-    def asked_for(parent: int) -> str:
-        command = [sys.executable, "-P", "-m", "plugin.fabric.library", str(parent)]
-        return subprocess.run(command, input=json.dumps(question), stdout=subprocess.PIPE, text=True, check=True).stdout
-
-    assert asked_for(os.getppid()) == ""
-    assert manager.log == []
-    assert json.loads(asked_for(os.getpid())) == {"value": None}
-    assert manager.log == ["activate 3"]

@@ -13,15 +13,15 @@ from pathlib import Path
 import grpc
 import pytest
 
-from pci.sysfs.asking import PATIENCE
 from pci.sysfs.functions import DEVICES
+from plugin.question import PATIENCE
 from plugin.serving.monitoring import LIVE
 from tests.conftest import Command, Machine
 from tests.kernel import load, make_nodes
 from tests.kubelet import Kubelet
-from tests.pci.sysfs.test_asking import AUDIO, block
 from tests.plugin.cards.test_broken_sysfs import write_machine
 from tests.plugin.daemon import BOTH, RTX_3090, free_port, looking, processes, serve, status, wait_until
+from tests.plugin.test_question import AUDIO, block
 from tests.processes import children, holds, kill_all, running
 
 FIRST, SECOND = BOTH

@@ -11,19 +11,19 @@ is left behind, and another one reads everything but that file, which is Silent.
 
 import mmap
 import os
-import pickle
 import select
 import signal
 import struct
 import time
-import traceback
-from collections.abc import Callable, Collection
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Collection, Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
 from sys import addaudithook
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pci.sysfs.attribute import SHORTAGES, CannotLook, Silent
+from program.child import forked, let_go_of_standard_files, pickled, unpickled, write
+from program.errors import Refusal
 
 #: Seconds for which a process waits in one file before the kernel counts as silent. It answers in microseconds; on a
 #: node that is short of memory, perhaps in a second or two.
@@ -49,41 +49,40 @@ def ask(
     """Return what `read` returns of the tree `sys`, called in another process, and the files that the kernel did not
     answer for, which are Silent to `read`. What it raises is raised here.
 
-    CannotLook if there are more than MOST_SILENT of them. To be called while this process has one thread: a fork copies
-    no other.
+    Refusal if there are more than MOST_SILENT of them. To be called while this process has one thread: a fork copies no
+    other.
     """
     silent: list[str] = []
+
+    def answer_it() -> NoReturn:
+        answer(question.writer, question.page, sys, silent, lambda: read(sys, *arguments, **named))
+
     while True:
-        with closing(Question()) as question:
-            child = _fork()
-            if child == 0:
-                answer(question.writer, question.page, sys, silent, lambda: read(sys, *arguments, **named))
+        with refused(sys), closing(Question()) as question:
+            try:
+                child = forked("the process that reads", answer_it)
+            except OSError as error:
+                raise _shortage(error) from None
             question.sent()
             try:
                 question.wait()
-            except BaseException as error:
-                os.kill(child, signal.SIGKILL)  # it ends at once, or hangs in the kernel and nothing can be done
-                _reap(child, os.WNOHANG)
-                if not isinstance(error, Silent):
-                    raise
-                silent.append(error.fault.path)
+            except Silent as unanswered:
+                silent.append(unanswered.fault.path)
                 require_few(silent)
-            else:
-                _reap(child, 0)
-                value: T = question.answer()
-                return value, tuple(silent)
+                continue
+            finally:
+                child.end()
+            value: T = question.answer()
+            return value, tuple(silent)
 
 
-def _fork() -> int:
+@contextmanager
+def refused(sys: Path) -> Iterator[None]:
+    """Say it as a Refusal if nothing can be read below `sys` now."""
     try:
-        return os.fork()
-    except OSError as error:
-        raise _shortage(error) from None
-
-
-def _reap(child: int, options: int) -> None:
-    with suppress(ChildProcessError):  # whoever started this program may have it ignore its children
-        os.waitpid(child, options)
+        yield
+    except CannotLook as error:
+        raise Refusal(*error.words(sys)) from error
 
 
 class Question:
@@ -157,12 +156,8 @@ class Question:
 
     def answer(self) -> Any:
         """Return the answer that was received, or raise what it is."""
-        if not self.has_answer:
-            raise CannotLook("", "cannot be read: the process that read was killed", _WHY_IT_ENDED)
-        is_value, value = pickle.loads(self._pickled)  # noqa: S301 (by a process of ours)
-        if is_value:
-            return value
-        raise value
+        killed = CannotLook("", "cannot be read: the process that read was killed", _WHY_IT_ENDED)
+        return unpickled(self._pickled, otherwise=killed)
 
 
 _WHY_IT_ENDED = "see whether the node or the container is short of memory, or may have no more processes"
@@ -175,8 +170,7 @@ def _shortage(error: OSError) -> CannotLook:
 def _could_run(pid: int) -> bool:
     """Whether this process waits for nothing but a processor (state R: proc_pid_stat(5))."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as stat:
-            return stat.read().rpartition(b")")[2].split()[0] == b"R"
+        return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
     except OSError:
         return False
 
@@ -199,19 +193,15 @@ def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Cal
         notes = mmap.mmap(page, _PAGE)
         _let_go_of_all_but(writer)
         _note_what_is_opened(notes, f"{sys}/", silent)
-        pickled = memoryview(_pickled(read))
-        while pickled:
-            pickled = pickled[os.write(writer, pickled) :]
+        write(writer, pickled(read))
     finally:
         os._exit(0)
 
 
 def _let_go_of_all_but(descriptor: int) -> None:
     """Close every other file: whoever waits for one to be closed must not wait for a process that hangs."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    for standard in range(3):
-        os.dup2(nowhere, standard)
-    for name in os.listdir("/proc/self/fd"):
+    let_go_of_standard_files()
+    for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names are wanted)
         if int(name) not in (0, 1, 2, descriptor):
             with suppress(OSError):  # it was the listing's own
                 os.close(int(name))
@@ -238,15 +228,3 @@ def _note_what_is_opened(notes: mmap.mmap, root: str, silent: Collection[str]) -
         _HEAD.pack_into(notes, 0, pid, count, len(name))
 
     addaudithook(about_to)
-
-
-def _pickled(read: Callable[[], object]) -> bytes:
-    try:
-        return pickle.dumps((True, read()), pickle.HIGHEST_PROTOCOL)
-    except Exception as error:
-        trace = traceback.format_exc()
-        error.add_note(trace)
-        try:
-            return pickle.dumps((False, error))
-        except Exception:
-            return pickle.dumps((False, RuntimeError(trace)))

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from pci.sysfs.asking import MOST_SILENT, _could_run, ask
 from pci.sysfs.attribute import CannotLook, Silent, text
-from pci.sysfs.functions import DEVICES, NotSysfs, read_host
+from pci.sysfs.functions import DEVICES, read_host
+from plugin.question import MOST_SILENT, _could_run, ask
+from program.errors import Refusal
 from tests.conftest import Machine
 
 # pytest-xdist's workers have two threads, of which a fork copies one: the one that reads.
@@ -32,7 +33,7 @@ def test_what_is_read_in_another_process_is_what_is_read_here(machine: Machine) 
 
 
 def test_what_it_raises_is_raised_here(tmp_path: Path) -> None:
-    with pytest.raises(NotSysfs, match=rf"^{tmp_path}: expected a sysfs tree"):
+    with pytest.raises(Refusal, match=rf"^{tmp_path}: expected a sysfs tree"):
         ask(read_host, tmp_path)
     with pytest.raises(ZeroDivisionError):
         ask(lambda sys: 1 // 0, tmp_path)
@@ -63,8 +64,8 @@ def _each(sys: Path, count: int, wait: Callable[[int], None]) -> None:
 def test_where_everything_is_silent_nothing_is_asked_any_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(MOST_SILENT + 1):
         os.mkfifo(tmp_path / str(number))
-    monkeypatch.setattr("pci.sysfs.asking.PATIENCE", 0.3)
-    with pytest.raises(CannotLook, match=f"did not answer for {MOST_SILENT + 1} files"):
+    monkeypatch.setattr("plugin.question.PATIENCE", 0.3)
+    with pytest.raises(Refusal, match=f"did not answer for {MOST_SILENT + 1} files"):
         ask(_each, tmp_path, MOST_SILENT + 1, lambda number: None)
 
 
@@ -73,7 +74,7 @@ def test_without_a_descriptor_left_a_look_fails_and_no_node_is_empty(machine: Ma
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))
         return read_host(sys)
 
-    with pytest.raises(CannotLook, match=os.strerror(errno.EMFILE)):
+    with pytest.raises(Refusal, match=os.strerror(errno.EMFILE)):
         ask(starved, machine("two-rtx-3090"))
 
 
@@ -88,7 +89,7 @@ def test_a_directory_that_cannot_be_listed_is_a_failed_look(copied_machine: Mach
 
 
 def test_a_process_that_was_killed_is_a_failed_look(machine: Machine) -> None:
-    with pytest.raises(CannotLook, match="the process that read was killed"):
+    with pytest.raises(Refusal, match="the process that read was killed"):
         ask(lambda sys: os.kill(os.getpid(), signal.SIGKILL), machine("two-rtx-3090"))
 
 
