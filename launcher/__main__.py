@@ -71,14 +71,14 @@ def _run() -> int:
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)
     forget_ready(sys.argv[2:])
-    place, grace = os.memfd_create("plan"), os.memfd_create("grace")
+    place = os.memfd_create("plan")
 
     def work() -> int:
         from launcher.control.served import served
         from launcher.running.embedded import asked_for
         from launcher.running.worker import work
 
-        return work(_command, place, grace, asked_for(sys.argv[2:]), served)
+        return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), served)
 
     def tidy() -> None:
         from launcher.control.served import forget
@@ -86,7 +86,7 @@ def _run() -> int:
 
         tidy(place, forget)
 
-    return supervise(work, tidy, lambda: grace_in(grace))
+    return supervise(work, tidy, lambda: grace_in(place))
 
 
 if __name__ == "__main__":

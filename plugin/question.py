@@ -22,7 +22,7 @@ from sys import addaudithook
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pci.sysfs.attribute import SHORTAGES, CannotLook, Silent
-from program.child import forked, let_go_of_standard_files, pickled, unpickled, write
+from program.child import forked, let_go_of_standard_files, pickled, unpickled
 from program.errors import Refusal
 
 #: Seconds for which a process waits in one file before the kernel counts as silent. It answers in microseconds; on a
@@ -193,7 +193,8 @@ def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Cal
         notes = mmap.mmap(page, _PAGE)
         _let_go_of_all_but(writer)
         _note_what_is_opened(notes, f"{sys}/", silent)
-        write(writer, pickled(read))
+        with os.fdopen(writer, "wb") as file:
+            file.write(pickled(read))
     finally:
         os._exit(0)
 

@@ -1,8 +1,8 @@
 """What is done in a child: a call in a fork of this process, a call in a Python of its own, or a program.
 
-A call gives its value, or raises here what it raised there. An answer has at most MOST bytes, and a deadline: a late
-child is killed. What the kernel does not let go of even then is left behind, by its process ID, and nobody waits for
-it. Which modules start processes themselves, and why: docs/decisions/0040.
+A call gives its value, or raises here what it raised there. An answer has at most MOST bytes. A child that is late is
+killed; if the kernel does not let it go, it is left behind, and the error has its process ID. Which modules start
+processes themselves, and why: docs/decisions/0040.
 """
 
 import os
@@ -13,19 +13,17 @@ import subprocess
 import sys
 import time
 import traceback
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack, suppress
-from types import MappingProxyType
-from typing import IO, Any, Generic, NamedTuple, NoReturn, TypeVar, cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import IO, Any, Generic, NoReturn, TypeVar, cast
 
 from program.errors import ProgramError, Refusal
 
 MOST = 1 << 26
-_AT_ONCE, _ENDS_WITHIN = 0.1, 5.0  # seconds from SIGKILL, where the kernel lets go
+_ENDS_WITHIN = 0.1  # seconds from SIGKILL, where the kernel lets go
 
 T = TypeVar("T")
 
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 _left: set[int] = set()  # children that had not ended when nobody waited for them any more
 
 
@@ -42,99 +40,80 @@ class Late(NoAnswer):
         self.pid = pid
 
 
-class Stopped(NoAnswer):
-    """Whoever waited for a child was told not to."""
-
-
 class Child(Generic[T]):
     """A process that is to give an answer `within` so many seconds, or at any time. Errors call it by its `name`.
 
-    The answer of a call is in the file `place`, which is closed at last; that of a program is its exit code. One that
-    `goes_on` is not killed for being late, and may outlive this process.
+    The answer of a call is in the file `place`; that of a program is its exit code. One that `goes_on` is not killed
+    for being late, and may outlive this process.
     """
 
     def __init__(self, name: str, pid: int, place: int | None, within: float | None, *, goes_on: bool = False) -> None:
         self.name, self.pid = name, pid
         self._place, self._within, self._goes_on = place, within, goes_on
         self._deadline = None if within is None else time.monotonic() + within
-        self._open = ExitStack()
         self._ends = os.pidfd_open(pid)
-        for descriptor in (self._ends, place):
-            if descriptor is not None:
-                self._open.callback(os.close, descriptor)
+        self._answer = b""
         _left.difference_update([each for each in _left if _exit_code(each) is not None])
 
     @property
     def seconds_left(self) -> float | None:
         return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
 
-    def answer(self, until: int | None = None) -> T:
-        """Wait for the answer. Late if it does not come in time; Stopped as soon as there is something to read from the
-        descriptor `until`; NoAnswer if the child has ended without one.
-        """
+    def answer(self) -> T:
+        """Wait for the answer. Late if it does not come in time; NoAnswer if the child has ended without one."""
+        return cast("T", self.answer_until())
+
+    def answer_until(self, *stops: int) -> T | None:
+        """Do the same, or end it and return None when there is something to read from one of these descriptors."""
         ready: set[int] = set()
-        with self._open:
-            try:
-                ready = readable([self._ends] if until is None else [self._ends, until], self.seconds_left)
-            finally:
-                code = self._end(0 if ready else _ENDS_WITHIN)
-            if until in ready:
-                raise Stopped(self.name, "was ended on request", "")
-            return self._value(code, is_late=not ready)
+        try:
+            ready = readable([self._ends, *stops], self.seconds_left)
+        finally:
+            code = self.end()
+        return None if ready.intersection(stops) else self._value(code, is_late=not ready)
 
     async def answered(self) -> T:
         """Do the same in an event loop."""
         import asyncio
 
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
-        with self._open:
-            loop.add_reader(self._ends, ended.set)
-            try:
-                with suppress(TimeoutError):
-                    async with asyncio.timeout(self.seconds_left):
-                        await ended.wait()
-                is_late = not ended.is_set()
-                if is_late and not self._goes_on:
-                    self._kill()
-                    with suppress(TimeoutError):
-                        async with asyncio.timeout(_ENDS_WITHIN):
-                            await ended.wait()
-            finally:
-                loop.remove_reader(self._ends)
-                code = self._end()
-            return self._value(code, is_late=is_late)
+        loop.add_reader(self._ends, ended.set)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.seconds_left):
+                    await ended.wait()
+        finally:
+            loop.remove_reader(self._ends)
+            code = self.end()
+        return self._value(code, is_late=not ended.is_set())
 
-    def end(self) -> None:
-        """Kill it, and wait for no answer."""
-        with self._open:
-            self._end(_AT_ONCE)
+    def end(self) -> int | None:
+        """Kill it, unless it goes on, and be done with it; return its exit code, None if it is left behind."""
+        if not self._goes_on:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._ends, signal.SIGKILL)  # to no effect on one that has ended
+            readable([self._ends], _ENDS_WITHIN)
+        os.close(self._ends)
+        code = _exit_code(self.pid)
+        if code is None:
+            _left.add(self.pid)
+        if self._place is not None:
+            self._answer = os.pread(self._place, os.fstat(self._place).st_size, 0)
+            os.close(self._place)
+        return code
 
     def _value(self, code: int | None, *, is_late: bool) -> T:
         if is_late:
-            wrong = f"does not answer within {self._within:g} s"
-            wrong += f", and process {self.pid} goes on" if code is None else ""
+            goes_on = f", and process {self.pid} goes on" if code is None else ""
+            wrong = f"does not answer within {self._within:g} s{goes_on}"
             raise Late(self.name, wrong, "see what it waits for", self.pid)
         if self._place is None:
             return cast("T", code)
         ended = f"signal {-code} has ended it" if code and code < 0 else f"has ended with {code} and no answer"
-        return cast("T", answer_in(self._place, NoAnswer(self.name, ended, "if nobody ended it, memory was short")))
-
-    def _kill(self) -> None:
-        with suppress(ProcessLookupError):
-            signal.pidfd_send_signal(self._ends, signal.SIGKILL)  # what has ended takes no notice
-
-    def _end(self, patience: float = 0.0) -> int | None:
-        """Have it ended, unless it goes on; return its exit code, None if it is there after so many seconds."""
-        if not self._goes_on:
-            self._kill()
-            readable([self._ends], patience)
-        code = _exit_code(self.pid)
-        if code is None:
-            _left.add(self.pid)
-        return code
+        return cast("T", unpickled(self._answer, NoAnswer(self.name, ended, "if nobody ended it, memory was short")))
 
 
-def readable(descriptors: Sequence[int], seconds: float | None) -> set[int]:
+def readable(descriptors: Iterable[int], seconds: float | None) -> set[int]:
     """Wait so many seconds, or for ever, until there is something to read from some of these; return which."""
     events = select.poll()
     for descriptor in descriptors:
@@ -151,35 +130,21 @@ def _exit_code(pid: int) -> int | None:
     return os.waitstatus_to_exitcode(status) if ended else None
 
 
-def forked(
-    name: str,
-    call: Callable[[], T],
-    *,
-    within: float | None = None,
-    goes_on: bool = False,
-    place: int | None = None,
-) -> Child[T]:
+def forked(name: str, call: Callable[[], T], *, within: float | None = None, goes_on: bool = False) -> Child[T]:
     """Call it in a fork of this process, which has to have one thread: a fork copies no other. SIGTERM ends the child.
-
-    The answer stays in `place`, an empty file in memory, for answer_in(). OSError if nothing can be forked.
-    """
-    its = os.memfd_create("answer") if place is None else os.dup(place)
+    OSError if nothing can be forked."""
+    place = os.memfd_create("answer")
     pid = os.fork()
     if pid == 0:
         # The kernel's: an exception could be raised anywhere, and Python prints one that is raised where it imports.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
-        _leave(its, call)
-    return Child(name, pid, its, within, goes_on=goes_on)
+        _leave(place, call)
+    return Child(name, pid, place, within, goes_on=goes_on)
 
 
 def spawned(
-    name: str,
-    call: Callable[[], T],
-    *,
-    within: float | None = None,
-    goes_on: bool = False,
-    keep: Sequence[int] = (),
+    name: str, call: Callable[[], T], *, within: float | None = None, goes_on: bool = False, keep: Sequence[int] = ()
 ) -> Child[T]:
     """Call a function of a module, or a partial of one, in a Python of its own: for a process with threads.
 
@@ -211,21 +176,13 @@ def called(place: int, parent: int) -> NoReturn:
     _leave(place, lambda: pickle.load(sys.stdin.buffer)())  # noqa: S301 (by this program)
 
 
-class Output(NamedTuple):
-    """A program's exit code, negative for the signal that ended it, and what it has printed."""
-
-    code: int
-    stdout: bytes
-    stderr: bytes
-
-
 def output(
     command: Sequence[str | os.PathLike[str]],
     *,
     within: float,
     given: bytes = b"",
-    environ: Mapping[str, str] = _NOTHING,
-) -> Output:
+    environ: Mapping[str, str] | None = None,
+) -> subprocess.CompletedProcess[bytes]:
     """Return what a program prints, with `given` on its standard input and `environ` over this process's environment.
 
     OSError if it cannot be started; Late if it does not end in time; NoAnswer if it prints more than MOST bytes.
@@ -233,43 +190,33 @@ def output(
     name = " ".join(map(str, command))
     with _file(given) as stdin:
         process = subprocess.Popen(  # noqa: S603 (no shell)
-            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environ}
+            command, stdin=stdin, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **(environ or {})}
         )
     process.returncode = 0  # Child waits for it
-    assert process.stdout is not None, "it is a pipe"
-    assert process.stderr is not None, "it is a pipe"
-    with process.stdout as stdout, process.stderr as stderr:
-        child = Child[int](name, process.pid, None, within)
+    child = Child[int](name, process.pid, None, within)
+    with cast("IO[bytes]", process.stdout) as stdout, cast("IO[bytes]", process.stderr) as stderr:
         printed = {stdout.fileno(): bytearray(), stderr.fileno(): bytearray()}
-        left = list(printed)
+        left = set(printed)
         try:
             while left and (ready := readable(left, child.seconds_left)):
                 for descriptor in ready:
-                    chunk = os.read(descriptor, 1 << 16)
-                    printed[descriptor] += chunk
-                    if not chunk:
+                    if not (chunk := os.read(descriptor, 1 << 16)):
                         left.remove(descriptor)
+                    printed[descriptor] += chunk
                 if sum(map(len, printed.values())) > MOST:
                     raise NoAnswer(name, f"prints more than {MOST >> 20} MiB", "see what it prints")
         except BaseException:
             child.end()
             raise
-        return Output(child.answer(), *map(bytes, printed.values()))
+        return subprocess.CompletedProcess(command, child.answer(), *map(bytes, printed.values()))
 
 
 def _file(content: bytes) -> IO[bytes]:
     """Return a file in memory, to be read from its beginning."""
-    file = open(os.memfd_create("question"), "r+b", buffering=0)  # noqa: PTH123, SIM115 (a descriptor)
-    write(file.fileno(), content)
+    file = os.fdopen(os.memfd_create("given"), "w+b")
+    file.write(content)
     file.seek(0)
     return file
-
-
-def write(descriptor: int, content: bytes) -> None:
-    """Write all of it."""
-    left = memoryview(content)
-    while left:
-        left = left[os.write(descriptor, left) :]
 
 
 def _leave(place: int, call: Callable[[], object]) -> NoReturn:
@@ -277,13 +224,13 @@ def _leave(place: int, call: Callable[[], object]) -> NoReturn:
 
     def flushed() -> object:
         value = call()
-        for stream in (sys.stdout, sys.stderr):
-            if stream is not None:  # closed from the start
-                stream.flush()
+        for stream in filter(None, (sys.stdout, sys.stderr)):  # None: closed from the start
+            stream.flush()
         return value
 
     try:
-        write(place, pickled(flushed))
+        with os.fdopen(place, "wb") as file:
+            file.write(pickled(flushed))
     finally:
         os._exit(0)  # Python would take apart first what was imported, for 20 to 40 ms, and somebody waits
 
@@ -315,11 +262,6 @@ def unpickled(answer: bytes | bytearray, otherwise: Exception) -> Any:
     if is_value:
         return value
     raise value
-
-
-def answer_in(place: int, otherwise: Exception) -> Any:
-    """Return, or raise, what a child has left in that file, as unpickled()."""
-    return unpickled(os.pread(place, os.fstat(place).st_size, 0), otherwise)
 
 
 def let_go_of_standard_files() -> None:

@@ -1,16 +1,12 @@
-"""The guest's grace period, in a file in memory: from the worker to the supervisor, which reads no plans."""
+"""The guest's grace period, in front of the plan: for the supervisor, which reads no plans."""
 
 import os
 import struct
 
-_SECONDS = struct.Struct("<d")
-
-
-def note_grace(place: int, seconds: float) -> None:
-    os.pwrite(place, _SECONDS.pack(seconds), 0)
+HEADER = struct.Struct("<d")
 
 
 def grace_in(place: int) -> float:
-    """Seconds; 0 where none were noted."""
-    noted = os.pread(place, _SECONDS.size, 0)
-    return float(_SECONDS.unpack(noted)[0]) if noted else 0.0
+    """Seconds; 0 where there is no plan."""
+    header = os.pread(place, HEADER.size, 0)
+    return float(HEADER.unpack(header)[0]) if len(header) == HEADER.size else 0.0

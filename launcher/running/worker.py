@@ -10,31 +10,25 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 from launcher.running.events import Ending
-from launcher.running.grace import note_grace
-from launcher.running.plan import Plan, plan_in
+from launcher.running.plan import Plan, keep, plan_in
 from launcher.running.threads import having_threads
 from launcher.running.vm import VM, StopRequested
-from program.child import Stopped, forked, readable
+from program.child import forked, readable
 from program.errors import ProgramError, Refusal
 from program.first import STOPS
 from program.problem import one_line
 
 
 def work(
-    make: Callable[[], Plan | int | None],
-    place: int,
-    grace: int,
-    uri: str,
-    served: Callable[[Path, VM], AbstractContextManager[None]],
+    make: Callable[[], Plan | int], place: int, uri: str, served: Callable[[Path, VM], AbstractContextManager[None]]
 ) -> int:
-    """Have a child make the plan and leave it in `place`, and run it; the exit code. SIGTERM and SIGINT end it.
-
-    The guest's grace period is noted in `grace`.
+    """Have a child make the plan, keep it in `place`, and run it; the exit code, which may be what the child has made
+    instead. SIGTERM and SIGINT end it.
 
     The VM is `served` meanwhile, on the socket that the plan names. `uri` is the libvirt that the plan will name,
     unless something is wrong with it. Called with both signals blocked. Refusal for what cannot be started.
     """
-    planner = forked("the process that reads the manifest", make, place=place)
+    planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
     stops: list[Callable[[], object]] = [lambda: os.eventfd_write(stopped, 1)]
     _on_stop(stops)
@@ -49,13 +43,9 @@ def work(
         missing = error.name
     else:
         ahead = look_ahead(uri)
-    try:
-        plan = planner.answer(until=stopped)
-    except Stopped:
-        plan = None
-    else:
-        if not isinstance(plan, Plan):
-            return plan or 0
+    plan = planner.answer_until(stopped)
+    if isinstance(plan, int):
+        return plan
     if missing is not None:
         fix = "pip install 'gpu-launcher[libvirt]'"
         raise Refusal(missing, "this Python package is not there, and run needs it", fix)
@@ -63,7 +53,7 @@ def work(
     if plan is None:
         ending, name = Ending.NOT_STARTED, "the VM"
     else:
-        note_grace(grace, plan.grace)
+        keep(plan, place)
         vm, name = VM(plan.identity), plan.domain
         stops.append(lambda: vm.request(StopRequested.SIGNAL))
         if readable([stopped], 0):  # meanwhile

@@ -31,8 +31,8 @@ def output(
         raise Refusal(name, "is not installed, and makes the guest's disks", fix) from error
     except child.Late as error:
         raise Refusal(error.problem.subject, error.problem.wrong, "the storage below does not answer") from error
-    if done.code:
+    if done.returncode:
         words = " ".join(done.stderr.decode(errors="replace").split())
-        ended = f"exit code {done.code}" if done.code > 0 else f"signal {-done.code}"
+        ended = f"exit code {done.returncode}" if done.returncode > 0 else f"signal {-done.returncode}"
         raise Refusal(" ".join(map(str, command)), words or ended, f"these words are {name}'s own")
     return done.stdout

@@ -133,7 +133,7 @@ def _is_offered(host: Host, card: Card, config: Config) -> bool:
     return any(is_gpu(function) and function.vendor_id in PREFIXES for function in card)
 
 
-def plan_bind(survey: Survey, cards: Iterable[Card], *, skip: bool) -> Plan:
+def plan_bind(survey: Survey, cards: Iterable[Card], *, skip: bool = False) -> Plan:
     """Plan to bind every function of these cards to vfio, but for what vfio has already.
 
     Refusal, naming every card that cannot be bound with its reason. With `skip` the node's own cards (its console, its

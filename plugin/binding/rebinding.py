@@ -37,6 +37,9 @@ _DRIVER_SECONDS = 5.0  # until the driver shows that the write was to lead to
 _LOOK_EVERY = 0.05
 
 
+#: Which cards, and what is to become of them.
+Choose = Callable[[Host], tuple[Card, ...]]
+Decide = Callable[[Survey, tuple[Card, ...]], Plan]
 #: Does one write; OSError where the kernel refuses it, Late where it does not come back.
 Writer = Callable[[Write], None]
 
@@ -125,12 +128,7 @@ def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processe
     )
 
 
-def rebind(
-    roots: Roots,
-    choose: Callable[[Host], tuple[Card, ...]],
-    decide: Callable[[Survey, tuple[Card, ...]], Plan],
-    before: Callable[[Plan], None] = lambda plan: None,
-) -> Plan:
+def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan], None] = lambda plan: None) -> Plan:
     """Look at the cards that are chosen, decide on a plan for them and carry it out, while every other binder of this
     node is kept out; return the plan. `before` is called just before its first write. Refusal if it cannot be done."""
     with locked(roots.state):
@@ -142,11 +140,7 @@ def rebind(
     return plan
 
 
-def planned(
-    roots: Roots,
-    choose: Callable[[Host], tuple[Card, ...]],
-    decide: Callable[[Survey, tuple[Card, ...]], Plan],
-) -> tuple[Plan, Problem | None]:
+def planned(roots: Roots, choose: Choose, decide: Decide) -> tuple[Plan, Problem | None]:
     """Return the plan that is decided on for the cards that are chosen, and why not all of their uses may be seen."""
     host, _ = ask(read_host, roots.sys)
     cards = choose(host)

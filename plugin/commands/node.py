@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from plugin import question
 from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.naming import PCI_IDS, PCIIDs
-from plugin.commands.options import asked, config_of
+from plugin.commands.options import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
 from plugin.node.look import Places, Witnesses, look_at_all
@@ -55,7 +56,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
         proc, dev = proc or Path("/proc"), dev or Path("/dev")
 
     async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
-        return asked(sys, read, *arguments, **named)
+        return question.ask(read, sys, *arguments, **named)[0]
 
     async def pods() -> frozenset[Assignment] | None:
         return await _assignments(flags.pod_resources, is_this_node=is_this_node)

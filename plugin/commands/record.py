@@ -8,7 +8,6 @@ import typer
 
 from pci.sysfs.attribute import Silent
 from pci.sysfs.functions import require_sysfs
-from plugin.commands.options import asked
 from plugin.flags import Sysfs
 from plugin.question import ask
 from program.errors import UserError
@@ -25,7 +24,7 @@ def record(
     """Record what the plugin reads of this node's sysfs, for a bug report or a test."""
     from pci.sysfs import recording
 
-    asked(sysfs, require_sysfs)
+    ask(require_sysfs, sysfs)
     try:
         directory.mkdir(parents=True, exist_ok=True)
         if any(directory.iterdir()):

@@ -7,14 +7,13 @@ it has the lock of all binders, remembers what it does, and the next one says wh
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.cards import Card
-from plugin.binding.plan import Plan, Survey, named_cards, plan_bind, plan_unbind
-from plugin.binding.rebinding import Roots, rebind
+from plugin.binding.plan import named_cards, plan_bind, plan_unbind
+from plugin.binding.rebinding import Decide, Roots, rebind
 from program.child import spawned
 from program.errors import Refusal
 
@@ -23,8 +22,6 @@ _log = logging.getLogger(__name__)
 #: The kubelet waits 45 s (defaultClientCallTimeout in pkg/kubelet/cm/dra/plugin), and the rest takes some of it.
 _AT_MOST = 25.0  # seconds
 _FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own is for its sockets
-
-_Decide = Callable[[Survey, tuple[Card, ...]], Plan]
 
 
 class StillAtWork(Refusal):
@@ -43,13 +40,13 @@ class Binder:
     async def bind(self, addresses: Iterable[str]) -> frozenset[str]:
         """Give the cards of these functions to vfio, all or none; return which functions it had not before. Refusal if
         they cannot be bound, StillAtWork if that is not known yet."""
-        return await self._run("bind", _plan_bind, addresses)
+        return await self._run("bind", plan_bind, addresses)
 
     async def unbind(self, addresses: Iterable[str]) -> None:
         """Give the cards of these functions back to the drivers that they had. Refusal and StillAtWork as above."""
         await self._run("unbind", plan_unbind, addresses)
 
-    async def _run(self, verb: str, decide: _Decide, addresses: Iterable[str]) -> frozenset[str]:
+    async def _run(self, verb: str, decide: Decide, addresses: Iterable[str]) -> frozenset[str]:
         deadline = asyncio.get_running_loop().time() + self._at_most
         # One that an earlier question did not wait for.
         for earlier in tuple(self._running):
@@ -83,11 +80,7 @@ class Binder:
             _log.warning("%s", error)
 
 
-def _plan_bind(survey: Survey, cards: Sequence[Card]) -> Plan:
-    return plan_bind(survey, cards, skip=False)
-
-
-def _rebound(roots: Roots, functions: Sequence[PCIAddress], decide: _Decide) -> frozenset[str]:
+def _rebound(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:
     """In the child: have these cards bound as decided; return which functions have another driver now."""
     os.umask(_FILES_FOR_ALL_TO_READ)
     plan = rebind(roots, lambda host: named_cards(host, functions), decide)

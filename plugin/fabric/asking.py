@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from plugin.cards.config import Fabric
 from plugin.fabric.abi import AddressType, Code
@@ -65,8 +65,7 @@ class Manager:
     change_within: float = 45.0
 
     async def table(self) -> Table:
-        table: Table = await self._ask("table", "the Fabric Manager", (), self.table_within)
-        return table
+        return cast("Table", await self._ask("table", "the Fabric Manager", (), self.table_within))
 
     async def activate(self, partition: Partition) -> None:
         await self._ask("activate", f"partition {partition.id}", (partition.id,), self.change_within)
@@ -80,8 +79,7 @@ class Manager:
     def table_now(self) -> Table:
         """Ask for the table and wait, for a command that does nothing else meanwhile."""
         with self._said_of("table", "the Fabric Manager"):
-            table: Table = self._asked("table", (), self.table_within).answer()
-            return table
+            return cast("Table", self._asked("table", (), self.table_within).answer())
 
     async def _ask(self, operation: str, subject: str, arguments: tuple[Any, ...], within: float) -> Any:
         with self._said_of(operation, subject):

@@ -66,29 +66,24 @@ class Reader:
     async def ask(self, read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs) -> T:
         """Return what `read` returns of the tree `sys`, called in another process, or raise what it raises; Refusal if
         nothing can be asked now."""
-        with refused(sys):
-            return await self._ask(read, sys, *arguments, **named)
-
-    async def _ask(
-        self, read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs
-    ) -> T:
         call = partial(read, sys, *arguments, **named)
-        while True:
-            require_few(self._left.values())
-            question = Question()
-            try:
-                self._send(pickle.dumps((call, sys, [*self._left.values()])), question)
-                await _answered(question)
-                value: T = question.answer()
-            except Silent as unanswered:
-                self._left[question] = unanswered.fault.path
-                asyncio.get_running_loop().add_reader(question.reader, self._hear, question)
-            except BaseException:
-                self._end(question)
-                raise
-            else:
-                question.close()
-                return value
+        with refused(sys):
+            while True:
+                require_few(self._left.values())
+                question = Question()
+                try:
+                    self._send(pickle.dumps((call, sys, [*self._left.values()])), question)
+                    await _answered(question)
+                    value: T = question.answer()
+                except Silent as unanswered:
+                    self._left[question] = unanswered.fault.path
+                    asyncio.get_running_loop().add_reader(question.reader, self._hear, question)
+                except BaseException:
+                    self._end(question)
+                    raise
+                else:
+                    question.close()
+                    return value
 
     async def forget_silence(self) -> None:
         """Have all files asked for again by the next question, but for those whose process cannot be ended."""

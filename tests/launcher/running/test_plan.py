@@ -17,16 +17,16 @@ from launcher.running.worker import work
 from program.errors import ProgramError
 from program.first import hold
 hold()
-place, grace = os.memfd_create("plan"), os.memfd_create("grace")
+place = os.memfd_create("plan")
 def make():
-    print(grace_in(grace), plan_in(place), flush=True)
+    print(grace_in(place), plan_in(place), flush=True)
     {body}
 try:
-    print(work(make, place, grace, "none:///", None))
+    print(work(make, place, "none:///", None))
 except ProgramError as error:
     print(error)
 plan = plan_in(place)
-print(grace_in(grace), plan and plan.domain)
+print(grace_in(place), plan and plan.domain)
 """
 _PLAN = """return Plan(**{field.name: () for field in fields(Plan)}
         | {"domain": "vm", "uri": "none:///", "locked": 0, "control": None, "grace": 2.5})"""
@@ -51,7 +51,6 @@ def test_a_plan_and_its_grace_period_are_left_for_whoever_comes_after_the_worker
     ("body", "code"),
     [
         ("return 2", "2"),
-        ("return None", "0"),
         ("raise ProgramError('vm.yaml', 'is away', 'name another')", "vm.yaml: is away; name another"),
         ("os.kill(os.getpid(), signal.SIGKILL)", "the process that reads the manifest: signal 9 has ended it; "),
     ],
