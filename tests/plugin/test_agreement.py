@@ -172,8 +172,8 @@ def node(tmp_path: Path, pci_ids: PCIIDs) -> Callable[..., Node]:
 
 @pytest.mark.parametrize("config", CONFIGS)
 @pytest.mark.parametrize("name", sorted(path.name for path in SYSFS.iterdir()))
-def test_all_agree_on_every_machine(node: Callable[..., Node], copied_machine: Machine, name: str, config: str) -> None:
-    this = node(copied_machine(name), config)
+def test_all_agree_on_every_machine(node: Callable[..., Node], machine: Machine, name: str, config: str) -> None:
+    this = node(machine(name), config)
     assert_all_agree(this)
     for device in this.now().inventory.offered[:1]:
         this.prepare(device.id)
