@@ -77,11 +77,6 @@ def book_file(state: Path) -> StateFile[Book]:
     )
 
 
-def read_book(state: Path) -> Book | None:
-    """Return what was written; None if nothing ever was. Refusal if it cannot be read or is something else."""
-    return book_file(state).read()
-
-
 def locked(state: Path, within: float) -> AbstractAsyncContextManager[int]:
     """Keep every other plugin of this node out, also one that is replaced by this one in a rolling update; Refusal if
     another keeps it for so many seconds. It is the open file's, whose number is given."""

@@ -76,11 +76,6 @@ class Manager:
     async def give_back(self, partition_ids: Sequence[int]) -> None:
         await self._ask("give_back", "the Fabric Manager", (list(partition_ids),), self.change_within)
 
-    def table_now(self) -> Table:
-        """Ask for the table and wait, for a command that does nothing else meanwhile."""
-        with self._said_of("table", "the Fabric Manager"):
-            return cast("Table", self._asked("table", (), self.table_within).answer())
-
     async def _ask(self, operation: str, subject: str, arguments: tuple[Any, ...], within: float) -> Any:
         with self._said_of(operation, subject):
             return await self._asked(operation, arguments, within).answered()

@@ -15,7 +15,7 @@ from plugin.cards.holders import Assignment
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.naming import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.fabric.activations import Book, read_book
+from plugin.fabric.activations import Book, book_file
 from plugin.fabric.asking import Manager
 from plugin.fabric.choosing import Board, ids_of
 from plugin.fabric.modules import read_module_ids
@@ -76,15 +76,14 @@ async def look(
     known = {} if same is None or uses else same.refusals
     new = {device_id: functions for device_id, functions in inventory.to_bind.items() if device_id not in known}
     every = {**known, **(await ask(refusals, places.sys, new, state=places.state) if new else {})}
-    seen = Snapshot(
+    return replace(
+        latest() or Snapshot(config=config, host=host, inventory=inventory),
         config=config,
         host=host,
         inventory=inventory,
         nodes=None if places.dev is None else read_nodes(places.dev),
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
     )
-    told = latest()
-    return seen if told is None else seen.as_told(told)
 
 
 async def look_at_all(places: Places, names: PCIIDs, config: Config, ask: Ask, witnesses: Witnesses) -> Snapshot:
@@ -107,7 +106,7 @@ async def look_at_all(places: Places, names: PCIIDs, config: Config, ask: Ask, w
 
 async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Sight:
     try:
-        book = read_book(state) or Book()
+        book = book_file(state).read() or Book()
         table = await Manager(settings).table()
     except Refusal as error:
         return Sight(trouble=error.problem)

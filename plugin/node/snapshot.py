@@ -1,7 +1,7 @@
 """All that is known of the node at one moment, and what follows from it for each device."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cached_property
 
@@ -74,11 +74,6 @@ class Snapshot:
             "partitions": self.partitions is None and self.config.fabric is not None,
         }
         return tuple(part for part, is_unknown in parts.items() if is_unknown)
-
-    def as_told(self, other: "Snapshot") -> "Snapshot":
-        """Return this snapshot with what is not the kernel's from another one."""
-        told = ("fallen", "assignments", "sees_pods", "claimed", "kept", "partitions", "unlinked", "closely")
-        return replace(self, **{name: getattr(other, name) for name in told})
 
     @cached_property
     def holders(self) -> Mapping[str, Assignment]:

@@ -72,7 +72,7 @@ def test_versions_are_those_of_the_header() -> None:
 @pytest.mark.parametrize("board", [H100, B200, A100_16], ids=["H100", "B200", "A100"])
 def test_a_table_as_the_manager_has_it(board: tuple[int, Sets], libnvfm: Path, tmp_path: Path) -> None:
     manager = Manager(libnvfm, tmp_path, board)
-    table = asking.Manager(of(manager)).table_now()
+    table = asyncio.run(asking.Manager(of(manager)).table())
     first, sets = board
     assert [(each.id, each.modules) for each in table.partitions] == list(enumerate(sets, start=first))
     assert table.active == ()
@@ -82,14 +82,14 @@ def test_a_table_as_the_manager_has_it(board: tuple[int, Sets], libnvfm: Path, t
 def test_each_kind_of_address(address: str, kind: int, libnvfm: Path, tmp_path: Path) -> None:
     manager = Manager(libnvfm, tmp_path, address=address, kind=kind)
     written = f"vsock:{address}" if kind == 3 else address
-    assert len(asking.Manager(of(manager, written)).table_now().partitions) == 15
+    assert len(asyncio.run(asking.Manager(of(manager, written)).table()).partitions) == 15
     with pytest.raises(ManagerError, match="CONNECTION_NOT_VALID"):
-        asking.Manager(of(manager, "/another")).table_now()
+        asyncio.run(asking.Manager(of(manager, "/another")).table())
 
 
 def test_a_library_that_knows_only_the_older_parameters(manager: Manager) -> None:
     manager.knows_parameters(1)
-    assert len(asking.Manager(of(manager)).table_now().partitions) == 15
+    assert len(asyncio.run(asking.Manager(of(manager)).table()).partitions) == 15
 
 
 def test_activated_and_deactivated(manager: Manager) -> None:
@@ -126,7 +126,7 @@ def test_a_list_given_back_to_a_manager_that_resumes(manager: Manager) -> None:
 def test_every_code_is_named(code: int, manager: Manager) -> None:
     manager.answers(Call.GET, code)
     with pytest.raises(ManagerError) as error:
-        asking.Manager(of(manager)).table_now()
+        asyncio.run(asking.Manager(of(manager)).table())
     assert error.value.code == code
     assert f"({code})" in str(error.value)
     assert error.value.problem.fix
@@ -136,30 +136,30 @@ def test_every_code_is_named(code: int, manager: Manager) -> None:
 def test_any_call_may_fail(call: Call, manager: Manager) -> None:
     manager.answers(call, Code.GENERIC_ERROR)
     with pytest.raises(ManagerError, match="GENERIC_ERROR"):
-        asking.Manager(of(manager)).table_now()
+        asyncio.run(asking.Manager(of(manager)).table())
 
 
 def test_a_connection_that_does_not_end_well_loses_no_answer(manager: Manager) -> None:
     manager.answers(Call.DISCONNECT, Code.GENERIC_ERROR)
     manager.answers(Call.SHUTDOWN, Code.GENERIC_ERROR)
-    assert asking.Manager(of(manager)).table_now().partitions
+    assert asyncio.run(asking.Manager(of(manager)).table()).partitions
 
 
 def test_broken_links_are_told_where_the_board_tells_them(manager: Manager) -> None:
     manager.breaks_links(3)
-    assert asking.Manager(of(manager)).table_now().failed == ("GPU-3 at 00000000:03:00.0",)
+    assert asyncio.run(asking.Manager(of(manager)).table()).failed == ("GPU-3 at 00000000:03:00.0",)
     manager.answers(Call.FAILED, Code.NOT_SUPPORTED)
-    assert asking.Manager(of(manager)).table_now().failed == ()
+    assert asyncio.run(asking.Manager(of(manager)).table()).failed == ()
 
 
 def test_no_library() -> None:
     with pytest.raises(NoLibrary, match=r"libnvfm\.so\.none: cannot be loaded"):
-        asking.Manager(Fabric(library="libnvfm.so.none")).table_now()
+        asyncio.run(asking.Manager(Fabric(library="libnvfm.so.none")).table())
 
 
 def test_a_library_that_is_another_one() -> None:
     with pytest.raises(NoLibrary, match="fmLibInit"):
-        asking.Manager(Fabric(library="libc.so.6")).table_now()
+        asyncio.run(asking.Manager(Fabric(library="libc.so.6")).table())
 
 
 @pytest.mark.parametrize("call", [Call.INIT, Call.CONNECT, Call.GET, Call.ACTIVATE, Call.DISCONNECT])

@@ -10,7 +10,7 @@ import pytest
 
 from plugin.cards.config import Fabric
 from plugin.fabric.abi import Code
-from plugin.fabric.activations import Book, book_file, read_book
+from plugin.fabric.activations import Book, book_file
 from program.errors import Refusal
 from tests.fabric.standin import A100_16, B200, Call, Manager
 from tests.plugin.fabric.boards import ADDRESSES
@@ -79,7 +79,7 @@ def test_all_containers_of_a_pod_have_theirs_or_none(node: Node) -> None:
 
     run(life())
     assert node.manager.active == set()
-    assert read_book(node.state) == Book()
+    assert book_file(node.state).read() == Book()
 
 
 # 4. One at a time, a connection for each operation.
@@ -96,7 +96,7 @@ def test_requests_at_once_do_not_take_from_each_other(node: Node) -> None:
 
     run(life())
     assert node.manager.active == {(1, 3), (2, 4), (5, 7), (6, 8)}
-    book = read_book(node.state)
+    book = book_file(node.state).read()
     assert book is not None
     assert [each.modules for each in book.activations] == [(1, 3), (2, 4), (5, 7), (6, 8)]
 
@@ -193,7 +193,7 @@ def test_a_partition_goes_with_its_pod(node: Node) -> None:
 
     run(life())
     assert node.manager.log == ["activate 3", "deactivate 3"]
-    assert read_book(node.state) == Book()
+    assert book_file(node.state).read() == Book()
 
 
 @pytest.mark.parametrize("lists", [True, False], ids=["a kubelet that starts", "a kubelet that is gone"])
@@ -329,7 +329,7 @@ def test_links_that_do_not_train_make_their_cards_unhealthy(node: Node) -> None:
     with pytest.raises(Refusal, match="NVLINK_ERROR"):
         run(node.allocate(node.partitions(), "default/vm", 1, 3))
     assert node.unlinked_modules == {1, 3}
-    assert read_book(node.state) == Book()
+    assert book_file(node.state).read() == Book()
 
 
 # 8. What the manager counts has a bound.
