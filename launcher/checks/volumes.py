@@ -1,5 +1,6 @@
-"""The files and devices that the pod brings for the guest, as the guest will open them. What is made of them before it
-starts, and what that lacks, is launcher.storage.needs."""
+"""The files and devices that the pod brings for the guest, opened as QEMU will open them. launcher.storage.needs refuses
+what is missing or cannot be made.
+"""
 
 import stat
 from collections.abc import Iterable, Iterator
@@ -9,24 +10,25 @@ from launcher import paths
 from launcher.checks.finding import error, warning
 from launcher.checks.opening import because, is_missing, opened
 from launcher.devices.disks import lacks_direct_io
-from launcher.devices.roms import ROM
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
 from launcher.storage.brought import regular_file
+from launcher.storage.made import Brought, Need
 from program.errors import Refusal
 from program.finding import Finding
 
 
-def volumes(spec: Spec, facts: Facts, root: Path, roms: Iterable[ROM] = ()) -> Iterator[Finding]:
-    """Disks of claims and of the node, where they are there, can be opened; kernels, ACPI tables and ROMs are there."""
+def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need]) -> Iterator[Finding]:
+    """Yield disks of claims and of the node that are there and cannot be opened; disks that need the node's cache; and
+    those kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be read."""
     read_only = {disk.name for disk in spec.disks if disk.target.readonly}
     for volume in spec.volumes:
         if volume.name not in spec.shared and (path := _disk(volume, facts)) is not None:
             claim = volume.persistentVolumeClaim
             reads = volume.name in read_only or volume.kind == "ephemeral" or (claim is not None and claim.readOnly)
             file = paths.below(root, path)
-            if volume.name not in facts.block and not stat.S_ISREG(_mode(file)):
+            if volume.name not in facts.block and not _is_regular(file):
                 continue  # launcher.storage.needs says so; a link's target is not ours to open
             outcome = opened(file, writing=not reads)
             if outcome is not None and not is_missing(outcome):
@@ -44,22 +46,9 @@ def volumes(spec: Spec, facts: Facts, root: Path, roms: Iterable[ROM] = ()) -> I
                 "expected a file system with it, so that the guest's disk is not in the node's memory as well, or "
                 "cache: writethrough in the manifest",
             )
-    boot = spec.domain.firmware.kernelBoot
-    if boot is not None and boot.container is not None:
-        for path in (boot.container.kernelPath, boot.container.initrdPath):
-            if path is not None:
-                fix = f"expected a path of {boot.container.image}, which the pod mounts whole at {paths.KERNEL_BOOT}"
-                yield from _readable("firmware.kernelBoot", paths.KERNEL_BOOT, path.lstrip("/"), root, fix)
-    tables = spec.domain.firmware.acpi
-    if tables is not None:
-        for name, table in ((tables.slicNameRef, "slic"), (tables.msdmNameRef, "msdm")):
-            if name is not None:
-                volume_of = paths.mounted("secret", name)
-                fix = f"expected the key {table}.bin in that secret"
-                yield from _readable("firmware.acpi", volume_of, f"{table}.bin", root, fix)
-    for rom in roms:
-        fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
-        yield from _readable(f"the ROM in the volume {rom.volume!r}", rom.directory, rom.path, root, fix)
+    for need in needs:
+        if isinstance(need, Brought) and need.fix:
+            yield from _readable(need)
 
 
 def _disk(volume: Volume, facts: Facts) -> str | None:
@@ -71,21 +60,18 @@ def _disk(volume: Volume, facts: Facts) -> str | None:
     return None
 
 
-def _mode(file: Path) -> int:
-    """0 where there is nothing."""
+def _is_regular(file: Path) -> bool:
     try:
-        return file.lstat().st_mode
+        return stat.S_ISREG(file.lstat().st_mode)
     except OSError:
-        return 0
+        return False
 
 
-def _readable(subject: str, volume: str, name: str, root: Path, fix: str) -> Iterator[Finding]:
-    """The file of that name in a volume."""
-    mount = paths.below(root, volume)
+def _readable(need: Brought) -> Iterator[Finding]:
     try:
-        outcome = opened(regular_file(subject, mount / name, mount), writing=False)
+        outcome = opened(regular_file(need.whose, need.path, need.volume), writing=False)
     except Refusal as refused:
-        yield error(subject, refused.problem.wrong, fix)
+        yield error(need.whose, refused.problem.wrong, need.fix)
         return
     if outcome is not None:
-        yield error(subject, f"{volume}/{name} cannot be read: {because(outcome)}", fix)
+        yield error(need.whose, f"{need.path} cannot be read: {because(outcome)}", need.fix)

@@ -16,7 +16,6 @@ from launcher.checks.programs import missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
 from launcher.checks.volumes import volumes
 from launcher.cpus.host import cpuset_of_pod
-from launcher.devices.roms import roms_of
 from launcher.facts import Facts, PodInterface
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
@@ -118,8 +117,7 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     yield from firmware(guest, read_images(here.root))
     called = programs_of(spec, guest)
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
-    roms = roms_of(spec, start.vmi.metadata).values()
-    yield from volumes(spec, start.facts, here.root, [rom for rom in roms if rom is not None])
+    yield from volumes(spec, start.facts, here.root, start.needs)
     yield from space(read_rooms(start.needs))
 
 

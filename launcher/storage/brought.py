@@ -1,19 +1,24 @@
-"""Files that volumes bring. Whoever fills a volume may put a link, a device or a pipe where a file is expected."""
+"""Files that volumes bring: of any volume, and all files of a config map, a secret and the like, as the kubelet mounts
+them. Whoever writes a volume may put a link, a device or a pipe where a file is expected.
+"""
 
 import os
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 from program.errors import Refusal
 
 _KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+#: The kubelet's link to the files as they are, which it turns to others all at once (pkg/volume/util/atomic_writer.go).
+_DATA = "..data"
 
 
 def regular_file(whose: str, path: Path, volume: Path) -> Path:
-    """Return the file at `path` without links; `volume` is where its volume is mounted.
+    """Return the path of a file with all links resolved, without opening it; `volume` is where its volume is mounted.
 
-    Refusal, about `whose` file it is, where it is no regular file, or is outside of the volume: QEMU would open for the
-    guest whatever a link leads to. Nothing is opened here.
+    Raise Refusal, about `whose` file it is, if it is no regular file or is outside the volume: QEMU would open for the
+    guest whatever a link leads to.
     """
     try:
         file = Path(os.path.realpath(path, strict=True))
@@ -26,3 +31,20 @@ def regular_file(whose: str, path: Path, volume: Path) -> Path:
     if kind != stat.S_IFREG:
         raise Refusal(whose, f"{path} is {_KINDS.get(kind, 'a device')}", "expected a regular file")
     return file
+
+
+def mounted_files(volume: str, directory: Path) -> Mapping[str, bytes]:
+    """Return the content of each file below the directory, by its path there. All files are of one version, even if
+    the kubelet replaces them meanwhile.
+
+    Raise Refusal, about the volume of this name, if the directory cannot be read or a file leads out of it.
+    """
+    whose = f"the volume {volume!r}"
+    try:
+        data = directory / _DATA
+        there = data.resolve(strict=True) if data.is_symlink() else directory.resolve(strict=True)
+        files = sorted(path for path in there.rglob("*") if path.is_file() or path.is_symlink())
+        return {str(path.relative_to(there)): regular_file(whose, path, directory).read_bytes() for path in files}
+    except OSError as error:
+        fix = f"expected the pod to mount it at {directory}"
+        raise Refusal(whose, f"cannot be read: {error.strerror}", fix) from error

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.storage.mounted import mounted_files
+from launcher.storage.brought import mounted_files
 
 
 @dataclass(frozen=True, slots=True)

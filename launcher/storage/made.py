@@ -64,11 +64,15 @@ class Directory:
 
 @dataclass(frozen=True, slots=True)
 class Brought:
-    """Nothing to make, but a file that the volume mounted at `volume` brings; whose, for errors."""
+    """A file that the volume mounted at `volume` brings, so that nothing is made. Errors name it as `whose` file.
+
+    `fix`: what to do if QEMU cannot read it, "" for a disk, of which launcher.checks.volumes says more.
+    """
 
     path: Path
     volume: Path
     whose: str
+    fix: str = ""
 
 
 Need = Medium | EmptyDisk | Overlay | RawDisk | Link | Directory | Brought

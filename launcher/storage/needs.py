@@ -1,9 +1,10 @@
-"""What a VM needs on disk and neither libvirt nor the pod brings: from the manifest and what is mounted.
+"""What a VM needs on disk that neither libvirt nor the pod makes: from the manifest and what is mounted.
 
-libvirt itself copies EFI's variables from their template and makes the TPM's state. Why it is done as it is:
-docs/decisions/0024.
+libvirt itself copies EFI's variables from their template and makes the TPM's state. docs/decisions/0024 has the reasons.
 """
 
+import os
+import shutil
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -11,40 +12,37 @@ from typing import Literal, NamedTuple
 
 from launcher import paths
 from launcher.devices.roms import roms_of
-from launcher.devices.sources import directory_of
+from launcher.devices.sources import directory_of, source
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
+from launcher.storage.brought import mounted_files, regular_file
 from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import ByAgent, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay
-from launcher.storage.mounted import mounted_files
-from launcher.storage.persistent import claimed_disk, host_disk
+from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay, RawDisk
 from launcher.storage.qcow2 import refuse_unfit
 from launcher.storage.shares import Share
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
-#: KubeVirt's, pkg/config: of what the manifest gives no label, and of sysprep.
+#: KubeVirt's labels (pkg/config): where the manifest has none, and sysprep's.
 _LABEL, _SYSPREP_LABEL = "cfgdata", "unattendCD"
-#: One of which Windows' setup looks for (KubeVirt's pkg/config/sysprep.go), in any case.
+#: Windows' setup looks for one of these, in any case of letters (KubeVirt's pkg/config/sysprep.go).
 _ANSWER_FILES = {"autounattend.xml", "unattend.xml"}
-
-Mounted = Literal["config-map", "secret", "downwardapi", "sysprep"]
 
 
 class Needs(NamedTuple):
-    """What is to be made, in the order of the volumes; and why a volume cannot be had, each by its name: the pod, the
-    claim or the node lacks what it has to bring."""
+    """What is to be made, in the order of the volumes; and an error for each volume for which the pod, the claim or
+    the node lacks something."""
 
     needs: tuple[Need, ...]
     refusals: tuple[Refusal, ...]
 
 
 def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) -> Needs:
-    """`root` stands for the pod's. Nothing is made here."""
+    """Return what the VM needs in a pod whose root directory is `root`. Nothing is made here."""
     needs: list[Need] = []
     refusals = []
     for index, volume in enumerate(vmi.spec.volumes):
@@ -55,65 +53,107 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
     needs += _of_firmware(vmi, root)
     for rom in roms_of(vmi.spec, vmi.metadata).values():
         if rom is not None:
+            fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
             place = partial(paths.below, root)
-            needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}"))
+            needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}", fix))
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(paths.below(root, paths.NVRAM)))
     return Needs(tuple(needs), tuple(refusals))
 
 
 def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, root: Path) -> tuple[Need, ...]:
-    name, namespace, vm = volume.name, vmi.metadata.namespace, vmi.metadata.name
-    place = partial(paths.below, root)
-    if name in vmi.spec.shared:
-        _refuse_unshared(volume, facts, root)
+    whose = f"the volume {volume.name!r}"
+    if volume.name in vmi.spec.shared:
+        _refuse_unshared(whose, volume, facts, root)
         return ()
+    disk = source(volume, index, vmi.metadata, facts)
+    file = paths.below(root, disk.path)
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
-            return claimed_disk(name, facts, root)
+            return () if disk.block else (_of_claim(whose, volume, file),)
         case "ephemeral":
-            disk = claimed_disk(name, facts, root)
-            below = place(paths.claimed_disk(name, is_block=name in facts.block))
-            return *disk, Overlay(place(paths.overlay(name)), below, "raw")
+            assert disk.below is not None, "it is an overlay"
+            below = paths.below(root, disk.below.path)
+            overlay = Overlay(file, below, "raw")
+            return (overlay,) if disk.below.block else (_of_claim(whose, volume, below), overlay)
         case "containerDisk":
+            assert disk.below is not None, "it is an overlay"
             image = only_disk(volume, root)
-            refuse_unfit(f"the volume {name!r}", image)
-            link = Link(place(paths.container_disk(index)), image)
-            return link, Overlay(place(paths.overlay(name)), link.path, "raw" if name in facts.raw_images else "qcow2")
+            refuse_unfit(whose, image)
+            link = Link(paths.below(root, disk.below.path), image)
+            return link, Overlay(file, link.path, disk.below.format)
         case "emptyDisk":
             assert volume.emptyDisk is not None, "it is the volume's kind"
             # In whole MiB, as KubeVirt's pkg/emptydisk.
-            return (EmptyDisk(place(paths.empty_disk(name)), volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
+            return (EmptyDisk(file, volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
         case "hostDisk":
-            return host_disk(volume, root)
+            return _of_node(whose, volume, file)
+        case _:
+            return (Medium(file, _iso(vmi, volume, root)),)
+
+
+def _of_claim(whose: str, volume: Volume, image: Path) -> Brought:
+    """The disk in a claim with a file system. KubeVirt makes a missing one, as large as the claim by the API server."""
+    if not os.path.lexists(image):
+        raise Refusal(
+            whose,
+            f"its claim has no disk: there is neither {paths.block_device(volume.name)} nor {image}",
+            "expected the file disk.img at the top of the claim, in raw format, or a claim with volumeMode: Block",
+        )
+    return _brought(whose, image)
+
+
+def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk, ...]:
+    """The file of a hostDisk. Refusal if it is missing, or empty as the kubelet makes it, and cannot be made."""
+    disk = volume.hostDisk
+    assert disk is not None, "it is the volume's kind"
+    is_there = os.path.lexists(file)
+    if is_there:
+        brought = _brought(whose, file)
+        if disk.type == "Disk" or file.lstat().st_size > 0:
+            return (brought,)
+    missing = f"{file}, which is {disk.path} of the node, is {'empty' if is_there else 'not there'}"
+    if disk.type == "Disk":
+        raise Refusal(whose, missing, "put a disk image there, or write type: DiskOrCreate with a capacity")
+    if disk.capacity is None:
+        raise Refusal(whose, missing, "write its capacity, with which it is made")
+    try:
+        free = shutil.disk_usage(file if is_there else file.parent).free
+    except OSError as error:
+        raise Refusal(whose, f"{missing}: {error.strerror}", "expected the pod to mount it there") from error
+    if disk.capacity > free:
+        raise Refusal(
+            whose,
+            f"{missing}, and is to have {disk.capacity} bytes, and {free} are free there",
+            "make room, or write a smaller capacity",
+        )
+    return RawDisk(file, disk.capacity), Brought(file, file.parent, whose)
+
+
+def _brought(whose: str, file: Path) -> Brought:
+    regular_file(whose, file, file.parent)
+    return Brought(file, file.parent, whose)
+
+
+def _iso(vmi: VirtualMachineInstance, volume: Volume, root: Path) -> ISO:
+    """The image of a volume that the guest gets as a CD-ROM."""
+    secrets = partial(mounted_files, volume.name, paths.below(root, paths.mounted("secret", volume.name)))
+    match volume.kind:
         case "cloudInitNoCloud":
-            seed = no_cloud(vmi, volume, partial(_mounted, "secret", name, root), _keys(vmi, "noCloud", root))
-            return (Medium(place(paths.cloud_init_iso("noCloud", namespace, vm)), seed),)
+            return no_cloud(vmi, volume, secrets, _keys(vmi, "noCloud", root))
         case "cloudInitConfigDrive":
-            drive = config_drive(vmi, volume, partial(_mounted, "secret", name, root), _keys(vmi, "configDrive", root))
-            return (Medium(place(paths.cloud_init_iso("configdrive", namespace, vm)), drive),)
-        case "serviceAccount":
-            token = mounted_files(name, place(paths.SERVICE_ACCOUNT))
-            return (Medium(place(paths.SERVICE_ACCOUNT_ISO), ISO(_LABEL, token)),)
+            return config_drive(vmi, volume, secrets, _keys(vmi, "configDrive", root))
         case "sysprep":
-            answers = _mounted("sysprep", name, root)
-            _refuse_without_answers(name, answers)
-            return (Medium(place(paths.iso("sysprep", name)), ISO(_SYSPREP_LABEL, answers)),)
-        case "configMap":
-            assert volume.configMap is not None, "it is the volume's kind"
-            return (_labelled("config-map", name, volume.configMap.volumeLabel, root),)
-        case "secret":
-            assert volume.secret is not None, "it is the volume's kind"
-            return (_labelled("secret", name, volume.secret.volumeLabel, root),)
-        case "downwardAPI":
-            assert volume.downwardAPI is not None, "it is the volume's kind"
-            return (_labelled("downwardapi", name, volume.downwardAPI.volumeLabel, root),)
-        case "containerPath":
-            raise AssertionError("it is shared, or the manifest is refused")
+            answers = mounted_files(volume.name, paths.below(root, paths.mounted("sysprep", volume.name)))
+            _refuse_without_answers(volume.name, answers)
+            return ISO(_SYSPREP_LABEL, answers)
+    sources = (volume.configMap, volume.secret, volume.downwardAPI)
+    label = next((each.volumeLabel for each in sources if each is not None), "")
+    return ISO(label or _LABEL, mounted_files(volume.name, paths.below(root, directory_of(volume))))
 
 
 def shares_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[Share, ...]:
-    """What virtiofsd serves to the guest, in the order of the file systems."""
+    """Return what virtiofsd serves to the guest, in the order of the file systems."""
     volumes = {volume.name: volume for volume in vmi.spec.volumes}
     return tuple(
         Share(
@@ -127,7 +167,7 @@ def shares_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[Shar
 
 
 def _is_read_only(volume: Volume) -> bool:
-    """Whether the guest may write there; what is Kubernetes' own, nobody may."""
+    """False if the guest may write there. Nobody may write to what is Kubernetes' own."""
     if (claim := volume.persistentVolumeClaim) is not None:
         return claim.readOnly
     if volume.containerPath is not None:
@@ -135,9 +175,8 @@ def _is_read_only(volume: Volume) -> bool:
     return volume.dataVolume is None
 
 
-def _refuse_unshared(volume: Volume, facts: Facts, root: Path) -> None:
-    """Refuse a volume that is no directory, or that is not what the manifest takes it for."""
-    whose = f"the volume {volume.name!r}"
+def _refuse_unshared(whose: str, volume: Volume, facts: Facts, root: Path) -> None:
+    """Refuse a volume that is no directory, or leads to the launcher's own files."""
     if volume.name in facts.block:
         raise Refusal(whose, "its claim is a block device", "expected volumeMode: Filesystem, for virtiofs")
     directory = paths.below(root, directory_of(volume))
@@ -157,7 +196,7 @@ def _refuse_unshared(volume: Volume, facts: Facts, root: Path) -> None:
 
 
 def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[ByAgent, ...]:
-    """The credentials that are the guest agent's to apply; they are read when it has started."""
+    """Return the credentials that the guest's agent is to apply; they are read when it has started."""
     by_agent = []
     for credential in vmi.spec.accessCredentials:
         users: tuple[str, ...] = ()
@@ -180,26 +219,20 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
 
 
 def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
-    """Kernels and ACPI tables, which QEMU opens where they are; launcher.checks.volumes says what is missing."""
+    """Kernels and ACPI tables, which QEMU opens where they are."""
     firmware = vmi.spec.domain.firmware
     if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
+        image = paths.below(root, paths.KERNEL_BOOT)
+        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_BOOT}"
         for path in (boot.kernelPath, boot.initrdPath):
             if path is not None:
-                image = paths.below(root, paths.KERNEL_BOOT)
-                yield Brought(paths.below(image, path), image, "firmware.kernelBoot")
+                yield Brought(paths.below(image, path), image, "firmware.kernelBoot", fix)
     if (acpi := firmware.acpi) is not None:
         for secret, table in ((acpi.slicNameRef, "slic"), (acpi.msdmNameRef, "msdm")):
             if secret is not None:
                 volume = paths.below(root, paths.mounted("secret", secret))
-                yield Brought(volume / f"{table}.bin", volume, "firmware.acpi")
-
-
-def _mounted(kind: Mounted, name: str, root: Path) -> Mapping[str, bytes]:
-    return mounted_files(name, paths.below(root, paths.mounted(kind, name)))
-
-
-def _labelled(kind: Mounted, name: str, label: str, root: Path) -> Medium:
-    return Medium(paths.below(root, paths.iso(kind, name)), ISO(label or _LABEL, _mounted(kind, name, root)))
+                fix = f"expected the key {table}.bin in that secret"
+                yield Brought(volume / f"{table}.bin", volume, "firmware.acpi", fix)
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:

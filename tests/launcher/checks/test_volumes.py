@@ -7,6 +7,7 @@ from pathlib import Path
 from launcher import paths
 from launcher.checks.volumes import volumes
 from launcher.facts import Facts
+from launcher.storage.needs import needs_of
 from tests.launcher.checks.trees import vmi, write
 
 DATA = "  volumes: [{name: data, persistentVolumeClaim: {claimName: data}}]\n"
@@ -16,7 +17,8 @@ SECRET = "  volumes: [{name: tables, secret: {secretName: tables}}]\n"
 
 
 def said(tmp_path: Path, *, domain: str = "", below: str = "") -> list[str]:
-    return list(map(str, volumes(vmi(tmp_path, domain=domain, below=below).spec, Facts(), tmp_path)))
+    vm = vmi(tmp_path, domain=domain, below=below)
+    return list(map(str, volumes(vm.spec, Facts(), tmp_path, needs_of(vm, Facts(), tmp_path).needs)))
 
 
 def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) -> None:
@@ -58,13 +60,14 @@ def test_a_disk_that_the_node_has_to_cache_is_a_warning(tmp_path: Path) -> None:
     disks = "disks: [{name: data, disk: {bus: virtio}, cache: CACHE}]\n      autoattachPodInterface: false\n"
     for cache in ("null", "none", "directsync", "writethrough", "writeback"):
         spec = vmi(tmp_path, devices=f"      {disks.replace('CACHE', cache)}", below=DATA).spec
-        found = list(volumes(spec, Facts(no_direct_io=frozenset({"data"})), tmp_path))
+        found = list(volumes(spec, Facts(no_direct_io=frozenset({"data"})), tmp_path, ()))
         assert len(found) == (cache in ("null", "none", "directsync")), cache
-        assert list(volumes(spec, Facts(), tmp_path)) == []
+        assert list(volumes(spec, Facts(), tmp_path, ())) == []
     assert "so that its disk has cache: writethrough" in str(
         *volumes(
             vmi(tmp_path, devices=f"      {disks.replace('CACHE', 'none')}", below=DATA).spec,
             Facts(no_direct_io=frozenset({"data"})),
             tmp_path,
+            (),
         )
     )

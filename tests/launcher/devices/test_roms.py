@@ -57,7 +57,7 @@ def test_a_rom_is_a_file_of_its_volume_before_the_start_and_at_it(tmp_path: Path
     of_rom = "the ROM in the volume 'roms': "
 
     def said() -> list[str]:
-        lines = map(str, volumes(vmi.spec, Facts(), root, [rom(vmi)]))
+        lines = map(str, volumes(vmi.spec, Facts(), root, needs_of(vmi, Facts(), root).needs))
         return [line.removeprefix(of_rom) for line in lines if line.startswith(of_rom)]
 
     (missing,) = said()

@@ -66,7 +66,8 @@ def said(root: Path, tmp_path: Path, name: str) -> list[str]:
     """What is said of it before the start."""
     volume, domain, _ = FILES[name]
     vmi = vmi_with(tmp_path, volume, domain=f"    {domain}\n" if domain else "")
-    return [*map(str, needs_of(vmi, Facts(), root).refusals), *map(str, volumes(vmi.spec, Facts(), root))]
+    needs, refusals = needs_of(vmi, Facts(), root)
+    return [*map(str, refusals), *map(str, volumes(vmi.spec, Facts(), root, needs))]
 
 
 @pytest.mark.parametrize("name", FILES)
@@ -115,7 +116,7 @@ def test_a_link_within_a_volume_is_its_own_affair(root: Path, tmp_path: Path) ->
     vmi = vmi_with(tmp_path, FILES["an image's path"][0], domain=f"    {_KERNELS}\n")
     with made(needed(vmi, Facts(), root)):
         assert below(root, paths.container_disk(0)).resolve().name == "one.qcow2"
-    assert list(volumes(vmi.spec, Facts(), root)) == []
+    assert list(volumes(vmi.spec, Facts(), root, needs_of(vmi, Facts(), root).needs)) == []
 
 
 def test_what_has_become_a_link_since_the_vm_was_planned_is_refused_then(root: Path, tmp_path: Path) -> None:
