@@ -1,5 +1,6 @@
-"""The files and devices that the pod brings for the guest, opened as QEMU will open them. launcher.storage.needs refuses
-what is missing or cannot be made.
+"""The files and devices that the pod brings for the guest, opened as QEMU will open them.
+
+launcher.storage.needs refuses what is missing or cannot be made.
 """
 
 import stat

@@ -1,7 +1,7 @@
-"""What a guest's cloud-init finds: the files of a NoCloud seed, or of an OpenStack config drive.
+"""What a guest's cloud-init reads: the files of a NoCloud seed, or of an OpenStack config drive.
 
-As KubeVirt's pkg/cloud-init makes them; https://docs.cloud-init.io, "Datasources". Of the metadata, tags of devices and
-the instance type are not written: the manifest's are ignored and refused.
+They are as KubeVirt's pkg/cloud-init makes them (https://docs.cloud-init.io, "Datasources"), but the metadata has no
+device tags and no instance type.
 """
 
 import base64
@@ -13,7 +13,7 @@ from launcher.manifest.volumes import CloudInit, Volume
 from launcher.storage.iso import ISO
 from program.errors import Refusal
 
-#: What cloud-init looks for among the labels of volumes.
+#: The labels by which cloud-init finds its volume.
 NO_CLOUD_LABEL, CONFIG_DRIVE_LABEL = "cidata", "config-2"
 
 #: The keys of secrets, in the order in which they are looked for.
@@ -23,8 +23,8 @@ Secrets = Callable[[], Mapping[str, bytes]]
 
 
 def no_cloud(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys: Sequence[str] = ()) -> ISO:
-    """`secrets` reads what is mounted for the volume; Refusal where that lacks the key. `keys` are ssh's, for the
-    guest's default user."""
+    """Return a NoCloud seed. `secrets` reads what the pod mounts for the volume; Refusal if a key is missing there.
+    `keys` are public ssh keys for the guest's default user."""
     metadata: dict[str, object] = {"instance-id": str(vmi.uuid), "local-hostname": vmi.hostname}
     if keys:
         metadata["public-keys"] = _numbered(keys)
@@ -35,7 +35,7 @@ def no_cloud(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys
 
 
 def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, keys: Sequence[str] = ()) -> ISO:
-    """As no_cloud()."""
+    """Return an OpenStack config drive, from the same as no_cloud()."""
     name = f"{vmi.metadata.name}.{vmi.metadata.namespace}"
     metadata: dict[str, object] = {"instance_id": name, "hostname": vmi.hostname, "uuid": str(vmi.uuid)}
     if keys:
@@ -48,7 +48,7 @@ def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, 
 
 
 def _data(volume: str, cloud_init: CloudInit | None, secrets: Secrets) -> tuple[bytes | None, bytes | None]:
-    """The user's and the network's."""
+    """User data and network data."""
     assert cloud_init is not None, "it is the volume's kind"
     mounted = secrets() if cloud_init.secretRef or cloud_init.networkDataSecretRef else {}
     if cloud_init.secretRef is not None:
@@ -79,7 +79,7 @@ def _secret(volume: str, name: str, keys: tuple[str, ...], mounted: Mapping[str,
 
 
 def _numbered(keys: Sequence[str]) -> dict[str, str]:
-    """By number, as KubeVirt has them; but one each, where a file has several: cloud-init takes each text for one."""
+    """Keys by number, as in KubeVirt's metadata; but one key each: cloud-init takes each text for one key."""
     return {str(number): key for number, key in enumerate(keys)}
 
 

@@ -10,9 +10,8 @@ _DIRECTORY = "disk"  # KubeVirt's pkg/container-disk, DiskSourceFallbackPath
 
 
 def disks_in_image(volume: Volume, root: Path) -> tuple[Path, ...]:
-    """The files that may be the disk: the one that containerDisk.path names, else all of the image's directory disk/.
-
-    As they are without links. A link that leads out of the image is none of its files.
+    """Return the files that may be the disk, with links resolved: the one that containerDisk.path names, or all in the
+    image's directory disk/. A link that leads out of the image is left out.
     """
     assert volume.containerDisk is not None, "it is the volume's kind"
     image = paths.below(root, paths.image_volume(volume.name))
@@ -26,7 +25,7 @@ def disks_in_image(volume: Volume, root: Path) -> tuple[Path, ...]:
 
 
 def only_disk(volume: Volume, root: Path) -> Path:
-    """The disk of the image; Refusal where none or several may be it."""
+    """Return the disk of the image; Refusal if there is none, or more than one."""
     files = disks_in_image(volume, root)
     if len(files) == 1:
         return files[0]

@@ -1,6 +1,6 @@
-"""The keys and passwords of a guest's users, as the pod has their secrets mounted.
+"""The keys and passwords of a guest's users, from secrets that the pod mounts.
 
-It knows nothing of manifests, as what stays beside the guest reads them again when they change.
+This module knows no manifests: the process that stays beside the guest uses it, and reads secrets that have changed.
 """
 
 from collections.abc import Mapping
@@ -12,20 +12,20 @@ from launcher.storage.brought import mounted_files
 
 @dataclass(frozen=True, slots=True)
 class ByAgent:
-    """A `secret`, mounted at `directory`, that the guest's agent is to apply: as ssh keys of these users, or, where
-    there are none, as passwords of the users that its files are named after."""
+    """A `secret`, mounted at `directory`, that the guest's agent is to apply: as ssh keys of these users, or, without
+    users, as passwords of the users that its files are named after."""
 
     secret: str
     directory: Path
     users: tuple[str, ...] = ()
 
     def files(self) -> Mapping[str, bytes]:
-        """Content by name. Refusal where they cannot be read."""
+        """Return the secret's files, content by name; Refusal if they cannot be read."""
         return mounted_files(self.secret, self.directory)
 
 
 def keys_in(files: Mapping[str, bytes]) -> tuple[str, ...]:
-    """The public keys in the files, in the order of their names: each line that is no comment is one."""
+    """Return the public keys in the files, in the order of the files' names: a key is a line that is no comment."""
     lines = (
         line.strip() for _, content in sorted(files.items()) for line in content.decode(errors="replace").split("\n")
     )
@@ -33,6 +33,6 @@ def keys_in(files: Mapping[str, bytes]) -> tuple[str, ...]:
 
 
 def passwords_in(files: Mapping[str, bytes]) -> Mapping[str, str]:
-    """The passwords by user, as KubeVirt takes them: without blanks around; a file without anything else has none."""
+    """Return passwords by user, without surrounding blanks, as KubeVirt reads them. An empty file has no password."""
     texts = {name: content.decode(errors="replace").strip() for name, content in files.items()}
     return {name: password for name, password in texts.items() if password}

@@ -1,4 +1,4 @@
-"""ISO 9660 images of files that are in memory: with Rock Ridge for Unix and Joliet for Windows."""
+"""ISO 9660 images of files in memory, with Rock Ridge for Unix and Joliet for Windows."""
 
 import io
 import tarfile
@@ -17,14 +17,14 @@ _FIRST_DESCRIPTOR, _NAME, _NAME_LENGTH = 16, 40, 32
 
 @dataclass(frozen=True, slots=True)
 class ISO:
-    """`label`: at most 32 ASCII characters. `files`: content by path, without a `/` at its beginning."""
+    """What an image has in it: a `label` of at most 32 ASCII characters, and `files`, content by relative path."""
 
     label: str
     files: Mapping[str, bytes]
 
 
 def write_iso(iso: ISO, path: Path) -> None:
-    """Write the image to a file that is there; what it takes besides, for a moment, is in the same directory."""
+    """Write the image to an existing file. Temporary files are in the same directory."""
     command = ("bsdtar", "--create", "--format", "iso9660", "--file", "-", "@-")
     # In a pod with a read-only root there is no other place: libarchive spools there, in a file without a name.
     beside = {"TMPDIR": str(path.parent)}
@@ -43,9 +43,8 @@ def _tar(files: Mapping[str, bytes]) -> bytes:
 
 
 def _labelled(image: bytes, label: str) -> bytes:
-    """libarchive would write `CONFIG_2` where cloud-init looks for `config-2`, as the standard has no small letters.
-
-    Joliet's name of the volume, which Windows shows, has room for 16 characters.
+    """The image with the label as it is: libarchive writes `CONFIG_2`, since the standard has no small letters, and
+    cloud-init looks for `config-2`. Joliet's label, which Windows shows, has room for 16 characters.
     """
     labelled = bytearray(image)
     names = {

@@ -1,6 +1,6 @@
-"""What a guest needs on disk, made before its domain is defined and taken away after its end.
+"""What a guest needs on disk: made before its domain is defined, and removed after its end.
 
-It knows nothing of manifests, so that the process that stays beside the guest needs none of what reads them.
+This module knows no manifests, so that the process that stays beside the guest imports nothing that reads them.
 """
 
 import os
@@ -20,7 +20,7 @@ from program.errors import Refusal
 
 @dataclass(frozen=True, slots=True)
 class Medium:
-    """An ISO, made anew at every start: what is in it may have changed."""
+    """An ISO, made anew at every start, since its files may have changed."""
 
     path: Path
     iso: ISO
@@ -28,7 +28,7 @@ class Medium:
 
 @dataclass(frozen=True, slots=True)
 class EmptyDisk:
-    """A qcow2 image of `size` bytes, for the life of the pod."""
+    """An empty qcow2 image of `size` bytes, which lives as long as the pod."""
 
     path: Path
     size: int
@@ -36,7 +36,7 @@ class EmptyDisk:
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """A qcow2 image over `below`, which stays as it is, for the life of the pod."""
+    """A qcow2 image over `below`, which is not written to. The overlay lives as long as the pod."""
 
     path: Path
     below: Path
@@ -45,7 +45,7 @@ class Overlay:
 
 @dataclass(frozen=True, slots=True)
 class RawDisk:
-    """A file of `size` bytes, sparse and for good; one with content stays as it is."""
+    """A sparse file of `size` bytes, never removed. A file that has content stays as it is."""
 
     path: Path
     size: int
@@ -80,11 +80,11 @@ Need = Medium | EmptyDisk | Overlay | RawDisk | Link | Directory | Brought
 
 @contextmanager
 def made(needs: Iterable[Need]) -> Iterator[None]:
-    """All of it is there within, in that order; files are readable for their owner alone.
+    """Make everything, in this order; files are readable for their owner alone.
 
-    Afterwards media, links and directories are gone. Empty disks and overlays stay, for the next start in the same pod,
-    where the guest has written to them; raw disks stay in any case. Refusal, with nothing left of what was made, where
-    something cannot be made.
+    Afterwards media, links and directories are removed. Empty disks and overlays to which the guest has written stay,
+    for the next start in the same pod; raw disks always stay. Raise Refusal if something cannot be made; then nothing
+    is left of what was made before.
     """
     with ExitStack() as stack:
         for need in needs:
@@ -93,8 +93,8 @@ def made(needs: Iterable[Need]) -> Iterator[None]:
 
 
 def refuse_links(needs: Iterable[Need]) -> None:
-    """Refusal where a file that a volume brings is none of its regular files; whoever writes to a volume may have
-    changed that since its VM was planned."""
+    """Raise Refusal if a file that a volume brings is no longer one of its regular files: the volume's owner may have
+    replaced it since the VM was planned."""
     for need in needs:
         if isinstance(need, Brought):
             regular_file(need.whose, need.path, need.volume)
@@ -121,7 +121,7 @@ def _there(need: Need) -> AbstractContextManager[None]:
 
 
 def _image(path: Path, fill: Callable[[Path], None]) -> AbstractContextManager[None]:
-    """One that an earlier start in this pod has left is the guest's disk."""
+    """Make the image, unless an earlier start in this pod has left it: then it is the guest's disk."""
     if os.path.lexists(path) and not _is_image(path):
         raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")
     return kept(path, fill)

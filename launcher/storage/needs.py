@@ -1,6 +1,6 @@
 """What a VM needs on disk that neither libvirt nor the pod makes: from the manifest and what is mounted.
 
-libvirt itself copies EFI's variables from their template and makes the TPM's state. docs/decisions/0024 has the reasons.
+libvirt itself copies EFI's variables from their template and makes the TPM's state. Reasons: docs/decisions/0024.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Files and directories that are made for one VM: whole from their first moment, never over a guest's data, and gone
-again when nobody needs them.
+"""Files and directories that are made for one VM: complete from their first moment, never in place of a guest's data,
+and removed when nobody needs them.
 
-A file is made under another name in its directory, readable for nobody else, and gets its own name when it is whole.
+A file is made under another name in its directory, readable for its owner alone, and renamed when it is complete.
 """
 
 import os
@@ -26,7 +26,7 @@ _FIXES = {
 
 @contextmanager
 def directory(path: Path) -> Iterator[None]:
-    """The directory is there within; afterwards, what was made here of it and above it is not, unless it is in use."""
+    """Make the directory and those above it; afterwards remove the ones that were made here and are empty."""
     made = [parent for parent in (path, *path.parents) if not os.path.lexists(parent)]
     try:
         with _made(path):
@@ -40,7 +40,7 @@ def directory(path: Path) -> Iterator[None]:
 
 @contextmanager
 def renewed(path: Path, fill: Fill) -> Iterator[None]:
-    """A file of this start: made within, in place of what an earlier one has left, and removed afterwards."""
+    """Make a file for this start, in place of one that an earlier start has left; remove it afterwards."""
     with directory(path.parent):
         with _made(path), _unfinished(path) as file:
             fill(file)
@@ -53,9 +53,9 @@ def renewed(path: Path, fill: Fill) -> Iterator[None]:
 
 @contextmanager
 def kept(path: Path, fill: Fill) -> Iterator[None]:
-    """A file that the guest writes: made where it is not there.
+    """Make a file that the guest will write, unless it exists.
 
-    Afterwards it stays, for the next start of the same pod; only what was made here and nobody has written to goes.
+    Afterwards it stays, for the next start in the same pod; if it was made here and not written to, it is removed.
     """
     with directory(path.parent):
         fresh = None if os.path.lexists(path) else _make(path, fill)
@@ -67,7 +67,7 @@ def kept(path: Path, fill: Fill) -> Iterator[None]:
 
 
 def sized(path: Path, size: int) -> None:
-    """A file for good, of that many bytes without content; one that is there and is not empty stays as it is."""
+    """Make a sparse file of that many bytes, which is never removed. A file that is not empty stays as it is."""
     with _made(path):
         try:
             descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -93,7 +93,7 @@ def sized(path: Path, size: int) -> None:
 
 @contextmanager
 def link(path: Path, target: Path) -> Iterator[None]:
-    """A symbolic link, in place of one that an earlier start has left, and removed afterwards."""
+    """Make a symbolic link, in place of one that an earlier start has left; remove it afterwards."""
     with directory(path.parent):
         with _made(path):
             if path.is_symlink():
@@ -106,7 +106,7 @@ def link(path: Path, target: Path) -> Iterator[None]:
 
 
 def _make(path: Path, fill: Fill) -> tuple[int, int, int]:
-    """Make the file; its state, since whoever comes first to a place that two launchers share has it."""
+    """Make the file and return its state. If two launchers share the place, the first one makes the file."""
     with _made(path), _unfinished(path) as file:
         fill(file)
         state = _state(file)

@@ -1,15 +1,12 @@
-"""Other packages' programs that make images: they run for some milliseconds and leave no memory behind."""
+"""Programs of other packages that make images: they run for milliseconds and leave no memory behind."""
 
 import os
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 
 from program import child
 from program.errors import Refusal
 
 _PATIENCE = 60.0  # seconds; they take milliseconds
-
-_NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 def output(
@@ -17,15 +14,15 @@ def output(
     *,
     package: str,
     given: bytes = b"",
-    environ: Mapping[str, str] = _NOTHING,
+    environ: Mapping[str, str] | None = None,
 ) -> bytes:
-    """What the program prints, with `given` on its standard input and `environ` over this process's environment.
+    """Return what a program prints, with `given` on its standard input and `environ` over this process's environment.
 
-    Refusal, in the program's own words, where it fails; with `package`, Debian's, where it is not there.
+    Raise Refusal in the program's own words if it fails, and with the Debian `package` to install if it is missing.
     """
     name = command[0]
     try:
-        done = child.output(command, within=_PATIENCE, given=given, environ={**environ, "LC_ALL": "C.UTF-8"})
+        done = child.output(command, within=_PATIENCE, given=given, environ={**(environ or {}), "LC_ALL": "C.UTF-8"})
     except FileNotFoundError as error:
         fix = f"install the package {package}"
         raise Refusal(name, "is not installed, and makes the guest's disks", fix) from error

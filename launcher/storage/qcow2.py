@@ -13,27 +13,27 @@ from program.errors import Refusal
 
 MAGIC = b"QFI\xfb"
 
-_VERSION = struct.Struct(">4sI")
-_BACKING_FILE = struct.Struct(">8xQ")
-_INCOMPATIBLE = struct.Struct(">72xQ")  # there from version 3 on
+#: The magic, the version, where the backing file's name is, and the incompatible features, there from version 3 on.
+_HEADER = struct.Struct(">4sIQ56xQ")
 _DATA_FILE = 1 << 2
 _SECTOR = 512  # of raw images, for QEMU
 
 
 def is_qcow2(image: Path) -> bool:
-    """OSError where it cannot be read."""
+    """Return whether a file begins as qcow2 images do; OSError if it cannot be read."""
     with image.open("rb") as file:
         return file.read(len(MAGIC)) == MAGIC
 
 
 def refuse_unfit(what: str, image: Path) -> None:
-    """Refusal of what is no image, and of one that names another file: QEMU would open it, and the guest read it.
+    """Raise Refusal, about `what`, for a file that is no disk image, and for a qcow2 image that names another file:
+    QEMU would open that one, and the guest read it.
 
-    What is not qcow2 is raw, of whole sectors, and names none. `what` is whose image it is, for the error.
+    A file that is not qcow2 is a raw image, which has whole sectors.
     """
     try:
         with image.open("rb") as file:
-            header = file.read(_INCOMPATIBLE.size)
+            header = file.read(_HEADER.size)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise Refusal(what, f"cannot read {image}: {error.strerror}", "expected a disk image") from error
@@ -42,23 +42,21 @@ def refuse_unfit(what: str, image: Path) -> None:
             fix = f"expected a disk image, qcow2 or raw with sectors of {_SECTOR}"
             raise Refusal(what, f"{image} has {size} bytes", fix)
         return
-    if len(header) < _INCOMPATIBLE.size:
+    if len(header) < _HEADER.size:
         fix = "expected a whole qcow2 image, copy it again"
         raise Refusal(what, f"{image} is {len(header)} bytes long", fix)
-    _, version = _VERSION.unpack_from(header)
-    (backing,) = _BACKING_FILE.unpack_from(header)
-    (features,) = _INCOMPATIBLE.unpack_from(header) if version >= 3 else (0,)
-    for named, kind in ((backing, "backing"), (features & _DATA_FILE, "data")):
+    _, version, backing, features = _HEADER.unpack(header)
+    for named, kind in ((backing, "backing"), (version >= 3 and features & _DATA_FILE, "data")):
         if named:
             fix = "expected one image alone, as qemu-img convert makes it"
             raise Refusal(what, f"{image} has a {kind} file", fix)
 
 
 def make_empty(path: Path, size: int) -> None:
-    """An image of `size` bytes without content, in a file that is there."""
+    """Make an existing file an empty image of `size` bytes."""
     output(("qemu-img", "create", "-q", "-f", "qcow2", path, str(size)), package="qemu-utils")
 
 
 def make_overlay(path: Path, below: Path, kind: Literal["raw", "qcow2"]) -> None:
-    """An image, in a file that is there, with the content of another one, which stays as it is."""
+    """Make an existing file an image with the content of `below`, which stays as it is."""
     output(("qemu-img", "create", "-q", "-f", "qcow2", "-b", below, "-F", kind, path), package="qemu-utils")

@@ -1,4 +1,5 @@
-"""A directory of the pod's that the guest mounts. It knows nothing of manifests, as it outlives what reads them."""
+"""A directory of the pod that the guest mounts. The process that stays beside the guest has it, so no manifest is
+known here."""
 
 from dataclasses import dataclass
 from pathlib import Path

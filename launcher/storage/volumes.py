@@ -1,6 +1,7 @@
-"""What only the volumes themselves say, looked at in the pod: is a claim a block device, is an image raw, which sizes.
+"""Facts that only the volumes themselves tell, read in the pod: whether a claim is a block device, whether an image is
+raw, direct I/O, block sizes.
 
-KubeVirt's handler and launcher look as well (pkg/container-disk, GetImageInfo; virtwrap/converter/block_io_linux.go).
+KubeVirt's handler and launcher read the same (pkg/container-disk, GetImageInfo; virtwrap/converter/block_io_linux.go).
 """
 
 import errno
@@ -20,9 +21,9 @@ from pci.sysfs.block import read_block_sizes
 
 
 def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
-    """Facts of these volumes (`block`, `raw_images`, `no_direct_io`, `block_sizes`), in the pod's `root` and `sys`.
+    """Read the volumes' `block`, `raw_images`, `no_direct_io` and `block_sizes` in the pod's `root` and `sys`.
 
-    A volume that is not there counts for a claim with a file system, or a qcow2 image: needs_of() says what is missing.
+    A missing volume counts as a claim with a file system, or as a qcow2 image; needs_of() says that it is missing.
     """
     block = frozenset(
         volume.name
