@@ -1,7 +1,8 @@
-"""The cards that the guest is to get, as the host has them now: in sysfs, and as nodes in the container.
+"""The cards that the guest is to get, as the host has them now, in sysfs and as nodes in the container; and cards that
+have another seat in the guest than they should.
 
 What a pod was allocated can be stale. The kubelet keeps its answers over a reboot of the node, and repeats them for a
-pod that is still bound to it (pkg/kubelet/cm/devicemanager, podDevices), whatever sits at those addresses by then.
+pod that is still bound to it (pkg/kubelet/cm/devicemanager, podDevices), whatever is at those addresses by then.
 """
 
 import errno
@@ -11,8 +12,10 @@ from pathlib import Path
 from uuid import UUID
 
 from launcher.checks.finding import error, warning
-from launcher.checks.opening import Outcome, because, is_missing, tried
-from launcher.claims import DeviceID, Entry, EntryKind
+from launcher.checks.opening import Outcome, because, is_missing, opened
+from launcher.claims import EntryKind
+from launcher.guest import TOPOLOGY
+from launcher.guest_pci.addresses import Layout
 from launcher.hostdevs import NONE_LOOKED_UP, Card, function_of, mediated
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.host import Function, Host
@@ -31,8 +34,8 @@ _OR_ANEW = (
 
 @dataclass(frozen=True, slots=True)
 class Nodes:
-    """What came of opening the nodes that the guest needs, by their names below /dev; the IOMMU groups of which the
-    container has nodes; whether it has nodes by function (/dev/vfio/devices)."""
+    """The outcome of opening each node that the guest needs, by its name below /dev; the IOMMU groups whose nodes the
+    container has; and whether it has nodes by function (/dev/vfio/devices)."""
 
     opened: Mapping[str, Outcome]
     groups: tuple[str, ...]
@@ -40,19 +43,20 @@ class Nodes:
 
 
 def read_nodes(dev: Path, cards: Iterable[Card], host: Host) -> Nodes:
-    """Try each node that the guest needs, below the directory that stands for /dev."""
+    """Open each node that the guest needs, below the directory that stands for /dev."""
     wanted = [name for card in cards for name in _nodes_of(card, host)]
+    if any(name.startswith("vfio/") for name in wanted):
+        wanted.insert(0, _VFIO)
     return Nodes(
-        opened=tried(
-            dev, dict.fromkeys([_VFIO, *wanted] if any(name.startswith("vfio/") for name in wanted) else wanted)
-        ),
+        opened={name: opened(dev / name) for name in wanted},
         groups=tuple(sorted((path.name for path in (dev / "vfio").glob("[0-9]*")), key=lambda name: (len(name), name))),
         has_functions=(dev / "vfio" / "devices").is_dir(),
     )
 
 
 def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
-    """Each card is there, is VFIO's as a whole, with its whole IOMMU group; and is what its entry asks for."""
+    """Yield the cards that are missing, that are not bound to VFIO as a whole, with their whole IOMMU group, or that
+    are not what their entries ask for."""
     for card in cards:
         finding = _in_sysfs(card, host, sys)
         if finding is not None:
@@ -62,24 +66,32 @@ def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
 
 
 def not_whole(cards: Iterable[Card], host: Host | None) -> Iterator[Finding]:
-    """Yield the cards that may lack functions, for a domain that is printed and not started; all at once where nothing
-    is known of the node."""
+    """Yield the cards that may lack functions, for a domain that is printed and not started: one finding for all if
+    nothing is known of the node."""
     cards = [card for card in cards if card.missing is not None]
     fix = "expected the sysfs of the pod's node: name a copy of it with --sysfs, as gpu-plugin record makes it"
     if host is None and len(cards) > 1:
-        entries, devices = (", ".join(map(str, names)) for names in zip(*map(_names, cards), strict=True))
+        entries = ", ".join(str(card.claim.entry) for card in cards)
+        devices = ", ".join(str(card.claim.device) for card in cards)
         yield warning(entries, f"{devices} {NONE_LOOKED_UP}, and so they go without companions", fix)
         return
     for card in cards:
         yield warning(card.claim.entry, f"{card.missing}, and so it goes without companions", fix)
 
 
-def _names(card: Card) -> tuple[Entry, DeviceID]:
-    return card.claim.entry, card.claim.device
+def misplaced(layout: Layout) -> Iterator[Finding]:
+    """Yield the cards that the topology would have elsewhere in the guest."""
+    for seat in layout.seats:
+        if seat.misplaced is not None:
+            yield warning(
+                seat.claim.entry,
+                seat.misplaced,
+                f"let the kubelet's topology manager give CPUs of the card's node, or leave {TOPOLOGY} out",
+            )
 
 
 def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_runs: bool) -> Iterator[Finding]:
-    """The nodes are there and can be opened. With `guest_runs`, it is the guest that has its groups open."""
+    """Yield the nodes that are missing or cannot be opened; if the `guest_runs`, it has its own groups open."""
     if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:
         yield _without_vfio(outcome, nodes)
     for card in cards:
@@ -120,7 +132,7 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
 
 
 def _strange(card: Card, host: Host) -> Iterator[Finding]:
-    """What the entry says of its device, and the device is not."""
+    """The device is not what its entry says: of another vendor, or no GPU."""
     claim, function = card.claim, function_of(card.claim.device, host)
     if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
         return

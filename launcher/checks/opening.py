@@ -1,27 +1,30 @@
-"""Whether a file, a directory or a device can be opened: by trying, since neither modes nor capabilities tell what a
-container's device cgroup allows (cgroups(7)). Opening a VFIO group or /dev/kvm does nothing to it."""
+"""Whether a file, a directory or a device can be opened, /dev/kvm above all.
+
+The only way to know is to open it: modes and capabilities don't tell what a container's device cgroup allows
+(cgroups(7)). Opening a VFIO group or /dev/kvm does nothing to it.
+"""
 
 import errno
 import os
-from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-#: The kernel's number for what went wrong; None for what can be opened.
+from launcher.checks.finding import error, warning
+from program.finding import Finding
+
+#: The errno of open(2); None if the file can be opened.
 Outcome = int | None
+
+_GIVE = "give the container the device (a resource like devices.gpu-launcher.dev/kvm)"
+_ALLOW = 'or allow it with --emulation, or with the annotation gpu-launcher.dev/allow-emulation: "true"'
 
 
 def opened(path: Path, *, writing: bool = True) -> Outcome:
-    """Open it and close it again."""
+    """Open the file and close it again."""
     try:
         os.close(os.open(path, (os.O_RDWR if writing else os.O_RDONLY) | os.O_CLOEXEC | os.O_NONBLOCK))
     except OSError as error:
         return error.errno or errno.EIO
     return None
-
-
-def tried(directory: Path, names: Iterable[str]) -> Mapping[str, Outcome]:
-    """What comes of opening these, by their name below the directory, for reading and writing."""
-    return {name: opened(directory / name) for name in names}
 
 
 def is_missing(outcome: Outcome) -> bool:
@@ -31,3 +34,17 @@ def is_missing(outcome: Outcome) -> bool:
 def because(outcome: int) -> str:
     """`Permission denied`."""
     return os.strerror(outcome)
+
+
+def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool) -> Finding | None:
+    """Return what is wrong with `device`, /dev/kvm, by the outcome of opening it. QEMU's own CPU is some fifty times
+    slower, so a guest gets it only if its manifest or a flag allows that.
+    """
+    if outcome is None or (emulation_allowed and is_missing(outcome)):
+        return None
+    without = "the guest would have QEMU's own, slow CPU"
+    if is_missing(outcome):
+        return error(device, f"is not there, and {without}", f"{_GIVE}, {_ALLOW}")
+    if emulation_allowed:
+        return warning(device, f"cannot be opened: {because(outcome)}, and the guest has QEMU's own, slow CPU", _GIVE)
+    return error(device, f"cannot be opened: {because(outcome)}, and {without}", f"{_GIVE}, {_ALLOW}")

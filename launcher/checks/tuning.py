@@ -1,17 +1,24 @@
-"""What a manifest asks of its network, and gets otherwise or not at all; the guest starts all the same."""
+"""What the guest does not get of its network as the manifest has it: fields that passt has nothing for, ports that
+another interface has, more ports than this container may listen on.
+"""
 
+import re
 from collections.abc import Iterable, Iterator
 
-from launcher.checks.finding import warning
+from launcher.checks.finding import error, warning
 from launcher.manifest.devices import Devices
 from launcher.network.attachments import PROTOCOLS, Attached, Passt
 from program.finding import Finding
 
 _DEVICES = "spec.domain.devices"
+_PRIVILEGED = 1024
+_PORTS = 1 << 16
+#: The ports that connections go out from, which passt leaves alone (passt(1), --tcp-ports): Linux's own default.
+_EPHEMERAL = (32768, 60999)
 
 
 def not_tuned(devices: Devices) -> Iterator[Finding]:
-    """A warning for each such field."""
+    """Yield a warning for each field that has no effect; the guest starts without it."""
     if devices.networkInterfaceMultiqueue and devices.connected:
         yield warning(
             f"{_DEVICES}.networkInterfaceMultiqueue",
@@ -31,10 +38,9 @@ def not_tuned(devices: Devices) -> Iterator[Finding]:
 
 
 def reached_elsewhere(cards: Iterable[Attached]) -> Iterator[Finding]:
-    """A warning for each card whose ports, which are listed, reach the guest at an earlier one."""
+    """Yield a warning for each card that lists ports which an earlier card gets."""
     for card in cards:
-        listed = card.to.forwards.listed if isinstance(card.to, Passt) else None
-        if listed is None or not isinstance(card.to, Passt):
+        if not isinstance(card.to, Passt) or (listed := card.to.forwards.listed) is None:
             continue
         if any(card.to.forwards.ranges(protocol) != listed.get(protocol, ()) for protocol in PROTOCOLS):
             yield warning(
@@ -43,3 +49,25 @@ def reached_elsewhere(cards: Iterable[Attached]) -> Iterator[Finding]:
                 "the guest there",
                 "list the ports of each interface, each port once",
             )
+
+
+def ports(cards: Iterable[Attached], ephemeral: str, open_files: int | None) -> Finding | None:
+    """Return an error if passt cannot open its sockets: one for each port of TCP and of UDP at least, and passt ends
+    when it gets fewer ("Can't open enough sockets").
+
+    `ephemeral` is /proc/sys/net/ipv4/ip_local_port_range, "" if unknown. `open_files` is how many files a process may
+    have open, None without limit.
+    """
+    every = next((card.interface for card in cards if isinstance(card.to, Passt) and card.to.forwards.are_all), None)
+    match = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
+    first, last = (int(match[1]), int(match[2])) if match else _EPHEMERAL
+    needed = 2 * (_PORTS - _PRIVILEGED - (last - first + 1))
+    if every is None or open_files is None or open_files >= needed:
+        return None
+    return error(
+        f"interface {every.name!r}",
+        f"gets all ports of the pod, and passt listens on each: that takes {needed} open files at least, and a process "
+        f"of this container may have {open_files} (RLIMIT_NOFILE)",
+        "list the ports that are to reach the guest (interfaces.ports, with masquerade or passt), or start the "
+        "container runtime with a higher LimitNOFILE",
+    )

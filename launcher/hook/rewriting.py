@@ -16,7 +16,7 @@ from pathlib import Path
 from lxml import etree
 from lxml.etree import _Element as Element
 
-from launcher.checks.seats import misplaced
+from launcher.checks.devices import misplaced
 from launcher.claims import Claim, Entry
 from launcher.cpus.host import processors_of
 from launcher.cpus.pinning import Cell

@@ -4,16 +4,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.checks.cgroup import cpus, memory, read_limits
+from launcher.checks.cgroup import cpus, memlock, memory, read_limits, to_be_locked
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
-from launcher.checks.kvm import kvm
-from launcher.checks.memlock import memlock, to_be_locked
-from launcher.checks.opening import opened
-from launcher.checks.ports import ports
+from launcher.checks.opening import kvm, opened
 from launcher.checks.programs import missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
+from launcher.checks.tuning import ports
 from launcher.checks.volumes import volumes
 from launcher.cpus.host import cpuset_of_pod
 from launcher.facts import Facts, PodInterface

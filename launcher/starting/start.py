@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from launcher.checks.seats import misplaced, of_bars
+from launcher.checks.devices import misplaced
 from launcher.checks.tuning import not_tuned, reached_elsewhere
-from launcher.checks.variables import of_left_over
 from launcher.choosing.selection import refuse_without_dra
 from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
 from launcher.cpus.pinning import Pinning
@@ -127,11 +126,13 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         layout = tried(partial(laid_out, guest, cards, host, facts, pinned), refused)
     if layout is not None:
         hole, warnings = hole_of(guest, layout, facts)
-        findings = (*findings, *misplaced(layout), *of_bars(warnings))
+        findings = (*findings, *misplaced(layout), *(Finding(Severity.WARNING, each) for each in warnings))
     devices = tried(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
     domain = None
     if layout is not None and devices is not None and not refused:
         domain = domain_element(vmi, guest, layout, devices, facts, pinned=pinned, hole=hole)
+    # The pod holds these devices, so that no other pod can have them.
+    not_given = (Finding(Severity.WARNING, left.problem) for left in left_over)
     start = Start(
         vmi=vmi,
         guest=guest,
@@ -147,7 +148,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
         refused=tuple(refused),
-        findings=(*of_left_over(left_over), *_of_network(vmi.spec, devices), *findings),
+        findings=(*not_given, *_of_network(vmi.spec, devices), *findings),
     )
     return around.judged(start)
 

@@ -1,8 +1,7 @@
 import errno
 from pathlib import Path
 
-from launcher.checks.kvm import kvm
-from launcher.checks.opening import opened
+from launcher.checks.opening import kvm, opened
 from program.problem import Severity
 
 KVM = Path("/dev/kvm")

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from launcher.checks.memlock import memlock, to_be_locked
+from launcher.checks.cgroup import memlock, to_be_locked
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.confidentiality import SEV, SEV_SNP
 from launcher.hostdevs import Card
