@@ -1,4 +1,4 @@
-"""What stands in a VM's way, as a page and as JSON.
+"""The findings of `gpu-launcher check`, as a page and as JSON.
 
 The JSON's keys stay; new ones may come.
 

@@ -1,8 +1,8 @@
 """EFI: whether libvirt finds an image that has what the manifest asks for.
 
-libvirt picks one by descriptors, JSON files that come with the images (QEMU's docs/interop/firmware.json): by
-architecture, machine and features, in the order of their names, where a file in /etc masks one of its name in /usr
-(libvirt's src/qemu/qemu_firmware.c and qemu_interop_config.c).
+libvirt chooses by descriptors, JSON files that come with the images (QEMU's docs/interop/firmware.json): by
+architecture, machine and features, in the order of the files' names. A file in /etc masks the one of the same name in
+/usr (libvirt's src/qemu/qemu_firmware.c and qemu_interop_config.c).
 """
 
 import json
@@ -17,7 +17,7 @@ from launcher.checks.finding import error
 from launcher.guest import Guest
 from program.finding import Finding
 
-#: From what counts most.
+#: The one that masks the other comes first.
 DIRECTORIES = ("etc/qemu/firmware", "usr/share/qemu/firmware")
 #: What a domain may say yes or no to, and does (launcher.elements.firmware).
 _SWITCHED = ("secure-boot", "enrolled-keys")
@@ -26,7 +26,7 @@ _PACKAGES = {"amd64": "ovmf", "arm64": "qemu-efi-aarch64"}
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One descriptor: its file, what it says of itself, and the files that it names and that are missing."""
+    """A descriptor: its file's name, what it says of the image, and which of the files that it names are missing."""
 
     descriptor: str
     features: frozenset[str]
@@ -36,8 +36,8 @@ class Image:
 
 
 def read_images(root: Path) -> tuple[Image, ...]:
-    """The EFI images of a container whose root this is, in libvirt's order. What is no descriptor is left out, as
-    libvirt leaves it out."""
+    """Read the descriptors of EFI images below a container's root, in libvirt's order. Like libvirt, leave out a file
+    that is no descriptor."""
     descriptors: dict[str, Path] = {}
     for directory in reversed(DIRECTORIES):
         descriptors.update({path.name: path for path in (root / directory).glob("*.json")})
@@ -45,7 +45,7 @@ def read_images(root: Path) -> tuple[Image, ...]:
 
 
 def firmware(guest: Guest, images: tuple[Image, ...]) -> Iterator[Finding]:
-    """Nothing for a guest with BIOS, which is QEMU's own."""
+    """Yield what is wrong with the EFI image that the guest would have. A BIOS is part of QEMU."""
     if not guest.is_efi:
         return
     architecture, technology = guest.qemu_architecture, guest.confidentiality

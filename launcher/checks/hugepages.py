@@ -1,6 +1,5 @@
-"""Hugepages: enough free ones of the wanted size, on the node and in the container; their file system, if it is used.
-
-Kernel Documentation/admin-guide/mm/hugetlbpage.rst.
+"""Hugepages: whether enough of the wanted size are free on the node and allowed in the container, and whether their
+file system is mounted, if QEMU uses it (kernel Documentation/admin-guide/mm/hugetlbpage.rst).
 """
 
 import re
@@ -23,8 +22,8 @@ _KIB, _MIB = 1 << 10, 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Pools:
-    """Bytes of free hugepages of the wanted size, on the whole node, and by NUMA node; None where the node has no pages
-    of the size; the sizes that it has; the sizes of which a file system is mounted, in bytes, 0 for the default one."""
+    """Free hugepages of the wanted size, in bytes, on the whole node (None if it has no pages of this size) and by NUMA
+    node; all sizes that the node has, in bytes; and the sizes whose file system is mounted, 0 for the default one."""
 
     free: int | None
     by_node: Mapping[int, int]
@@ -33,7 +32,7 @@ class Pools:
 
 
 def read_pools(sys: Path, page: int, mounts: str) -> Pools:
-    """The pools of pages of `page` bytes. `mounts` is /proc/self/mounts, where it is known."""
+    """Read the pools of pages of `page` bytes. `mounts` is /proc/self/mounts, "" if unknown."""
     try:
         by_node = {
             int(name[4:]): available
@@ -41,9 +40,8 @@ def read_pools(sys: Path, page: int, mounts: str) -> Pools:
             if re.fullmatch("node[0-9]{1,5}", name, re.ASCII)
             and (available := _free(sys, f"{NODES}/{name}/hugepages", page)) is not None
         }
-        sizes = tuple(
-            sorted(int(match[1]) * _KIB for name in names(sys, _POOLS) if (match := re.fullmatch(_POOL, name)))
-        )
+        pools = (re.fullmatch(r"hugepages-(\d{1,12})kB", name) for name in names(sys, _POOLS))
+        sizes = tuple(sorted(int(pool[1]) * _KIB for pool in pools if pool))
         free = _free(sys, _POOLS, page)
     except Unreadable:
         return Pools(None, {}, (), frozenset())
@@ -57,8 +55,8 @@ def read_pools(sys: Path, page: int, mounts: str) -> Pools:
 def hugepages(
     guest: Guest, page: int, cells: tuple[Cell, ...], pools: Pools, limits: Limits, *, guest_runs: bool
 ) -> Iterator[Finding]:
-    """For a guest in pages of `page` bytes. With `guest_runs`, it is the guest that has its pages. `cells` are the
-    guest's, as far as they are known."""
+    """Yield what a guest in pages of `page` bytes lacks. `cells` are the guest's NUMA nodes, () if unknown. If the
+    `guest_runs`, it has its pages already."""
     memory = guest.memory
     subject = f"hugepages of {_shown(page)}"
     request = f"hugepages-{written(page)}"
@@ -102,12 +100,12 @@ def hugepages(
         )
 
 
-_POOL = r"hugepages-(\d{1,12})kB"
 _UNITS = {"K": _KIB, "M": _MIB, "G": 1 << 30}
 
 
 def _free(sys: Path, pools: str, page: int) -> int | None:
-    """Bytes that nobody has or has reserved; None where there are no such pages. NUMA nodes tell no reserved ones."""
+    """Bytes of pages that are neither used nor reserved; None if there are no such pages. NUMA nodes don't tell how
+    many are reserved."""
     pool = f"{pools}/hugepages-{page // _KIB}kB"
     free, reserved = (text(sys, f"{pool}/{name}") for name in ("free_hugepages", "resv_hugepages"))
     if free is None or not free.isdecimal():

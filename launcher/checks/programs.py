@@ -12,7 +12,7 @@ from program.finding import Finding
 
 
 def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:
-    """By name: what asks for it, and Debian's package with it."""
+    """Return the programs by name, each with what needs it and the Debian package that has it."""
     devices = spec.domain.devices
     package = "qemu-system-x86" if guest.architecture == "amd64" else "qemu-system-arm"
     called = {f"qemu-system-{guest.qemu_architecture}": (f"a guest of architecture {guest.architecture}", package)}
@@ -31,7 +31,7 @@ def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:
 
 
 def missing_programs(wanted: Iterable[str], path: str | None) -> frozenset[str]:
-    """Those that are in no directory of `path`, which is the environment's PATH; None is the system's own."""
+    """Return those that are in no directory of `path`, the environment's PATH; None means the system's default."""
     return frozenset(name for name in wanted if which(name, path=path) is None)
 
 

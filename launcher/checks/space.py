@@ -1,4 +1,4 @@
-"""Room on disk for what the guest writes that goes with the pod: empty disks, and what it writes over images."""
+"""Room for the guest's files that are removed with the pod: empty disks, and overlays of images."""
 
 import os
 from collections import defaultdict
@@ -16,7 +16,7 @@ _MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class Growing:
-    """A file that may grow by so many bytes."""
+    """A file that may grow `by` so many bytes."""
 
     path: Path
     by: int
@@ -24,7 +24,7 @@ class Growing:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A file system: the directory that it was asked of, its free bytes, and what may grow on it."""
+    """A file system: one of its directories, its free bytes, and the files that may grow on it."""
 
     directory: Path
     free: int
@@ -32,7 +32,7 @@ class Room:
 
 
 def read_rooms(needs: Iterable[Need]) -> tuple[Room, ...]:
-    """The file systems on which files grow. What cannot be seen is left out."""
+    """Read the file systems on which files grow, except those that cannot be read."""
     files: defaultdict[int, list[Growing]] = defaultdict(list)
     places: dict[int, tuple[Path, int]] = {}
     for growing in _growing(needs):
@@ -47,7 +47,7 @@ def read_rooms(needs: Iterable[Need]) -> tuple[Room, ...]:
 
 
 def space(rooms: tuple[Room, ...]) -> Iterator[Finding]:
-    """A warning alone: the files have no size at first, and a guest may never fill its disks."""
+    """Yield a warning for each file system that may become full. It is no error: a guest may never fill its disks."""
     for room in rooms:
         needed = sum(growing.by for growing in room.growing)
         if needed > room.free:
@@ -73,7 +73,7 @@ def _growing(needs: Iterable[Need]) -> Iterator[Growing]:
 
 
 def _taken(file: Path) -> int:
-    """What an earlier start in the same pod has left takes already."""
+    """The bytes that the file of an earlier start in this pod takes already."""
     try:
         return file.stat().st_blocks * 512
     except OSError:
@@ -81,7 +81,7 @@ def _taken(file: Path) -> int:
 
 
 def _size_of_disk(image: Path) -> int | None:
-    """The disk's size as the guest has it: qcow2 says it in bytes 24 to 31 (QEMU's docs/interop/qcow2.txt)."""
+    """The size of the disk in the guest, which qcow2 has in bytes 24 to 31 (QEMU's docs/interop/qcow2.txt)."""
     try:
         with image.open("rb") as file:
             header = file.read(32)

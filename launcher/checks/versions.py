@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 
 from launcher.checks.finding import error
-from launcher.versions import Newer, Version, shown, too_new
+from launcher.versions import Newer, Version, shown
 from program.child import NoAnswer, output
 from program.finding import Finding
 from program.problem import Severity
@@ -13,16 +13,16 @@ _MACHINE = re.compile(r"(?:pc-q35|virt)-(\d{1,3})\.(\d{1,3})", re.ASCII)
 
 
 def versions(elements: Iterable[Newer], libvirt: Version | None, qemu: Version | None) -> Iterator[Finding]:
-    """Yield those of the domain's elements that are too new. None is a version that is not known."""
+    """Yield those of the domain's elements that are too new. A version is None if it is unknown."""
     there = {"libvirt": libvirt, "QEMU": qemu}
     for newer in elements:
         version = there[newer.program]
-        if version is not None:
-            yield from (Finding(Severity.ERROR, problem) for problem in too_new([newer], version))
+        if version is not None and newer.since > version:
+            yield Finding(Severity.ERROR, newer.problem(version))
 
 
 def machine_type(machine: str, qemu: Version | None) -> Finding | None:
-    """A machine is called after the QEMU that had it first; what is older, QEMU drops after some years."""
+    """Return an error if QEMU is older than the machine, which is named after the first QEMU that had it."""
     asked = _MACHINE.fullmatch(machine)
     if asked is None or qemu is None or (int(asked[1]), int(asked[2])) <= qemu[:2]:
         return None
@@ -34,7 +34,7 @@ def machine_type(machine: str, qemu: Version | None) -> Finding | None:
 
 
 def qemu_version(program: str) -> Version | None:
-    """What the program says of itself; None where it is not there or says nothing that is known here."""
+    """Ask the program for its version; None if it is missing or prints something else."""
     try:
         printed = output([program, "--version"], within=10).stdout
     except (OSError, NoAnswer):
