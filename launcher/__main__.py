@@ -64,8 +64,7 @@ def _run() -> int:
     """`run` is three processes, forked before the imports that only the next one needs (docs/decisions/0022): this one
     stays to supervise, its worker stays with libvirt, and the worker's child makes the plan and ends."""
     from launcher.running.embedded import forget_ready
-    from launcher.running.grace import grace_in
-    from launcher.running.supervise import supervise
+    from launcher.running.supervise import grace_in, supervise
     from launcher.running.user import asked_for, become
 
     if (handover := asked_for(sys.argv[2:])) is not None:

@@ -1,6 +1,6 @@
-"""What is asked of the guest's agent: qemu-guest-agent, or whoever answers in the guest under its name.
+"""Questions to the guest's agent, qemu-guest-agent, or what answers in the guest in its place.
 
-The guest may be hostile and its agent silent: each answer has a bound here, and each call a deadline in libvirt.
+The guest may be hostile and its agent silent: answers are bounded here, and each call has a deadline in libvirt.
 https://www.qemu.org/docs/master/interop/qemu-ga-ref.html
 """
 
@@ -12,21 +12,21 @@ from typing import Any
 
 from program.errors import Refusal
 
-#: Asks the agent that, an object of JSON in its protocol, and returns its answer, another one.
+#: Sends the agent a command and returns its answer, both JSON objects of its protocol.
 Ask = Callable[[str], str]
 
 _LONGEST = 4 << 20  # characters of an answer; a program's output is in it in base64
 _TEXT = 256  # characters of a name that is kept
 _MOST = 64  # interfaces that are kept, and addresses of each
-_OUTPUT = 1 << 16  # bytes of a program's output that are kept, of either kind
+_OUTPUT = 1 << 16  # bytes that are kept of a program's output, and of its errors
 _AGENT = "the guest's agent"
 _FIX = "expected qemu-guest-agent, from the guest's own system"
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How a program in the guest ended: with this `code`, or by that `signal`, of which the other is 0. `out` and `err`
-    are the beginnings of what it said there."""
+    """How a program in the guest ended: its exit `code`, or the `signal` that ended it; the other one is 0. `out` and
+    `err` are the beginnings of its output and its errors."""
 
     code: int
     signal: int
@@ -36,7 +36,7 @@ class Ended:
 
 @dataclass(frozen=True)
 class Interface:
-    """A network interface as the guest has it; `addresses` have the length of their prefix: 10.0.2.2/24."""
+    """A network interface in the guest; `addresses` are with the prefix's length, as 10.0.2.2/24."""
 
     name: str
     mac: str
@@ -45,7 +45,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Info:
-    """What the agent tells of the guest; what it does not tell is empty. `agent` is its version."""
+    """The agent's version, `agent`, and what it tells about the guest; a field that it does not tell is empty."""
 
     agent: str
     host_name: str
@@ -55,7 +55,7 @@ class Info:
 
 
 def info(ask: Ask) -> Info:
-    """Ask for what the agent says that it can tell. Refusal where it does not answer."""
+    """Ask for everything that the agent supports; Refusal if it does not answer."""
     about = _mapping(_asked(ask, "guest-info"))
     commands = about.get("supported_commands")
     able = {
@@ -79,18 +79,18 @@ def info(ask: Ask) -> Info:
 
 
 def ping(ask: Ask) -> None:
-    """Refusal where the agent does not answer."""
+    """Raise Refusal if the agent does not answer."""
     _asked(ask, "guest-ping")
 
 
 def start(ask: Ask, path: str, arguments: Sequence[str]) -> int:
-    """Have the guest start a program, without a shell; its process's number in the guest. Refusal where it cannot."""
+    """Have the guest start a program, without a shell; return its process ID there. Refusal if it cannot be started."""
     program = {"path": path, "arg": list(arguments), "capture-output": True}
     return _number(_mapping(_asked(ask, "guest-exec", program)), "pid")
 
 
 def ended(ask: Ask, pid: int) -> Ended | None:
-    """How the program ended; None while it runs. What it said is told once."""
+    """Return how the program ended, None while it runs. The agent tells the output once."""
     answer = _mapping(_asked(ask, "guest-exec-status", {"pid": pid}))
     if answer.get("exited") is not True:
         return None
@@ -130,16 +130,16 @@ def _interface(value: object) -> Interface:
 
 
 def _text(answer: Mapping[str, Any], name: str) -> str:
-    """A text, or its beginning; empty where there is none."""
+    """The beginning of a text; empty if the answer has none."""
     value = answer.get(name, "")
     if not isinstance(value, str):
         raise Refusal(_AGENT, f"gives no text as {name}", _FIX)
-    # A lone surrogate is JSON, and no text that anybody can be sent.
+    # JSON may have a lone surrogate, which cannot be encoded.
     return value[:_TEXT].encode(errors="replace").decode()
 
 
 def _number(answer: Mapping[str, Any], name: str) -> int:
-    """A number of a process, a signal, or an exit code (Windows' have 32 bits)."""
+    """A process ID, a signal, or an exit code (of 32 bits in Windows)."""
     value = answer.get(name)
     if not isinstance(value, int) or not 0 <= value < 1 << 32:
         raise Refusal(_AGENT, f"gives no number as {name}", _FIX)

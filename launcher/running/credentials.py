@@ -1,6 +1,6 @@
-"""Keys and passwords that a guest's users get by its agent: when the agent starts, and when a secret has changed.
+"""Keys and passwords that the guest's agent sets for users of the guest: when it starts, and when a secret has changed.
 
-KubeVirt's pkg/virt-launcher/virtwrap/access-credentials does the same, every five minutes besides.
+KubeVirt's pkg/virt-launcher/virtwrap/access-credentials does the same, and also every five minutes.
 """
 
 import logging
@@ -17,7 +17,7 @@ from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
 
-_LOOK = 15.0  # seconds between two looks at whether a secret has changed; the kubelet needs a minute anyway
+_LOOK = 15.0  # seconds between two looks at the secrets; the kubelet needs a minute to change them
 _LATE = 8  # looks without an agent, after which the log says so
 
 T = TypeVar("T")
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 @contextmanager
 def kept(domain: Any, credentials: Sequence[ByAgent]) -> Iterator[None]:
-    """Within, the guest's users have what the secrets say, as soon and as long as its agent answers."""
+    """Keep the guest's users as the secrets say, while the guest's agent answers."""
     if not credentials:
         yield
         return
@@ -35,11 +35,12 @@ def kept(domain: Any, credentials: Sequence[ByAgent]) -> Iterator[None]:
         try:
             yield
         finally:
-            keeper.end()  # its thread may be in a question to the agent, whose domain ends now
+            keeper.end()  # nobody waits for its thread: it may be asking the agent of the domain that ends now
 
 
 class Keeper:
-    """Who has the agent set keys and passwords by these two, of a user each; they raise Refusal."""
+    """Keeps keys and passwords in the guest as the secrets say. `set_keys` and `set_password` have the agent set those
+    of one user, and raise Refusal."""
 
     def __init__(
         self,
@@ -51,13 +52,13 @@ class Keeper:
         self._news = threading.Event()
         self._has_agent = self._ended = False
         self._starts = 0  # of the agent
-        self._given: dict[tuple[str, str], object] = {}  # since the agent's start of that number
+        self._given: dict[tuple[str, str], object] = {}  # what was set since the agent's start number _given_since
         self._given_since = 0
         self._refused: dict[str, None] = {}  # in this try
         self._trouble = Trouble(_log, logging.WARNING, "users' keys and passwords")
 
     def agent_is(self, there: bool) -> None:
-        """In libvirt's thread: the agent has connected, or is gone. What it was given may be gone with it."""
+        """Note, in libvirt's thread, that the agent has connected or is gone. What it was given may be gone too."""
         self._has_agent = there
         self._starts += there
         self._news.set()
@@ -67,7 +68,7 @@ class Keeper:
         self._news.set()
 
     def keep(self) -> None:
-        """Have it done whenever there is cause to, until end()."""
+        """Call give() whenever the agent has started or a secret may have changed, until end()."""
         looks = 0
         while not self._ended:
             self._news.clear()
@@ -81,7 +82,7 @@ class Keeper:
             self._news.wait(_LOOK)
 
     def give(self) -> None:
-        """Have it done, but for what the agent has had since its start. What goes wrong is in the log, once."""
+        """Set what the agent has not yet been given since its start. An error is logged once."""
         if self._given_since != (start := self._starts):
             self._given, self._given_since = {}, start
         self._refused = {}
@@ -94,7 +95,7 @@ class Keeper:
             self._have("keys", user, lines, self._set_keys, f"{len(lines)} ssh keys")
         for user, password in passwords.items():
             self._have("password", user, password, self._set_password, "the password")
-        if not self._ended:  # or else what was refused may be for that
+        if not self._ended:  # the end of the domain may be the reason for refusals
             self._trouble.tell("; ".join(self._refused) or None)
 
     def _have(self, kind: str, user: str, value: T, have: Callable[[str, T], None], what: str) -> None:
@@ -109,7 +110,7 @@ class Keeper:
             _log.info("the guest's agent has set %s of %s", what, user)
 
     def _wanted(self) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
-        """The keys of each user, and the password of each."""
+        """Read the keys and the password of each user."""
         keys: dict[str, tuple[str, ...]] = {}
         passwords: dict[str, str] = {}
         for credential in self._credentials:

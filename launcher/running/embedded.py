@@ -13,21 +13,21 @@ from pathlib import Path
 from urllib.parse import SplitResult, parse_qs, urlsplit
 
 from launcher import paths
-from launcher.running.passt import look_here_first
 from program.errors import ProgramError, Refusal, UserError
 from program.first import values_of
 
 #: A pod has one VM, so it has one root.
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
 
-# Of QEMU, in libvirt's file of a domain that runs; and one that no process can have (the kernel's PID_MAX_LIMIT).
+_PROGRAMS = "bin"  # the directory below a root with the programs that libvirt calls in place of the system's
+# QEMU's process ID in libvirt's file of a running domain; and one that no process has (the kernel's PID_MAX_LIMIT).
 _NUMBER = re.compile(r"<domstatus [^>]*pid='(-?\d+)'")
 _NOBODY = (1 << 22) + 1
 
-_LOOKED_AT = 0.5  # seconds; whoever looks needs microseconds
+_LOOKED_AT = 0.5  # seconds that is_taken(), which needs microseconds, may hold the lock
 
 # What a container cannot or need not have: virtlogd, security drivers, mount namespaces and cgroups of its own, and
-# trusted extended attributes, in which libvirt would remember the owners of files. Whoever we are, QEMU is too.
+# trusted extended attributes, in which libvirt would remember the owners of files. QEMU runs as the launcher's user.
 _QEMU_CONF = """\
 stdio_handler = "file"
 user = "+{uid}"
@@ -50,19 +50,19 @@ hugetlbfs_mount = "{paths.HUGEPAGES}"
 
 
 def is_embedded(uri: str) -> bool:
-    """Whether QEMU would be this process's own, and not another libvirt's."""
+    """Return whether the URI names the driver in this process, and not another libvirt."""
     parts = _split(uri)
     return (parts.scheme, parts.path) == ("qemu", "/embed")
 
 
 def has_qemu_here(uri: str) -> bool:
-    """Whether QEMU would run on this machine, under whichever libvirt."""
+    """Return whether QEMU runs on this machine, in this process's libvirt or another."""
     parts = _split(uri)
     return parts.scheme.partition("+")[0] == "qemu" and parts.hostname is None
 
 
 def root_of(uri: str) -> Path | None:
-    """The root directory of an embedded driver's URI; None for any other URI."""
+    """Return the root directory in an embedded driver's URI; None for another URI."""
     if not is_embedded(uri):
         return None
     roots = parse_qs(_split(uri).query).get("root", [])
@@ -72,15 +72,14 @@ def root_of(uri: str) -> Path | None:
 
 
 def asked_for(arguments: Sequence[str]) -> str:
-    """The URI that `run` is asked for by --connect, where nothing is wrong with its arguments.
-
-    Read here, before there is a command line's library in the process: that one is for a child, which checks it.
+    """Return the URI in `run`'s arguments. This process has no library that reads command lines, so it cannot tell
+    whether the arguments are right; its child can, and does.
     """
     return [DEFAULT_URI, *values_of("--connect", arguments)][-1]
 
 
 def is_taken(root: Path) -> bool:
-    """Whether a launcher has its VM there now; not where there is no such place, or none that we may open."""
+    """Return whether a launcher has its VM in this root now; False if the root does not exist or cannot be opened."""
     try:
         place = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
@@ -95,8 +94,8 @@ def is_taken(root: Path) -> bool:
 
 
 def forget_ready(arguments: Sequence[str]) -> None:
-    """Take away what a launcher that was killed has left for the readiness probe, where `run` is called with these
-    arguments: the pod is not ready from the first moment on. Where a launcher runs in that root, it is that one's."""
+    """Remove the file of the readiness probe that a killed launcher has left in the root that `run`'s arguments name,
+    unless another launcher runs there. The pod is not ready from the first moment on."""
     with suppress(ProgramError, OSError):
         root = root_of(asked_for(arguments))
         if root is not None and not is_taken(root):
@@ -105,8 +104,10 @@ def forget_ready(arguments: Sequence[str]) -> None:
 
 @contextmanager
 def prepared(root: Path) -> Iterator[None]:
-    """The root is ready for libvirt, and this launcher's alone within. What is in it stays, with libvirt's knowledge of
-    QEMU, by which a launcher started again in the same place is quicker."""
+    """Make the root ready for libvirt, and lock it for this launcher.
+
+    Its content stays, with what libvirt has found out about QEMU: the next start in the same root is quicker.
+    """
     try:
         conf = root / "etc" / "qemu.conf"
         conf.parent.mkdir(parents=True, exist_ok=True)
@@ -135,16 +136,40 @@ def prepared(root: Path) -> Iterator[None]:
         if os.getuid() != 0:
             # Libvirt has its places in a user's home, besides; and a container's user often has none.
             os.environ["HOME"] = str(root)
-        look_here_first(root)
+        # libvirt looks up there what it calls. Before it has a thread: the environment is read without a lock.
+        directories = os.environ.get("PATH", os.defpath).split(os.pathsep)
+        if directories[0] != str(root / _PROGRAMS):
+            os.environ["PATH"] = os.pathsep.join((str(root / _PROGRAMS), *directories))
         yield
     finally:
         os.close(place)
 
 
+@contextmanager
+def called_for_passt(root: Path, script: str) -> Iterator[None]:
+    """Have libvirt's embedded driver in `root` call this script, a program's text, for passt."""
+    program = root / _PROGRAMS / "passt"
+    try:
+        program.parent.mkdir(exist_ok=True)
+        program.unlink(missing_ok=True)
+        program.write_text(script)
+        program.chmod(0o700)
+    except OSError as error:
+        raise Refusal(
+            program,
+            f"cannot be written: {error.strerror}",
+            "expected a directory that can be written, name one with --connect",
+        ) from error
+    try:
+        yield
+    finally:
+        program.unlink(missing_ok=True)
+
+
 def _forget_halves(root: Path) -> None:
-    """Take away what libvirt was making when its process was killed, and will not know of: files that it was writing
-    (virFileRewrite), the directories of a domain of which it had not written down yet that it starts, and those where
-    it was asking a QEMU what it can (qemuProcessQMPNew)."""
+    """Remove what libvirt was making when its process was killed, and does not know of: files that it was writing
+    (virFileRewrite), directories of a domain whose start was not yet written down, and those in which it asked QEMU for
+    its capabilities (qemuProcessQMPNew)."""
     for place in ("etc/qemu", "run/qemu"):
         for half in (root / place).glob("*.xml.new"):
             half.unlink()
@@ -164,11 +189,11 @@ def _forget_halves(root: Path) -> None:
 
 
 def _forget_the_numbers(state: Path) -> None:
-    """Have libvirt take a QEMU for gone that has not the number, or has none yet, in libvirt's files of it.
+    """Mark a QEMU as gone in libvirt's files of it if the process ID there is another process's, or was never written.
 
-    In a container that starts again the number is another process's. Libvirt would end that: it looks neither at its
-    program nor at its name (qemuProcessReconnect), and waits 44 s for one that it may not end. Where it was killed
-    before it knew the number, it would wait 30 s for QEMU's monitor. What a QEMU that is gone has left it takes away.
+    When a container starts again, another process has that ID. libvirt would end that process: it checks neither the
+    program nor its name (qemuProcessReconnect), and waits 44 s for one that it may not end. If libvirt was killed
+    before it knew the ID, it would wait 30 s for QEMU's monitor. What QEMU has left, libvirt removes itself.
     """
     for status in state.glob("*.xml"):
         text, of_qemu = status.read_text(), status.with_suffix(".pid")
@@ -178,7 +203,7 @@ def _forget_the_numbers(state: Path) -> None:
         number = int(found[1])
         if number <= 0:
             try:
-                number = int(of_qemu.read_text())  # QEMU has written it
+                number = int(of_qemu.read_text())  # written by QEMU
             except (OSError, ValueError):
                 number = _NOBODY
         if not _is_qemu(number, status.stem):
@@ -196,7 +221,7 @@ def _is_qemu(number: int, domain: str) -> bool:
 
 
 def _lock(place: int) -> None:
-    """Lock it for this process alone; BlockingIOError where another one has it, for longer than is_taken() does."""
+    """Lock the root for this process; BlockingIOError if another process has it for longer than is_taken() does."""
     deadline = time.monotonic() + _LOOKED_AT
     while True:
         try:
@@ -210,7 +235,7 @@ def _lock(place: int) -> None:
 
 
 def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
-    """Libvirt's qemu.conf for a launcher of this user and group; `huge_pages`: whether they may write to them."""
+    """Return libvirt's qemu.conf for a launcher of this user and group; `huge_pages`: whether they may be used."""
     conf = _QEMU_CONF.format(uid=user, gid=group)
     if user == 0:
         return conf + _AS_ROOT
@@ -218,9 +243,8 @@ def qemu_conf(user: int, group: int, *, huge_pages: bool) -> str:
 
 
 def _write(path: Path, text: str) -> None:
-    """All of it or nothing: a place may be full, and half a file would be taken for one that somebody wants so.
-
-    QEMU, which is the same user, may not open it for writing.
+    """Write all of the file or nothing: half of it, on a full disk, would count as a configuration. QEMU, which runs as
+    the same user, may not open the file for writing.
     """
     half = path.with_suffix(".new")
     try:

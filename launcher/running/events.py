@@ -1,4 +1,4 @@
-"""What the thread that makes a VM live waits for, beside requests to stop: how far libvirt is, and every ending."""
+"""The events for which the thread that runs a VM waits, besides requests to stop: libvirt's progress, each ending."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Ending(Enum):
-    """How a VM ended: the exit code of `run`, and what its last line says."""
+    """How a VM ended: the exit code of `run`, and the words of its last line."""
 
     POWERED_OFF = 0, "the guest has powered itself off"
     ON_REQUEST = 0, "as requested"
@@ -31,23 +31,23 @@ class Ending(Enum):
 
 @dataclass(frozen=True)
 class Defined:
-    """Libvirt has defined the domain, which is its own object for it."""
+    """libvirt has defined the domain; `domain` is libvirt's object."""
 
     domain: Any
 
 
 @dataclass(frozen=True)
 class Started:
-    """Libvirt has started the domain."""
+    """libvirt has started the domain."""
 
 
 @dataclass(frozen=True)
 class NotStarted:
-    """Libvirt could not, or could not define it: a Refusal, unless we have a defect."""
+    """libvirt could not define or start the domain: a Refusal, unless the launcher has a defect."""
 
     error: Exception
 
 
 @dataclass(frozen=True)
 class Changed:
-    """The guest may have been paused or resumed: ask libvirt."""
+    """The guest may have been paused or resumed; libvirt knows."""

@@ -1,5 +1,6 @@
-"""The domain in libvirt: define, start, stop, and what libvirt tells of it. The only module that imports libvirt."""
+"""The domain in libvirt: define, start, stop, and libvirt's events of it. Only this module imports libvirt."""
 
+import errno
 import json
 import logging
 import threading
@@ -26,28 +27,28 @@ _log = logging.getLogger(__name__)
 _KEEPALIVE = 5  # seconds between two signs of life of a libvirt in another process; three missed ones are its end
 _AGENT = 5  # seconds for the guest's agent to answer
 _NO_CURE = "docs/troubleshooting.md says more of libvirt's refusals"
-_REACHABLE = "expected a libvirt there, leave --connect out for the one in the launcher"
-_USER_ALIAS = "ua-"  # what every name begins with that libvirt has not made up
+_USER_ALIAS = "ua-"  # the beginning of every alias that libvirt has not made up
 
 
-def _words(prefix: str) -> Mapping[int, str]:
-    """Libvirt's constants of that prefix, by their value: VIR_DOMAIN_EVENT_STARTED_FROM_SNAPSHOT is "from snapshot"."""
+def words_of(prefix: str) -> Mapping[int, str]:
+    """Return the words of libvirt's constants with this prefix, by value: VIR_DOMAIN_PAUSED_FROM_SNAPSHOT is "from
+    snapshot"."""
     names = (name for name in vars(libvirt) if name.startswith(prefix))
     return {getattr(libvirt, name): name.removeprefix(prefix).lower().replace("_", " ") for name in names}
 
 
 # virDomainEventType, and the virDomainEvent...DetailType of each.
 _EVENTS = {
-    getattr(libvirt, f"VIR_DOMAIN_EVENT_{event}"): (event.lower(), _words(f"VIR_DOMAIN_EVENT_{event}_"))
+    getattr(libvirt, f"VIR_DOMAIN_EVENT_{event}"): (event.lower(), words_of(f"VIR_DOMAIN_EVENT_{event}_"))
     for event in ("DEFINED", "UNDEFINED", "STARTED", "SUSPENDED", "RESUMED", "STOPPED", "SHUTDOWN", "PMSUSPENDED")
-} | {libvirt.VIR_DOMAIN_EVENT_CRASHED: ("crashed", _words("VIR_DOMAIN_EVENT_CRASHED_"))}
+} | {libvirt.VIR_DOMAIN_EVENT_CRASHED: ("crashed", words_of("VIR_DOMAIN_EVENT_CRASHED_"))}
 
 _STOPPED = {
     libvirt.VIR_DOMAIN_EVENT_STOPPED_SHUTDOWN: Ending.POWERED_OFF,
     libvirt.VIR_DOMAIN_EVENT_STOPPED_CRASHED: Ending.PANICKED,
     libvirt.VIR_DOMAIN_EVENT_STOPPED_FAILED: Ending.QEMU_DIED,  # its monitor closed without a word
 }
-# Why QEMU shuts down, where it is not the guest's wish (ShutdownCause of QEMU's qapi/run-state.json).
+# Why QEMU shuts down, if the guest has not asked for it (ShutdownCause in QEMU's qapi/run-state.json).
 _QEMU_SHUTDOWN = {
     "guest-reset": Ending.REBOOTED,
     "guest-panic": Ending.PANICKED,
@@ -56,13 +57,17 @@ _QEMU_SHUTDOWN = {
 }
 
 
+def _opened(uri: str) -> Any:
+    _run_event_loop()
+    with asked(f"be reached at {uri}", "expected a libvirt there, leave --connect out for the one in the launcher"):
+        return libvirt.open(uri)
+
+
 @contextmanager
 def connected(uri: str, vm: VM) -> Iterator[Any]:
-    """A connection to libvirt, whose loss ends the VM; Refusal where there is none to be had, or it fails."""
-    _run_event_loop()
-    with asked(f"be reached at {uri}", _REACHABLE):
-        connection = libvirt.open(uri)
-    # Only a driver in another process has a connection to lose, and takes these.
+    """Connect to libvirt; the loss of the connection ends the VM. Refusal if libvirt cannot be reached, or fails."""
+    connection = _opened(uri)
+    # Only the connection to a driver in another process can be lost, and takes these calls.
     with suppress(libvirt.libvirtError):
         connection.registerCloseCallback(_report_loss, vm)
     with suppress(libvirt.libvirtError):
@@ -79,12 +84,10 @@ def connected(uri: str, vm: VM) -> Iterator[Any]:
 
 @contextmanager
 def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
-    """The domain, defined and with what happens to it told to the VM; undefined again afterwards.
+    """Define the domain, and tell the VM what happens to it; undefine it afterwards.
 
-    Refusal where libvirt does not take the XML or is too old for it, or has a domain of that name already: that one is
-    somebody else's.
-
-    EFI's variables go with the domain where libvirt has named their file, and stay where the XML names it.
+    Raise Refusal if libvirt rejects the XML or is too old for it, or if it already has a domain of this name, which is
+    somebody else's. EFI's variables are removed with the domain, unless the XML names their file.
     """
     tree = ElementTree.fromstring(xml)  # noqa: S314 it is ours
     refuse_newer(newer_elements(tree), version(connection))
@@ -97,58 +100,69 @@ def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
         with _reported(connection, domain, vm):
             yield domain
     finally:
-        with _logged("undefine the domain"):
-            domain.undefineFlags(_undefining(xml, domain))
+        _undefine(domain, xml)
 
 
 def forget(connection: Any, name: str, xml: str) -> None:
-    """Have libvirt forget a domain of that name and XML, if it has one: for what a killed launcher has left."""
+    """End and undefine the domain of this name and XML, if a killed launcher has left one."""
     for domain in connection.listAllDomains():
         if domain.name() == name:
             end(domain)
-            with _logged("undefine the domain"):
-                domain.undefineFlags(_undefining(xml, domain))
+            _undefine(domain, xml)
+
+
+def _undefine(domain: Any, xml: str) -> None:
+    with _logged("undefine the domain"):
+        flags = 0
+        # The test driver has no EFI, and takes no flag.
+        if _tree(domain).find("os[@firmware='efi']") is not None:
+            names_variables = ElementTree.fromstring(xml).find("os/nvram") is not None  # noqa: S314 it is ours
+            flags = libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if names_variables else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM
+        domain.undefineFlags(flags)
 
 
 def version(connection: Any) -> Version:
-    """The version of the libvirt at the other end."""
+    """Return the version of the libvirt at the other end."""
     with asked("tell its version"):
         return numbered(connection.getLibVersion())
 
 
 def versions_at(uri: str) -> tuple[Version, Version | None]:
-    """Those of the libvirt there and of its QEMU, None where that is another hypervisor. Refusal as connected()."""
-    _run_event_loop()
-    with asked(f"be reached at {uri}", _REACHABLE):
-        connection = libvirt.open(uri)
+    """Return the versions of the libvirt at the URI and of its QEMU, None for another hypervisor. Raise Refusal as
+    connected() does."""
+    connection = _opened(uri)
     with asked(f"tell its versions at {uri}"):
         qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
         return version(connection), qemu
 
 
 def library_version() -> Version:
-    """The version of libvirt in this process, which is the embedded driver's."""
+    """Return the version of the libvirt in this process, which has the embedded driver."""
     return numbered(libvirt.getVersion())
 
 
 def look_at_qemu(uri: str) -> None:
-    """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Refusal where libvirt cannot be
-    had; where QEMU cannot, whoever starts a domain will hear of it."""
-    _run_event_loop()
-    with asked(f"be reached at {uri}", _REACHABLE):
-        connection = libvirt.open(uri)
+    """Have libvirt find out what its QEMU can do, which takes 0.6 s and is remembered. Refusal if libvirt cannot be
+    reached; what is wrong with QEMU is said when a domain starts."""
+    connection = _opened(uri)
     with suppress(libvirt.libvirtError):
         connection.getDomainCapabilities()
     connection.close()
 
 
-def start(domain: Any, vm: VM, *, paused: bool) -> None:
-    """Have the domain started, in a thread of its own: with VFIO it takes minutes. Started or NotStarted tells how."""
+def start(domain: Any, vm: VM, *, paused: bool, printed: Callable[[], str] = str) -> None:
+    """Start the domain in a thread, since that takes minutes with VFIO; the event Started or NotStarted follows.
+    `printed` returns what QEMU has printed."""
     flags = libvirt.VIR_DOMAIN_START_PAUSED if paused else 0
+
+    def words(error: libvirt.libvirtError) -> str:
+        # QEMU has ended before libvirt connected to it. libvirt quotes QEMU only if it has also been reaped by then.
+        is_gone = error.get_int1() == errno.ECONNREFUSED
+        return f"{error}: {printed()}" if is_gone else str(error)
 
     def create() -> None:
         try:
-            with asked("start the domain", "gpu-launcher check looks at what QEMU does not say"):
+            with asked("start the domain", "gpu-launcher check looks at what QEMU does not say", words):
                 domain.createWithFlags(flags)
         except Exception as error:
             vm.events.put(NotStarted(error))
@@ -160,7 +174,7 @@ def start(domain: Any, vm: VM, *, paused: bool) -> None:
 
 
 def ask_to_shut_down(domain: Any) -> None:
-    """Press the power button, of a guest that can obey."""
+    """Press the guest's power button; resume a paused guest first."""
     with _logged("resume the guest"):
         if domain.state()[0] == libvirt.VIR_DOMAIN_PAUSED:
             _log.info("resuming the guest: paused, it could not shut down")
@@ -170,13 +184,13 @@ def ask_to_shut_down(domain: Any) -> None:
 
 
 def end(domain: Any) -> None:
-    """End the domain, if it is there."""
+    """End the domain, if it still runs."""
     with _logged("end the domain"):
         domain.destroy()
 
 
 def runs(domain: Any) -> bool:
-    """Whether the guest's CPUs run."""
+    """Return whether the guest's CPUs run."""
     try:
         return bool(domain.state()[0] == libvirt.VIR_DOMAIN_RUNNING)
     except libvirt.libvirtError:
@@ -184,30 +198,30 @@ def runs(domain: Any) -> bool:
 
 
 def ask_agent(domain: Any, command: str, seconds: int) -> str:
-    """What the guest's agent answers to that, in its protocol (launcher.running.agent).
+    """Send a command to the guest's agent and return its answer, both JSON of its protocol (launcher.running.agent).
 
-    Libvirt first makes sure that the agent listens, so it takes twice those seconds at most. Refusal where there is no
-    agent, where it does not answer, or where it refuses.
+    libvirt first makes sure that the agent listens, so this takes at most twice as many seconds. Raise Refusal if there
+    is no agent, or it does not answer or refuses.
     """
     with _agent_asked():
         return str(libvirt_qemu.qemuAgentCommand(domain, command, seconds, 0))
 
 
 def set_keys(domain: Any, user: str, keys: Sequence[str]) -> None:
-    """Have the guest's agent make these all of a user's ssh keys. Refusal as ask_agent()."""
+    """Have the guest's agent replace a user's ssh keys. Raise Refusal as ask_agent() does."""
     with _agent_asked(f"the ssh keys of {user!r}"):
         domain.authorizedSSHKeysSet(user, list(keys), 0)
 
 
 def set_password(domain: Any, user: str, password: str) -> None:
-    """Have the guest's agent set a user's password. Refusal as ask_agent()."""
+    """Have the guest's agent set a user's password. Raise Refusal as ask_agent() does."""
     with _agent_asked(f"the password of {user!r}"):
         domain.setUserPassword(user, password, 0)
 
 
 @contextmanager
 def agent_told(domain: Any, told: Callable[[bool], object]) -> Iterator[None]:
-    """Within, `told` hears in libvirt's thread when the guest's agent connects, and when it is gone."""
+    """Call `told` in libvirt's thread when the guest's agent connects (True), and when it is gone (False)."""
 
     def tell(connection: Any, domain: Any, state: int, reason: int, opaque: object) -> None:
         told(state == libvirt.VIR_CONNECT_DOMAIN_EVENT_AGENT_LIFECYCLE_STATE_CONNECTED)
@@ -226,7 +240,7 @@ def agent_told(domain: Any, told: Callable[[bool], object]) -> Iterator[None]:
 
 @contextmanager
 def _agent_asked(what: str = "") -> Iterator[None]:
-    """What libvirt or the agent refuses within is a Refusal; `what` is what the agent was to set."""
+    """Raise Refusal for what libvirt or the agent refuses; `what`: what the agent was to set."""
     try:
         yield
     except libvirt.libvirtError as error:
@@ -239,21 +253,12 @@ def _agent_asked(what: str = "") -> Iterator[None]:
 
 
 def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
-    """The domain's host devices as libvirt reports them, one line each: alias, source, address as the guest has it.
-
-    `numbers` are the guest's bus numbers, by libvirt's index of the controller (Layout.numbers).
+    """Return a line for each of the domain's host devices: alias, source, address in the guest. `numbers`: the guest's
+    bus numbers, by libvirt's index of the controller (Layout.numbers).
     """
     with _logged("tell the domain's devices"):
         return tuple(_hostdev_line(element, numbers) for element in _tree(domain).iterfind("devices/hostdev"))
     return ()
-
-
-def _undefining(xml: str, domain: Any) -> int:
-    """Flags to undefine a domain of this XML. Only one with EFI takes one: the test driver's has neither."""
-    if _tree(domain).find("os[@firmware='efi']") is None:
-        return 0
-    kept = ElementTree.fromstring(xml).find("os/nvram") is not None  # noqa: S314 it is ours
-    return int(libvirt.VIR_DOMAIN_UNDEFINE_KEEP_NVRAM if kept else libvirt.VIR_DOMAIN_UNDEFINE_NVRAM)
 
 
 def _tree(domain: Any) -> ElementTree.Element:
@@ -262,10 +267,10 @@ def _tree(domain: Any) -> ElementTree.Element:
 
 @contextmanager
 def _reported(connection: Any, domain: Any, vm: VM) -> Iterator[None]:
-    """Within, what libvirt and its QEMU tell of the domain reaches the VM."""
+    """Tell the VM the events that libvirt and QEMU have of the domain."""
     shutdown = _Shutdown()
     callback = connection.domainEventRegisterAny(domain, libvirt.VIR_DOMAIN_EVENT_ID_LIFECYCLE, _report, (shutdown, vm))
-    # Libvirt knows no reboot that ends a domain; QEMU does. The test driver has no QEMU.
+    # libvirt does not tell that a reboot has ended the domain; QEMU does. The test driver has no QEMU.
     monitor = None
     if connection.getType() == "QEMU":
         monitor = libvirt_qemu.qemuMonitorEventRegister(connection, domain, "SHUTDOWN", _report_cause, shutdown)
@@ -280,7 +285,7 @@ def _reported(connection: Any, domain: Any, vm: VM) -> Iterator[None]:
 
 
 class _Shutdown:
-    """Why QEMU shuts down, in its own word; libvirt's event comes after it."""
+    """Why QEMU shuts down, in its own word, which comes before libvirt's event."""
 
     cause = ""
 
@@ -288,7 +293,7 @@ class _Shutdown:
 def _report_cause(
     connection: Any, domain: Any, event: str, seconds: int, micros: int, details: str, shutdown: _Shutdown
 ) -> None:
-    # The second is libvirt's own signal, after the first.
+    # QEMU's second SHUTDOWN is for libvirt's signal, which follows the first.
     shutdown.cause = shutdown.cause or json.loads(details)["reason"]
 
 
@@ -311,17 +316,17 @@ def _report_loss(connection: Any, reason: int, vm: VM) -> None:
 
 
 @contextmanager
-def asked(what: str, fix: str = _NO_CURE) -> Iterator[None]:
-    """What libvirt refuses within is a Refusal, in one line: QEMU's own words come with line breaks."""
+def asked(what: str, fix: str = _NO_CURE, words: Callable[[libvirt.libvirtError], str] = str) -> Iterator[None]:
+    """Raise Refusal for what libvirt refuses, in one line: QEMU's own words come with line breaks."""
     try:
         yield
     except libvirt.libvirtError as error:
-        raise Refusal("libvirt", f"cannot {what}: {' '.join(str(error).split())}", fix) from error
+        raise Refusal("libvirt", f"cannot {what}: {' '.join(words(error).split())}", fix) from error
 
 
 @contextmanager
 def _logged(what: str) -> Iterator[None]:
-    """What libvirt refuses within is logged; that the domain is no longer there is what was wanted."""
+    """Log what libvirt refuses, unless the domain is gone already."""
     try:
         yield
     except libvirt.libvirtError as error:
@@ -332,7 +337,7 @@ def _logged(what: str) -> Iterator[None]:
 @cache
 def _run_event_loop() -> None:
     """Start libvirt's event loop in a thread of its own, before the first connection; once per process."""
-    # Errors are raised; libvirt would print them to stderr besides.
+    # libvirt would also print the errors that it raises.
     libvirt.registerErrorHandler(lambda context, error: None, None)
     libvirt.virEventRegisterDefaultImpl()
 

@@ -1,13 +1,13 @@
-"""The limits that QEMU inherits from this process, as far as it may raise them."""
+"""This process's resource limits, which QEMU inherits."""
 
 import resource
 
 
 def let_lock(needed: int) -> int | None:
-    """Raise RLIMIT_MEMLOCK to `needed` bytes, where it is lower; what may be locked now, None without limit.
+    """Raise RLIMIT_MEMLOCK to `needed` bytes if it is lower; return how many may be locked now, None for no limit.
 
-    The hard limit only where the kernel lets us, which takes CAP_SYS_RESOURCE (setrlimit(2)), and not just in a user
-    namespace: its bit proves nothing there, so this tries.
+    To raise the hard limit takes CAP_SYS_RESOURCE (setrlimit(2)) outside of a user namespace. The capability's bit does
+    not tell that, so this tries.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if hard != resource.RLIM_INFINITY and hard < needed:
@@ -22,6 +22,6 @@ def let_lock(needed: int) -> int | None:
 
 
 def open_files() -> int | None:
-    """How many files a process of ours may have open at most; None without limit."""
+    """Return how many files a process of ours may have open; None for no limit."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard

@@ -1,43 +1,37 @@
-"""What is asked of a domain that is defined: its state, its XML, its console, its screen; pause, resume, reset.
+"""Operations on a defined domain: its state, its XML, its console, its screen; pause, resume, reset.
 
-Each may be called from any thread: libvirt serializes. Refusal for whatever libvirt refuses.
+Each may be called from any thread, since libvirt serializes. Each raises Refusal for what libvirt refuses.
 """
 
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from xml.etree import ElementTree
 
-from launcher.running.guest import asked
+from launcher.running.guest import asked, words_of
 from program.errors import Refusal
 
-# By libvirt's numbers, which stay: virDomainState, and the enumeration of each state's reasons, virDomainPausedReason
-# and so on (https://libvirt.org/html/libvirt-libvirt-domain.html). The words are virsh's, or the names of the numbers.
-_STATES: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("no state", ("unknown",)),
-    ("running", (
-        "unknown", "booted", "migrated", "restored", "from snapshot", "unpaused", "migration canceled", "save canceled",
-        "wakeup", "crashed", "postcopy", "postcopy failed",
-    )),
-    ("blocked", ("unknown",)),
-    ("paused", (
-        "unknown", "user", "migration", "save", "dump", "ioerror", "watchdog", "from snapshot", "shutting down",
-        "snapshot", "crashed", "starting up", "postcopy", "postcopy failed", "api error",
-    )),
-    ("shutting down", ("unknown", "user")),
-    ("shutoff", (
-        "unknown", "shutdown", "destroyed", "crashed", "migrated", "saved", "failed", "from snapshot", "daemon",
-    )),
-    ("crashed", ("unknown", "panicked")),
-    ("pmsuspended", ("unknown",)),
-)  # fmt: skip
+# By libvirt's numbers (virDomainState, https://libvirt.org/html/libvirt-libvirt-domain.html): virsh's word for a state,
+# and the reasons for it.
+_STATES: tuple[tuple[str, Mapping[int, str]], ...] = (
+    ("no state", {}),
+    ("running", words_of("VIR_DOMAIN_RUNNING_")),
+    ("blocked", {}),
+    ("paused", words_of("VIR_DOMAIN_PAUSED_")),
+    # VIR_DOMAIN_SHUTDOWN_ is also the prefix of flags.
+    ("shutting down", {1: "user"}),
+    ("shutoff", words_of("VIR_DOMAIN_SHUTOFF_")),
+    ("crashed", words_of("VIR_DOMAIN_CRASHED_")),
+    ("pmsuspended", {}),
+)
 
 _PART = 1 << 16  # bytes of a screenshot at once
 
 
 @dataclass(frozen=True)
 class State:
-    """Libvirt's state of a domain and why it is in it, in words: paused, ioerror."""
+    """libvirt's state of a domain, and the reason for it, in words: paused, ioerror."""
 
     state: str
     reason: str
@@ -49,18 +43,18 @@ def state(domain: Any) -> State:
     if number >= len(_STATES):
         return State("unknown", "unknown")
     name, reasons = _STATES[number]
-    return State(name, reasons[reason] if reason < len(reasons) else "unknown")
+    return State(name, reasons.get(reason, "unknown"))
 
 
 @dataclass(frozen=True)
 class Screenshot:
-    """A picture of the guest's screen: its type, image/png or image/x-portable-pixmap, and libvirt's stream of it."""
+    """A picture of the guest's screen: its type, image/png or image/x-portable-pixmap, and libvirt's stream."""
 
     mime_type: str
     stream: Any
 
     def read(self) -> bytes:
-        """The next part, of 64 KiB at most; empty at the end."""
+        """Return the next part, at most 64 KiB; empty at the end."""
         with asked("read the screenshot"):
             part = bytes(self.stream.recv(_PART))
             if not part:
@@ -68,55 +62,49 @@ class Screenshot:
         return part
 
     def close(self) -> None:
-        """Whoever does not want the rest."""
+        """Leave the rest of the stream unread."""
         with suppress(Refusal), asked("leave the screenshot"):
             self.stream.abort()
 
 
 def xml(domain: Any) -> str:
-    """The domain as it is now, without secrets."""
+    """Return the domain's XML as it is now, without secrets."""
     with asked("tell the domain's XML"):
         return str(domain.XMLDesc())
 
 
 def pause(domain: Any) -> None:
-    """Stop its virtual CPUs; one that is paused stays so."""
+    """Stop the domain's virtual CPUs, unless it is paused already."""
     if state(domain).state != "paused":
         with asked("pause the domain"):
             domain.suspend()
 
 
 def resume(domain: Any) -> None:
-    """Let its virtual CPUs run; one that runs goes on."""
+    """Let the domain's virtual CPUs run, unless it runs already."""
     if state(domain).state != "running":
         with asked("resume the domain"):
             domain.resume()
 
 
 def reset(domain: Any) -> None:
-    """Press its reset button: the guest gets no word of it, and its firmware starts anew."""
+    """Press the domain's reset button: the guest is not asked, and its firmware starts anew."""
     with asked("reset the domain"):
         domain.reset()
 
 
 def console(domain: Any) -> str:
-    """The path of the unix socket on which QEMU serves the first serial port. Refusal where it has none."""
-    tree = ElementTree.fromstring(xml(domain))  # noqa: S314 it is libvirt's
-    source = tree.find("devices/serial[@type='unix']/source")
+    """Return the path of the unix socket on which QEMU serves the first serial port; Refusal if there is none."""
+    source = _devices(domain).find("serial[@type='unix']/source")
     path = None if source is None else source.get("path")
     if path is None:
-        raise Refusal(
-            "the VM",
-            "has no serial console",
-            "leave autoattachSerialConsole: false out of its manifest",
-        )
+        raise Refusal("the VM", "has no serial console", "leave autoattachSerialConsole: false out of its manifest")
     return path
 
 
 def screen(domain: Any) -> str:
-    """The path of the unix socket on which QEMU serves the screen by VNC. Refusal where there is none."""
-    tree = ElementTree.fromstring(xml(domain))  # noqa: S314 it is libvirt's
-    listen = tree.find("devices/graphics[@type='vnc']/listen[@type='socket']")
+    """Return the path of the unix socket on which QEMU serves the screen by VNC; Refusal if there is none."""
+    listen = _devices(domain).find("graphics[@type='vnc']/listen[@type='socket']")
     path = None if listen is None else listen.get("socket")
     if path is None:
         raise _no_screen()
@@ -124,13 +112,19 @@ def screen(domain: Any) -> str:
 
 
 def screenshot(domain: Any) -> Screenshot:
-    """A picture of what the first screen shows now. Refusal where there is none."""
-    tree = ElementTree.fromstring(xml(domain))  # noqa: S314 it is libvirt's
-    if tree.find("devices/video/model") is None or tree.find("devices/video/model[@type='none']") is not None:
+    """Take a picture of the first screen; Refusal if there is none."""
+    model = _devices(domain).find("video/model")
+    if model is None or model.get("type") == "none":
         raise _no_screen()
     with asked("take a screenshot"):
         stream = domain.connect().newStream()
         return Screenshot(str(domain.screenshot(stream, 0)), stream)
+
+
+def _devices(domain: Any) -> ElementTree.Element:
+    devices = ElementTree.fromstring(xml(domain)).find("devices")  # noqa: S314 it is libvirt's
+    assert devices is not None, "every domain has some"
+    return devices
 
 
 def _no_screen() -> Refusal:

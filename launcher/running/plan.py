@@ -1,6 +1,5 @@
-"""All that it takes to run a VM once its manifest is understood; made in a process of its own, which then ends.
-
-What reads, checks and renders manifests takes 20 MB that are of no use beside a running guest.
+"""Everything that is needed to run a VM once its manifest is understood. A process of its own makes the plan and ends:
+the modules that read, check and render manifests take 20 MB, of no use beside a running guest.
 """
 
 import os
@@ -9,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.running.grace import HEADER
+from launcher.running.supervise import GRACE
 from launcher.running.vm import Identity
 from launcher.storage.credentials import ByAgent
 from launcher.storage.made import Need
@@ -20,13 +19,12 @@ from launcher.storage.shares import Share
 class Plan:
     """A domain, where it runs, and how it ends.
 
-    `domain` is the domain's name in `xml`; `numbers` are the bus numbers that the guest will have, by index of the
-    controller. `sockets` is the directory of the domain's sockets, and `needs` what else of it has to be on disk.
-    `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
-    the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
-    `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
-    `credentials` are for the guest's agent, and `shares` for virtiofsd to serve.
-    `passt` is the program that libvirt is to call for passt, as text; None where the guest has no network.
+    `domain`: the domain's name in `xml`. `numbers`: the guest's bus numbers, by the index of their controllers.
+    `sockets`: the directory of the domain's sockets; `needs`: what else has to be on disk. `locked`: the bytes that
+    QEMU has to be able to lock, 0 for another libvirt's or without cards. `grace`: the seconds that the guest has to
+    shut down; a guest without `acpi` is not asked to. `paused`: the VM starts paused, until somebody resumes it.
+    `control`: the control socket, None for none. `credentials` are for the guest's agent, `shares` for virtiofsd.
+    `passt`: the script that libvirt calls as passt; None if the guest has no network.
     """
 
     identity: Identity
@@ -47,11 +45,11 @@ class Plan:
 
 
 def keep(plan: Plan, place: int) -> None:
-    """Write the plan into that file, for processes that outlive this one."""
-    os.write(place, HEADER.pack(plan.grace) + pickle.dumps(plan))
+    """Write the plan into the file `place`, for processes that outlive this one."""
+    os.write(place, GRACE.pack(plan.grace) + pickle.dumps(plan))
 
 
 def plan_in(place: int) -> Plan | None:
-    """The plan that was kept there; None where none was."""
-    size = os.fstat(place).st_size - HEADER.size
-    return pickle.loads(os.pread(place, size, HEADER.size)) if size > 0 else None  # noqa: S301 our own process wrote it
+    """Read the plan from the file `place`; None if there is none."""
+    size = os.fstat(place).st_size - GRACE.size
+    return pickle.loads(os.pread(place, size, GRACE.size)) if size > 0 else None  # noqa: S301 our own process wrote it

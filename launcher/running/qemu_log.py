@@ -1,7 +1,8 @@
-"""What QEMU says, line by line in our log as it comes: libvirt has it write to a file, which nobody reads in a pod."""
+"""What QEMU prints, in our log. libvirt has QEMU write into a file, which nobody reads in a pod."""
 
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,18 +16,18 @@ from program.problem import one_line
 _log = logging.getLogger(__name__)
 
 _PIECE = 1 << 16  # bytes that are read at once
-_LINE = 1 << 15  # bytes; what a line has more is left out. Libvirt's first one, QEMU's arguments, has some 10 KiB
-_FILE = 1 << 24  # bytes, with which the file is emptied: a guest may make its QEMU write for ever
+_LINE = 1 << 15  # bytes of a line; the rest is left out. QEMU's arguments, which libvirt writes first, have 10 KiB
+_FILE = 1 << 24  # bytes, from which on the file is emptied: a guest may make its QEMU write for ever
+_LIBVIRTS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000: ")  # the beginning of libvirt's own lines
 _LAST_WORDS = 5.0  # seconds for what is there at the end
 
 
 @contextmanager
 def repeated(root: Path, domain: str) -> Iterator[None]:
-    """What comes within to the domain's log below the embedded driver's root is logged, with QEMU before each line.
-
-    The file stays, also for libvirt, which quotes it when a start fails.
+    """Log each line that is written to the domain's log below the embedded driver's root, with QEMU before it. The file
+    stays: libvirt quotes it when a start fails.
     """
-    path = root / "log" / "qemu" / f"{domain}.log"
+    path = _path(root, domain)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -45,6 +46,21 @@ def repeated(root: Path, domain: str) -> Iterator[None]:
         os.close(file)
 
 
+def printed(root: Path, domain: str) -> str:
+    """Return what QEMU has printed since libvirt started it last, the last 64 KiB of it; "" if that cannot be read."""
+    try:
+        text = _path(root, domain).read_bytes()[-_PIECE:].decode(errors="replace")
+    except OSError:
+        return ""
+    # Before it, libvirt has written QEMU's command, where a backslash ends each line but the last.
+    lines = text.rpartition(" \\\n")[2].splitlines()[1:]
+    return "\n".join(line for line in lines if not _LIBVIRTS.match(line))
+
+
+def _path(root: Path, domain: str) -> Path:
+    return root / "log" / "qemu" / f"{domain}.log"
+
+
 def _repeat(tail: "_Tail", inotify: INotify) -> None:
     ended = False
     while not ended:
@@ -61,7 +77,7 @@ def _say(line: bytes) -> None:
 
 
 class _Tail:
-    """What comes to the end of a file from now on; what is kept of it is bounded."""
+    """What is written to the end of a file from now on; the part in memory is bounded."""
 
     def __init__(self, file: int) -> None:
         self._file = file
@@ -70,7 +86,7 @@ class _Tail:
         self.unfinished = b""
 
     def lines(self) -> Iterator[bytes]:
-        """Each whole line that has come, cut a byte after _LINE; but for what is unread when the file is too large."""
+        """Yield each whole line, cut a byte after _LINE. What is unread when the file is too large is left out."""
         while True:
             size = os.fstat(self._file).st_size
             if size < self._position:

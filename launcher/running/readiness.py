@@ -1,6 +1,5 @@
-"""The file that the pod's readiness probe looks for: there exactly while the guest runs.
-
-Not while it is being started, nor while it is paused, by whomever: a paused guest answers nobody.
+"""The file that the pod's readiness probe looks for. It exists while the guest runs, and not while it starts or is
+paused: a paused guest answers nobody.
 """
 
 import logging
@@ -17,7 +16,7 @@ _NAME = Path(READY).name
 
 @contextmanager
 def readiness(root: Path) -> Iterator[Callable[[bool], None]]:
-    """Say whether the guest runs, within; afterwards it does not. The file is in the root of the embedded driver."""
+    """Yield a function that is told whether the guest runs. The file is in the root of the embedded driver."""
     file = root / _NAME
 
     def say(runs: bool) -> None:

@@ -1,7 +1,7 @@
 """The life of one VM, from its plan to its end: what `gpu-launcher run` does.
 
-The thread that makes it live waits for nothing but VM.events and a deadline. Libvirt, which waits for QEMU, is asked in
-other threads: one has the connection and the domain from define to undefine, and each question has one of its own.
+The thread that runs the VM waits only for VM.events, with a deadline. libvirt, which waits for QEMU, is called in other
+threads: one has the connection and the domain from define to undefine, and each question has a thread of its own.
 """
 
 import logging
@@ -15,10 +15,9 @@ from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from launcher.running import credentials, guest, virtiofs
-from launcher.running.embedded import has_qemu_here, prepared, root_of
+from launcher.running.embedded import called_for_passt, has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
 from launcher.running.limits import let_lock
-from launcher.running.passt import called_for_passt
 from launcher.running.plan import Plan
 from launcher.running.qemu_log import repeated
 from launcher.running.readiness import readiness
@@ -31,31 +30,31 @@ from program.errors import ProgramError
 _log = logging.getLogger(__name__)
 
 _ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
-_PATIENCE = 3.0  # seconds for libvirt to answer a question without which the VM lives on
-_START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU is gone which it is starting
-_PREPARING_GIVEN_UP = 5.0  # seconds for it to come back from what it does before that
+_PATIENCE = 3.0  # seconds for libvirt to answer a question; the VM goes on without the answer
+_START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU which it is starting is gone
+_PREPARING_GIVEN_UP = 5.0  # seconds for libvirt to return from what it does before the start
 #: Seconds for libvirt to end the domain: it gives QEMU 10 to end by itself and waits 30 for the kernel to take back
 #: what VFIO has pinned (virProcessKillPainfullyDelay). The supervisor has 40, and the kubelet 45.
 _ENDED = 35.0
 
-#: Say whether the guest runs.
+#: Is told whether the guest runs.
 Ready = Callable[[bool], None]
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Ahead:
-    """What was done while the plan was made. `root` is the embedded driver's, locked, where it was there. `looked`
-    waits until libvirt has looked at QEMU; Refusal then, where libvirt cannot be had: it says why once."""
+    """What was done while the plan was made. `root`: the embedded driver's root, locked, if it existed. `looked` waits
+    until libvirt has looked at QEMU, and raises Refusal if libvirt cannot be used, which libvirt explains only once."""
 
     root: AbstractContextManager[object] | None = None
     looked: Callable[[], object] = lambda: None
 
 
 def look_ahead(uri: str) -> Ahead:
-    """Have libvirt find out what QEMU can do, where its root is there already, as in a pod."""
+    """Have libvirt find out what QEMU can do, if its root exists already, as in a pod."""
     place = ExitStack()
-    with suppress(ProgramError):  # the planner says what is wrong with the URI, and run() what with the root
+    with suppress(ProgramError):  # the planner says what is wrong with the URI, and run() with the root
         root = root_of(uri)
         if root is not None and root.is_dir():
             place.enter_context(prepared(root))
@@ -79,12 +78,12 @@ def look_ahead(uri: str) -> Ahead:
 
 
 def run(plan: Plan, vm: VM, served: AbstractContextManager[None], ahead: Ahead | None = None) -> Ending:
-    """Define and start the domain, and stay until it ends; nothing of it is left afterwards.
+    """Define and start the domain, stay until it ends, and remove everything of it. Raise Refusal for what libvirt
+    refuses. The VM is `served` until it has ended.
 
-    The VM can be asked while it is `served`, which it is until it has ended, and where nobody else's VM is. Refusal for
-    what libvirt refuses. A stop that is requested of the VM asks the guest to shut down and ends it after
-    its grace period, at once where that is the request, or where the guest has no ACPI to be asked by; before the start
-    it prevents it. Where libvirt does not answer, what it has made ends with this process.
+    A requested stop asks the guest to shut down, and ends it after its grace period: at once if the request is so or
+    the guest has no ACPI. Before the start it prevents the start. If libvirt does not answer, what it has made ends
+    with this process.
     """
     ahead = ahead or Ahead()
     let_lock(plan.locked)  # as the planner did (launcher.starting.here), in a process that has ended
@@ -98,7 +97,7 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None], ahead: Ahead |
 
 
 def tidy(plan: Plan) -> None:
-    """What run() would have taken away, had its process not been killed."""
+    """Remove what run() would have removed, if its process had not been killed."""
     with _root(plan):
         with _files(plan):
             virtiofs.forget(plan.shares)
@@ -108,14 +107,14 @@ def tidy(plan: Plan) -> None:
 
 
 def _root(plan: Plan) -> AbstractContextManager[None]:
-    """The root of the embedded driver, where that is it, as this launcher's alone."""
+    """Lock the root of the embedded driver; do nothing for another libvirt."""
     root = root_of(plan.uri)
     return nullcontext() if root is None else prepared(root)
 
 
 @contextmanager
 def _files(plan: Plan) -> Iterator[Ready]:
-    """All that the domain needs and libvirt does not make."""
+    """Make what the domain needs and libvirt does not make."""
     root = root_of(plan.uri)
     with (
         made(plan.needs),
@@ -128,11 +127,11 @@ def _files(plan: Plan) -> Iterator[Ready]:
 
 
 def _nobody_asks(runs: bool) -> None:
-    """Readiness of a domain in another libvirt."""
+    """The readiness of a domain in another libvirt."""
 
 
 class _Session:
-    """The connection and the domain, in a thread of their own: from Defined, or NotStarted, until it is left."""
+    """The connection and the domain, in a thread of their own, which puts the event Defined, or NotStarted."""
 
     def __init__(self, plan: Plan, vm: VM, looked: Callable[[], object]) -> None:
         self._plan, self._vm, self._looked = plan, vm, looked
@@ -143,7 +142,7 @@ class _Session:
             self._thread.start()
 
     def leave(self, seconds: float, *, ends: bool) -> None:
-        """Have the domain ended, if it `ends`, and undefined; wait so long for it. Nothing where it is left already."""
+        """Have the thread end the domain, if it `ends`, and undefine it, and wait so long for that; once."""
         if self._left.is_set():
             return
         self._ends = ends
@@ -164,7 +163,7 @@ class _Session:
         plan, vm = self._plan, self._vm
         self._looked()
         with guest.connected(plan.uri, vm) as connection:
-            if root_of(plan.uri) is not None:  # then it is what a launcher that was killed has left
+            if root_of(plan.uri) is not None:  # a domain there is what a killed launcher has left
                 guest.forget(connection, plan.domain, plan.xml)
             if self._left.is_set():
                 return
@@ -195,7 +194,7 @@ def _live(plan: Plan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
 
 
 def _defined(vm: VM) -> Any:
-    """The domain, or how the VM ended where a stop comes first. What keeps libvirt from defining it is raised."""
+    """Return the domain, or how the VM ended if a stop comes first. Raise what keeps libvirt from defining it."""
     domain = None
     while domain is None or not vm.events.empty():
         match vm.events.get():
@@ -211,7 +210,7 @@ def _defined(vm: VM) -> Any:
 
 
 def _start(domain: Any, plan: Plan, vm: VM) -> Ending | None:
-    """Start the domain; None once it runs, and how it ended where it does not. What keeps libvirt from it is raised."""
+    """Start the domain; return None once it runs, or how it ended. Raise what keeps libvirt from starting it."""
     vm.becomes(Phase.STARTING)
     guest.start(domain, vm, paused=plan.paused)
     ending = None
@@ -229,7 +228,7 @@ def _start(domain: Any, plan: Plan, vm: VM) -> Ending | None:
 
 
 def _give_up(domain: Any, vm: VM) -> Ending:
-    """End a QEMU that is being started. Its guest has written nothing yet, so nobody is asked."""
+    """End a QEMU that is being started. Its guest has written nothing yet, so it is not asked to shut down."""
     vm.becomes(Phase.STOPPING)
     _log.info("ending QEMU, which is being started")
     _in_a_thread(lambda: guest.end(domain))
@@ -255,7 +254,7 @@ def _stay(domain: Any, plan: Plan, vm: VM, ready: Ready) -> Ending:
         _log.info("%s", line)
     while True:
         match vm.events.get():
-            case Ending.FILES_LOST if plan.acpi:  # its disks are still there, and have what it has not written yet
+            case Ending.FILES_LOST if plan.acpi:  # the guest still has its disks, and may have to write to them
                 vm.becomes(Phase.STOPPING)
                 _stop(domain, vm, plan.grace, ready)
                 return Ending.FILES_LOST
@@ -270,7 +269,7 @@ def _stay(domain: Any, plan: Plan, vm: VM, ready: Ready) -> Ending:
 
 
 def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:
-    """Ask the guest to shut down, again and again for `grace` seconds; whoever called ends what is there then."""
+    """Ask the guest to shut down, again and again for `grace` seconds; the caller ends a guest that is left then."""
     deadline = time.monotonic() + grace
     ask = time.monotonic()
     asking: threading.Thread | None = None
@@ -307,7 +306,7 @@ def _runs(domain: Any) -> bool:
 
 
 def _answer(ask: Callable[[], T], otherwise: T) -> T:
-    """What libvirt answers, or `otherwise` where it takes too long."""
+    """Return libvirt's answer, or `otherwise` if it takes too long."""
     answers = SimpleQueue[T]()
     _in_a_thread(lambda: answers.put(ask()))
     try:

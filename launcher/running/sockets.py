@@ -1,4 +1,4 @@
-"""The directory of the sockets on which QEMU serves the guest's console and screen: libvirt makes none."""
+"""The directory of the sockets on which QEMU serves the guest's console and screen. libvirt does not make it."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -9,10 +9,10 @@ from program.errors import Refusal
 
 @contextmanager
 def socket_directory(directory: Path) -> Iterator[None]:
-    """The directory is there within; afterwards its sockets are not, nor is what was made here above it.
+    """Make the directory; afterwards remove its sockets, and the directories above that were made here.
 
-    It is the VM's alone, so it goes too when nothing else is in it, whoever made it: a launcher that was killed leaves
-    one. Refusal where it cannot be made.
+    Only this VM uses the directory, so it is removed if it is empty, even if a killed launcher has made it. Raise
+    Refusal if it cannot be made.
     """
     missing = [path for path in directory.parents if not path.exists()]
     try:

@@ -8,6 +8,7 @@ SIGTERM. Only both killed at once leave something, unless this is process 1 of i
 
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -15,6 +16,9 @@ from pathlib import Path
 
 from program.first import STOPS, hold
 from program.prctl import PR_SET_CHILD_SUBREAPER, PR_SET_PDEATHSIG, prctl
+
+#: The guest's grace period, in front of the plan: this process reads no plans.
+GRACE = struct.Struct("<d")
 
 _AWAITED = {*STOPS, signal.SIGCHLD}
 # Seconds for what the worker leaves to end by itself, and then for the kernel to end it.
@@ -26,11 +30,11 @@ _KILLED = 5.0  # seconds for the kernel to end it
 
 
 def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Callable[[], float]) -> int:
-    """Run `work` in a worker, with SIGTERM and SIGINT blocked; its exit code, once nothing of it is left.
+    """Run `work` in a worker, with SIGTERM and SIGINT blocked; return its exit code once nothing of it is left.
 
-    Where a signal has ended the worker the code is 128 and the signal's number, and `tidy` is run in another process,
-    for what only the worker knew of. A worker that has been told to end and is still there after the guest's `grace`
-    period, in seconds, and 40 s more is killed. Called before there are threads.
+    If a signal has ended the worker, the code is 128 and the signal's number, and `tidy` runs in another process, for
+    what only the worker knew of. A worker that has been told to end and is still there after the guest's `grace`
+    period, in seconds, and 40 s more is killed. Call this before there are threads.
     """
     hold(signal.SIGCHLD)
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -51,8 +55,14 @@ def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Cal
     return 128 + signum
 
 
+def grace_in(place: int) -> float:
+    """Return the grace period in a plan's file, in seconds; 0 before there is a plan."""
+    header = os.pread(place, GRACE.size, 0)
+    return float(GRACE.unpack(header)[0]) if len(header) == GRACE.size else 0.0
+
+
 def _fork(work: Callable[[], object]) -> int:
-    """A child's process id. In the child: SystemExit with what `work` returns."""
+    """Return the process ID of a child, which raises SystemExit with what `work` returns."""
     parent = os.getpid()
     child = os.fork()  # not program.child's: it gives no answer, and lives as long as the VM
     if child:
@@ -67,9 +77,8 @@ def _fork(work: Callable[[], object]) -> int:
 
 
 def _wait(child: int, seconds: float | None = None, then: Callable[[], float] | None = None) -> int | None:
-    """Reap and pass signals on until that child ends; its code, negative for a signal.
-
-    None after so many seconds; or after as many as `then` says from the first signal that is passed on.
+    """Reap children and pass signals on until that child ends; return its code, negative for a signal. Return None
+    after so many seconds, or, from the first signal that is passed on, after as many as `then` returns.
     """
     deadline = None if seconds is None else time.monotonic() + seconds
     while True:
@@ -104,7 +113,7 @@ def _end_children(steps: Sequence[tuple[signal.Signals, float]]) -> None:
 
 
 def _children() -> set[int]:
-    """All that live, also those that have become this process's (proc_pid_stat(5): the parent is the fourth field)."""
+    """This process's living children, also adopted ones (proc_pid_stat(5): the parent is the fourth field)."""
     _reap_all()
     children = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -118,7 +127,7 @@ def _children() -> set[int]:
 
 
 def _reap_all() -> dict[int, int]:
-    """Every child that has ended, with its status: one SIGCHLD may stand for several."""
+    """Reap every child that has ended, and return their statuses: one SIGCHLD may stand for several."""
     ended: dict[int, int] = {}
     while True:
         try:

@@ -1,4 +1,4 @@
-"""Threads, which a container's limits may refuse."""
+"""Starting threads, which a container's limits may forbid."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ from program.errors import Refusal
 
 @contextmanager
 def having_threads(what: str) -> Iterator[None]:
-    """Refusal where there can be no more threads; `what` is to have one."""
+    """Raise Refusal if `what` cannot have the thread that is started within."""
     try:
         yield
     except RuntimeError as error:

@@ -1,12 +1,13 @@
-"""As whom a VM runs: a container that starts as root hands over what only root may open, and is a user from then on.
+"""The user as whom a VM runs: a launcher that starts as root gives that user what only root may open, and becomes it.
 
-The launcher, libvirt, QEMU and all that they start then have no capability and can get none (docs/decisions/0026).
+From then on the launcher, libvirt, QEMU and their children have no capability and can get none (docs/decisions/0026).
 """
 
 import os
 import resource
 import stat
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from program.prctl import PR_SET_DUMPABLE, prctl
 
 _DEV = Path("/dev")
 
-#: What --raise takes: to which soft and hard limit, for every process of the VM's.
+#: What --raise takes: a resource, and its new soft and hard limit, for every process of the VM.
 LIMITS = {
     "memlock": (resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY),
     "rtprio": (resource.RLIMIT_RTPRIO, 1),  # <vcpusched scheduler="fifo" priority="1">
@@ -25,7 +26,7 @@ LIMITS = {
 
 @dataclass(frozen=True, slots=True)
 class Handover:
-    """The user, whose group has the same number; what is to belong to it; and the limits, of LIMITS, to raise."""
+    """A user, whose group has the same ID; the files to give to the user; and the names in LIMITS to raise."""
 
     user: int
     given: tuple[Path, ...] = ()
@@ -33,9 +34,9 @@ class Handover:
 
 
 def asked_for(arguments: Sequence[str]) -> Handover | None:
-    """What `run` is asked for by --user, --give and --raise; None without a user, or where that is no number.
+    """Return what --user, --give and --raise in `run`'s arguments ask for; None without a user, or if it is no number.
 
-    Read here, before there is a command line's library in the process: that one is for a child, which checks them.
+    This process has no library that reads command lines; its child checks the arguments.
     """
     users, given, limits = (values_of(flag, arguments) for flag in ("--user", "--give", "--raise"))
     if not users or not users[-1].isascii() or not users[-1].isdecimal():
@@ -44,17 +45,19 @@ def asked_for(arguments: Sequence[str]) -> Handover | None:
 
 
 def become(handover: Handover) -> None:
-    """Hand over, and be the user from now on; nothing where that is so already.
+    """Give the files to the user, raise the limits, and become the user, unless this process is that user already.
 
-    What is not there is not handed over: launcher.starting.here says what the VM lacks. A limit that cannot be raised
-    stays, for the same reason. Refusal where this process may not do the rest.
+    Files that are missing and limits that cannot be raised are passed over: launcher.starting.here says what the VM
+    lacks. Raise Refusal if this process may not do the rest.
     """
     user = handover.user
     if os.geteuid() == user:
         return
     for limit in handover.limits:
         if limit in LIMITS:
-            _raise(*LIMITS[limit])
+            number, value = LIMITS[limit]
+            with suppress(ValueError, OSError):  # ValueError is Python's for EPERM
+                resource.setrlimit(number, (value, value))
     try:
         for path in handover.given:
             for file in _given(path):
@@ -71,13 +74,13 @@ def become(handover: Handover) -> None:
             "give the container the capabilities CHOWN, SETGID and SETUID (securityContext.capabilities.add), or have "
             "it start as that user and leave --user out",
         ) from error
-    # Whoever has changed its user has a /proc/self that is root's (proc(5)), and libvirt looks there.
+    # The /proc/self of a process that has changed its user belongs to root (proc(5)), and libvirt reads it.
     prctl(PR_SET_DUMPABLE, 1)
 
 
 def become_owner_of(path: Path) -> None:
-    """As root be the user whom the file belongs to, if it is there: root without CAP_DAC_OVERRIDE, as in a container,
-    may not open what is another user's."""
+    """If this process is root, become the owner of the file, if it exists: in a container root has no CAP_DAC_OVERRIDE,
+    and may not open another user's files."""
     try:
         owner = path.stat().st_uid
     except OSError:
@@ -86,16 +89,9 @@ def become_owner_of(path: Path) -> None:
         become(Handover(owner))
 
 
-def _raise(limit: int, value: int) -> None:
-    try:
-        resource.setrlimit(limit, (value, value))
-    except (ValueError, OSError):  # ValueError is Python's for EPERM
-        return
-
-
 def _given(path: Path) -> Iterator[Path]:
-    """Below /dev the path, if it is there, and all device nodes below it. Anywhere else a regular file alone: a volume
-    may have been filled by somebody who would like to be given more."""
+    """Below /dev the path, if it exists, and all device nodes below it. Anywhere else only a regular file, since the
+    writer of a volume may be hostile."""
     try:
         kind = path.lstat().st_mode
     except OSError:

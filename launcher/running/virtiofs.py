@@ -1,8 +1,8 @@
-"""virtiofsd, a child for each directory that the guest mounts: as whoever the launcher is, without a capability.
+"""virtiofsd, a child for each directory that the guest mounts, with the launcher's user and without a capability.
 
-It needs no sandbox of its own, which would take one: the container is all that it sees
-(https://gitlab.com/virtio-fs/virtiofsd, "--sandbox"). When QEMU hangs up it ends with 0; any other end takes the
-guest's file system away, which no QEMU gets back.
+It has no sandbox of its own, which would need a capability: it sees only the container
+(https://gitlab.com/virtio-fs/virtiofsd, "--sandbox"). When QEMU hangs up, it ends with 0. If it ends otherwise, the
+guest has lost the file system for good.
 """
 
 import logging
@@ -14,8 +14,6 @@ import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from pathlib import Path
-from typing import IO
 
 from launcher import paths
 from launcher.storage.places import directory
@@ -25,15 +23,15 @@ from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 
-_MOST_FILES = 1_000_000  # virtiofsd's own; it has one open for each that the guest remembers
+_MOST_FILES = 1_000_000  # virtiofsd's default; one is open for each file that the guest remembers
 _LONGEST = 1000  # bytes of a line of its log
 _ENDING = 3.0  # seconds to end by itself, since QEMU has hung up
 
 
 @contextmanager
 def served(shares: Iterable[Share], lost: Callable[[], object], program: str = paths.VIRTIOFSD) -> Iterator[None]:
-    """QEMU can mount each of them within. `lost` is called, in a thread, when the program of one has ended otherwise
-    than after QEMU. Refusal, with nothing left, where one cannot be had.
+    """Serve each share to QEMU. `lost` is called, in a thread, when a virtiofsd ends before QEMU does. Raise Refusal,
+    with nothing left, if one cannot be started.
     """
     with ExitStack() as stack:
         for share in shares:
@@ -42,7 +40,7 @@ def served(shares: Iterable[Share], lost: Callable[[], object], program: str = p
 
 
 def forget(shares: Iterable[Share]) -> None:
-    """Take away the sockets that a killed launcher has left."""
+    """Remove the sockets that a killed launcher has left."""
     for share in shares:
         with suppress(OSError):
             share.socket.unlink()
@@ -51,7 +49,8 @@ def forget(shares: Iterable[Share]) -> None:
 
 @contextmanager
 def _served(share: Share, lost: Callable[[], object], program: str) -> Iterator[None]:
-    with directory(share.socket.parent), _removed(share.socket):
+    with directory(share.socket.parent), ExitStack() as stack:
+        stack.callback(share.socket.unlink, missing_ok=True)
         process = _started(share, program)
         expected = threading.Event()
         watcher = threading.Thread(target=_watch, args=(share, process, expected, lost), daemon=True)
@@ -67,18 +66,9 @@ def _served(share: Share, lost: Callable[[], object], program: str) -> Iterator[
                 watcher.join(_ENDING)
 
 
-@contextmanager
-def _removed(path: Path) -> Iterator[None]:
-    """What is there afterwards goes."""
-    try:
-        yield
-    finally:
-        path.unlink(missing_ok=True)
-
-
 def _started(share: Share, program: str) -> subprocess.Popen[bytes]:
-    """It listens when this returns: the socket is made here, and is its alone, so that nobody is left waiting at one
-    whose program has ended."""
+    """Return a virtiofsd that listens: the socket is made here, and only virtiofsd has it open, so that no caller waits
+    at the socket of one that has ended."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     files = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
     try:
@@ -116,20 +106,15 @@ def _started(share: Share, program: str) -> subprocess.Popen[bytes]:
 def _watch(
     share: Share, process: subprocess.Popen[bytes], expected: threading.Event, lost: Callable[[], object]
 ) -> None:
-    """Log what it says until it ends, and tell of an end that nobody wanted."""
+    """Log what virtiofsd prints, in lines of bounded length, and call `lost` if it ends and that is not `expected`."""
     assert process.stderr is not None, "it is a pipe"
     with process.stderr as stderr:
-        for line in _lines(stderr):
-            _log.info("virtiofsd of %s: %s", share.name, line)
+        while line := stderr.readline(_LONGEST):
+            words = one_line(line.decode(errors="replace").rstrip("\n"))
+            _log.info("virtiofsd of %s: %s", share.name, words)
     code = process.wait()
     if code == 0 or expected.is_set():
         return
     how = f"signal {signal.Signals(-code).name} has ended it" if code < 0 else f"it has ended with {code}"
     _log.error("the guest has lost the volume %s: virtiofsd is gone, %s", share.name, how)
     lost()
-
-
-def _lines(stream: IO[bytes]) -> Iterator[str]:
-    """What it says, line by line; the guest may make it say much, and long lines come in parts."""
-    while line := stream.readline(_LONGEST):
-        yield one_line(line.decode(errors="replace").rstrip("\n"))

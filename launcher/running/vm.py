@@ -1,7 +1,7 @@
-"""The one VM of this process, as its threads may know it: who it is, how far it is, and the wish that it ends.
+"""The one VM of this process, as its threads share it: its identity, its phase, and requests to end it.
 
-One thread makes it live (launcher.running.run); the control socket's threads ask. Nothing here imports libvirt, and
-nothing here waits for it: a question is answered while a start takes minutes.
+One thread runs it (launcher.running.run); the threads of the control socket ask. Nothing here imports libvirt or waits
+for it: a question is answered while a start takes minutes.
 """
 
 import threading
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Phase(Enum):
-    """How far a VM is. It never goes back; a guest that is paused is RUNNING, and libvirt's state says the rest."""
+    """A VM's phase, which never goes back. A paused guest is RUNNING; libvirt's state says that it is paused."""
 
     PREPARING = "preparing"
     STARTING = "starting"
@@ -30,9 +30,8 @@ class Phase(Enum):
 
 
 class StopRequested(Enum):
-    """Somebody wants the VM to end.
-
-    SIGNAL and SHUTDOWN ask the guest and end it after its grace period; KILL ends it at once, also after the others.
+    """A request to end the VM. SIGNAL and SHUTDOWN ask the guest, and end it after its grace period; KILL ends it at
+    once, also after the others.
     """
 
     SIGNAL = "signal"
@@ -42,7 +41,7 @@ class StopRequested(Enum):
 
 @dataclass(frozen=True)
 class Identity:
-    """`uid` is empty where the manifest has none."""
+    """Which VM it is; `uid` is empty if the manifest has none."""
 
     namespace: str
     name: str
@@ -54,10 +53,9 @@ class Identity:
 
 @dataclass(frozen=True)
 class Change:
-    """Something has happened, at `time` (seconds since 1970, UTC), after which the VM is in `phase`.
-
-    `event` and `reason` are libvirt's lifecycle event in words, like "suspended" and "paused" (virDomainEventType);
-    both are empty where it is the phase that has changed.
+    """An event at `time` (seconds since 1970, UTC), and the `phase` in which the VM is then. `event` and `reason` are
+    libvirt's lifecycle event in words, like "suspended" and "paused" (virDomainEventType); both are empty if the phase
+    has changed.
     """
 
     time: float
@@ -67,11 +65,11 @@ class Change:
 
 
 class VM:
-    """What the threads share. All methods may be called from any of them, and none of them waits."""
+    """What the threads share. Any of them may call any method; no method waits."""
 
     def __init__(self, identity: Identity) -> None:
         self.identity = identity
-        #: What the thread that makes the VM live waits for.
+        #: What the thread that runs the VM waits for.
         self.events: SimpleQueue[StopRequested | Defined | Started | NotStarted | Changed | Ending] = SimpleQueue()
         self._lock = threading.Lock()
         self._phase = Phase.PREPARING
@@ -83,21 +81,20 @@ class VM:
         return self._phase
 
     def domain(self) -> Any:
-        """The libvirt domain, from define to undefine; Refusal before and after, which names the phase."""
+        """Return the libvirt domain; Refusal, with the phase, before it is defined and after its end."""
         domain = self._domain
         if domain is None:
             raise Refusal(self.identity, f"is {self._phase.value}, and not defined", "ask again when it is running")
         return domain
 
     def request(self, stop: StopRequested) -> None:
-        """Have the VM end; returns at once. What is requested before the start prevents it."""
+        """Request the VM's end. A request before the start prevents it."""
         self.events.put(stop)
 
     @contextmanager
     def telling(self, subscriber: Callable[[Change], object]) -> Iterator[None]:
-        """The subscriber is told every change within, from the phase as it is on.
-
-        It is called in the thread that changes something, once at a time, and must not wait.
+        """Call the subscriber with the present phase, and then with each change, in the thread that makes the change.
+        It must not wait.
         """
         with self._lock:
             subscriber(Change(time.time(), self._phase))
@@ -111,14 +108,14 @@ class VM:
     # For launcher.running alone.
 
     def becomes(self, phase: Phase) -> None:
-        """It is in this phase now."""
+        """Set the phase, and tell the subscribers."""
         with self._lock:
             self._phase = phase
         self.happened()
 
     @contextmanager
     def having(self, domain: Any) -> Iterator[None]:
-        """Its domain is defined, within."""
+        """Have domain() return this one."""
         self._domain = domain
         try:
             yield

@@ -1,4 +1,4 @@
-"""The process that stays beside QEMU, with libvirt and nothing else that is large."""
+"""The process that stays beside QEMU. Of the large libraries it has libvirt alone."""
 
 import gc
 import logging
@@ -22,11 +22,11 @@ from program.problem import one_line
 def work(
     make: Callable[[], Plan | int], place: int, uri: str, served: Callable[[Path, VM], AbstractContextManager[None]]
 ) -> int:
-    """Have a child make the plan, keep it in `place`, and run it; the exit code, which may be what the child has made
-    instead. SIGTERM and SIGINT end it.
+    """Have a child make the plan, keep the plan in `place`, and run it. Return the exit code, which the child may have
+    returned instead of a plan. SIGTERM and SIGINT end the VM; call this with both blocked.
 
-    The VM is `served` meanwhile, on the socket that the plan names. `uri` is the libvirt that the plan will name,
-    unless something is wrong with it. Called with both signals blocked. Refusal for what cannot be started.
+    The VM is `served` on the socket that the plan names. `uri` is the libvirt that the plan will name, unless something
+    is wrong with it. Raise Refusal for what cannot be started.
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
@@ -35,7 +35,7 @@ def work(
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     gc.enable()
     missing = None
-    # Errors alone: libvirt warns of what we have chosen, and might do so after the last line. It reads this once.
+    # Only errors: libvirt warns of what is so on purpose, maybe after our last line. It reads this variable once.
     os.environ.setdefault("LIBVIRT_DEBUG", "4")
     try:
         from launcher.running.run import look_ahead, run
@@ -56,7 +56,7 @@ def work(
         keep(plan, place)
         vm, name = VM(plan.identity), plan.domain
         stops.append(lambda: vm.request(StopRequested.SIGNAL))
-        if readable([stopped], 0):  # meanwhile
+        if readable([stopped], 0):  # before the line above
             vm.request(StopRequested.SIGNAL)
         ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
@@ -64,7 +64,7 @@ def work(
 
 
 def tidy(place: int, forget: Callable[[Path], None]) -> None:
-    """Take away what the plan's VM has left, where work() was killed; `forget` its control socket."""
+    """Remove what the plan's VM has left, after work() was killed; `forget` removes its control socket."""
     plan = plan_in(place)
     if plan is None:
         return
@@ -85,11 +85,11 @@ def _log() -> logging.Logger:
 
 
 def _on_stop(requests: Iterable[Callable[[], object]]) -> None:
-    """Call all of these on SIGTERM and SIGINT, in a thread of its own; there may be more of them later.
+    """Call all of these, also those that are added later, in a thread of its own on SIGTERM and SIGINT.
 
-    Python's handlers run in the main thread alone, and nothing wakes it where the kernel gives the signal to another
-    one, or where it comes just before the main thread waits: 16 of 60,000 were lost. The byte for set_wakeup_fd() is
-    written in whatever thread the signal interrupts.
+    Python's handlers run in the main thread, and nothing wakes it if the kernel gives the signal to another thread, or
+    if the signal comes just before the main thread waits: 16 of 60,000 signals were lost. The byte for set_wakeup_fd()
+    is written in the thread that the signal interrupts.
     """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)

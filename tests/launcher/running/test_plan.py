@@ -11,7 +11,7 @@ from tests.processes import ROOT
 _PROGRAM = """
 import os, signal
 from dataclasses import fields
-from launcher.running.grace import grace_in
+from launcher.running.supervise import grace_in
 from launcher.running.plan import Plan, plan_in
 from launcher.running.worker import work
 from program.errors import ProgramError
