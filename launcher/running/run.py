@@ -19,7 +19,7 @@ from launcher.running.embedded import called_for_passt, has_qemu_here, prepared,
 from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
 from launcher.running.limits import let_lock
 from launcher.running.plan import Plan
-from launcher.running.qemu_log import repeated
+from launcher.running.qemu_log import printed, repeated
 from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
 from launcher.running.threads import having_threads
@@ -212,7 +212,9 @@ def _defined(vm: VM) -> Any:
 def _start(domain: Any, plan: Plan, vm: VM) -> Ending | None:
     """Start the domain; return None once it runs, or how it ended. Raise what keeps libvirt from starting it."""
     vm.becomes(Phase.STARTING)
-    guest.start(domain, vm, paused=plan.paused)
+    root = root_of(plan.uri)
+    quoted = partial(printed, root, plan.domain) if root is not None else str
+    guest.start(domain, vm, paused=plan.paused, printed=quoted)
     ending = None
     while True:
         match vm.events.get():

@@ -22,6 +22,7 @@ import pytest
 
 from launcher import paths
 from launcher.running.events import Ending
+from launcher.running.qemu_log import printed
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.processes import Program, children, kill_all, running
@@ -594,6 +595,7 @@ def test_a_qemu_that_does_not_start_is_quoted_in_one_line(pod: Pod) -> None:
     assert line.startswith("gpu-launcher: libvirt: cannot start the domain: ")
     assert "the machine is too small" in line
     assert code == 1
+    assert printed(pod.root, DOMAIN) == "qemu-system-x86_64: the machine\nis too small"
 
 
 def test_two_launchers_in_one_scratch_space_are_one_too_many(pod: Pod) -> None:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import libvirt
 import pytest
 from lxml import etree
 
@@ -16,7 +17,7 @@ from launcher.guest_pci.addresses import Layout
 from launcher.manifest.reading import read_manifest
 from launcher.paths import KERNEL_BOOT, NVRAM
 from launcher.running import guest
-from launcher.running.events import Ending
+from launcher.running.events import Ending, NotStarted
 from launcher.running.sockets import socket_directory
 from launcher.running.vm import Change
 from program.errors import Refusal
@@ -35,6 +36,26 @@ def listens(path: Path) -> bool:
     """A socket is there a moment before it can be called."""
     with socket.socket(socket.AF_UNIX) as caller:
         return caller.connect_ex(str(path)) == 0
+
+
+class GoneBeforeLibvirtConnects:
+    """A domain whose QEMU has ended, and is not reaped yet, when libvirt connects to it."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / "monitor.sock"
+        with socket.socket(socket.AF_UNIX) as nobody:
+            nobody.bind(str(self._path))
+
+    def createWithFlags(self, flags: int) -> None:
+        libvirt.open(f"qemu+unix:///system?socket={self._path}")
+
+
+def test_a_qemu_that_has_ended_before_libvirt_connects_is_quoted_from_its_log(short_dir: Path) -> None:
+    vm = a_vm()
+    guest.start(GoneBeforeLibvirtConnects(short_dir), vm, paused=False, printed=lambda: "the machine\nis too small")
+    event = vm.events.get(timeout=10)
+    assert isinstance(event, NotStarted)
+    assert ": Connection refused: the machine is too small; gpu-launcher check looks" in str(event.error)
 
 
 @pytest.fixture
