@@ -1,1 +1,1 @@
-"""The control socket: what may be asked of the VM of this process, by whom, and how it is said on the wire."""
+"""The control socket: the calls about the VM of this process, who may make them, and their messages."""

@@ -1,4 +1,4 @@
-"""What happens to a VM, as its threads tell it, for whoever watches in the event loop."""
+"""A VM's changes, from the threads that make them to readers in the event loop."""
 
 import asyncio
 from collections import deque
@@ -10,9 +10,8 @@ _UNREAD = 256  # changes; a reader that is slower loses the oldest
 
 
 async def changes_of(vm: VM) -> AsyncGenerator[tuple[Change, int]]:
-    """Each change from now on, with how many just before it are lost; the first is the phase as it is, the last ENDED.
-
-    The VM knows of it until it is closed (contextlib.aclosing).
+    """Yield each change, with how many were lost just before it; the first has the present phase, the last one ENDED.
+    The VM keeps changes for this reader until it is closed (contextlib.aclosing).
     """
     loop = asyncio.get_running_loop()
     unread: deque[Change] = deque()

@@ -1,4 +1,4 @@
-"""The other end of the control socket, for one call at a time: what `gpu-launcher ctl` asks."""
+"""The client's end of the control socket, for `gpu-launcher ctl`."""
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
@@ -21,16 +21,15 @@ _PATIENCE = 20.0  # seconds for the first answer; the launcher gives libvirt les
 
 
 def ask(path: Path, method: str, /, *, patience: float = _PATIENCE, **fields: Any) -> Any:
-    """The answer of that method of gpu_launcher.v1.VirtualMachine to a request with these fields, after so many seconds
-    at most. Refusal where nobody serves there, or what is asked is refused."""
+    """Call a method of gpu_launcher.v1.VirtualMachine with these fields of the request, and return the answer. Raise
+    Refusal if no launcher serves there, it refuses, or it does not answer in `patience` seconds."""
     for answer in ask_for_all(path, method, patience=patience, **fields):
         return answer
     raise Refusal(path, f"no answer to {method}", "expected one, from gpu-launcher run")
 
 
 def ask_for_all(path: Path, method: str, /, *, patience: float = _PATIENCE, **fields: Any) -> Iterator[Any]:
-    """Each answer of that method as it comes, the first after so many seconds at most, until the launcher has no more.
-    Refusal as ask()."""
+    """Yield each answer of a method with many, the first within `patience` seconds. Raise Refusal as ask() does."""
     answers = _answers(path, method, fields)
 
     async def following(seconds: float | None) -> Any:
@@ -66,7 +65,7 @@ async def _answers(path: Path, name: str, fields: Mapping[str, Any]) -> AsyncGen
 
 @contextmanager
 def _refusing(path: Path, patience: float) -> Iterator[None]:
-    """What can go wrong on the way is a Refusal."""
+    """Raise Refusal for whatever goes wrong with a call."""
     try:
         yield
     except TimeoutError as error:

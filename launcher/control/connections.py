@@ -1,8 +1,8 @@
 """gRPC on a socket, by grpclib, with a limit on calls, on a request's size and on connections.
 
-Whoever can open the socket could also kill QEMU, so these limits are for callers that err, not against the pod's own
-user (docs/decisions/0025-the-control-socket.md). grpclib and h2 bound what is unread on a connection, the calls that
-are open on it, and their headers; launcher.control.methods has the deadlines.
+A caller that can open the socket could also kill QEMU, so these limits are for callers that err, not against the pod's
+own user (docs/decisions/0025-the-control-socket.md). grpclib and h2 bound what is unread on a connection, the calls
+that are open on it, and their headers; launcher.control.methods has the deadlines.
 """
 
 import asyncio
@@ -24,23 +24,23 @@ from grpclib.protocol import H2Protocol
 _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 32  # another one ends the oldest, of those without a call if there are any
-_CALLS = 32  # at once; the one that is always taken besides
+_CALLS = 32  # at once, besides those of the method that is always answered
 _WORN = 1000  # calls, after which a connection ends: h2 remembers something of each
-_FRAME = 512  # bytes that a frame of a request counts beside its content: what it takes to keep it
-_WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 knows
-_READ = 1 << 14  # bytes at once: what comes in them is dealt with before another connection's turn
+_FRAME = 512  # bytes that each frame of a request counts besides its content: the memory to keep it
+_WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 allows
+_READ = 1 << 14  # bytes read at once, and handled before another connection's turn
 _LAST_WORDS = 1.0  # seconds for callers to hear how it ended
 
 
 class Server:
-    """Serves grpclib's `services`. A request has at most so many bytes. `always` is the path of the method that is
-    answered whatever else is at work."""
+    """Serves grpclib's `services`. `request`: the most bytes of a request. `always`: the path of the method that is
+    answered no matter how many calls are open."""
 
     def __init__(self, services: Sequence[Any], *, request: int, always: str | None = None) -> None:
         self._always = always
         self._handlers = {path: handler for each in services for path, handler in each.__mapping__().items()}
         config = Configuration(http2_connection_window_size=_WINDOW, http2_stream_window_size=_WINDOW)
-        # grpclib's own serves without bounds; what it makes for a connection has the parts of ours.
+        # grpclib's own server has no bounds; ours uses the parts that it makes for a connection.
         plain = grpclib.server.Server([self], codec=ProtoCodec(), config=config)._protocol_factory()
         assert isinstance(plain.handler, grpclib.server.Handler)
         self.config, self.h2_config, self._parts = plain.config, plain.h2_config, plain.handler
@@ -70,7 +70,7 @@ class Server:
 
 
 class _Connection(H2Protocol, asyncio.BufferedProtocol):
-    """grpclib's, which makes room for the newest, and reads no more than it can answer."""
+    """grpclib's connection, which ends an older one if there are too many, and reads no more than it can answer."""
 
     def __init__(self, server: Server, handler: grpclib.server.Handler) -> None:
         super().__init__(handler, server.config, server.h2_config)
@@ -84,7 +84,7 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         self.transport = transport
         known = self.processor.processors
         (data,) = (kind for kind, process in known.items() if process == self.processor.process_data_received)
-        # What nobody knows is to be ignored (RFC 9113, 5.5).
+        # Unknown frames are to be ignored (RFC 9113, 5.5).
         self.processor.processors = defaultdict(lambda: lambda event: None, {**known, data: self._keep})
         others = self._server.connections
         if len(others) >= _CONNECTIONS:
@@ -103,7 +103,7 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
             self.hang_up(str(error) or type(error).__name__)
 
     def _keep(self, event: Any) -> None:
-        """Keep what comes of a request, up to the most; the call ends where there is more."""
+        """Keep data of a request; end the call if it has more than the most bytes."""
         stream, most = self.processor.streams.get(event.stream_id), self._server.request
         if stream is not None:
             stream.data_received += _FRAME
@@ -134,7 +134,7 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
 
 
 async def serve(server: Server, listener: socket.socket, ended: Callable[[], Awaitable[Any]]) -> None:
-    """Answer who comes, until `ended` returns; calls in progress have a moment then."""
+    """Serve callers until `ended` returns; then calls in progress have a second."""
     logging.getLogger("grpclib").setLevel(logging.WARNING)  # every call that is cancelled is news to it
     accepting = await asyncio.get_running_loop().create_unix_server(server.connection, sock=listener)
     await ended()
@@ -144,7 +144,7 @@ async def serve(server: Server, listener: socket.socket, ended: Callable[[], Awa
             while server.calls:
                 await asyncio.sleep(0.01)
             await asyncio.sleep(0.01)  # for the trailers of the last of them
-            # Who is hung up on while it still reads and acknowledges loses the answer that it has: it goes first.
+            # A caller that still reads and acknowledges would lose its answer if we hung up: the caller goes first.
             for connection in server.connections:
                 connection.transport.write_eof()
             while server.connections:

@@ -1,4 +1,4 @@
-"""The guest's serial port, on the terminal or in a pipe."""
+"""The guest's serial port, on a terminal or in pipes; and QEMU's sockets, joined with file descriptors."""
 
 import os
 import select
@@ -12,36 +12,46 @@ from pathlib import Path
 
 from program.errors import Refusal
 
-#: What leaves a terminal, as virsh console's and telnet's does: Ctrl-].
+#: The key that leaves the console, as in virsh console and telnet: Ctrl-].
 ESCAPE = b"\x1d"
 
 _READ = 1 << 16
+_CONNECT = 5.0  # seconds for QEMU to accept a client
 
 
 def attach(path: Path, source: int, sink: int) -> None:
-    """Join the serial port's socket with these two file descriptors until the guest ends.
+    """Join the serial port's socket with two file descriptors until the guest ends.
 
-    A terminal as `source` is raw meanwhile, and Ctrl-] leaves it. The end of a pipe there does not end it: what the
-    guest says goes on into `sink`, until that is closed. Refusal where nobody serves the port.
+    If `source` is a terminal, it is raw meanwhile, and Ctrl-] ends the joining. The end of a pipe does not: the guest's
+    output still goes to `sink`, until that is closed. Raise Refusal if QEMU does not serve the port.
     """
-    with socket.socket(socket.AF_UNIX) as port:
-        try:
-            port.connect(str(path))
-        except OSError as error:
-            raise Refusal(
-                path,
-                f"the guest's serial port cannot be reached: {error.strerror}",
-                "expected to be in the container of gpu-launcher run, and the guest to run",
-            ) from error
+    with connected(path, "serial port") as port:
         if os.isatty(source):
             print("Connected to the guest's serial port; Ctrl-] leaves it.", file=sys.stderr)
         with _raw(source) as escape:
             join(port, source, sink, escape)
 
 
+def connected(path: Path, what: str) -> socket.socket:
+    """Connect to QEMU's socket for `what` of the guest; Refusal if that fails."""
+    qemu = socket.socket(socket.AF_UNIX)
+    try:
+        qemu.settimeout(_CONNECT)
+        qemu.connect(str(path))
+        qemu.settimeout(None)
+    except OSError as error:
+        qemu.close()
+        raise Refusal(
+            path,
+            f"the guest's {what} cannot be reached: {error.strerror or 'QEMU takes nobody'}",
+            "expected to be in the container of gpu-launcher run, and the guest to run",
+        ) from error
+    return qemu
+
+
 @contextmanager
 def _raw(terminal: int) -> Iterator[bytes]:
-    """Every key goes to the guest within; yields the one that doesn't. Nothing where it is no terminal."""
+    """Send every key of the terminal to the guest, except the one that is yielded; b"" if it is no terminal."""
     if not os.isatty(terminal):
         yield b""
         return
@@ -54,8 +64,9 @@ def _raw(terminal: int) -> Iterator[bytes]:
 
 
 def join(port: socket.socket, source: int, sink: int, escape: bytes = b"", *, ends_with_source: bool = False) -> None:
-    """Carry both ways until the port or the sink is closed, or `escape`, if not empty, is read, or, where that is to
-    end it, until the source is at its end. `source` and `sink` are two descriptors."""
+    """Copy from `source`, a file descriptor, to the port, and from the port to `sink`, another one, until the port or
+    the sink is closed; also until `escape`, if not empty, is read, or until the source ends, if it `ends_with_source`.
+    """
     poll = select.poll()
     poll.register(sink, 0)  # asks for nothing, and is told when its reader is gone
     poll.register(source, select.POLLIN)
@@ -88,7 +99,7 @@ def join(port: socket.socket, source: int, sink: int, escape: bytes = b"", *, en
 
 
 def _read(source: int) -> bytes:
-    """Nothing at its end: a terminal that has gone away ends in an error."""
+    """Read what is there; b"" at the end. A terminal that has gone away ends in an error."""
     try:
         return os.read(source, _READ)
     except OSError:
@@ -96,7 +107,7 @@ def _read(source: int) -> bytes:
 
 
 def _written(sink: int, data: bytes) -> bool:
-    """Whether somebody still reads there."""
+    """Write all of it; return whether the sink still has a reader."""
     try:
         while data:
             data = data[os.write(sink, data) :]

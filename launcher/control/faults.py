@@ -1,4 +1,4 @@
-"""What callers do wrong, in the log: a line each, and no more than the log can bear."""
+"""The log of what callers do wrong: a line for a fault, and at most one a second."""
 
 import logging
 import time
@@ -6,11 +6,11 @@ import time
 from program.problem import one_line
 
 _LONGEST = 300  # characters
-_EVERY = 1.0  # seconds between two lines: whoever makes one fault can make thousands
+_EVERY = 1.0  # seconds between two lines: a caller that makes one fault may make thousands
 
 
 class _OneLine(logging.Filter):
-    """Lets a record through as one line without its traceback, once in a while, with how many it has kept back."""
+    """Lets one record a second pass, as a line without a traceback, with how many were left out before it."""
 
     def __init__(self, of: str) -> None:
         super().__init__()
@@ -33,7 +33,7 @@ class _OneLine(logging.Filter):
 
 
 def shorten(of: str, *loggers: str) -> None:
-    """Have these loggers write a line for a fault, all together one a second; it begins with what they are `of`."""
+    """Have these loggers together write at most a line a second; it begins with `of`, what they log about."""
     lines = _OneLine(of)
     for name in loggers:
         logging.getLogger(name).addFilter(lines)

@@ -1,4 +1,4 @@
-"""gRPC's health service: whether this process answers, and whether the guest runs."""
+"""gRPC's health service: says whether this process answers, and whether the guest runs."""
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
@@ -11,7 +11,7 @@ from launcher.control.changes import changes_of
 from launcher.control.methods import methods_of
 from launcher.running.vm import VM, Phase
 
-#: The service that is healthy exactly while the guest runs, paused or not. The overall one, "", is about this process.
+#: The name of the service that is healthy while the guest runs, paused or not. The service "" is this process.
 GUEST = "guest"
 
 

@@ -1,4 +1,4 @@
-"""A service of a .proto as grpclib serves it: each of its methods by the function of that name."""
+"""A service of a .proto file for grpclib: each method is answered by the function of its name."""
 
 import asyncio
 import logging
@@ -24,11 +24,9 @@ _Stream = Stream[Any, Any]
 
 
 def methods_of(service: ServiceDescriptor, answers: object, full_name: str | None = None) -> dict[str, Handler]:
-    """The service's methods by their path on the wire. AttributeError where `answers` has none of a method's name.
-
-    That is a coroutine function from the request to the answer; for a stream, an asynchronous generator function from
-    the request to the answers. What it raises becomes the call's status. `full_name` is the service's, where it is not
-    as described.
+    """Return the service's methods by their path on the wire. `answers` has a coroutine function for each, from the
+    request to the answer, or for a stream an asynchronous generator function from the request to the answers. What it
+    raises becomes the call's status. `full_name` replaces the service's name in the .proto file.
     """
     return {
         (path := f"/{full_name or service.full_name}/{method.name}"): _handler(
@@ -60,7 +58,7 @@ async def _answer_many(path: str, answers: Callable[[Any], AsyncGenerator[Messag
 
 
 async def _request(stream: _Stream) -> Any:
-    """The one message of the request. GRPCError where it is none, not whole, or not alone."""
+    """Receive the request's message; GRPCError if there is none, more than one, or not a whole one."""
     async with asyncio.timeout(_PATIENCE):
         try:
             request = await stream.recv_message()
@@ -77,7 +75,7 @@ async def _request(stream: _Stream) -> Any:
 
 @contextmanager
 def _status_of_errors(path: str) -> Iterator[None]:
-    """What is raised within, as a call's status."""
+    """Turn what is raised into the call's status."""
     try:
         yield
     except GRPCError:

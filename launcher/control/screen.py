@@ -1,4 +1,4 @@
-"""The guest's screen: a picture of it, and VNC, joined with a client's input and output or with a port of this host."""
+"""The guest's screen: a picture of it; and VNC, joined with file descriptors or with a port of this host."""
 
 import ipaddress
 import os
@@ -10,18 +10,17 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from launcher.control.client import ask_for_all
-from launcher.control.console import join
+from launcher.control.console import connected, join
 from program.errors import Refusal, UserError
 
 _SUFFIXES = {"image/png": ".png", "image/x-portable-pixmap": ".ppm"}
 _LARGEST = 1 << 27  # bytes of a picture: four times what a screen of 3840x2160 has
 _CLIENTS = 8  # of VNC at once
 _UNREAD = 60  # seconds in which a client has to take something of what it is sent
-_CONNECT = 5.0  # seconds for QEMU to take a client
 
 
 def picture_of(control: Path) -> tuple[str, bytes]:
-    """Return what the guest's first screen shows now, as a file of that suffix. Refusal where there is none."""
+    """Take a picture of the guest's first screen; return its file's suffix and content. Refusal without a screen."""
     mime_type, data = "", bytearray()
     for part in ask_for_all(control, "TakeScreenshot"):
         mime_type = mime_type or part.mime_type
@@ -34,15 +33,15 @@ def picture_of(control: Path) -> tuple[str, bytes]:
 
 
 def join_vnc(path: Path, source: int, sink: int) -> None:
-    """Join QEMU's socket of that path with these two file descriptors until one of the three ends."""
-    with _connected(path) as qemu:
+    """Join QEMU's socket at this path with two file descriptors until one of the three ends."""
+    with connected(path, "screen") as qemu:
         join(qemu, source, sink, ends_with_source=True)
 
 
 @contextmanager
 def listening(place: str) -> Iterator[socket.socket]:
-    """Listen at `127.0.0.1:5900`. UserError for what is no such place, or one that other hosts reach: QEMU asks nobody
-    who looks at the screen for a password, and `kubectl port-forward` comes from the pod itself."""
+    """Listen at an address and port like `127.0.0.1:5900`. UserError for anything else, and for an address that other
+    hosts reach: QEMU asks for no password. `kubectl port-forward` connects from within the pod."""
     address, _, port = place.rpartition(":")
     try:
         ip = ipaddress.ip_address(address.removeprefix("[").removesuffix("]"))
@@ -69,8 +68,8 @@ def listening(place: str) -> Iterator[socket.socket]:
 
 
 def serve_vnc(server: socket.socket, path: Path) -> None:
-    """Join each client that comes with QEMU's socket of that path, eight at once. Refusal when QEMU takes nobody any
-    more: the guest has ended."""
+    """Join each client with QEMU's socket at this path, eight at once, until the guest ends: then QEMU accepts nobody,
+    which is a Refusal."""
     free = threading.Semaphore(_CLIENTS)
 
     def serve(client: socket.socket, qemu: socket.socket) -> None:
@@ -85,22 +84,6 @@ def serve_vnc(server: socket.socket, path: Path) -> None:
     while True:
         free.acquire()
         client, _ = server.accept()
-        # A write that nobody takes fails then, and the thread ends.
+        # A write to a client that does not read fails after that time, and the thread ends.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _UNREAD, 0))
-        threading.Thread(target=serve, args=(client, _connected(path)), name="vnc", daemon=True).start()
-
-
-def _connected(path: Path) -> socket.socket:
-    qemu = socket.socket(socket.AF_UNIX)
-    try:
-        qemu.settimeout(_CONNECT)
-        qemu.connect(str(path))
-        qemu.settimeout(None)
-    except OSError as error:
-        qemu.close()
-        raise Refusal(
-            path,
-            f"the guest's screen cannot be reached: {error.strerror or 'QEMU takes nobody'}",
-            "expected to be in the container of gpu-launcher run, and the guest to run",
-        ) from error
-    return qemu
+        threading.Thread(target=serve, args=(client, connected(path, "screen")), name="vnc", daemon=True).start()

@@ -1,11 +1,10 @@
-"""The control socket: made, listened on, and gone afterwards.
+"""The control socket: made, listened on, and removed.
 
-A VM that nobody asks pays for a socket and a thread that sleeps: asyncio, gRPC and the services are imported when the
-first caller comes.
+Until the first caller it costs a socket and a sleeping thread: asyncio, gRPC and the services are imported for that
+caller.
 """
 
 import errno
-import fcntl
 import logging
 import os
 import select
@@ -17,23 +16,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from launcher.running.embedded import lock
 from launcher.running.vm import VM
 from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
-_WAITING = 100  # connections that are not taken yet, as when the first of them waits for the imports
-_LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to look whether a socket is stale
-_AGAIN = 1.0  # seconds until the next try, where a caller could not be served
-_ENDING = 2.0  # seconds for the thread that serves to end; the process does not wait for it
+_WAITING = 100  # connections that are not accepted yet, as when the first caller waits for the imports
+_LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to see whether a socket is stale
+_AGAIN = 1.0  # seconds until the next try, after a caller could not be served
+_ENDING = 2.0  # seconds for the serving thread to end; the process does not wait longer
 
 
 @contextmanager
 def served(path: Path, vm: VM) -> Iterator[None]:
-    """The VM can be asked on this socket within. Only this user and root may; the socket is gone afterwards.
+    """Serve calls about the VM on this socket, for this user and root, and remove the socket afterwards.
 
-    What a killed launcher has left there is replaced. Refusal where a launcher serves there, where something else is
-    there, or where no socket can be made.
+    Replace the socket of a killed launcher. Raise Refusal if a launcher serves there, the file is no socket, or no
+    socket can be made.
     """
     with _directory(path), _listening(path) as listener:
         end = os.eventfd(0, os.EFD_CLOEXEC)
@@ -54,7 +54,7 @@ def served(path: Path, vm: VM) -> Iterator[None]:
 
 
 def _serve(listener: socket.socket, end: int, vm: VM) -> None:
-    """Sleep until somebody comes, and serve from then on; until the eventfd `end` is written to."""
+    """Sleep until the first caller, and serve from then on, until the eventfd `end` is written to."""
     woken = select.poll()
     woken.register(end, select.POLLIN)
     woken.register(listener, select.POLLIN)
@@ -73,14 +73,14 @@ def _serve(listener: socket.socket, end: int, vm: VM) -> None:
 
 
 def forget(path: Path) -> None:
-    """Take away the socket that a killed launcher has left there; one on which somebody listens stays."""
+    """Remove the socket that a killed launcher has left; one on which somebody listens stays."""
     with suppress(OSError, Refusal), _alone_in(path.parent):
         _remove_stale(path)
 
 
 @contextmanager
 def _directory(path: Path) -> Iterator[None]:
-    """The socket's directory is there within; what was made of it goes again, if nobody else has put something in."""
+    """Make the socket's directory; afterwards remove the directories that were made here and are empty."""
     missing = [parent for parent in path.parents if not parent.exists()]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -118,26 +118,21 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 @contextmanager
 def _alone_in(directory: Path) -> Iterator[None]:
-    """No other launcher looks at the socket there meanwhile, and takes it for a stale one too. TimeoutError where
-    somebody else keeps the directory locked."""
+    """Keep another launcher from looking at the socket there, and taking it for a stale one too. TimeoutError if the
+    directory stays locked by another process."""
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    deadline = time.monotonic() + _LOCKED
     try:
-        while True:
-            try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(errno.ETIMEDOUT, f"{directory} is locked by another process") from error
-                time.sleep(0.01)
+        try:
+            lock(fd, _LOCKED)
+        except BlockingIOError as error:
+            raise TimeoutError(errno.ETIMEDOUT, f"{directory} is locked by another process") from error
         yield
     finally:
         os.close(fd)
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket on which nobody listens. Refusal where somebody does, and where it is none."""
+    """Remove a socket on which nobody listens; Refusal if somebody does, or if the file is no socket."""
     try:
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The server's end of the control socket: who can open it may end the VM, and no more."""
+"""The server's end of the control socket. A caller that can open the socket may control this VM, and nothing else."""
 
 import asyncio
 import socket
@@ -14,7 +14,7 @@ _REQUEST = 1 << 16  # bytes
 
 
 async def serve(listener: socket.socket, end: int, vm: VM) -> None:
-    """Answer who comes, until the eventfd `end` is written to; calls in progress have a moment then."""
+    """Serve callers until the eventfd `end` is written to; then calls in progress have a second."""
     shorten("the control socket", "launcher.control.connections", "grpclib.server", "asyncio")
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(end, ended.set)

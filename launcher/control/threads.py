@@ -1,4 +1,4 @@
-"""Threads in which libvirt or sysfs is asked: they may answer late or never, and the event loop waits for nobody."""
+"""Threads that ask libvirt or sysfs, which may answer late or never, while the event loop goes on."""
 
 import asyncio
 import threading
@@ -13,14 +13,13 @@ from grpclib.exceptions import GRPCError
 _T = TypeVar("_T")
 
 _THREADS = 4  # at once; libvirt does one thing with a domain after the other anyway
-_PATIENCE = 10.0  # seconds for an answer, a free thread included; `ctl` waits longer, and so hears of it
+_PATIENCE = 10.0  # seconds for a free thread and an answer; less than `ctl` waits, so that its user hears why
 
 
 class Threads:
-    """A thread for each question while it is asked, a few at most; whoever comes then waits for one.
-
-    The threads are daemons: one that is never answered does not keep the process from ending. `asked` is who is asked;
-    `late` is what a caller hears besides, who has waited too long.
+    """A thread for each open question, at most four; further callers wait for a free one. The threads are daemons, so
+    one without an answer does not keep the process from ending. `asked` names who is asked, and `late` ends the message
+    for a caller that has waited too long.
     """
 
     def __init__(self, asked: str, late: str) -> None:
@@ -28,9 +27,8 @@ class Threads:
         self._free = asyncio.Semaphore(_THREADS)
 
     async def run(self, ask: Callable[[], _T]) -> _T:
-        """What `ask` returns or raises. GRPCError where it takes too long, and where there can be no thread.
-
-        The thread of a caller who waits no longer stays taken until `ask` returns.
+        """Return or raise what `ask` does; GRPCError if it takes too long, or there can be no thread. The thread stays
+        taken until `ask` returns, also if its caller waits no longer.
         """
         try:
             async with asyncio.timeout(_PATIENCE):

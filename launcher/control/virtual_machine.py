@@ -1,10 +1,11 @@
-"""What `gpu-launcher ctl` asks: gpu_launcher.v1.VirtualMachine, a function for each method of api/vm.proto."""
+"""The service gpu_launcher.v1.VirtualMachine of `gpu-launcher ctl`, a function for each method in api/vm.proto."""
 
 import asyncio
 import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from grpclib.const import Handler
@@ -19,18 +20,18 @@ from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
-_STATE = 3.0  # seconds for libvirt to say more than the phase
-_AGENT = 4  # seconds for the agent to answer, as many for it to listen at all: both before `Threads` gives up
-_SCREENSHOT = 30.0  # seconds for all of a screenshot to be taken by its caller
-_SCREENSHOTS = 2  # at once: libvirt has a file and a thread for each
+_STATE = 3.0  # seconds for libvirt to tell more than the phase
+_AGENT = 4  # seconds for the agent to answer, and as many for it to listen: together less than `Threads` waits
+_SCREENSHOT = 30.0  # seconds for a caller to read a whole screenshot
+_SCREENSHOTS = 2  # at once: libvirt needs a file and a thread for each
 _FIRST_LOOK, _LAST_LOOKS = 0.05, 1.0  # seconds between two looks at whether a program in the guest has ended
 _SERVICE = api.DESCRIPTOR.services_by_name["VirtualMachine"]
 _T = TypeVar("_T")
 
-#: When libvirt is asked: while it starts a domain, which takes minutes with VFIO, it keeps whoever asks waiting.
+#: The phases in which libvirt is asked: while it starts a domain, which takes minutes with VFIO, it answers nobody.
 _STARTED = (Phase.RUNNING, Phase.STOPPING)
 
-#: The path of the one method that is answered whatever else is at work.
+#: The path of the one method that is answered no matter how many calls are open.
 KILL = f"/{_SERVICE.full_name}/Kill"
 
 
@@ -75,7 +76,7 @@ class VirtualMachine:
         self._screenshots += 1
         picture = None
         try:
-            # Also where the caller takes no more: it is cancelled then, wherever it is.
+            # Also for a caller that stops reading: the call is cancelled then.
             async with asyncio.timeout(_SCREENSHOT):
                 picture = await self._asked(operations.screenshot)
                 mime_type = picture.mime_type
@@ -118,11 +119,11 @@ class VirtualMachine:
     async def Kill(self, request: api.KillRequest) -> api.KillResponse:
         self._vm.request(StopRequested.KILL)
         self._report("told to end at once")
-        # Whoever makes the VM live may wait for libvirt itself, with all threads that ask; so libvirt hears it from one
-        # more. It ends QEMU first and then waits, so that those others' waiting ends, too.
+        # The thread that runs the VM may be waiting for libvirt, and all threads that ask; so one more thread tells
+        # libvirt, which ends QEMU before it waits itself, and so ends the waiting of the others.
         if self._killer is None or not self._killer.is_alive():
             self._killer = threading.Thread(target=self._end, name="kill", daemon=True)
-            with suppress(RuntimeError):  # no more threads: whoever makes the VM live has heard it
+            with suppress(RuntimeError):  # no more threads; the thread that runs the VM has the request
                 self._killer.start()
         return api.KillResponse()
 
@@ -131,16 +132,7 @@ class VirtualMachine:
         return api.PingGuestResponse()
 
     async def GetGuestInfo(self, request: api.GetGuestInfoRequest) -> api.GuestInfo:
-        info = await self._agent(agent.info, request.seconds)
-        return api.GuestInfo(
-            agent=info.agent,
-            host_name=info.host_name,
-            system=info.system,
-            kernel=info.kernel,
-            interfaces=[
-                api.GuestInterface(name=one.name, mac=one.mac, addresses=one.addresses) for one in info.interfaces
-            ],
-        )
+        return api.GuestInfo(**asdict(await self._agent(agent.info, request.seconds)))
 
     async def ExecInGuest(self, request: api.ExecInGuestRequest) -> api.ExecInGuestResponse:
         pause, path, seconds = _FIRST_LOOK, request.path, max(request.seconds, 1)
@@ -152,21 +144,21 @@ class VirtualMachine:
                     pause = min(2 * pause, _LAST_LOOKS)
         except TimeoutError as error:
             raise Refusal(path, f"has not ended in the guest in {seconds} s", "give it more with --timeout") from error
-        return api.ExecInGuestResponse(code=ended.code, signal=ended.signal, out=ended.out, err=ended.err)
+        return api.ExecInGuestResponse(**asdict(ended))
 
     def _end(self) -> None:
         with suppress(Refusal):  # it is not defined
             guest.end(self._vm.domain())
 
     async def _asked(self, operation: Callable[[Any], _T]) -> _T:
-        """What libvirt answers. Refusal where the guest has not started, or libvirt refuses."""
+        """Return libvirt's answer; Refusal if the guest has not started, or libvirt refuses."""
         if self._vm.phase not in _STARTED:
             raise Refusal(self._vm.identity, f"is {self._vm.phase.value}", "ask again when it is running")
         domain = self._vm.domain()
         return await self._libvirt.run(lambda: operation(domain))
 
     async def _agent(self, question: Callable[[agent.Ask], _T], seconds: int) -> _T:
-        """What the guest's agent answers. Refusal where there is none, it is silent for so long, or it refuses."""
+        """Return the answer of the guest's agent; Refusal if there is none, it is silent for so long, or it refuses."""
         patience = min(max(seconds, 1), _AGENT)
         return await self._asked(lambda domain: question(lambda text: guest.ask_agent(domain, text, patience)))
 

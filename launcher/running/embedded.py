@@ -116,7 +116,7 @@ def prepared(root: Path) -> Iterator[None]:
         raise _unusable(root, error) from error
     try:
         try:
-            _lock(place)
+            lock(place, _LOOKED_AT)
         except BlockingIOError as error:
             raise Refusal(
                 root,
@@ -220,9 +220,9 @@ def _is_qemu(number: int, domain: str) -> bool:
         return False
 
 
-def _lock(place: int) -> None:
-    """Lock the root for this process; BlockingIOError if another process has it for longer than is_taken() does."""
-    deadline = time.monotonic() + _LOOKED_AT
+def lock(place: int, seconds: float) -> None:
+    """Lock an open directory for this process; BlockingIOError if another process has it for longer than that."""
+    deadline = time.monotonic() + seconds
     while True:
         try:
             fcntl.flock(place, fcntl.LOCK_EX | fcntl.LOCK_NB)
