@@ -10,9 +10,7 @@ from launcher import paths
 from launcher.checks import finding as written
 from launcher.checks.finding import error
 from launcher.checks.versions import machine_type, qemu_version, versions
-from launcher.commands.local import Local
-from launcher.commands.options import VM
-from launcher.commands.vms import one_vm
+from launcher.commands.options import VM, Local, one_vm
 from launcher.guest import Guest
 from launcher.running.embedded import is_embedded, is_taken, root_of
 from launcher.running.user import become_owner_of

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from launcher.choosing.reading import read_cluster
-from launcher.commands.options import VMFlags
-from launcher.commands.vms import one_vm
+from launcher.commands.options import VMFlags, one_vm
 from launcher.manifest.inputs import STDIN
 from program.commands import AsJSON
 from program.errors import UserError
@@ -19,7 +18,6 @@ def fit(
     slices: Annotated[
         Path,
         typer.Option(
-            "--slices",
             metavar="FILE",
             help="What `kubectl get resourceslices,resourceclaims,deviceclasses -A -o json` prints, or as YAML; - for "
             "standard input. Or a directory with NODE.json of each node, as `gpu-plugin inventory --json` prints it.",

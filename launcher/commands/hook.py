@@ -25,13 +25,12 @@ def hook(
     ] = None,
     vmi: Annotated[
         Path | None,
-        typer.Option("--vmi", metavar="FILE", help="With --explain: the domain's VMI, from kubectl get vmi -o json."),
+        typer.Option(metavar="FILE", help="With --explain: the domain's VMI, from kubectl get vmi -o json."),
     ] = None,
-    sysfs: Annotated[Path, typer.Option("--sysfs", help="The directory that stands for /sys.")] = Path(SYS),
+    sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = Path(SYS),
     socket: Annotated[
         Path | None,
         typer.Option(
-            "--socket",
             metavar="PATH",
             help="Where KubeVirt's launcher finds it.  [default: a name of its own in /var/run/kubevirt-hooks]",
         ),

@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.options import BlockVolume, Emulation, VMFlags, refuse_other_volumes
-from launcher.commands.vms import one_vm
+from launcher.commands.options import BlockVolume, Emulation, VMFlags, one_vm, refuse_other_volumes
 from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, PodInterface, read_block_sizes
 from launcher.manifest.spec import Spec
@@ -26,21 +25,16 @@ class Offline(VMFlags):
     """A VM, and what its domain depends on beside the manifest."""
 
     env: Annotated[
-        list[str] | None, typer.Option("--env", metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
+        list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
     ] = None
-    env_file: Annotated[Path | None, typer.Option("--env-file", help="The pod's variables, one NAME=VALUE a line.")] = (
-        None
-    )
+    env_file: Annotated[Path | None, typer.Option(help="The pod's variables, one NAME=VALUE a line.")] = None
     sysfs: Annotated[
         Path | None,
-        typer.Option(
-            "--sysfs", help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"
-        ),
+        typer.Option(help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"),
     ] = None
     dra: Annotated[
         Path | None,
         typer.Option(
-            "--dra",
             metavar="DIR",
             help="What DRA's drivers say of the pod's claims.  "
             "[default: none with --env or --env-file, else /var/run/kubernetes.io/dra-device-attributes]",
@@ -50,14 +44,11 @@ class Offline(VMFlags):
     block_volume: BlockVolume = None
     raw_image: Annotated[
         list[str] | None,
-        typer.Option(
-            "--raw-image", metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."
-        ),
+        typer.Option(metavar="NAME", help="A containerDisk whose image is raw, and not qcow2; may be given again."),
     ] = None
     no_direct_io: Annotated[
         list[str] | None,
         typer.Option(
-            "--no-direct-io",
             metavar="NAME",
             help="A volume with files on a file system that takes no O_DIRECT; may be given again.",
         ),
@@ -65,23 +56,21 @@ class Offline(VMFlags):
     block_size: Annotated[
         list[str] | None,
         typer.Option(
-            "--block-size",
             metavar="NAME=LOGICAL/PHYSICAL/DISCARD",
             help="A volume's block sizes in bytes, for a disk that matches them; may be given again.",
         ),
     ] = None
     cpuset: Annotated[
         str | None,
-        typer.Option("--cpuset", metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement."),
+        typer.Option(metavar="LIST", help="The pod's CPUs, like 0-3,8, for dedicatedCpuPlacement."),
     ] = None
     libvirt: Annotated[
         str | None,
-        typer.Option("--libvirt", metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
+        typer.Option(metavar="VERSION", help="The libvirt it is for: refuse what is newer than that."),
     ] = None
     network_status: Annotated[
         Path | None,
         typer.Option(
-            "--network-status",
             metavar="FILE",
             help="What Multus has attached to the pod: its annotation k8s.v1.cni.cncf.io/network-status.  "
             "[default: interfaces net1, net2, ... with an address]",

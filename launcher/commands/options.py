@@ -1,4 +1,4 @@
-"""The flags that several commands have, a frozen dataclass for each set of them."""
+"""The flags that several commands have, a frozen dataclass for each set of them; and the VMs that they name."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,8 +7,13 @@ from typing import Annotated
 
 import typer
 
+from launcher.commands.answers import say_notes
+from launcher.manifest.reading import Given, read_every, read_given
 from launcher.manifest.spec import VirtualMachineInstance
+from launcher.running.embedded import DEFAULT_URI
+from launcher.starting.pod import SYS
 from program.errors import UserError
+from program.problem import one_line
 
 VM = Annotated[
     Path,
@@ -17,7 +22,7 @@ VM = Annotated[
 Emulation = Annotated[bool, typer.Option("--emulation", help="QEMU's own CPU instead of KVM.")]
 BlockVolume = Annotated[
     list[str] | None,
-    typer.Option("--block-volume", metavar="NAME", help="A volume whose claim is a block device; may be given again."),
+    typer.Option(metavar="NAME", help="A volume whose claim is a block device; may be given again."),
 ]
 
 
@@ -30,26 +35,55 @@ def _stand(context: typer.Context, vm: str | None) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class VMFlags:
-    """Which VM a command is about. `also_vm` is what --vm names: then `vm` is the same, or it is a UserError."""
+    """The VM that a command is about. `also_vm` is the value of --vm; UserError if it is another file than `vm`."""
 
     vm: VM
     also_vm: Annotated[str | None, typer.Option("--vm", hidden=True, is_eager=True, callback=_stand)] = None
     name: Annotated[
         str | None,
-        typer.Option("--name", metavar="NAME", help="Which VM, where there are several: NAME or NAMESPACE/NAME."),
+        typer.Option(metavar="NAME", help="Which VM, where there are several: NAME or NAMESPACE/NAME."),
     ] = None
     instancetype: Annotated[
         Path | None,
-        typer.Option("--instancetype", metavar="FILE", help="The instance type that the VM names, if not beside it."),
+        typer.Option(metavar="FILE", help="The instance type that the VM names, if not beside it."),
     ] = None
     preference: Annotated[
         Path | None,
-        typer.Option("--preference", metavar="FILE", help="The preference that the VM names, if not beside it."),
+        typer.Option(metavar="FILE", help="The preference that the VM names, if not beside it."),
     ] = None
 
     def __post_init__(self) -> None:
         if self.also_vm not in (None, str(self.vm)):
             raise UserError(f"--vm {self.also_vm}", f"another file is the argument, {self.vm}", "give one of them")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(VMFlags):
+    """A VM, and what of this machine it is to run on: the flags of `run` and `check`."""
+
+    connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI
+    sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS
+    emulation: Emulation = False
+
+
+def one_vm(flags: VMFlags) -> Given:
+    """Read the VM that the flags name, and say the notes about it."""
+    return _told((read_given(flags.vm, flags.name, _types(flags)),))[0]
+
+
+def every_vm(flags: VMFlags) -> tuple[Given, ...]:
+    """Read all VMs that the flags name, and say the notes about them."""
+    return _told(read_every(flags.vm, flags.name, _types(flags)))
+
+
+def _types(flags: VMFlags) -> dict[str, Path]:
+    files = {"instancetype": flags.instancetype, "preference": flags.preference}
+    return {field: file for field, file in files.items() if file is not None}
+
+
+def _told(vms: tuple[Given, ...]) -> tuple[Given, ...]:
+    say_notes([one_line(note) for given in vms for note in given.notes])
+    return vms
 
 
 def refuse_other_volumes(vmis: Sequence[VirtualMachineInstance], given: Mapping[str, Iterable[str] | None]) -> None:

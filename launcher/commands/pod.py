@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import say, say_notes
-from launcher.commands.options import BlockVolume, VMFlags, refuse_other_volumes
-from launcher.commands.vms import every_vm
+from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import Object, objects
@@ -24,14 +23,12 @@ def pod(
     flags: VMFlags,
     image: Annotated[
         str | None,
-        typer.Option("--image", metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
+        typer.Option(metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
     ] = None,
     block_volume: BlockVolume = None,
     node_devices: Annotated[
         str,
-        typer.Option(
-            "--node-devices", metavar="DOMAIN", help="The domain of the resources that are /dev/kvm and the like."
-        ),
+        typer.Option(metavar="DOMAIN", help="The domain of the resources that are /dev/kvm and the like."),
     ] = NODE_DEVICES,
     start: Annotated[
         bool, typer.Option("--start", help="Start a VM that is not to run: Halted, running: false, or neither.")

@@ -7,8 +7,7 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.local import Local
-from launcher.commands.vms import one_vm
+from launcher.commands.options import Local, one_vm
 from launcher.domain import domain_name, socket_directory
 from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET

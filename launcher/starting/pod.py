@@ -1,6 +1,8 @@
 """The pod that a command is about: its variables, its /sys, what DRA gave it, and what the stages read there."""
 
 import os
+import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +11,6 @@ from launcher.claims import DeviceID, Entry, Request
 from launcher.cpus.host import address_bits, processors_of
 from launcher.guest import Guest
 from launcher.manifest.hostdevices import ResourceClaim
-from launcher.starting.environ import variables
 from pci.host import Host
 from pci.processors import UNKNOWN, Processors
 from pci.sysfs.attribute import CannotLook
@@ -18,12 +19,13 @@ from program.errors import Refusal, UserError
 
 SYS = Path("/sys")
 _CPUINFO = Path("/proc/cpuinfo")
+_VARIABLE = "expected NAME=VALUE"
+_VARIABLES = f"{_VARIABLE} on each line of a file of text"
 
 
 class Pod(NamedTuple):
-    """The pod whose devices are passed on: this one, or what the flags say of one; None for what they don't say.
-
-    `offline`: whether it is another one than the pod that this process is in.
+    """The pod whose devices are passed on: the pod of this process, or one that flags describe (then `offline`), with
+    None for what they leave out.
     """
 
     environ: Mapping[str, str]
@@ -38,16 +40,59 @@ def this_pod(sysfs: Path) -> Pod:
 
 
 def pod_of(env: list[str] | None, env_file: Path | None, sysfs: Path | None, dra: Path | None) -> Pod:
-    """Return the pod that the flags of `render` describe, which without --env and --env-file is this one."""
+    """Return the pod that the flags of `render` describe, which without --env and --env-file is this one.
+
+    --env wins over --env-file. UserError for what is not NAME=VALUE.
+    """
     if env is None and env_file is None:
         return Pod(environ=os.environ, sysfs=sysfs or SYS, dra=dra)
-    return Pod(environ=variables(env or [], env_file), sysfs=sysfs, dra=dra, offline=True)
+    environ = _variables_in(env_file) if env_file is not None else {}
+    for setting in env or []:
+        name, equals, value = setting.partition("=")
+        if not (name and equals):
+            raise UserError(f"--env {setting}", "has no name and value", _VARIABLE)
+        environ[name] = value
+    return Pod(environ=environ, sysfs=sysfs, dra=dra, offline=True)
+
+
+def _variables_in(path: Path) -> dict[str, str]:
+    """Read NAME=VALUE lines as `env` prints them in a pod, or as `export` does, with quotes."""
+    try:
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except OSError as error:
+        raise UserError(path, f"cannot read the variables: {error.strerror}", _VARIABLES) from error
+    except UnicodeDecodeError as error:
+        raise UserError(path, f"cannot read the variables: {error}", _VARIABLES) from error
+    values = {}
+    for number, line in enumerate(lines, start=1):
+        setting = _unexported(line)
+        if not setting.strip() or setting.startswith("#"):
+            continue
+        name, equals, value = setting.partition("=")
+        if not (name and equals) or " " in name:
+            raise UserError(f"{path}: line {number}", f"found {line[:60]!r}", _VARIABLE)
+        values[name] = value
+    return values
+
+
+def _unexported(line: str) -> str:
+    """NAME=VALUE of a line that the shell's `export` prints; empty for a name that is exported without a value."""
+    exported = re.match(r"(?:export|declare -[a-z]*x[a-z]*) (.*)", line)
+    if exported is None:
+        return line
+    try:
+        words = shlex.split(exported[1])
+    except ValueError:
+        return line  # a quote that is never closed
+    if len(words) != 1:
+        return line
+    return words[0] if "=" in words[0] else ""
 
 
 def host_in(entries: tuple[Entry, ...], pod: Pod) -> Host | None:
-    """Read the node's devices; UserError where the pod's sysfs is none, Refusal where it cannot be listed.
+    """Read the node's devices. None without a sysfs, or for a VM without devices, unless a flag names the sysfs.
 
-    A VM without devices starts where there is no /sys at all; what a flag names is looked at in any case.
+    UserError if the directory is no sysfs, Refusal if it cannot be listed.
     """
     if pod.sysfs is None or not (entries or pod.sysfs != SYS):
         return None
@@ -60,7 +105,7 @@ def host_in(entries: tuple[Entry, ...], pod: Pod) -> Host | None:
 
 
 def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> Mapping[Request, DeviceID]:
-    """Read what DRA gave to this entry, which is empty for one that is no request; UserError where that is not told."""
+    """Read what DRA gave to this entry; empty for an entry that is no request. UserError if nothing says that."""
     if not isinstance(entry.wants, Request):
         return {}
     from launcher.dra import read_allocated
@@ -71,11 +116,11 @@ def allocated_in(claims: tuple[ResourceClaim, ...], pod: Pod, entry: Entry) -> M
 
 
 def processors_in(guest: Guest, pod: Pod) -> Processors:
-    """Read those of the node, where the guest is to get some of them; Refusal where that cannot be read."""
+    """Read the node's processors if the guest is to get some of them; Refusal if they cannot be read."""
     asked = guest.has_own_cpus or guest.topology != "none"
     return processors_of(pod.sysfs) if asked and pod.sysfs is not None else UNKNOWN
 
 
 def address_bits_in(pod: Pod) -> int | None:
-    """Return those of this machine's CPUs; None where it is another machine that it is about."""
+    """Return the physical address bits of this machine's CPUs; None if the pod is on another machine."""
     return None if pod.offline or pod.sysfs != SYS else address_bits(_CPUINFO)

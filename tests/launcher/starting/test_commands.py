@@ -26,7 +26,7 @@ H100 = "PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE"
 _PLAN = """
 import json, sys
 from pathlib import Path
-from launcher.commands.local import Local
+from launcher.commands.options import Local
 from launcher.commands.run import run
 from program.entry import ends_with
 vm, sysfs = map(Path, sys.argv[1:])
