@@ -1,5 +1,6 @@
-"""The programs that libvirt and the launcher call for what a VM has."""
+"""The programs that libvirt and the launcher call for a VM: whether they are there, and libvirt and QEMU new enough."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from shutil import which
 
@@ -8,7 +9,12 @@ from launcher.checks.finding import error
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import MEDIA
+from launcher.versions import Newer, Version, shown
+from program.child import NoAnswer, output
 from program.finding import Finding
+from program.problem import Severity
+
+_MACHINE = re.compile(r"(?:pc-q35|virt)-(\d{1,3})\.(\d{1,3})", re.ASCII)
 
 
 def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:
@@ -43,3 +49,34 @@ def programs(wanted: Mapping[str, tuple[str, str]], missing: frozenset[str]) -> 
             f"is not there, and {what} needs it",
             f"install the Debian package {package}, as gpu-launcher's image does",
         )
+
+
+def versions(elements: Iterable[Newer], libvirt: Version | None, qemu: Version | None) -> Iterator[Finding]:
+    """Yield those of the domain's elements that are too new. A version is None if it is unknown."""
+    there = {"libvirt": libvirt, "QEMU": qemu}
+    for newer in elements:
+        version = there[newer.program]
+        if version is not None and newer.since > version:
+            yield Finding(Severity.ERROR, newer.problem(version))
+
+
+def machine_type(machine: str, qemu: Version | None) -> Finding | None:
+    """Return an error if QEMU is older than the machine, which is named after the first QEMU that had it."""
+    asked = _MACHINE.fullmatch(machine)
+    if asked is None or qemu is None or (int(asked[1]), int(asked[2])) <= qemu[:2]:
+        return None
+    return error(
+        "spec.domain.machine.type",
+        f"{machine} needs QEMU {asked[1]}.{asked[2]}, and this is {shown(qemu)}",
+        "write the machine of an older QEMU, or leave it out for the newest that there is",
+    )
+
+
+def qemu_version(program: str) -> Version | None:
+    """Ask the program for its version; None if it is missing or prints something else."""
+    try:
+        printed = output([program, "--version"], within=10).stdout
+    except (OSError, NoAnswer):
+        return None
+    match = re.match(rb"QEMU emulator version (\d{1,3})\.(\d{1,3})\.(\d{1,3})", printed)
+    return (int(match[1]), int(match[2]), int(match[3])) if match else None

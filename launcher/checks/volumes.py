@@ -5,15 +5,15 @@ launcher.storage.needs refuses what is missing or cannot be made.
 
 import stat
 from collections.abc import Iterable, Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from launcher import paths
 from launcher.checks.finding import error, warning
 from launcher.checks.opening import because, is_missing, opened
 from launcher.devices.disks import lacks_direct_io
+from launcher.devices.sources import brought_disk
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
-from launcher.manifest.volumes import Volume
 from launcher.storage.brought import regular_file
 from launcher.storage.made import Brought, Need
 from program.errors import Refusal
@@ -25,7 +25,7 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need]) -> Iter
     those kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be read."""
     read_only = {disk.name for disk in spec.disks if disk.target.readonly}
     for volume in spec.volumes:
-        if volume.name not in spec.shared and (path := _disk(volume, facts)) is not None:
+        if volume.name not in spec.shared and (path := brought_disk(volume, facts.block)) is not None:
             claim = volume.persistentVolumeClaim
             reads = volume.name in read_only or volume.kind == "ephemeral" or (claim is not None and claim.readOnly)
             file = paths.below(root, path)
@@ -50,15 +50,6 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need]) -> Iter
     for need in needs:
         if isinstance(need, Brought) and need.fix:
             yield from _readable(need)
-
-
-def _disk(volume: Volume, facts: Facts) -> str | None:
-    name = volume.name
-    if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
-        return paths.claimed_disk(name, is_block=name in facts.block)
-    if volume.hostDisk is not None:
-        return paths.disk_image(name, PurePosixPath(volume.hostDisk.path).name)
-    return None
 
 
 def _is_regular(file: Path) -> bool:

@@ -1,5 +1,4 @@
-"""What the user gets on stderr: notes, warnings, and all errors where there are several. All together are 25 lines at
-most, since nobody reads more."""
+"""Notes, warnings and errors on stderr: at most 25 lines in all, since nobody reads more."""
 
 import sys
 from collections.abc import Sequence
@@ -14,10 +13,8 @@ _LINES = 25
 
 
 def clear(start: Start) -> None:
-    """Say the warnings, and raise what keeps the VM from starting.
-
-    Where that are several errors, each is said, and what is raised ends the program as the first one would alone.
-    """
+    """Print the warnings, and raise what keeps the VM from starting. Of several errors, print each, and raise one that
+    ends the program as the first of them would."""
     errors = start.errors
     if not errors:
         say("warning", start.warnings)
@@ -29,7 +26,7 @@ def clear(start: Start) -> None:
         raise errors[0]
     say("error", all_of_them.problems[:MOST_LINES])
     said = min(count, MOST_LINES)
-    # With the line behind all, and those of the notes, which have been said.
+    # Room for the last line, and for the notes, which have been printed.
     say("warning", start.warnings, max(0, _LINES - said - 1 - (_MOST_NOTES + 1) - 1))
     more = f" (and {count - said} more)" if count > said else ""
     raise type(all_of_them)(
@@ -42,7 +39,7 @@ def say_notes(notes: Sequence[object]) -> None:
 
 
 def say(level: str, texts: Sequence[object], most: int = MOST_LINES) -> None:
-    """Say each in its line, of many the first ones, and how many more there are. `level` is a severity's word."""
+    """Print a line for each of the first texts, and how many more there are. `level` is a severity's word."""
     level = painted(f"{level}:", Severity[level.upper()], coloured=is_coloured(2))
     for line in first_lines(texts, most):
         print(f"gpu-launcher: {level} {line}", file=sys.stderr)

@@ -9,15 +9,13 @@ import typer
 from launcher import paths
 from launcher.checks import finding as written
 from launcher.checks.finding import error
-from launcher.checks.versions import machine_type, qemu_version, versions
+from launcher.checks.programs import machine_type, qemu_version, versions
 from launcher.commands.options import VM, Local, one_vm
-from launcher.guest import Guest
-from launcher.running.embedded import is_embedded, is_taken, root_of
+from launcher.running.embedded import is_taken, root_of
 from launcher.running.user import become_owner_of
 from launcher.starting.here import Here
 from launcher.starting.pod import SYS, this_pod
 from launcher.starting.start import Start, start_of
-from launcher.versions import Version
 from program.commands import AsJSON
 from program.errors import Refusal
 from program.finding import Finding, worst, worst_first
@@ -48,7 +46,7 @@ def check(
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
     root = root_of(flags.connect)
-    # Also while it is paused, and not ready: its cards are in use by nobody else.
+    # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
     here = Here(uri=flags.connect, emulation=flags.emulation, dev=dev, guest_runs=guest_runs)
     start = start_of(vmi, this_pod(flags.sysfs), here)
@@ -58,9 +56,15 @@ def check(
 
 
 def _of_versions(start: Start, uri: str) -> list[Finding]:
-    """Of the machine, and of the domain where there is one."""
+    """What libvirt or QEMU here is too old for. The embedded driver is not connected to: its root may be the running
+    guest's."""
     try:
-        libvirt, qemu = _versions(start.guest, uri)
+        from launcher.running.guest import library_version, versions_at
+
+        if root_of(uri) is not None:
+            libvirt, qemu = library_version(), qemu_version(f"qemu-system-{start.guest.qemu_architecture}")
+        else:
+            libvirt, qemu = versions_at(uri)
     except Refusal as refusal:
         return [Finding(Severity.ERROR, problem) for problem in refusal.problems]
     except ModuleNotFoundError as missing:
@@ -69,12 +73,3 @@ def _of_versions(start: Start, uri: str) -> list[Finding]:
         ]
     finding = machine_type(start.guest.machine, qemu)
     return [*([] if finding is None else [finding]), *versions(start.newer, libvirt, qemu)]
-
-
-def _versions(guest: Guest, uri: str) -> tuple[Version, Version | None]:
-    """Libvirt's and QEMU's. The embedded driver is not connected to: its root may be the running guest's."""
-    from launcher.running.guest import library_version, versions_at
-
-    if is_embedded(uri):
-        return library_version(), qemu_version(f"qemu-system-{guest.qemu_architecture}")
-    return versions_at(uri)

@@ -16,12 +16,12 @@ from program.errors import Refusal, UserError
 from program.output import print_bytes
 from program.problem import one_line
 
-#: Seconds for the launcher, beside the guest's agent.
+#: Seconds for the launcher, besides those for the guest's agent.
 _BESIDE_THE_AGENT = 10
 
 
 class Action(Enum):
-    """What may be asked of a VM that runs."""
+    """What ctl can ask of a running VM."""
 
     STATE = "state"
     XML = "xml"
@@ -48,7 +48,7 @@ def ctl(
         ),
     ] = None,
     socket: Annotated[
-        # Root of a container may not read it before it has become its owner.
+        # Root in a container may read it only after it has become its owner.
         Path, typer.Option(readable=False, help="The control socket of its `gpu-launcher run`.")
     ] = Path(CONTROL_SOCKET),
     listen: Annotated[
@@ -72,7 +72,7 @@ def ctl(
         raise UserError("--listen", f"is not for {action.value}", "leave it out, or call ctl vnc")
     if as_json and action not in (Action.STATE, Action.EVENTS, Action.GUEST):
         raise UserError("--json", f"is not for {action.value}", "leave it out")
-    # Nothing above this line is needed for --help.
+    # --help needs none of the imports below.
     from launcher.control.client import ask, ask_for_all
 
     become_owner_of(socket)
@@ -108,7 +108,7 @@ def _standard(action: Action) -> tuple[int, int]:
 
 
 def _screenshot(socket: Path, words: list[str]) -> None:
-    """Write what the guest's screen shows to the file, or to standard output for `-`."""
+    """Write a picture of the guest's screen to a file, or to standard output for `-`."""
     from launcher.control.screen import picture_of
 
     match words:
@@ -145,7 +145,7 @@ def _vnc(socket: Path, listen: str | None) -> None:
 
 
 def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> int:
-    """Ask the guest's agent; the exit code is the program's in the guest, 128 and its number for a signal."""
+    """Ask the guest's agent; return the exit code of the program in the guest, or 128 and the signal that ended it."""
     from launcher.control.client import ask
 
     patience = timeout + _BESIDE_THE_AGENT
@@ -163,7 +163,7 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
                 if stream is not None:
                     stream.buffer.write(said)
                     stream.flush()
-            # A process has 8 bits for it, and what is not 0 has to stay so.
+            # An exit code has 8 bits here, and must not become 0.
             code = 128 + ended.signal if ended.signal else ended.code
             return int(code if code < 256 else 255)
     raise UserError(
@@ -172,7 +172,7 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
 
 
 def fields_of(message: Any) -> dict[str, Any]:
-    """All fields by name, the empty ones too."""
+    """Return all fields of a message by name, also the empty ones."""
     return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
 
 
@@ -183,7 +183,7 @@ def _plain(value: Any) -> Any:
 
 
 def lines_of(info: Any) -> list[str]:
-    """What the agent tells, a line each; what it does not tell is left out."""
+    """Return a line for each thing that the agent tells."""
     lines = {"agent": f"qemu-guest-agent {info.agent}", "host": info.host_name, "system": info.system}
     lines["kernel"] = info.kernel
     for interface in info.interfaces:
@@ -194,13 +194,13 @@ def lines_of(info: Any) -> list[str]:
 
 
 def _state_line(state: Any) -> str:
-    """`lab/one-gpu: running, paused (ioerror)`: the phase, and libvirt's state where it says more."""
+    """`lab/one-gpu: running, paused (ioerror)`: the phase, and libvirt's state if it says more."""
     known = f", {state.state} ({state.reason})" if state.state not in ("", state.phase) else ""
     return f"{state.namespace}/{state.name}: {state.phase}{known}"
 
 
 def _change_line(change: Any) -> str:
-    """`2026-11-21T18:54:00.123Z running: suspended (paused)`; without an event, the phase has changed."""
+    """`2026-11-21T18:54:00.123Z running: suspended (paused)`; without an event if the phase has changed."""
     time = datetime.fromtimestamp(change.time, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     event = f": {change.event}" + (f" ({change.reason})" if change.reason else "") if change.event else ""
     lost = f" [{change.lost} before it are lost]" if change.lost else ""

@@ -1,4 +1,4 @@
-"""What `render` and `explain` have in common: their flags, as a pod and a place, and the start that these give."""
+"""What `render` and `explain` have in common: their flags, and the start that these describe."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from program.errors import UserError
 
 @dataclass(frozen=True, kw_only=True)
 class Offline(VMFlags):
-    """A VM, and what its domain depends on beside the manifest."""
+    """A VM, and what else its domain depends on."""
 
     env: Annotated[
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
@@ -79,7 +79,7 @@ class Offline(VMFlags):
 
 
 def offline(flags: Offline) -> Start:
-    """Return what would be started, with its warnings said; raise what keeps it from that."""
+    """Return what would be started, and print its warnings; raise what would keep it from starting."""
     version = parse_version(flags.libvirt) if flags.libvirt is not None else None
     pod = pod_of(flags.env, flags.env_file, flags.sysfs, flags.dra)
     given = one_vm(flags)

@@ -1,4 +1,4 @@
-"""gpu-launcher run: what its processes do is in launcher.running; here is what they are to do."""
+"""gpu-launcher run: makes the plan of a VM. launcher.running has the processes that follow the plan."""
 
 import sys
 from pathlib import Path
@@ -22,7 +22,7 @@ from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
 
-_IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher that has another root than a pod's
+_IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher with another root than a pod's
 
 
 def run(
@@ -54,14 +54,14 @@ def run(
 ) -> Plan:
     """Define and start a VM, and stay with it until it ends."""
     uri = flags.connect
-    control = socket or _control_socket(uri, root_of(uri))  # a URI that is wrong is said before anything else
+    control = socket or _control_socket(uri, root_of(uri))  # a wrong URI is the first error
     _refuse_what_was_not_done(user, give, limits)
     vmi = one_vm(flags).instance
     start = start_of(vmi, this_pod(flags.sysfs), Here(uri=uri, emulation=flags.emulation))
     try:
         clear(start)
     except errors.UserError as error:
-        # Whoever wrote the variables, it is not who calls this.
+        # The user has not written the pod's variables.
         raise errors.Refusal.of(error.problems, error.left_out) from error
     return _plan(start, uri, control)
 
@@ -90,7 +90,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
 
 
 def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:
-    """The first process has handed over already (launcher.running.user), by what it read of the arguments."""
+    """Compare the flags with what the first process has done by its own reading of them (launcher.running.user)."""
     if user is None and (give or limits):
         raise UserError("--give and --raise", "are for nobody", "expected --user=UID as well, whom they are for")
     asked = None if user is None else Handover(user, tuple(give or ()), tuple(limits or ()))
@@ -102,8 +102,8 @@ def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits:
 
 
 def _control_socket(uri: str, root: Path | None) -> Path | None:
-    """Where the VM can be asked: KubeVirt's place in a pod. Elsewhere there may be several launchers, and each has its
-    own in its own root; one that has none is asked through its libvirt."""
+    """KubeVirt's place in a pod. Elsewhere there may be several launchers, and each has its socket in its own root;
+    without a root there is none, and the VM is controlled through its libvirt."""
     if uri == DEFAULT_URI:
         return Path(CONTROL_SOCKET)
     return None if root is None else root / _IN_ROOT

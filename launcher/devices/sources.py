@@ -68,6 +68,16 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Sour
             return _made(paths.iso("sysprep", name))
 
 
+def brought_disk(volume: Volume, block: frozenset[str]) -> str | None:
+    """Return the disk that the pod brings for a volume, a claim's or the node's; None for a volume of another kind.
+    `block` has the names of the volumes that are block devices."""
+    if volume.hostDisk is not None:
+        return paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name)
+    if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
+        return paths.claimed_disk(volume.name, is_block=volume.name in block)
+    return None
+
+
 def _claim(name: str, facts: Facts) -> Source:
     if name in facts.block:
         return Source(paths.block_device(name), block=True)

@@ -49,12 +49,6 @@ hugetlbfs_mount = "{paths.HUGEPAGES}"
 """
 
 
-def is_embedded(uri: str) -> bool:
-    """Return whether the URI names the driver in this process, and not another libvirt."""
-    parts = _split(uri)
-    return (parts.scheme, parts.path) == ("qemu", "/embed")
-
-
 def has_qemu_here(uri: str) -> bool:
     """Return whether QEMU runs on this machine, in this process's libvirt or another."""
     parts = _split(uri)
@@ -62,10 +56,11 @@ def has_qemu_here(uri: str) -> bool:
 
 
 def root_of(uri: str) -> Path | None:
-    """Return the root directory in an embedded driver's URI; None for another URI."""
-    if not is_embedded(uri):
+    """Return the root directory of the driver in this process; None if the URI is another libvirt's."""
+    parts = _split(uri)
+    if (parts.scheme, parts.path) != ("qemu", "/embed"):
         return None
-    roots = parse_qs(_split(uri).query).get("root", [])
+    roots = parse_qs(parts.query).get("root", [])
     if len(roots) != 1 or not roots[0].startswith("/") or "\0" in roots[0]:
         raise UserError(f"--connect {uri}", "its root is no absolute path", f"expected one, like {DEFAULT_URI}")
     return Path(roots[0])

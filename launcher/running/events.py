@@ -15,14 +15,8 @@ class Ending(Enum):
     PANICKED = 11, "the guest's system has panicked"
     QEMU_DIED = 12, "QEMU was killed (by the kernel, when memory is short) or has crashed; its last words are above"
     TAKEN = 13, "another client of libvirt has destroyed, saved or migrated it"
-    CONNECTION_LOST = (
-        14,
-        "the connection to libvirt is lost; what becomes of the guest is for that libvirt to say",
-    )
-    FILES_LOST = (
-        15,
-        "virtiofsd was killed or has crashed, and the guest has lost the volume that the lines above name",
-    )
+    CONNECTION_LOST = 14, "the connection to libvirt is lost; what becomes of the guest is for that libvirt to say"
+    FILES_LOST = 15, "virtiofsd was killed or has crashed, and the guest has lost the volume that the lines above name"
 
     def __init__(self, code: int, words: str) -> None:
         self.code = code

@@ -15,8 +15,7 @@ import libvirt
 import libvirt_qemu
 
 from launcher.running.events import Changed, Ending, NotStarted, Started
-from launcher.running.threads import having_threads
-from launcher.running.vm import VM
+from launcher.running.vm import VM, having_threads
 from launcher.versions import Version, newer_elements, numbered, refuse_newer
 from pci.address import PCIAddress
 from program.errors import Refusal

@@ -11,8 +11,7 @@ from pathlib import Path
 from launcher.running.supervise import GRACE
 from launcher.running.vm import Identity
 from launcher.storage.credentials import ByAgent
-from launcher.storage.made import Need
-from launcher.storage.shares import Share
+from launcher.storage.made import Need, Share
 
 
 @dataclass(frozen=True)

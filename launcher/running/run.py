@@ -17,13 +17,12 @@ from typing import Any, TypeVar
 from launcher.running import credentials, guest, virtiofs
 from launcher.running.embedded import called_for_passt, has_qemu_here, prepared, root_of
 from launcher.running.events import Changed, Defined, Ending, NotStarted, Started
-from launcher.running.limits import let_lock
 from launcher.running.plan import Plan
 from launcher.running.qemu_log import printed, repeated
 from launcher.running.readiness import readiness
 from launcher.running.sockets import socket_directory
-from launcher.running.threads import having_threads
-from launcher.running.vm import VM, Phase, StopRequested
+from launcher.running.user import let_lock
+from launcher.running.vm import VM, Phase, StopRequested, having_threads
 from launcher.storage.made import made, refuse_links
 from program.errors import ProgramError
 

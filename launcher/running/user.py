@@ -1,4 +1,5 @@
-"""The user as whom a VM runs: a launcher that starts as root gives that user what only root may open, and becomes it.
+"""The user and the limits with which a VM runs: a launcher that starts as root gives a user what only root may open,
+and becomes that user.
 
 From then on the launcher, libvirt, QEMU and their children have no capability and can get none (docs/decisions/0026).
 """
@@ -87,6 +88,30 @@ def become_owner_of(path: Path) -> None:
         return
     if os.geteuid() == 0 != owner:
         become(Handover(owner))
+
+
+def let_lock(needed: int) -> int | None:
+    """Raise RLIMIT_MEMLOCK to `needed` bytes if it is lower; return how many may be locked now, None for no limit.
+
+    To raise the hard limit takes CAP_SYS_RESOURCE (setrlimit(2)) outside of a user namespace. The capability's bit does
+    not tell that, so this tries.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (needed, needed))
+        except (ValueError, OSError):  # ValueError is Python's for EPERM
+            return hard
+        return needed
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (needed, hard))
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def open_files() -> int | None:
+    """Return how many files a process of ours may have open; None for no limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
 
 
 def _given(path: Path) -> Iterator[Path]:

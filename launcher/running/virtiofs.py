@@ -7,7 +7,6 @@ guest has lost the file system for good.
 
 import logging
 import os
-import resource
 import signal
 import socket
 import subprocess
@@ -16,8 +15,9 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 
 from launcher import paths
+from launcher.running.user import open_files
+from launcher.storage.made import Share
 from launcher.storage.places import directory
-from launcher.storage.shares import Share
 from program.errors import Refusal
 from program.problem import one_line
 
@@ -69,8 +69,7 @@ def _served(share: Share, lost: Callable[[], object], program: str) -> Iterator[
 def _started(share: Share, program: str) -> subprocess.Popen[bytes]:
     """Return a virtiofsd that listens: the socket is made here, and only virtiofsd has it open, so that no caller waits
     at the socket of one that has ended."""
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    files = _MOST_FILES if most == resource.RLIM_INFINITY else min(most, _MOST_FILES)
+    files = min(open_files() or _MOST_FILES, _MOST_FILES)
     try:
         with socket.socket(socket.AF_UNIX) as listener:
             share.socket.unlink(missing_ok=True)  # a killed launcher's

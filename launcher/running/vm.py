@@ -39,6 +39,16 @@ class StopRequested(Enum):
     KILL = "kill"
 
 
+@contextmanager
+def having_threads(what: str) -> Iterator[None]:
+    """Raise Refusal if `what` cannot have the thread that is started within: a container's limits may forbid it."""
+    try:
+        yield
+    except RuntimeError as error:
+        fix = "expected room for more of them in the container's limits of processes and memory"
+        raise Refusal(what, f"cannot have a thread: {error}", fix) from error
+
+
 @dataclass(frozen=True)
 class Identity:
     """Which VM it is; `uid` is empty if the manifest has none."""

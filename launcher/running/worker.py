@@ -11,8 +11,7 @@ from pathlib import Path
 
 from launcher.running.events import Ending
 from launcher.running.plan import Plan, keep, plan_in
-from launcher.running.threads import having_threads
-from launcher.running.vm import VM, StopRequested
+from launcher.running.vm import VM, StopRequested, having_threads
 from program.child import forked, readable
 from program.errors import ProgramError, Refusal
 from program.first import STOPS

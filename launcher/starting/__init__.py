@@ -1,1 +1,1 @@
-"""From a manifest, its pod and the place where it is to start to what is started there, and all that was found."""
+"""The way from a manifest, its pod and a place to what is started there, with everything that was found."""

@@ -1,4 +1,4 @@
-"""A place that the user describes, where nothing is started: `render` and `explain`."""
+"""A place that flags describe, where nothing is started, for `render` and `explain`."""
 
 from dataclasses import dataclass, replace
 
@@ -15,7 +15,7 @@ from program.problem import Severity
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Elsewhere:
-    """What the user says of the place; `libvirt` is the version that the domain is for, None for whichever."""
+    """The facts that flags give, and the version of libvirt that the domain is for, None for any."""
 
     given: Facts
     libvirt: Version | None = None
@@ -27,7 +27,7 @@ class Elsewhere:
         return self.given.cpus
 
     def judged(self, start: Start) -> Start:
-        """What the reader of a printed domain has to know of it."""
+        """Add what the reader of a printed domain has to know."""
         if start.xml is None:
             return start
         newer = tuple(newer for newer in start.newer if newer.program == "libvirt")

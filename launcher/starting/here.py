@@ -1,4 +1,4 @@
-"""This pod, as the place of a start: `run`, and `check` by hand. What speaks against it is found before it is tried."""
+"""This pod as the place of a start, for `run` and `check`. What prevents the start is found before it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -19,8 +19,8 @@ from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.network.reading import read_pod_interfaces
 from launcher.pod.memory import overhead
-from launcher.running.embedded import has_qemu_here, is_embedded
-from launcher.running.limits import let_lock, open_files
+from launcher.running.embedded import has_qemu_here, root_of
+from launcher.running.user import let_lock, open_files
 from launcher.starting.pod import Pod, address_bits_in
 from launcher.starting.start import Start
 from launcher.storage.needs import Needs, needs_of
@@ -35,8 +35,8 @@ _NETWORK_STATUS_WITHIN = 60.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
-    """Where QEMU is to run: libvirt's URI, whether KVM is not to be used, and the directories that stand for /, /dev
-    and /proc; None for what is not looked at. `guest_runs` is whether this VM runs already, and has what it needs."""
+    """Where QEMU is to run: libvirt's URI, `emulation` for QEMU's own CPU instead of KVM, and the directories that
+    stand for /, /dev and /proc, None if they are not to be read. `guest_runs`: the VM runs already."""
 
     uri: str
     emulation: bool = False
@@ -46,8 +46,7 @@ class Here:
     guest_runs: bool = False
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
-        """What the pod's volumes say, what Multus has attached to it, and whether there is KVM, which is found out by
-        opening it."""
+        """Return facts of the pod's volumes, of what Multus has attached to it, and of KVM, which is opened to know."""
         is_here = has_qemu_here(self.uri)
         networks, findings = self._networks(spec) if is_here else (None, ())
         facts = replace(
@@ -56,7 +55,7 @@ class Here:
             address_bits=address_bits_in(pod) if is_here else None,
             pod_interfaces=networks,
         )
-        if self.dev is None or self.emulation or not is_embedded(self.uri):
+        if self.dev is None or self.emulation or root_of(self.uri) is None:
             return facts, findings
         device = self.dev / "kvm"
         outcome = opened(device)
@@ -73,15 +72,15 @@ class Here:
             return {}, (Finding(Severity.ERROR, wrong.problem),)
 
     def judged(self, start: Start) -> Start:
-        """What is made on disk and locked for the guest, and all that stands in its way.
+        """Return the start with what is made on disk and locked for the guest, and all that keeps it from starting.
 
-        Raises this process's memlock limit to what has to be locked, which is how it finds out whether that can be.
+        Raise this process's memlock limit to what has to be locked: that tells whether it can be.
         """
         findings = [*in_sysfs(start.cards, start.host, _sysfs_of(start.pod))] if start.host is not None else []
         # Another machine's QEMU, and the test driver, see no disk of this one.
         made = needs_of(start.vmi, start.facts, self.root) if has_qemu_here(self.uri) else Needs((), ())
         start = replace(start, needs=made.needs)
-        if is_embedded(self.uri):  # another libvirt runs QEMU where this process cannot look
+        if root_of(self.uri) is not None:  # another libvirt runs QEMU where this process cannot look
             start = replace(start, locked=to_be_locked(start.guest, start.cards))
             findings += _around_qemu(start, self)
         return start.having(findings, made.refusals)
@@ -93,7 +92,7 @@ def _sysfs_of(pod: Pod) -> Path:
 
 
 def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
-    """What a QEMU of this process would find."""
+    """What would keep a QEMU of this process from running the guest."""
     spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
     if here.dev is not None and start.host is not None:
         nodes = read_nodes(here.dev, start.cards, start.host)
@@ -120,7 +119,7 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
 
 
 def _text(directory: Path | None, path: str) -> str:
-    """A file of /proc; empty for what cannot be read."""
+    """The text of a file below /proc; empty if it cannot be read."""
     if directory is None:
         return ""
     try:

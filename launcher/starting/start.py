@@ -1,9 +1,9 @@
-"""All stages in their order, from the manifest to the domain: `render`, `explain`, `check` and `run` call one function.
+"""All stages in their order, from the manifest to the domain, for `render`, `explain`, `check` and `run`.
 
-Where a stage refuses, those that need nothing of it go on, so that a user hears of everything at once.
+If a stage refuses, the stages that do not depend on it go on, so that a user sees all errors at once.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -14,7 +14,7 @@ from launcher.choosing.selection import refuse_without_dra
 from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
 from launcher.cpus.pinning import Pinning
 from launcher.cpus.placement import pinning
-from launcher.devices.devices import GuestDevices, guest_devices
+from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
 from launcher.guest import Guest
@@ -45,14 +45,10 @@ T = TypeVar("T")
 class Start:
     """What is to be started, where, and what was found on the way.
 
-    `cards` are those of the entries that have a device, and `host` is None where no sysfs was read. `layout` and `xml`
-    are None where a stage has refused that they rest on; where none has, they are there. `newer` are the domain's
-    elements that not every libvirt and QEMU knows.
-
-    Of a place on this machine alone: `needs` is what is made on disk for the guest, and `locked` are the bytes that its
-    QEMU has to be able to lock.
-
-    `refused` are the stages' errors, in their order; `findings` is what was found besides, of any level.
+    `cards`: the cards of the entries that have a device. `host`: None if no sysfs was read. `layout` and `xml`: None if
+    a stage on which they depend has refused. `newer`: the domain's elements that not every libvirt and QEMU knows.
+    `needs`: what is made on disk; `locked`: the bytes that QEMU has to be able to lock, both only for a start here.
+    `refused`: the stages' errors, in their order; `findings`: what else was found, of any level.
     """
 
     vmi: VirtualMachineInstance
@@ -75,7 +71,7 @@ class Start:
 
     @property
     def errors(self) -> tuple[ProgramError, ...]:
-        """All that keeps it from starting."""
+        """All that keeps the VM from starting."""
         others = (finding for finding in self.findings if finding.severity is Severity.ERROR)
         return (*self.refused, *(Refusal(*finding.problem) for finding in others))
 
@@ -85,31 +81,31 @@ class Start:
 
     @property
     def all_findings(self) -> tuple[Finding, ...]:
-        """Errors of stages too, the worst first."""
+        """The findings, with the stages' errors, the worst first."""
         errors = (Finding(Severity.ERROR, problem) for error in self.refused for problem in error.problems)
         return worst_first((*errors, *self.findings))
 
     def having(self, findings: Iterable[Finding], refused: Iterable[ProgramError] = ()) -> "Start":
-        """Return it with what else was found."""
+        """Return the start with these findings and errors as well."""
         each_once = tuple(dict.fromkeys((*self.findings, *findings)))
         return replace(self, findings=each_once, refused=(*self.refused, *refused))
 
 
 class Surroundings(Protocol):
-    """Where a VM is to start: launcher.starting.here, or launcher.starting.elsewhere."""
+    """The place where a VM is to start: launcher.starting.here, or launcher.starting.elsewhere."""
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
-        """Return what is known there besides the pod's CPUs and what sysfs shows."""
+        """Return what is known of the place besides the pod's CPUs and what sysfs shows."""
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
-        """Return the pod's CPUs, ascending, None where they are not known; Refusal where they should be."""
+        """Return the pod's CPUs, ascending; None if unknown, Refusal if they should be known."""
 
     def judged(self, start: Start) -> Start:
-        """Return what the stages have made, with what there is to say of it at this place."""
+        """Return the start with what this place adds to it."""
 
 
 def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Start:
-    """Go through all stages; what they refuse is in the result."""
+    """Go through all stages; their errors are in the result."""
     guest = guest_of(vmi)
     refused: list[ProgramError] = []
     facts, findings = around.facts(vmi.spec, guest, pod)
@@ -128,6 +124,7 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         hole, warnings = hole_of(guest, layout, facts)
         findings = (*findings, *misplaced(layout), *(Finding(Severity.WARNING, each) for each in warnings))
     devices = tried(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
+    network_cards = devices.network_cards if devices is not None else ()
     domain = None
     if layout is not None and devices is not None and not refused:
         domain = domain_element(vmi, guest, layout, devices, facts, pinned=pinned, hole=hole)
@@ -144,17 +141,17 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
         pinning=pinned,
         layout=layout,
         hole=hole,
-        network_cards=devices.network_cards if devices is not None else (),
+        network_cards=network_cards,
         xml=None if domain is None else serialised(domain),
         newer=() if domain is None else newer_elements(domain, (*NEWER, *NEWER_FOR_QEMU)),
         refused=tuple(refused),
-        findings=(*not_given, *_of_network(vmi.spec, devices), *findings),
+        findings=(*not_given, *not_tuned(vmi.spec.domain.devices), *reached_elsewhere(network_cards), *findings),
     )
     return around.judged(start)
 
 
 def tried(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
-    """Return what the stage makes; None where it refuses, and then its error is one more of `refused`."""
+    """Return what the stage makes; if it refuses, add its error to `refused` and return None."""
     try:
         return stage()
     except ProgramError as error:
@@ -165,7 +162,7 @@ def tried(stage: Callable[[], T], refused: list[ProgramError]) -> T | None:
 def _cards(
     vmi: VirtualMachineInstance, pod: Pod, host: Host | None, facts: Facts, refused: list[ProgramError]
 ) -> tuple[tuple[Card, ...], tuple[LeftOver, ...], bool]:
-    """What the guest gets; what nobody does; and whether the first is all that the manifest asks for."""
+    """The cards that the guest gets; the devices that nobody gets; and whether no entry lacks its card."""
     entries, claims = vmi.spec.domain.devices.entries, vmi.spec.resourceClaims
     given = [tried(partial(_allocated, claims, pod, facts, entry), refused) for entry in entries]
     allocated = {wants: device for each in given if each is not None for wants, device in each.items()}
@@ -176,19 +173,13 @@ def _cards(
 
 
 def _allocated(claims: tuple[ResourceClaim, ...], pod: Pod, facts: Facts, entry: Entry) -> Mapping[Allocated, DeviceID]:
-    """What was given to this entry by another than a device plugin; empty for one that asks a device plugin."""
+    """The device of an entry that DRA or Multus serves; empty for an entry that a device plugin serves."""
     if isinstance(entry.wants, VirtualFunctionOf):
         return {entry.wants: virtual_function(entry.wants, facts.pod_interfaces)}
     return dict(allocated_in(claims, pod, entry).items())
 
 
-def _of_network(spec: Spec, devices: GuestDevices | None) -> Iterator[Finding]:
-    yield from not_tuned(spec.domain.devices)
-    if devices is not None:
-        yield from reached_elsewhere(devices.network_cards)
-
-
 def _pinned(guest: Guest, pod: Pod, around: Surroundings, facts: Facts) -> tuple[Facts, Pinning | None]:
-    """The facts with the pod's CPUs and the node's, and which of them are the guest's."""
+    """The facts with the pod's and the node's CPUs, and those that are the guest's."""
     facts = replace(facts, processors=processors_in(guest, pod), cpus=around.cpus(guest, pod))
     return facts, pinning(guest, facts)

@@ -50,17 +50,16 @@ def config_drive(vmi: VirtualMachineInstance, volume: Volume, secrets: Secrets, 
 def _data(volume: str, cloud_init: CloudInit | None, secrets: Secrets) -> tuple[bytes | None, bytes | None]:
     """User data and network data."""
     assert cloud_init is not None, "it is the volume's kind"
-    mounted = secrets() if cloud_init.secretRef or cloud_init.networkDataSecretRef else {}
-    if cloud_init.secretRef is not None:
-        user: bytes | None = _secret(volume, cloud_init.secretRef.name, _USER_KEYS, mounted)
-    else:
-        user = _text(cloud_init.userData, cloud_init.userDataBase64)
-    if cloud_init.networkDataSecretRef is not None:
-        return user, _secret(volume, cloud_init.networkDataSecretRef.name, _NETWORK_KEYS, mounted)
-    return user, _text(cloud_init.networkData, cloud_init.networkDataBase64)
+    user = _written(cloud_init.userData, cloud_init.userDataBase64)
+    if (secret := cloud_init.secretRef) is not None:
+        user = _secret(volume, secret.name, _USER_KEYS, secrets())
+    network = _written(cloud_init.networkData, cloud_init.networkDataBase64)
+    if (secret := cloud_init.networkDataSecretRef) is not None:
+        network = _secret(volume, secret.name, _NETWORK_KEYS, secrets())
+    return user, network
 
 
-def _text(plain: str | None, encoded: str | None) -> bytes | None:
+def _written(plain: str | None, encoded: str | None) -> bytes | None:
     if plain:
         return plain.encode()
     return base64.b64decode(encoded) if encoded else None

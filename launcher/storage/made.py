@@ -75,6 +75,16 @@ class Brought:
     fix: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A volume of that `name`, whose `directory` virtiofsd serves to QEMU on the `socket`. Nothing is made of it."""
+
+    name: str
+    directory: Path
+    socket: Path
+    read_only: bool
+
+
 Need = Medium | EmptyDisk | Overlay | RawDisk | Link | Directory | Brought
 
 
@@ -122,13 +132,6 @@ def _there(need: Need) -> AbstractContextManager[None]:
 
 def _image(path: Path, fill: Callable[[Path], None]) -> AbstractContextManager[None]:
     """Make the image, unless an earlier start in this pod has left it: then it is the guest's disk."""
-    if os.path.lexists(path) and not _is_image(path):
+    if os.path.lexists(path) and not is_qcow2(path):
         raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")
     return kept(path, fill)
-
-
-def _is_image(path: Path) -> bool:
-    try:
-        return is_qcow2(path)
-    except OSError:
-        return False

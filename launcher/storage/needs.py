@@ -21,9 +21,8 @@ from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import ByAgent, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay, RawDisk
+from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay, RawDisk, Share
 from launcher.storage.qcow2 import refuse_unfit
-from launcher.storage.shares import Share
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20

@@ -19,10 +19,13 @@ _DATA_FILE = 1 << 2
 _SECTOR = 512  # of raw images, for QEMU
 
 
-def is_qcow2(image: Path) -> bool:
-    """Return whether a file begins as qcow2 images do; OSError if it cannot be read."""
-    with image.open("rb") as file:
-        return file.read(len(MAGIC)) == MAGIC
+def is_qcow2(image: Path) -> bool | None:
+    """Return whether a file begins as qcow2 images do; None if it cannot be read."""
+    try:
+        with image.open("rb") as file:
+            return file.read(len(MAGIC)) == MAGIC
+    except OSError:
+        return None
 
 
 def refuse_unfit(what: str, image: Path) -> None:

@@ -8,9 +8,10 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from launcher import paths
+from launcher.devices.sources import brought_disk
 from launcher.facts import BlockSizes, Facts
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
@@ -32,9 +33,13 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
         and paths.below(root, paths.block_device(volume.name)).is_block_device()
     )
     images = {volume.name: disks_in_image(volume, root) for volume in spec.volumes if volume.kind == "containerDisk"}
-    matching = [disk.name for disk in spec.disks if disk.blockSize.matches_volume]
-    sizes = {name: of_disk for name in matching if (of_disk := _sizes(_disk(name, block, root), sys)) is not None}
-    raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and _is_raw(found[0]))
+    matching = {
+        disk.name: paths.below(root, paths.claimed_disk(disk.name, is_block=disk.name in block))
+        for disk in spec.disks
+        if disk.blockSize.matches_volume
+    }
+    sizes = {name: sizes for name, disk in matching.items() if (sizes := _sizes(disk, sys)) is not None}
+    raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and is_qcow2(found[0]) is False)
     no_direct_io = frozenset(
         volume.name
         for volume in spec.volumes
@@ -43,25 +48,14 @@ def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
     return Facts(block=block, raw_images=raw_images, no_direct_io=no_direct_io, block_sizes=sizes)
 
 
-def _disk(name: str, block: frozenset[str], root: Path) -> Path:
-    return paths.below(root, paths.claimed_disk(name, is_block=name in block))
-
-
 def _opened(volume: Volume, block: frozenset[str], root: Path) -> Iterator[Path]:
     """The files that QEMU writes for the volume; those that are not there yet are made there."""
-    name = volume.name
-    match volume.kind:
-        case "persistentVolumeClaim" | "dataVolume":
-            yield _disk(name, block, root)
-        case "ephemeral":
-            yield from (paths.below(root, paths.overlay(name)), _disk(name, block, root))
-        case "containerDisk":
-            yield paths.below(root, paths.overlay(name))
-        case "emptyDisk":
-            yield paths.below(root, paths.empty_disk(name))
-        case "hostDisk":
-            assert volume.hostDisk is not None, "it is the volume's kind"
-            yield paths.below(root, paths.disk_image(name, PurePosixPath(volume.hostDisk.path).name))
+    if volume.kind in ("ephemeral", "containerDisk"):
+        yield paths.below(root, paths.overlay(volume.name))
+    if volume.kind == "emptyDisk":
+        yield paths.below(root, paths.empty_disk(volume.name))
+    if (disk := brought_disk(volume, block)) is not None:
+        yield paths.below(root, disk)
 
 
 def _takes_direct_io(path: Path) -> bool:
@@ -78,13 +72,6 @@ def _takes_direct_io(path: Path) -> bool:
     except OSError as error:
         return error.errno != errno.EINVAL
     return True
-
-
-def _is_raw(image: Path) -> bool:
-    try:
-        return not is_qcow2(image)
-    except OSError:
-        return False
 
 
 def _sizes(path: Path, sys: Path) -> BlockSizes | None:

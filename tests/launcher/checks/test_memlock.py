@@ -52,7 +52,7 @@ def limited(soft: int, hard: int, needed: int) -> list[str]:
     """What a process with these limits may lock when it has asked for as much, and without the right to raise them; and
     its limits then."""
     program = (
-        "import resource\nfrom launcher.running.limits import let_lock\n"
+        "import resource\nfrom launcher.running.user import let_lock\n"
         f"print(let_lock({needed}), *resource.getrlimit(resource.RLIMIT_MEMLOCK))"
     )
     unable = ("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource")

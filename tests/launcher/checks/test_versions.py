@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.versions import machine_type, qemu_version, versions
+from launcher.checks.programs import machine_type, qemu_version, versions
 from launcher.versions import NEWER, NEWER_FOR_QEMU
 
 IGB = [newer for newer in (*NEWER, *NEWER_FOR_QEMU) if "igb" in newer.element]

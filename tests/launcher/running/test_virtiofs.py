@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from launcher.running.virtiofs import forget, served
-from launcher.storage.shares import Share
+from launcher.storage.made import Share
 from program.errors import Refusal
 from tests.waiting import until
 

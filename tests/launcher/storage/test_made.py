@@ -21,10 +21,9 @@ from launcher.manifest.reading import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.paths import below
 from launcher.storage.credentials import passwords_in
-from launcher.storage.made import made
+from launcher.storage.made import Share, made
 from launcher.storage.needs import credentials_of, shares_of
 from launcher.storage.programs import output
-from launcher.storage.shares import Share
 from program.errors import Refusal
 from tests.launcher.cases import Case, cases
 from tests.launcher.storage.pods import (
