@@ -25,15 +25,15 @@ def attach(path: Path, source: int, sink: int) -> None:
     If `source` is a terminal, it is raw meanwhile, and Ctrl-] ends the joining. The end of a pipe does not: the guest's
     output still goes to `sink`, until that is closed. Raise Refusal if QEMU does not serve the port.
     """
-    with connected(path, "serial port") as port:
+    with connected(path, "the guest's serial port cannot be reached") as port:
         if os.isatty(source):
             print("Connected to the guest's serial port; Ctrl-] leaves it.", file=sys.stderr)
         with _raw(source) as escape:
             join(port, source, sink, escape)
 
 
-def connected(path: Path, what: str) -> socket.socket:
-    """Connect to QEMU's socket for `what` of the guest; Refusal if that fails."""
+def connected(path: Path, wrong: str) -> socket.socket:
+    """Connect to a socket of QEMU's; raise Refusal, with what is `wrong`, if that fails."""
     qemu = socket.socket(socket.AF_UNIX)
     try:
         qemu.settimeout(_CONNECT)
@@ -43,7 +43,7 @@ def connected(path: Path, what: str) -> socket.socket:
         qemu.close()
         raise Refusal(
             path,
-            f"the guest's {what} cannot be reached: {error.strerror or 'QEMU takes nobody'}",
+            f"{wrong}: {error.strerror or 'QEMU takes nobody'}",
             "expected to be in the container of gpu-launcher run, and the guest to run",
         ) from error
     return qemu

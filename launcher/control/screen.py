@@ -16,6 +16,7 @@ from program.errors import Refusal, UserError
 _SUFFIXES = {"image/png": ".png", "image/x-portable-pixmap": ".ppm"}
 _LARGEST = 1 << 27  # bytes of a picture: four times what a screen of 3840x2160 has
 _CLIENTS = 8  # of VNC at once
+_UNREACHED = "the guest's screen cannot be reached"
 _UNREAD = 60  # seconds in which a client has to take something of what it is sent
 
 
@@ -34,7 +35,7 @@ def picture_of(control: Path) -> tuple[str, bytes]:
 
 def join_vnc(path: Path, source: int, sink: int) -> None:
     """Join QEMU's socket at this path with two file descriptors until one of the three ends."""
-    with connected(path, "screen") as qemu:
+    with connected(path, _UNREACHED) as qemu:
         join(qemu, source, sink, ends_with_source=True)
 
 
@@ -86,4 +87,4 @@ def serve_vnc(server: socket.socket, path: Path) -> None:
         client, _ = server.accept()
         # A write to a client that does not read fails after that time, and the thread ends.
         client.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", _UNREAD, 0))
-        threading.Thread(target=serve, args=(client, connected(path, "screen")), name="vnc", daemon=True).start()
+        threading.Thread(target=serve, args=(client, connected(path, _UNREACHED)), name="vnc", daemon=True).start()
