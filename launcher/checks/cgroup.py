@@ -12,7 +12,7 @@ from pathlib import Path
 
 from launcher.checks.finding import error, warning
 from launcher.guest import Guest
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from launcher.quantity import written
 from pci.resource import USBAddress
 from pci.sysfs.attribute import Unreadable, text
@@ -97,7 +97,7 @@ def cpus(guest: Guest, quota: float | None) -> Finding | None:
     )
 
 
-def to_be_locked(guest: Guest, cards: Iterable[Card]) -> int:
+def to_be_locked(guest: Guest, cards: Iterable[GuestCard]) -> int:
     """Return how many bytes QEMU has to be able to lock; 0 if no device reaches the guest's memory by DMA.
 
     That is what libvirt gives a QEMU with VFIO: the guest's memory, in whole MiB, and 1 GiB. It counts once for all

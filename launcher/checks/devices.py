@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from launcher.checks.access import Outcome, because, is_missing, opened
 from launcher.checks.finding import error, warning
-from launcher.checks.opening import Outcome, because, is_missing, opened
 from launcher.claims import EntryKind
 from launcher.guest import TOPOLOGY
 from launcher.guest_pci.addresses import Layout
-from launcher.hostdevs import NONE_LOOKED_UP, Card, function_of, mediated
+from launcher.hostdevs import NONE_LOOKED_UP, GuestCard, function_of, mediated
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.host import Function, Host
 from pci.resource import USBAddress
@@ -33,7 +33,7 @@ _OR_ANEW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class OpenedNodes:
     """The outcome of opening each node that the guest needs, by its name below /dev; the IOMMU groups whose nodes the
     container has; and whether it has nodes by function (/dev/vfio/devices)."""
 
@@ -42,19 +42,19 @@ class Nodes:
     has_functions: bool
 
 
-def read_nodes(dev: Path, cards: Iterable[Card], host: Host) -> Nodes:
+def read_nodes(dev: Path, cards: Iterable[GuestCard], host: Host) -> OpenedNodes:
     """Open each node that the guest needs, below the directory that stands for /dev."""
     wanted = [name for card in cards for name in _nodes_of(card, host)]
     if any(name.startswith("vfio/") for name in wanted):
         wanted.insert(0, _VFIO)
-    return Nodes(
+    return OpenedNodes(
         opened={name: opened(dev / name) for name in wanted},
         groups=tuple(sorted((path.name for path in (dev / "vfio").glob("[0-9]*")), key=lambda name: (len(name), name))),
         has_functions=(dev / "vfio" / "devices").is_dir(),
     )
 
 
-def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
+def in_sysfs(cards: Iterable[GuestCard], host: Host, sys: Path) -> Iterator[Finding]:
     """Yield the cards that are missing, that are not bound to VFIO as a whole, with their whole IOMMU group, or that
     are not what their entries ask for."""
     for card in cards:
@@ -65,7 +65,7 @@ def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
             yield from _strange(card, host)
 
 
-def not_whole(cards: Iterable[Card], host: Host | None) -> Iterator[Finding]:
+def not_whole(cards: Iterable[GuestCard], host: Host | None) -> Iterator[Finding]:
     """Yield the cards that may lack functions, for a domain that is printed and not started: one finding for all if
     nothing is known of the node."""
     cards = [card for card in cards if card.missing is not None]
@@ -90,7 +90,9 @@ def misplaced(layout: Layout) -> Iterator[Finding]:
             )
 
 
-def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_runs: bool) -> Iterator[Finding]:
+def in_the_container(
+    cards: Iterable[GuestCard], host: Host, nodes: OpenedNodes, *, guest_runs: bool
+) -> Iterator[Finding]:
     """Yield the nodes that are missing or cannot be opened; if the `guest_runs`, it has its own groups open."""
     if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:
         yield _without_vfio(outcome, nodes)
@@ -102,7 +104,7 @@ def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_r
             yield _without_node(card, name, outcome, nodes)
 
 
-def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
+def _in_sysfs(card: GuestCard, host: Host, sys: Path) -> Finding | None:
     entry, device = card.claim.entry, card.device
     if isinstance(device, USBAddress):
         return None
@@ -131,7 +133,7 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
     return None
 
 
-def _strange(card: Card, host: Host) -> Iterator[Finding]:
+def _strange(card: GuestCard, host: Host) -> Iterator[Finding]:
     """The device is not what its entry says: of another vendor, or no GPU."""
     claim, function = card.claim, function_of(card.claim.device, host)
     if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
@@ -152,7 +154,7 @@ def _strange(card: Card, host: Host) -> Iterator[Finding]:
         )
 
 
-def _nodes_of(card: Card, host: Host) -> tuple[str, ...]:
+def _nodes_of(card: GuestCard, host: Host) -> tuple[str, ...]:
     """Below /dev; libvirt opens VFIO by groups, which is the older of its two ways."""
     device = card.device
     if isinstance(device, USBAddress):
@@ -166,7 +168,7 @@ def _nodes_of(card: Card, host: Host) -> tuple[str, ...]:
     return () if group is None or group in host.noiommu else (f"vfio/{group}",)
 
 
-def _without_vfio(outcome: int, nodes: Nodes) -> Finding:
+def _without_vfio(outcome: int, nodes: OpenedNodes) -> Finding:
     path = f"/dev/{_VFIO}"
     if not is_missing(outcome):
         return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome))
@@ -180,7 +182,7 @@ def _without_vfio(outcome: int, nodes: Nodes) -> Finding:
     return error(path, "is not in the container", f"{_REQUESTED}, and the node to have loaded vfio_pci")
 
 
-def _without_node(card: Card, name: str, outcome: int, nodes: Nodes) -> Finding:
+def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes) -> Finding:
     entry, path = card.claim.entry, f"/dev/{name}"
     if isinstance(card.device, USBAddress):
         says = "is not in the container" if is_missing(outcome) else f"cannot be opened: {because(outcome)}"

@@ -8,14 +8,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from launcher import paths
+from launcher.checks.access import because, is_missing, opened
 from launcher.checks.finding import error, warning
-from launcher.checks.opening import because, is_missing, opened
 from launcher.devices.disks import lacks_direct_io
 from launcher.devices.sources import brought_disk
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
-from launcher.storage.brought import regular_file
-from launcher.storage.made import Brought, Need
+from launcher.storage.media import Brought, Need
+from launcher.storage.regular_files import regular_file
 from program.errors import Refusal
 from program.finding import Finding
 

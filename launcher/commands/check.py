@@ -10,12 +10,12 @@ from launcher import paths
 from launcher.checks import finding as written
 from launcher.checks.finding import error
 from launcher.checks.programs import machine_type, qemu_version, versions
-from launcher.commands.options import VM, Local, one_vm
-from launcher.running.embedded import is_taken, root_of
-from launcher.running.user import become_owner_of
-from launcher.starting.here import Here
-from launcher.starting.pod import SYS, this_pod
-from launcher.starting.start import Start, start_of
+from launcher.commands.options import Local, VMArgument, one_vm
+from launcher.pipeline.pod import SYS, this_pod
+from launcher.pipeline.start import Start, start_of
+from launcher.pipeline.this_pod import Here
+from launcher.runtime.embedded import is_taken, root_of
+from launcher.runtime.user import become_owner_of
 from program.commands import AsJSON
 from program.errors import Refusal
 from program.finding import Finding, worst, worst_first
@@ -26,7 +26,7 @@ from program.terminal import is_coloured
 
 @dataclass(frozen=True, kw_only=True)
 class _Flags(Local):
-    vm: VM = Path(paths.MANIFEST)
+    vm: VMArgument = Path(paths.MANIFEST)
 
 
 def check(
@@ -59,7 +59,7 @@ def _of_versions(start: Start, uri: str) -> list[Finding]:
     """What libvirt or QEMU here is too old for. The embedded driver is not connected to: its root may be the running
     guest's."""
     try:
-        from launcher.running.guest import library_version, versions_at
+        from launcher.runtime.guest import library_version, versions_at
 
         if root_of(uri) is not None:
             libvirt, qemu = library_version(), qemu_version(f"qemu-system-{start.guest.qemu_architecture}")

@@ -8,14 +8,14 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import say_notes
-from launcher.manifest.reading import Given, read_every, read_given
+from launcher.manifest.parser import Given, read_every, read_given
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.running.embedded import DEFAULT_URI
-from launcher.starting.pod import SYS
+from launcher.pipeline.pod import SYS
+from launcher.runtime.embedded import DEFAULT_URI
 from program.errors import UserError
 from program.problem import one_line
 
-VM = Annotated[
+VMArgument = Annotated[
     Path,
     typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance; - for standard input."),
 ]
@@ -37,7 +37,7 @@ def _stand(context: typer.Context, vm: str | None) -> str | None:
 class VMFlags:
     """The VM that a command is about. `also_vm` is the value of --vm; UserError if it is another file than `vm`."""
 
-    vm: VM
+    vm: VMArgument
     also_vm: Annotated[str | None, typer.Option("--vm", hidden=True, is_eager=True, callback=_stand)] = None
     name: Annotated[
         str | None,

@@ -16,13 +16,13 @@ from launcher.devices.sources import directory_of, source
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
-from launcher.storage.brought import mounted_files, regular_file
 from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
-from launcher.storage.credentials import ByAgent, keys_in
+from launcher.storage.credentials import AgentCredential, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay, RawDisk, Share
+from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share
 from launcher.storage.qcow2 import refuse_unfit
+from launcher.storage.regular_files import mounted_files, regular_file
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
@@ -84,7 +84,7 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "emptyDisk":
             assert volume.emptyDisk is not None, "it is the volume's kind"
             # In whole MiB, as KubeVirt's pkg/emptydisk.
-            return (EmptyDisk(file, volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
+            return (EmptyImage(file, volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
         case "hostDisk":
             return _of_node(whose, volume, file)
         case _:
@@ -194,7 +194,7 @@ def _refuse_unshared(whose: str, volume: Volume, facts: Facts, root: Path) -> No
         raise Refusal(whose, f"{directory} leads to {real}, which is the launcher's own", "take the link away")
 
 
-def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[ByAgent, ...]:
+def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[AgentCredential, ...]:
     """Return the credentials that the guest's agent is to apply; they are read when it has started."""
     by_agent = []
     for credential in vmi.spec.accessCredentials:
@@ -203,7 +203,9 @@ def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple
             if key.propagationMethod.qemuGuestAgent is None:
                 continue
             users = key.propagationMethod.qemuGuestAgent.users
-        by_agent.append(ByAgent(credential.secret, paths.below(root, paths.credentials(credential.secret)), users))
+        by_agent.append(
+            AgentCredential(credential.secret, paths.below(root, paths.credentials(credential.secret)), users)
+        )
     return tuple(by_agent)
 
 

@@ -1,7 +1,7 @@
 import errno
 from pathlib import Path
 
-from launcher.checks.opening import kvm, opened
+from launcher.checks.access import kvm, opened
 from program.problem import Severity
 
 KVM = Path("/dev/kvm")

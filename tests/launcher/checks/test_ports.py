@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from launcher.checks.tuning import ports
+from launcher.checks.network import ports
 from launcher.network.attachments import attached
 from tests.launcher.checks.trees import vmi
 

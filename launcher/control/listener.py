@@ -1,0 +1,151 @@
+"""The control socket: made, listened on, and removed.
+
+Until the first caller it costs a socket and a sleeping thread: asyncio, gRPC and the services are imported for that
+caller.
+"""
+
+import errno
+import logging
+import os
+import select
+import socket
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from launcher.runtime.embedded import lock
+from launcher.runtime.vm import VM
+from program.errors import Refusal
+
+_log = logging.getLogger(__name__)
+
+_WAITING = 100  # connections that are not accepted yet, as when the first caller waits for the imports
+_LOCKED = 2.0  # seconds for other launchers, which need milliseconds, to see whether a socket is stale
+_AGAIN = 1.0  # seconds until the next try, after a caller could not be served
+_ENDING = 2.0  # seconds for the serving thread to end; the process does not wait longer
+
+
+@contextmanager
+def served(path: Path, vm: VM) -> Iterator[None]:
+    """Serve calls about the VM on this socket, for this user and root, and remove the socket afterwards.
+
+    Replace the socket of a killed launcher. Raise Refusal if a launcher serves there, the file is no socket, or no
+    socket can be made.
+    """
+    with _directory(path), _listening(path) as listener:
+        end = os.eventfd(0, os.EFD_CLOEXEC)
+        thread = threading.Thread(target=_serve, args=(listener, end, vm), name="control", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:
+            os.close(end)
+            fix = "expected room for one more in the container's limits of processes and memory"
+            raise Refusal(path, f"cannot have a thread to serve it: {error}", fix) from error
+        try:
+            yield
+        finally:
+            os.eventfd_write(end, 1)
+            thread.join(_ENDING)
+            if not thread.is_alive():
+                os.close(end)
+
+
+def _serve(listener: socket.socket, end: int, vm: VM) -> None:
+    """Sleep until the first caller, and serve from then on, until the eventfd `end` is written to."""
+    woken = select.poll()
+    woken.register(end, select.POLLIN)
+    woken.register(listener, select.POLLIN)
+    while end not in dict(woken.poll()):
+        try:
+            import asyncio
+
+            from launcher.control.server import serve
+
+            asyncio.run(serve(listener, end, vm))
+        except Exception as error:  # no memory for the imports, no descriptor for the event loop
+            _log.error("the control socket cannot serve a caller: %s: %s", type(error).__name__, error)
+            with suppress(OSError):
+                listener.accept()[0].close()
+            time.sleep(_AGAIN)
+
+
+def forget(path: Path) -> None:
+    """Remove the socket that a killed launcher has left; one on which somebody listens stays."""
+    with suppress(OSError, Refusal), _alone_in(path.parent):
+        _remove_stale(path)
+
+
+@contextmanager
+def _directory(path: Path) -> Iterator[None]:
+    """Make the socket's directory; afterwards remove the directories that were made here and are empty."""
+    missing = [parent for parent in path.parents if not parent.exists()]
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _refusal(path, f"cannot make {error.filename}: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            for parent in missing:
+                parent.rmdir()
+
+
+@contextmanager
+def _listening(path: Path) -> Iterator[socket.socket]:
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            with _alone_in(path.parent):
+                _remove_stale(path)
+                listener.bind(str(path))
+                path.chmod(0o600)  # before listen(), so that nobody has come
+                listener.listen(_WAITING)
+                listener.setblocking(False)
+        except OSError as error:
+            words = error.strerror or str(error)  # a path that is too long has no number
+            raise _refusal(path, f"cannot listen there: {words}") from error
+        ours = path.stat().st_ino
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                if path.stat().st_ino == ours:
+                    path.unlink()
+
+
+@contextmanager
+def _alone_in(directory: Path) -> Iterator[None]:
+    """Keep another launcher from looking at the socket there, and taking it for a stale one too. TimeoutError if the
+    directory stays locked by another process."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        try:
+            lock(fd, _LOCKED)
+        except BlockingIOError as error:
+            raise TimeoutError(errno.ETIMEDOUT, f"{directory} is locked by another process") from error
+        yield
+    finally:
+        os.close(fd)
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket on which nobody listens; Refusal if somebody does, or if the file is no socket."""
+    try:
+        is_socket = stat.S_ISSOCK(path.lstat().st_mode)
+    except FileNotFoundError:
+        return
+    if not is_socket:
+        raise _refusal(path, "something is there that is no socket, and stays")
+    with socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)  # a listener whose queue is full is one, too
+        code = caller.connect_ex(str(path))
+    if code != errno.ECONNREFUSED:
+        raise _refusal(path, "another launcher serves there; a control socket is of one VM")
+    path.unlink()
+
+
+def _refusal(path: Path, why: str) -> Refusal:
+    return Refusal(path, why, "expected a place for the control socket, name another with --socket")

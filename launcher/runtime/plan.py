@@ -1,0 +1,54 @@
+"""Everything that is needed to run a VM once its manifest is understood. A process of its own makes the plan and ends:
+the modules that read, check and render manifests take 20 MB, of no use beside a running guest.
+"""
+
+import os
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from launcher.runtime.supervise import GRACE
+from launcher.runtime.vm import Identity
+from launcher.storage.credentials import AgentCredential
+from launcher.storage.media import Need, Share
+
+
+@dataclass(frozen=True)
+class RunPlan:
+    """A domain, where it runs, and how it ends.
+
+    `domain`: the domain's name in `xml`. `numbers`: the guest's bus numbers, by the index of their controllers.
+    `sockets`: the directory of the domain's sockets; `needs`: what else has to be on disk. `locked`: the bytes that
+    QEMU has to be able to lock, 0 for another libvirt's or without cards. `grace`: the seconds that the guest has to
+    shut down; a guest without `acpi` is not asked to. `paused`: the VM starts paused, until somebody resumes it.
+    `control`: the control socket, None for none. `credentials` are for the guest's agent, `shares` for virtiofsd.
+    `passt`: the script that libvirt calls as passt; None if the guest has no network.
+    """
+
+    identity: Identity
+    domain: str
+    xml: str
+    numbers: Mapping[int, int]
+    sockets: Path
+    needs: tuple[Need, ...]
+    uri: str
+    locked: int
+    acpi: bool
+    grace: float
+    paused: bool = False
+    control: Path | None = None
+    credentials: tuple[AgentCredential, ...] = ()
+    shares: tuple[Share, ...] = ()
+    passt: str | None = None
+
+
+def keep(plan: RunPlan, place: int) -> None:
+    """Write the plan into the file `place`, for processes that outlive this one."""
+    os.write(place, GRACE.pack(plan.grace) + pickle.dumps(plan))
+
+
+def plan_in(place: int) -> RunPlan | None:
+    """Read the plan from the file `place`; None if there is none."""
+    size = os.fstat(place).st_size - GRACE.size
+    return pickle.loads(os.pread(place, size, GRACE.size)) if size > 0 else None  # noqa: S301 our own process wrote it

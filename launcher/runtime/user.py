@@ -1,0 +1,133 @@
+"""The user and the limits with which a VM runs: a launcher that starts as root gives a user what only root may open,
+and becomes that user.
+
+From then on the launcher, libvirt, QEMU and their children have no capability and can get none (docs/decisions/0026).
+"""
+
+import os
+import resource
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from program.bootstrap import values_of
+from program.errors import Refusal
+from program.prctl import PR_SET_DUMPABLE, prctl
+
+_DEV = Path("/dev")
+
+#: What --raise takes: a resource, and its new soft and hard limit, for every process of the VM.
+LIMITS = {
+    "memlock": (resource.RLIMIT_MEMLOCK, resource.RLIM_INFINITY),
+    "rtprio": (resource.RLIMIT_RTPRIO, 1),  # <vcpusched scheduler="fifo" priority="1">
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A user, whose group has the same ID; the files to give to the user; and the names in LIMITS to raise."""
+
+    user: int
+    given: tuple[Path, ...] = ()
+    limits: tuple[str, ...] = ()
+
+
+def asked_for(arguments: Sequence[str]) -> Handover | None:
+    """Return what --user, --give and --raise in `run`'s arguments ask for; None without a user, or if it is no number.
+
+    This process has no library that reads command lines; its child checks the arguments.
+    """
+    users, given, limits = (values_of(flag, arguments) for flag in ("--user", "--give", "--raise"))
+    if not users or not users[-1].isascii() or not users[-1].isdecimal():
+        return None
+    return Handover(int(users[-1]), tuple(map(Path, given)), tuple(limits))
+
+
+def become(handover: Handover) -> None:
+    """Give the files to the user, raise the limits, and become the user, unless this process is that user already.
+
+    Files that are missing and limits that cannot be raised are passed over: launcher.pipeline.this_pod says what the VM
+    lacks. Raise Refusal if this process may not do the rest.
+    """
+    user = handover.user
+    if os.geteuid() == user:
+        return
+    for limit in handover.limits:
+        if limit in LIMITS:
+            number, value = LIMITS[limit]
+            with suppress(ValueError, OSError):  # ValueError is Python's for EPERM
+                resource.setrlimit(number, (value, value))
+    try:
+        for path in handover.given:
+            for file in _given(path):
+                os.chown(file, user, user, follow_symlinks=False)
+        # The groups that the kubelet gives for the sake of volumes stay; root's is not one of them.
+        os.setgroups([group for group in os.getgroups() if group != 0])
+        os.setgid(user)
+        os.setuid(user)
+    except OSError as error:
+        given = error.filename is not None
+        raise Refusal(
+            error.filename if given else f"--user={user}",
+            f"{f'cannot be given to user {user}' if given else 'cannot become that user'}: {error.strerror}",
+            "give the container the capabilities CHOWN, SETGID and SETUID (securityContext.capabilities.add), or have "
+            "it start as that user and leave --user out",
+        ) from error
+    # The /proc/self of a process that has changed its user belongs to root (proc(5)), and libvirt reads it.
+    prctl(PR_SET_DUMPABLE, 1)
+
+
+def become_owner_of(path: Path) -> None:
+    """If this process is root, become the owner of the file, if it exists: in a container root has no CAP_DAC_OVERRIDE,
+    and may not open another user's files."""
+    try:
+        owner = path.stat().st_uid
+    except OSError:
+        return
+    if os.geteuid() == 0 != owner:
+        become(Handover(owner))
+
+
+def let_lock(needed: int) -> int | None:
+    """Raise RLIMIT_MEMLOCK to `needed` bytes if it is lower; return how many may be locked now, None for no limit.
+
+    To raise the hard limit takes CAP_SYS_RESOURCE (setrlimit(2)) outside of a user namespace. The capability's bit does
+    not tell that, so this tries.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if hard != resource.RLIM_INFINITY and hard < needed:
+        try:
+            resource.setrlimit(resource.RLIMIT_MEMLOCK, (needed, needed))
+        except (ValueError, OSError):  # ValueError is Python's for EPERM
+            return hard
+        return needed
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (needed, hard))
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def open_files() -> int | None:
+    """Return how many files a process of ours may have open; None for no limit."""
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return None if hard == resource.RLIM_INFINITY else hard
+
+
+def _given(path: Path) -> Iterator[Path]:
+    """Below /dev the path, if it exists, and all device nodes below it. Anywhere else only a regular file, since the
+    writer of a volume may be hostile."""
+    try:
+        kind = path.lstat().st_mode
+    except OSError:
+        return
+    if ".." in path.parts or not path.is_relative_to(_DEV):
+        if stat.S_ISREG(kind):
+            yield path
+        return
+    yield path
+    for directory, _, files in os.walk(path):
+        for file in files:
+            node = Path(directory, file)
+            if stat.S_ISCHR(node.lstat().st_mode):
+                yield node

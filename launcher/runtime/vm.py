@@ -1,0 +1,140 @@
+"""The one VM of this process, as its threads share it: its identity, its phase, and requests to end it.
+
+One thread runs it (launcher.runtime.run); the threads of the control socket ask. Nothing here imports libvirt or waits
+for it: a question is answered while a start takes minutes.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
+
+from program.errors import Refusal
+
+if TYPE_CHECKING:
+    from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started
+
+
+class Phase(Enum):
+    """A VM's phase, which never goes back. A paused guest is RUNNING; libvirt's state says that it is paused."""
+
+    PREPARING = "preparing"
+    STARTING = "starting"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    ENDED = "ended"
+
+
+class StopRequested(Enum):
+    """A request to end the VM. SIGNAL and SHUTDOWN ask the guest, and end it after its grace period; KILL ends it at
+    once, also after the others.
+    """
+
+    SIGNAL = "signal"
+    SHUTDOWN = "shutdown"
+    KILL = "kill"
+
+
+@contextmanager
+def having_threads(what: str) -> Iterator[None]:
+    """Raise Refusal if `what` cannot have the thread that is started within: a container's limits may forbid it."""
+    try:
+        yield
+    except RuntimeError as error:
+        fix = "expected room for more of them in the container's limits of processes and memory"
+        raise Refusal(what, f"cannot have a thread: {error}", fix) from error
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Which VM it is; `uid` is empty if the manifest has none."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True)
+class Change:
+    """An event at `time` (seconds since 1970, UTC), and the `phase` in which the VM is then. `event` and `reason` are
+    libvirt's lifecycle event in words, like "suspended" and "paused" (virDomainEventType); both are empty if the phase
+    has changed.
+    """
+
+    time: float
+    phase: Phase
+    event: str = ""
+    reason: str = ""
+
+
+class VM:
+    """What the threads share. Any of them may call any method; no method waits."""
+
+    def __init__(self, identity: Identity) -> None:
+        self.identity = identity
+        #: What the thread that runs the VM waits for.
+        self.events: SimpleQueue[StopRequested | Defined | Started | NotStarted | Changed | Ending] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._phase = Phase.PREPARING
+        self._domain: Any = None
+        self._subscribers: list[Callable[[Change], object]] = []
+
+    @property
+    def phase(self) -> Phase:
+        return self._phase
+
+    def domain(self) -> Any:
+        """Return the libvirt domain; Refusal, with the phase, before it is defined and after its end."""
+        domain = self._domain
+        if domain is None:
+            raise Refusal(self.identity, f"is {self._phase.value}, and not defined", "ask again when it is running")
+        return domain
+
+    def request(self, stop: StopRequested) -> None:
+        """Request the VM's end. A request before the start prevents it."""
+        self.events.put(stop)
+
+    @contextmanager
+    def telling(self, subscriber: Callable[[Change], object]) -> Iterator[None]:
+        """Call the subscriber with the present phase, and then with each change, in the thread that makes the change.
+        It must not wait.
+        """
+        with self._lock:
+            subscriber(Change(time.time(), self._phase))
+            self._subscribers.append(subscriber)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._subscribers.remove(subscriber)
+
+    # For launcher.runtime alone.
+
+    def becomes(self, phase: Phase) -> None:
+        """Set the phase, and tell the subscribers."""
+        with self._lock:
+            self._phase = phase
+        self.happened()
+
+    @contextmanager
+    def having(self, domain: Any) -> Iterator[None]:
+        """Have domain() return this one."""
+        self._domain = domain
+        try:
+            yield
+        finally:
+            self._domain = None
+
+    def happened(self, event: str = "", reason: str = "") -> None:
+        """Tell the subscribers."""
+        with self._lock:
+            change = Change(time.time(), self._phase, event, reason)
+            for subscriber in self._subscribers:
+                subscriber(change)

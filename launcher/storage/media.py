@@ -1,0 +1,137 @@
+"""What a guest needs on disk: made before its domain is defined, and removed after its end.
+
+This module knows no manifests, so that the process that stays beside the guest imports nothing that reads them.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from launcher.storage.iso import ISO, write_iso
+from launcher.storage.places import directory, kept, link, renewed, sized
+from launcher.storage.qcow2 import is_qcow2, make_empty, make_overlay
+from launcher.storage.regular_files import regular_file
+from program.errors import Refusal
+
+
+@dataclass(frozen=True, slots=True)
+class Medium:
+    """An ISO, made anew at every start, since its files may have changed."""
+
+    path: Path
+    iso: ISO
+
+
+@dataclass(frozen=True, slots=True)
+class EmptyImage:
+    """An empty qcow2 image of `size` bytes, which lives as long as the pod."""
+
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overlay:
+    """A qcow2 image over `below`, which is not written to. The overlay lives as long as the pod."""
+
+    path: Path
+    below: Path
+    kind: Literal["raw", "qcow2"]
+
+
+@dataclass(frozen=True, slots=True)
+class RawDisk:
+    """A sparse file of `size` bytes, never removed. A file that has content stays as it is."""
+
+    path: Path
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    path: Path
+    target: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Directory:
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Brought:
+    """A file that the volume mounted at `volume` brings, so that nothing is made. Errors name it as `whose` file.
+
+    `fix`: what to do if QEMU cannot read it, "" for a disk, of which launcher.checks.volumes says more.
+    """
+
+    path: Path
+    volume: Path
+    whose: str
+    fix: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A volume of that `name`, whose `directory` virtiofsd serves to QEMU on the `socket`. Nothing is made of it."""
+
+    name: str
+    directory: Path
+    socket: Path
+    read_only: bool
+
+
+Need = Medium | EmptyImage | Overlay | RawDisk | Link | Directory | Brought
+
+
+@contextmanager
+def made(needs: Iterable[Need]) -> Iterator[None]:
+    """Make everything, in this order; files are readable for their owner alone.
+
+    Afterwards media, links and directories are removed. Empty disks and overlays to which the guest has written stay,
+    for the next start in the same pod; raw disks always stay. Raise Refusal if something cannot be made; then nothing
+    is left of what was made before.
+    """
+    with ExitStack() as stack:
+        for need in needs:
+            stack.enter_context(_there(need))
+        yield
+
+
+def refuse_links(needs: Iterable[Need]) -> None:
+    """Raise Refusal if a file that a volume brings is no longer one of its regular files: the volume's owner may have
+    replaced it since the VM was planned."""
+    for need in needs:
+        if isinstance(need, Brought):
+            regular_file(need.whose, need.path, need.volume)
+
+
+def _there(need: Need) -> AbstractContextManager[None]:
+    match need:
+        case Medium():
+            return renewed(need.path, partial(write_iso, need.iso))
+        case EmptyImage():
+            return _image(need.path, partial(make_empty, size=need.size))
+        case Overlay():
+            return _image(need.path, partial(make_overlay, below=need.below, kind=need.kind))
+        case RawDisk():
+            sized(need.path, need.size)
+            return nullcontext()
+        case Link():
+            return link(need.path, need.target)
+        case Directory():
+            return directory(need.path)
+        case Brought():
+            regular_file(need.whose, need.path, need.volume)
+            return nullcontext()
+
+
+def _image(path: Path, fill: Callable[[Path], None]) -> AbstractContextManager[None]:
+    """Make the image, unless an earlier start in this pod has left it: then it is the guest's disk."""
+    if os.path.lexists(path) and not is_qcow2(path):
+        raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")
+    return kept(path, fill)
