@@ -48,8 +48,8 @@ def asked_for(arguments: Sequence[str]) -> Handover | None:
 def become(handover: Handover) -> None:
     """Give the files to the user, raise the limits, and become the user, unless this process is that user already.
 
-    Files that are missing and limits that cannot be raised are passed over: launcher.pipeline.this_pod says what the VM
-    lacks. Raise Refusal if this process may not do the rest.
+    Files that are missing and limits that cannot be raised are passed over: launcher.pipeline.this_pod says what the
+    VM lacks. Raise Refusal if this process may not do the rest.
     """
     user = handover.user
     if os.geteuid() == user:
