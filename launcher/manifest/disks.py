@@ -114,7 +114,7 @@ class Disk(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        kinds = [kind for kind in ("disk", "lun", "cdrom") if getattr(self, kind) is not None]
+        kinds = self.given("disk", "lun", "cdrom")
         if len(kinds) > 1:
             raise Nonsense(f"the disk {self.name!r} has both {kinds[0]} and {kinds[1]}", "expected one of them")
         if self.shareable and self.cache not in (None, "none"):

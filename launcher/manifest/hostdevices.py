@@ -5,7 +5,7 @@ from typing import Annotated, Any, Self
 from pydantic import model_validator
 
 from launcher.claims import Request
-from launcher.manifest.objects import Ignored, Object
+from launcher.manifest.objects import Ignored, Object, one_of
 from launcher.manifest.scalars import AliasName, DNSName, Matching, Text
 from program.errors import Nonsense
 
@@ -86,16 +86,10 @@ class ResourceClaim(Object):
     resourceClaimName: DNSName | None = None
     resourceClaimTemplateName: DNSName | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        named = (self.resourceClaimName is not None) + (self.resourceClaimTemplateName is not None)
-        if named != 1:
-            raise Nonsense(
-                f"has {('both' if named else 'neither')} resourceClaimName {('and' if named else 'nor')} "
-                "resourceClaimTemplateName",
-                "expected one of them",
-            )
-        return self
+    _check = one_of(
+        *("resourceClaimName", "resourceClaimTemplateName"),
+        none="has neither resourceClaimName nor resourceClaimTemplateName",
+    )
 
 
 def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:

@@ -168,11 +168,7 @@ class Interface(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        methods = [
-            method
-            for method in ("masquerade", "bridge", "passt", "passtBinding", "binding", "sriov")
-            if getattr(self, method) is not None
-        ]
+        methods = self.given("masquerade", "bridge", "passt", "passtBinding", "binding", "sriov")
         if not methods:
             raise Nonsense("says nothing of how it is connected", "write `masquerade: {}`")
         if len(methods) > 1:

@@ -50,6 +50,25 @@ class Object(BaseModel):
             return False
         return item is None or (item == "" and not field.is_required() and _is_text(field.annotation))
 
+    def given(self, *names: str) -> list[str]:
+        """Return which of these fields are there, in this order."""
+        return [name for name in names if getattr(self, name) is not None]
+
+
+def one_of(*names: str, none: str = "", fix: str = "expected one of them") -> Any:
+    """Return the validator of an Object that may have one of these fields; with `none`, the error without any, it has
+    to have one."""
+
+    def check(self: Object) -> Object:
+        given = self.given(*names)
+        if len(given) > 1:
+            raise Nonsense(f"has both {given[0]} and {given[1]}", fix)
+        if none and not given:
+            raise Nonsense(none, fix)
+        return self
+
+    return model_validator(mode="after")(check)
+
 
 class OpenObject(Object):
     """An object that others fill too: fields that are not ours are left alone."""

@@ -22,7 +22,7 @@ from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
-from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all
+from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all, one_of
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
@@ -281,11 +281,10 @@ class Matcher(Object):
     inferFromVolume: Text | None = None
     inferFromVolumeFailurePolicy: Literal["Ignore", "Reject"] | None = None
 
+    _check_named = one_of("name", "inferFromVolume", none="has neither name nor inferFromVolume")
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.name is None) == (self.inferFromVolume is None):
-            word = "neither name nor" if self.name is None else "both name and"
-            raise Nonsense(f"has {word} inferFromVolume", "expected one of them")
         if self.inferFromVolume is not None and self.kind is not None:
             raise Nonsense("has kind and inferFromVolume, which says the kind too", "leave kind out")
         if self.kind is not None and self.kind.lower() not in self._kinds():

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import model_validator
 
 from launcher import paths
-from launcher.manifest.objects import Below, Ignored, Items, Object, PassedOn, Refused
+from launcher.manifest.objects import Below, Ignored, Items, Object, PassedOn, Refused, one_of
 from launcher.manifest.scalars import (
     DNSLabel,
     DNSName,
@@ -164,14 +164,11 @@ class Sysprep(Object):
     secret: LocalObject | None = None
     configMap: LocalObject | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.secret is None) == (self.configMap is None):
-            raise Nonsense(
-                "has neither secret nor configMap" if self.secret is None else "has both secret and configMap",
-                "expected one of them, with autounattend.xml or unattend.xml in it",
-            )
-        return self
+    _check = one_of(
+        *("secret", "configMap"),
+        none="has neither secret nor configMap",
+        fix="expected one of them, with autounattend.xml or unattend.xml in it",
+    )
 
 
 class ConfigMapVolume(Object):
@@ -235,7 +232,7 @@ class Volume(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        sources = [kind for kind in KINDS if getattr(self, kind) is not None]
+        sources = self.given(*KINDS)
         if not sources:
             raise Nonsense(f"the volume {self.name!r} has no source", f"expected one of {', '.join(KINDS)}")
         if len(sources) > 1:
