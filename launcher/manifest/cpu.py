@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from launcher.manifest.objects import Ignored, Items, Object
-from launcher.manifest.scalars import Count, Matching, Text
+from launcher.manifest.scalars import Count, Matching, Text, first_twice
 from program.errors import Nonsense
 
 CPUName = Annotated[
@@ -89,11 +89,8 @@ class CPU(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        seen: set[str] = set()
-        for feature in self.features:
-            if feature.name in seen:
-                raise Nonsense(f"the feature {feature.name!r} is there twice", "leave one of them out")
-            seen.add(feature.name)
+        if name := first_twice(feature.name for feature in self.features):
+            raise Nonsense(f"the feature {name!r} is there twice", "leave one of them out")
         pinned = "dedicatedCpuPlacement: true"
         if self.isolateEmulatorThread and not self.dedicatedCpuPlacement:
             raise Nonsense("isolateEmulatorThread needs CPUs of the pod's own", f"write {pinned}, or leave it out")

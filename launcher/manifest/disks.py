@@ -142,12 +142,6 @@ class Disk(Object):
         return self.target.bus or _DEFAULT_BUS[architecture]
 
 
-def with_default_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...]) -> tuple[Disk, ...]:
-    """Return the manifest's disks, then one for every volume without a disk, as KubeVirt's webhook makes them."""
-    named = {disk.name for disk in disks}
-    return (*disks, *(Disk(name=volume.name) for volume in volumes if volume.name not in named))
-
-
 def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architecture: str) -> None:
     """Raise Nonsense for a disk that its bus or its volume cannot be."""
     by_name = {volume.name: volume for volume in volumes}

@@ -6,7 +6,7 @@ from pydantic import model_validator
 
 from launcher.claims import Request
 from launcher.manifest.objects import Ignored, Object, one_of
-from launcher.manifest.scalars import AliasName, DNSName, Matching, Text
+from launcher.manifest.scalars import AliasName, DNSName, Matching, Text, first_twice
 from program.errors import Nonsense
 
 Resource = Annotated[
@@ -94,12 +94,10 @@ class ResourceClaim(Object):
 
 def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
     """Raise Nonsense for two entries of one name, or of one request: a request of DRA's is one device."""
-    names: set[str] = set()
+    if name := first_twice(entry.name for entry in entries):
+        raise Nonsense(f"two entries of gpus and hostDevices are called {name!r}", "rename one of them")
     requests: dict[Request, str] = {}
     for entry in entries:
-        if entry.name in names:
-            raise Nonsense(f"two entries of gpus and hostDevices are called {entry.name!r}", "rename one of them")
-        names.add(entry.name)
         wants = entry.wants
         if isinstance(wants, Request) and (first := requests.setdefault(wants, entry.name)) != entry.name:
             raise Nonsense(
@@ -109,11 +107,9 @@ def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
 
 def refuse_unknown_claims(entries: tuple[HostDevice, ...], claims: tuple[ResourceClaim, ...]) -> None:
     """Raise Nonsense for two claims of one name, and for an entry of a claim that the pod doesn't have."""
-    known: set[str] = set()
-    for claim in claims:
-        if claim.name in known:
-            raise Nonsense(f"two resourceClaims are called {claim.name!r}", "rename one of them")
-        known.add(claim.name)
+    known = [claim.name for claim in claims]
+    if name := first_twice(known):
+        raise Nonsense(f"two resourceClaims are called {name!r}", "rename one of them")
     for entry in entries:
         if entry.claimName is not None and entry.claimName not in known:
             raise Nonsense(

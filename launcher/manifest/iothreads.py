@@ -34,30 +34,20 @@ class IOThreads:
 
 def iothreads_of(spec: Spec) -> IOThreads:
     domain, disks = spec.domain, spec.disks
-    dedicated, pool = sum(disk.dedicatedIOThread for disk in disks), _pool(domain)
+    dedicated = sum(disk.dedicatedIOThread for disk in disks)
+    pool = (domain.ioThreads.supplementalPoolThreadCount or 0) if domain.ioThreads is not None else 0
     shared = _shared(domain, len(disks), dedicated)
     count = pool or shared + dedicated
     buses = [disk.bus(spec.architecture) for disk in disks]
     virtio = [disk for disk, bus in zip(disks, buses, strict=True) if bus == "virtio"]
-    of_disks: Mapping[str, tuple[int, ...]]
-    if pool:
-        of_disks = {disk.name: tuple(range(1, pool + 1)) for disk in virtio}
-    else:
-        of_disks = _turns(virtio, shared) if count else {}
+    in_pool = {disk.name: tuple(range(1, pool + 1)) for disk in virtio}
     serves_scsi = domain.ioThreadsPolicy is not None and "scsi" in buses
     return IOThreads(
         count=count,
         pool=pool,
-        of_disks=of_disks,
+        of_disks=in_pool if pool else _turns(virtio, shared) if count else {},
         of_scsi_controller=tuple(range(1, min(count, domain.vcpus) + 1)) if serves_scsi else (),
     )
-
-
-def _pool(domain: Domain) -> int:
-    """The threads of the supplemental pool; 0 without that policy."""
-    if domain.ioThreadsPolicy != "supplementalPool" or domain.ioThreads is None:
-        return 0
-    return domain.ioThreads.supplementalPoolThreadCount or 0
 
 
 def _turns(disks: list[Disk], shared: int) -> Mapping[str, tuple[int, ...]]:

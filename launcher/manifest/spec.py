@@ -15,7 +15,7 @@ from launcher.manifest.cpu import CPU
 from launcher.manifest.credentials import AccessCredential, check_credentials
 from launcher.manifest.datavolumes import DataVolumeTemplate, check_templates
 from launcher.manifest.devices import Devices, check_architecture
-from launcher.manifest.disks import Disk, check_disks, with_default_disks
+from launcher.manifest.disks import Disk, check_disks
 from launcher.manifest.features import Features
 from launcher.manifest.filesystems import check_filesystems
 from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
@@ -207,9 +207,11 @@ class Spec(Object):
 
     @property
     def disks(self) -> tuple[Disk, ...]:
-        """The disks of domain.devices, and those that volumes without a disk or filesystem have by default."""
-        devices, shared = self.domain.devices, self.shared
-        return with_default_disks(devices.disks, tuple(volume for volume in self.volumes if volume.name not in shared))
+        """The disks of domain.devices, then one for each volume without a disk or filesystem, as KubeVirt's webhook
+        makes them."""
+        disks = self.domain.devices.disks
+        shown = {*self.shared, *(disk.name for disk in disks)}
+        return (*disks, *(Disk(name=volume.name) for volume in self.volumes if volume.name not in shown))
 
     @property
     def shared(self) -> frozenset[str]:
