@@ -18,24 +18,19 @@ from launcher.devices.devices import GuestDevices
 from launcher.elements import (
     bridges,
     clock,
-    commandline,
     consoles,
     controllers,
     cpu,
     disks,
     features,
-    filesystems,
     firmware,
-    graphics,
     hostdev,
     interfaces,
-    iothreads,
     lifecycle,
     memory,
     metadata,
     peripherals,
     placement,
-    security,
 )
 from launcher.facts import Facts
 from launcher.guest import Guest
@@ -72,7 +67,7 @@ def domain_element(
         [
             *metadata.metadata(vmi.metadata),
             *memory.memory(guest, cells),
-            *iothreads.iothreads(guest.iothreads),
+            *placement.iothreads(guest.iothreads),
             *placement.placement(guest, pinned, cells),
             firmware.sysinfo(domain, uuid),
             *features.features(domain.features, guest),
@@ -84,8 +79,8 @@ def domain_element(
                 *bridges.root_complex(hole),
                 *_devices(domain.devices, guest, layout, devices, uuid, str(socket_directory(vmi))),
             ),
-            *security.launch_security(domain.launchSecurity),
-            *commandline.command_line(guest, hole),
+            *memory.launch_security(domain.launchSecurity),
+            *bridges.command_line(guest, hole),
         ]
     )
     return root
@@ -113,10 +108,10 @@ def _devices(
         *controllers.controllers(guest, devices),
         *bridges.placeholders(guest, layout),
         *(disks.disk(disk, guest, has_many_queues=asked.blockMultiQueue) for disk in devices.disks),
-        *filesystems.filesystems(asked.filesystems, guest),
+        *disks.filesystems(asked.filesystems, guest),
         *(interfaces.interface(card, guest, uuid) for card in devices.network_cards),
         *consoles.consoles(asked, sockets),
-        *graphics.graphics(devices.screen, sockets),
+        *consoles.graphics(devices.screen, sockets),
         *peripherals.peripherals(asked, devices.inputs, guest),
         *hostdev.hostdevs(layout.seats, devices.displays, devices.roms, devices.usb),
     ]

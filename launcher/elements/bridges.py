@@ -1,16 +1,19 @@
-"""<controller type='pci'>: bus 0, the bridges that seats are behind, and what keeps a free seat."""
+"""<controller type='pci'>: bus 0 and its 64-bit hole, the bridges that seats are behind, and what keeps a free seat."""
 
-from lxml.builder import E
+from lxml.builder import E, ElementMaker
 from lxml.etree import _Element as Element
 
 from launcher.elements.address import guest_address
 from launcher.elements.virtio import virtio_driver
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Bridge, Layout
-from launcher.guest_pci.bars import DEFAULT_BITS, Hole
+from launcher.guest_pci.bars import DEFAULT_BITS, Hole, ovmf_window
 
 #: Of these there may be several to a slot.
 _PACKED = ("pcie-expander-bus", "pcie-root-port")
+#: Libvirt's schema domain.rng, qemucmdline.
+_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+_QEMU = ElementMaker(namespace=_NAMESPACE, nsmap={"qemu": _NAMESPACE})
 
 
 def root_complex(hole: Hole | None) -> list[Element]:
@@ -27,6 +30,18 @@ def maxphysaddr(hole: Hole | None, mode: str | None) -> list[Element]:
     if hole is None or hole.address_bits <= DEFAULT_BITS or mode == "host-passthrough":
         return []
     return [E.maxphysaddr(mode="passthrough")]
+
+
+def command_line(guest: Guest, hole: Hole | None) -> list[Element]:
+    """Return <qemu:commandline> with EFI's window for 64-bit BARs, if it has to be larger than it would be.
+
+    Libvirt has <sysinfo type='fwcfg'> for it, and keeps the names that begin with opt/ovmf/ to itself.
+    """
+    window = ovmf_window(hole) if hole is not None and guest.is_efi else None
+    if window is None:
+        return []
+    arguments = ("-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={window}")
+    return [_QEMU.commandline(*(_QEMU.arg(value=argument) for argument in arguments))]
 
 
 def bridge(bridge: Bridge) -> Element:

@@ -1,15 +1,21 @@
-"""<disk>: what the guest sees of each disk, over the source of its volume."""
+"""<disk> and <filesystem>: what the guest sees of each volume."""
+
+from collections.abc import Iterable
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher import paths
 from launcher.devices.disks import GuestDisk
 from launcher.devices.sources import Source
-from launcher.elements import iothreads
+from launcher.elements import placement
 from launcher.elements.virtio import goes_by_dma_api, virtio_model
 from launcher.facts import BlockSizes
 from launcher.guest import Guest
 from launcher.manifest.disks import CDROMTarget
+from launcher.manifest.filesystems import Filesystem
+
+_QUEUE = "1024"  # requests; KubeVirt's
 
 
 def disk(disk: GuestDisk, guest: Guest, *, has_many_queues: bool) -> Element:
@@ -20,13 +26,28 @@ def disk(disk: GuestDisk, guest: Guest, *, has_many_queues: bool) -> Element:
             driver.set("queues", str(guest.vcpus))
         if goes_by_dma_api(guest):
             driver.set("iommu", "on")
-        iothreads.serve(driver, disk.threads)
+        placement.serve(driver, disk.threads)
     element = _disk(disk, driver)
     if disk.bus == "virtio":
         element.set("model", virtio_model(guest))
     if disk.block_sizes is not None:
         element.append(_blockio(disk.block_sizes))
     return element
+
+
+def filesystems(filesystems: Iterable[Filesystem], guest: Guest) -> list[Element]:
+    """Return the volumes that the guest mounts by virtiofs. The launcher's own virtiofsd is behind each socket."""
+    iommu = {"iommu": "on"} if goes_by_dma_api(guest) else {}
+    return [
+        E.filesystem(
+            E.driver(type="virtiofs", queue=_QUEUE, **iommu),
+            E.source(socket=paths.virtiofs_socket(filesystem.name)),
+            E.target(dir=filesystem.name),
+            type="mount",
+            accessmode="passthrough",
+        )
+        for filesystem in filesystems
+    ]
 
 
 def _disk(disk: GuestDisk, driver: Element) -> Element:

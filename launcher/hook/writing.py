@@ -17,7 +17,7 @@ from lxml.etree import _Element as Element
 
 from launcher.claims import Entry
 from launcher.cpus.pinning import Cell
-from launcher.elements import bridges, commandline, numa
+from launcher.elements import bridges, placement
 from launcher.elements.address import guest_address, pci_address
 from launcher.guest import TOPOLOGY, Guest
 from launcher.guest_pci.addresses import SCREEN, Bridge, HostDev, Layout, Seat
@@ -150,7 +150,7 @@ def write_cells(root: Element, cells: tuple[Cell, ...]) -> None:
     cpu = root.find("cpu")
     if cpu is None:
         cpu = etree.SubElement(root, "cpu")
-    for parent, tag, elements in ((cpu, "numa", numa.numa(cells)), (root, "numatune", numa.numatune(cells))):
+    for parent, tag, elements in ((cpu, "numa", placement.numa(cells)), (root, "numatune", placement.numatune(cells))):
         old = parent.find(tag)
         for element in elements:
             if old is None:
@@ -183,7 +183,7 @@ def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
     cpu = root.find("cpu")
     if cpu is not None and cpu.find("maxphysaddr") is None:
         cpu.extend(bridges.maxphysaddr(hole, cpu.get("mode")))
-    for command_line in commandline.command_line(guest, hole):
+    for command_line in bridges.command_line(guest, hole):
         _join_command_line(root, command_line)
 
 
