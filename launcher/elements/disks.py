@@ -12,8 +12,7 @@ from launcher.elements import placement
 from launcher.elements.virtio import goes_by_dma_api, virtio_model
 from launcher.facts import BlockSizes
 from launcher.guest import Guest
-from launcher.manifest.disks import CDROMTarget
-from launcher.manifest.filesystems import Filesystem
+from launcher.manifest.disks import CDROMTarget, Filesystem
 
 _QUEUE = "1024"  # requests; KubeVirt's
 

@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from launcher.claims import Entry, EntryKind, VirtualFunctionOf
-from launcher.manifest.disks import Disk
-from launcher.manifest.filesystems import Filesystem
+from launcher.manifest.disks import Disk, Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
 from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all

@@ -5,28 +5,34 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
+from launcher.choosing.selection import SELECT
+from launcher.guest import ROM_OF, SEATS_OF
 from launcher.manifest import relations, sizes
-from launcher.manifest.annotated import AnnotationsOfVM, ReadAnnotations
-from launcher.manifest.annotations import Annotations
+from launcher.manifest.annotations import KNOWN, OURS, Annotations, read_annotations, refuse_unconverted
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
 from launcher.manifest.credentials import AccessCredential, check_credentials
-from launcher.manifest.datavolumes import DataVolumeTemplate, check_templates
 from launcher.manifest.devices import Devices, check_architecture
-from launcher.manifest.disks import Disk, check_disks
+from launcher.manifest.disks import Disk, check_disks, check_filesystems
 from launcher.manifest.features import Features
-from launcher.manifest.filesystems import check_filesystems
 from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all, one_of
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
+from launcher.manifest.quoting import shown
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.volumes import Volume, check_service_account, check_volumes
+from launcher.manifest.volumes import (
+    DataVolumeTemplate,
+    Volume,
+    check_service_account,
+    check_templates,
+    check_volumes,
+)
 from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
@@ -37,6 +43,42 @@ _NOTHING = Annotations()
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
+
+
+def _annotations(value: Any) -> Annotations:
+    if isinstance(value, dict):
+        refuse_unconverted(value)
+    return read_annotations(value)
+
+
+def _annotations_of_vm(value: Any) -> Annotations:
+    """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
+    if not isinstance(value, dict):
+        raise Nonsense(f"found {shown(value)}", "expected a mapping")
+    if names := [name for name in value if isinstance(name, str) and name.startswith(OURS)]:
+        raise Nonsense(f"{shown(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
+    return Annotations()
+
+
+#: The annotations of a VirtualMachine itself.
+AnnotationsOfVM = Annotated[Annotations, PlainValidator(_annotations_of_vm, json_schema_input_type=dict[str, Any])]
+ReadAnnotations = Annotated[
+    Annotations,
+    PlainValidator(_annotations),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                **{name: {"enum": [*values, "", None]} for name, values in KNOWN.items()},
+                **{
+                    name: {"type": ["string", "null"], "contentMediaType": "application/json"}
+                    for name in (SEATS_OF, ROM_OF)
+                },
+                SELECT: {"type": ["string", "null"]},
+            },
+        },
+    ),
+]
 
 
 def _named_or_generated(schema: dict[str, Any]) -> None:

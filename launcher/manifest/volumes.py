@@ -1,14 +1,17 @@
-"""spec.volumes: where the contents of disks come from. The pod brings them; the disks name them."""
+"""spec.volumes: where the contents of disks come from. The pod brings them; the disks name them.
+
+And spec.dataVolumeTemplates of a VirtualMachine: claims that CDI, the Containerized Data Importer, makes and fills.
+"""
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
 from launcher import paths
-from launcher.manifest.objects import Below, Ignored, Items, Object, PassedOn, Refused, one_of
+from launcher.manifest.objects import Below, Ignored, Items, Object, OpenObject, PassedOn, Refused, one_of
 from launcher.manifest.scalars import (
     DNSLabel,
     DNSName,
@@ -23,6 +26,7 @@ from launcher.manifest.scalars import (
 from program.errors import Nonsense
 
 _HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start", "leave it out")
+_FOR_DATA_VOLUME = PassedOn("they are for the DataVolume")
 _MEBIBYTE = 1 << 20
 
 Image = Annotated[Text, Matching(r"\S+", "is no image", "expected one like registry.example.com/disks/debian:13")]
@@ -252,6 +256,19 @@ class Volume(Object):
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
 
+class DataVolumeMetadata(OpenObject):
+    name: DNSName
+    labels: Annotated[Mapping[Text, Text], _FOR_DATA_VOLUME] = {}
+    annotations: Annotated[Mapping[Text, Text], _FOR_DATA_VOLUME] = {}
+
+
+class DataVolumeTemplate(OpenObject):
+    """A DataVolume that `gpu-launcher pod` prints. Its spec is CDI's, which checks it."""
+
+    metadata: DataVolumeMetadata
+    spec: Annotated[Mapping[Text, Any], PassedOn("it is for CDI")]
+
+
 def is_block(spec: object) -> bool:
     """Return whether the spec of a claim, or of a DataVolume, says that it is a block device."""
     if not isinstance(spec, Mapping):
@@ -284,6 +301,18 @@ def check_volumes(volumes: tuple[Volume, ...]) -> None:
         names = [volume.name for volume in volumes if volume.kind in kinds]
         if len(names) > 1:
             raise Nonsense(f"the volumes {names[0]!r} and {names[1]!r} are both {what}", "expected one at most")
+
+
+def check_templates(templates: tuple[DataVolumeTemplate, ...], volumes: Iterable[Volume]) -> None:
+    """Raise Nonsense for two of one name, and for one that no volume names (KubeVirt's webhook refuses both)."""
+    if name := first_twice(template.metadata.name for template in templates):
+        raise Nonsense(f"two dataVolumeTemplates are called {name!r}", "rename one of them")
+    named = {volume.claim for volume in volumes}
+    for index, template in enumerate(templates):
+        if (name := template.metadata.name) not in named:
+            path = f"dataVolumeTemplates[{index}].metadata.name"
+            fix = f"add a volume with dataVolume: {{name: {name}}}, or leave the template out"
+            raise Below(path, f"no volume names {name!r}", fix)
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.

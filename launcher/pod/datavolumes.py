@@ -4,7 +4,7 @@ from typing import Any
 
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import VirtualMachine
-from launcher.pod.plain import plain
+from launcher.pod.documents import plain
 
 #: CDI takes over a claim of this name that is there already, as for KubeVirt's (pkg/storage/types, dv.go).
 _ADOPTS = "cdi.kubevirt.io/allowClaimAdoption"

@@ -5,7 +5,7 @@ from typing import Any
 
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
-from launcher.pod.plain import plain
+from launcher.pod.documents import plain
 from program.errors import UserError
 
 _SPEC = (

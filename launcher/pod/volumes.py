@@ -14,7 +14,7 @@ from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.network.multus import STATUS, second_networks
-from launcher.pod.plain import plain
+from launcher.pod.documents import plain
 from launcher.quantity import written
 from program.errors import UserError
 

@@ -11,7 +11,6 @@ from launcher.manifest.instancetypes import preferring, sizing
 from launcher.manifest.instancetypes.draft import Draft, Path
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference, PreferenceSpec
 from launcher.manifest.instancetypes.naming import FIELDS, look_up
-from launcher.manifest.instancetypes.requirements import unmet
 from launcher.manifest.instancetypes.sizing import Applied
 from launcher.manifest.objects import Object
 from launcher.manifest.spec import Matcher, VirtualMachineInstance
@@ -44,7 +43,7 @@ class Expanded(NamedTuple):
     def refuse_unmet(self, vmi: VirtualMachineInstance) -> None:
         """UserError for a guest that lacks what its preference requires."""
         if self.preference is not None:
-            _raise(list(unmet(vmi, self.instancetype, *self.preference, self.subject)))
+            _raise(list(preferring.unmet(vmi, self.instancetype, *self.preference, self.subject)))
 
 
 def _matchers(spec: Mapping[str, Any]) -> Mapping[str, Matcher]:

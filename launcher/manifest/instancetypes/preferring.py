@@ -1,12 +1,17 @@
-"""What a preference fills in where a VM says nothing (KubeVirt's pkg/instancetype/preference/apply)."""
+"""What a preference fills in where a VM says nothing, and whether the guest has what it requires (KubeVirt's
+pkg/instancetype/preference/apply and requirements)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from launcher.manifest.features import Hyperv
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
-from launcher.manifest.instancetypes.kinds import PreferenceSpec
+from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
 from launcher.manifest.instancetypes.sizing import Applied
 from launcher.manifest.interfaces import DEFAULT
+from launcher.manifest.sizes import guest_memory
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.quantity import written
+from program.problem import Problem
 
 _DEVICES: Path = ("domain", "devices")
 _FEATURES: Path = ("domain", "features")
@@ -57,6 +62,10 @@ DISKS: Mapping[Path, tuple[str, Path]] = {
 }
 #: What connects an interface: one that has none of them may be given masquerade.
 _BINDINGS = ("bridge", "masquerade", "sriov", "slirp", "macvtap", "passt", "passtBinding", "vhostuser", "binding")
+#: Of which of sockets, cores and threads the vCPUs are that count; what is spread counts by what it is spread across.
+_COUNTED = {"sockets": (0,), "cores": (1,), "threads": (2,), "any": (0, 1, 2)}
+_SPREAD = {"SocketsCores": (0, 1), "CoresThreads": (1, 2), "SocketsCoresThreads": (0, 1, 2)}
+_NAMES = ("sockets", "cores", "threads")
 
 
 def attach(draft: Draft, applied: Applied) -> None:
@@ -179,3 +188,48 @@ def _fill_devices(draft: Draft, applied: Applied) -> None:
         if unconnected and interface.get("name") in on_the_pods:
             masquerade: Path = (*_DEVICES, "interfaces", index, "masquerade")
             _fill(draft, applied, ("devices", "preferredInterfaceMasquerade"), masquerade)
+
+
+def unmet(
+    vmi: VirtualMachineInstance,
+    instancetype: Instancetype | None,
+    preference: PreferenceSpec,
+    applied: Applied,
+    subject: str,
+) -> Iterator[Problem]:
+    """Yield a Problem for each requirement of the preference that the guest does not meet.
+
+    `subject` stands before the path of a field of the VM.
+    """
+    required, spec = preference.requirements, vmi.spec
+
+    def problem(field: str, amount: str, path: Path, least: object) -> Problem:
+        where = "spec.instancetype" if instancetype is not None else f"spec.template.spec.{field}"
+        fix = "expected that at least; or name another preference"
+        return Problem(f"{subject}{where}", f"gives the guest {amount}, and {applied.at(path)} is {least}", fix)
+
+    if required.cpu is not None:
+        count, of = _vcpus(vmi, instancetype, preference)
+        if count < required.cpu.guest:
+            yield problem("domain.cpu", f"{count} {of}", ("requirements", "cpu", "guest"), required.cpu.guest)
+    if required.memory is not None:
+        size = guest_memory(spec.domain.memory, spec.domain.resources)
+        if size is not None and size < required.memory.guest:
+            least = written(required.memory.guest)
+            yield problem("domain.memory", f"{written(size)} of memory", ("requirements", "memory", "guest"), least)
+    if required.architecture is not None and required.architecture != spec.architecture:
+        wrong = f"is {spec.architecture}, and {applied.at(('requirements', 'architecture'))} is {required.architecture}"
+        yield Problem(f"{subject}spec.template.spec.architecture", wrong, "write that, or name another preference")
+
+
+def _vcpus(
+    vmi: VirtualMachineInstance, instancetype: Instancetype | None, preference: PreferenceSpec
+) -> tuple[int, str]:
+    """Return how many vCPUs count, and of what: KubeVirt counts a VM's own where its preference would put them."""
+    if instancetype is not None:
+        return instancetype.spec.cpu.guest, "vCPUs"
+    counted = _COUNTED.get(preference.topology) or _SPREAD[preference.cpu.spreadOptions.across]
+    topology, count = vmi.spec.domain.topology, 1
+    for index in counted:
+        count *= topology[index]
+    return count, " x ".join(_NAMES[index] for index in counted)
