@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 from pydantic import ValidationError
 
 from launcher.manifest.inputs import Object as Document
-from launcher.manifest.inputs import TypeObject
+from launcher.manifest.inputs import TypeObject, names_of
 from launcher.manifest.instancetypes import preferring, sizing
 from launcher.manifest.instancetypes.draft import Draft, Path
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference, PreferenceSpec
@@ -47,7 +47,7 @@ class Expanded(NamedTuple):
 
 
 def _matchers(spec: Mapping[str, Any]) -> Mapping[str, Matcher]:
-    """Return what a VM names, by the fields of its spec. One that makes no sense is left to who reads the VM."""
+    """Return what a VM names, by the fields of its spec; nothing if one is wrong, which reading the VM tells."""
     try:
         return {name: kind.model_validate(spec[name]) for name, kind in FIELDS.items() if spec.get(name) is not None}
     except ValidationError:
@@ -71,12 +71,12 @@ def expand(
         field: look_up(field, matcher, vm, given.get(field, ()), beside, subject)
         for field, matcher in _matchers(vm["spec"]).items()
     }
-    _raise([lookup.problem for lookup in lookups.values() if lookup.problem is not None])
-    warnings = tuple(lookup.warning for lookup in lookups.values() if lookup.warning is not None)
-    types = {field: lookup.named for field, lookup in lookups.items() if lookup.named is not None}
+    _raise([lookup for lookup in lookups.values() if isinstance(lookup, Problem)])
+    warnings = tuple(lookup for lookup in lookups.values() if isinstance(lookup, str))
+    types = {field: lookup for field, lookup in lookups.items() if isinstance(lookup, TypeObject)}
     draft = Draft(vm)
     if not isinstance(draft.get("domain"), dict):
-        types = {}  # who reads the VM says what is wrong with it
+        types = {}  # reading the VM tells what is wrong with it
     prefers, instancetype, preference = PreferenceSpec(), None, None
     if (named := types.get("preference")) is not None:
         prefers = check(Preference, named.value, _subject(named)).spec
@@ -104,21 +104,16 @@ def expand(
 
 
 def _applied(named: TypeObject) -> Applied:
-    return Applied(_called(named), named.value["spec"] or {})
+    return Applied(_called(named), named.value["spec"])
 
 
 def _called(named: TypeObject) -> str:
-    return f"{named.value['kind']} {named.value['metadata']['name']}"
+    return f"{named.value['kind']} {names_of(named.value)[1]}"
 
 
 def _subject(named: TypeObject) -> str:
-    """An object's file, kind and name, in front of a path in it."""
-    return f"{named.file}: {named.value['kind']} {_name(named)}: "
-
-
-def _name(named: TypeObject) -> str:
-    metadata = named.value.get("metadata")
-    return str(metadata.get("name")) if isinstance(metadata, dict) else ""
+    """Return what stands before a path in the object: its file, kind and name."""
+    return f"{named.file}: {_called(named)}: "
 
 
 def _raise(problems: list[Problem]) -> None:
