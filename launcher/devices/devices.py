@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from launcher.claims import Claim
 from launcher.devices.disks import GuestDisk, guest_disks
-from launcher.devices.displays import Display, Screen, displays_of, screen_of
+from launcher.devices.displays import Screen, displays_of, screen_of
 from launcher.devices.inputs import GuestInput, guest_inputs
 from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
@@ -19,14 +19,14 @@ from launcher.network.attachments import Attached, attached
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GuestDevices:
-    """`displays` has the cards that are displays, by alias; `roms` their option ROMs, by alias, None for none at all;
-    `usb` are the host's USB devices. `has_usb`: whether anything is on USB, so that there is a controller."""
+    """`displays`: the cards that are displays, by alias, and whether each has ramfb. `roms`: option ROMs by alias, None
+    for no ROM. `usb`: the host's USB devices. `has_usb`: whether anything is on USB and needs a controller."""
 
     disks: tuple[GuestDisk, ...]
     iothreads: IOThreads
     inputs: tuple[GuestInput, ...]
     screen: Screen | None
-    displays: Mapping[str, Display]
+    displays: Mapping[str, bool]
     roms: Mapping[str, ROM | None]
     network_cards: tuple[Attached, ...]
     usb: tuple[Claim, ...]

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from launcher import paths
+from launcher.devices.sources import directory_of
 from launcher.guest import Guest
 from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
@@ -22,22 +23,10 @@ from program.errors import UserError
 _OURS = "gpu-launcher-"
 _STATE = f"{_OURS}state"
 #: Names that a block device can't have, since /dev has them already, or gets them from the node.
-_IN_DEV = frozenset(
-    {"bus", "console", "core", "fd", "full", "hugepages", "iommu", "kvm", "mqueue", "net", "null", "ptmx", "pts"}
-    | {
-        "random",
-        "sev",
-        "shm",
-        "stderr",
-        "stdin",
-        "stdout",
-        "tty",
-        "urandom",
-        "vfio",
-        "vhost-net",
-        "vhost-vsock",
-        "zero",
-    }
+_IN_DEV = (
+    *("bus", "console", "core", "fd", "full", "hugepages", "iommu", "kvm", "mqueue", "net", "null", "ptmx", "pts"),
+    *("random", "sev", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "vfio", "vhost-net", "vhost-vsock"),
+    "zero",
 )
 
 Object = dict[str, Any]
@@ -211,7 +200,7 @@ def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator
                 assert cloud_init is not None, "it is the volume's kind"
                 yield from _cloud_init(volume.name, cloud_init)
             case "configMap" | "secret" | "downwardAPI" | "sysprep":
-                yield _files(volume, index)
+                yield Mount(volume.name, _files(volume, index), directory_of(volume), read_only=True)
             case "emptyDisk" | "serviceAccount" | "containerPath":
                 pass  # made in an empty volume; mounted by the kubelet, or by a webhook
 
@@ -227,8 +216,7 @@ def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
     if name not in block:
         # What is below an overlay stays as it is.
         read_only = volume.ephemeral is not None or (claim is not None and claim.readOnly)
-        at = str(PurePosixPath(paths.disk_image(name)).parent)
-        return Mount(name, {"persistentVolumeClaim": source}, at, read_only=read_only)
+        return Mount(name, {"persistentVolumeClaim": source}, directory_of(volume), read_only=read_only)
     if name in _IN_DEV:
         raise UserError(
             f"spec.volumes[{index}].name",
@@ -270,25 +258,18 @@ def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
     yield Mount(name, source, paths.mounted("secret", name), read_only=True)
 
 
-def _files(volume: Volume, index: int) -> Mount:
-    """The files that an ISO is made from."""
-    name, optional = volume.name, {"optional": True}
+def _files(volume: Volume, index: int) -> Object:
+    """Return the source of the files that an ISO is made from."""
     if volume.configMap is not None:
-        config_map = volume.configMap
-        source: Object = {"configMap": {"name": config_map.name, **(optional if config_map.optional else {})}}
-        return Mount(name, source, paths.mounted("config-map", name), read_only=True)
+        optional = {"optional": True} if volume.configMap.optional else {}
+        return {"configMap": {"name": volume.configMap.name, **optional}}
     if volume.secret is not None:
-        secret = volume.secret
-        source = {"secret": {"secretName": secret.secretName, **(optional if secret.optional else {})}}
-        return Mount(name, source, paths.mounted("secret", name), read_only=True)
+        optional = {"optional": True} if volume.secret.optional else {}
+        return {"secret": {"secretName": volume.secret.secretName, **optional}}
     if volume.downwardAPI is not None:
-        items = plain(volume.downwardAPI.fields, f"spec.volumes[{index}].downwardAPI.fields")
-        return Mount(name, {"downwardAPI": {"items": items}}, paths.mounted("downwardapi", name), read_only=True)
-    sysprep = volume.sysprep
-    assert sysprep is not None, "it is one of the four"
-    if sysprep.secret is not None:
-        source = {"secret": {"secretName": sysprep.secret.name}}
-    else:
-        assert sysprep.configMap is not None, "it is the one or the other"
-        source = {"configMap": {"name": sysprep.configMap.name}}
-    return Mount(name, source, paths.mounted("sysprep", name), read_only=True)
+        return {"downwardAPI": {"items": plain(volume.downwardAPI.fields, f"spec.volumes[{index}].downwardAPI.fields")}}
+    assert volume.sysprep is not None, "it is one of the four"
+    if volume.sysprep.secret is not None:
+        return {"secret": {"secretName": volume.sysprep.secret.name}}
+    assert volume.sysprep.configMap is not None, "it is the one or the other"
+    return {"configMap": {"name": volume.sysprep.configMap.name}}
