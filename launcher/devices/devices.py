@@ -42,6 +42,7 @@ def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Car
     disks = tuple(guest_disks(spec, metadata, threads, facts))
     inputs = guest_inputs(devices, guest.architecture)
     usb_claims = usb(cards)
+    buses = {*(disk.bus for disk in disks), *(device.bus for device in inputs)}
     return GuestDevices(
         disks=disks,
         iothreads=threads,
@@ -51,13 +52,6 @@ def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Car
         roms=roms_by_alias(cards, roms_of(spec, metadata)),
         network_cards=attached(spec, facts.pod_interfaces),
         usb=usb_claims,
-        has_usb=_has_usb(guest, usb_claims, disks, inputs),
+        # On arm64 always, as for KubeVirt.
+        has_usb=guest.architecture == "arm64" or bool(usb_claims) or "usb" in buses,
     )
-
-
-def _has_usb(
-    guest: Guest, usb: tuple[Claim, ...], disks: tuple[GuestDisk, ...], inputs: tuple[GuestInput, ...]
-) -> bool:
-    """On arm64 always, as KubeVirt has it."""
-    on_usb = (*(disk for disk in disks if disk.bus == "usb"), *(device for device in inputs if device.bus == "usb"))
-    return guest.architecture == "arm64" or bool(usb or on_usb)

@@ -53,19 +53,13 @@ def bridge(bridge: Bridge) -> Element:
             target.append(E.node(str(bridge.cell)))
         element.append(target)
     elif bridge.chassis is not None:
-        element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}", **_hotplug(bridge)))
+        # Off below an expander: OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It takes
+        # them back where they are too few, but not with a second root bus: then no device of the guest's has addresses.
+        hotplug = {"hotplug": "off"} if bridge.address.bus else {}
+        element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}", **hotplug))
     # On even with one bridge in the slot: a second card must not change the first one's.
     element.append(guest_address(bridge.address, multifunction=bridge.model in _PACKED and not bridge.address.function))
     return element
-
-
-def _hotplug(bridge: Bridge) -> dict[str, str]:
-    """Return hotplug='off' below an expander.
-
-    OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It takes them back where they are
-    too few, but not with a second root bus: then no device of the guest's has addresses.
-    """
-    return {"hotplug": "off"} if bridge.address.bus else {}
 
 
 def placeholders(guest: Guest, layout: Layout) -> list[Element]:

@@ -10,7 +10,6 @@ from launcher.devices.disks import GuestDisk
 from launcher.devices.sources import Source
 from launcher.elements import placement
 from launcher.elements.virtio import goes_by_dma_api, virtio_model
-from launcher.facts import BlockSizes
 from launcher.guest import Guest
 from launcher.manifest.disks import CDROMTarget, Filesystem
 
@@ -29,8 +28,10 @@ def disk(disk: GuestDisk, guest: Guest, *, has_many_queues: bool) -> Element:
     element = _disk(disk, driver)
     if disk.bus == "virtio":
         element.set("model", virtio_model(guest))
-    if disk.block_sizes is not None:
-        element.append(_blockio(disk.block_sizes))
+    if (sizes := disk.block_sizes) is not None:
+        discard = {"discard_granularity": str(sizes.discard)} if sizes.discard is not None else {}
+        blocks = {"logical_block_size": str(sizes.logical), "physical_block_size": str(sizes.physical)}
+        element.append(E.blockio(**blocks, **discard))
     return element
 
 
@@ -55,8 +56,10 @@ def _disk(disk: GuestDisk, driver: Element) -> Element:
     element = E.disk(driver, type=source.type if source else "block", device=target.device)
     if source is not None:
         element.append(_source(source))
-        if source.below is not None:
-            element.append(_backing_store(source.below))
+        if (below := source.below) is not None:
+            # Always with an end: libvirt would look into the image for one.
+            chain = (E.format(type=below.format), _source(below), E.backingStore())
+            element.append(E.backingStore(*chain, type=below.type))
     tray = {"tray": target.tray} if isinstance(target, CDROMTarget) else {}
     element.append(E.target(dev=disk.device, bus=disk.bus, **tray))
     if target.readonly:
@@ -91,15 +94,3 @@ def _driver(disk: GuestDisk) -> Element:
 
 def _source(source: Source) -> Element:
     return E.source(dev=source.path) if source.block else E.source(file=source.path)
-
-
-def _backing_store(below: Source) -> Element:
-    # Always with an end: libvirt would look into the image for one.
-    return E.backingStore(E.format(type=below.format), _source(below), E.backingStore(), type=below.type)
-
-
-def _blockio(sizes: BlockSizes) -> Element:
-    element = E.blockio(logical_block_size=str(sizes.logical), physical_block_size=str(sizes.physical))
-    if sizes.discard is not None:
-        element.set("discard_granularity", str(sizes.discard))
-    return element

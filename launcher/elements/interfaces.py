@@ -25,7 +25,8 @@ def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
         E.model(type=virtio_model(guest) if is_virtio else wanted.model),
         *([] if isinstance(card.to, Tap) else [E.backend(type="passt")]),
         *(virtio_driver(guest) if is_virtio else []),
-        *(_tap(card.to) if isinstance(card.to, Tap) else _passt(card.to)),
+        # A tap is there already: libvirt leaves its address and state alone.
+        *([E.target(dev=card.to.device, managed="no")] if isinstance(card.to, Tap) else _passt(card.to)),
         type="ethernet" if isinstance(card.to, Tap) else "user",
     )
     if wanted.state == "down":
@@ -40,11 +41,6 @@ def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
         element.append(E.acpi(index=str(wanted.acpiIndex)))
     element.append(E.alias(name=f"ua-{wanted.name}"))
     return element
-
-
-def _tap(to: Tap) -> list[Element]:
-    """Return the tap that is there already: managed='no' has libvirt leave its address and state alone."""
-    return [E.target(dev=to.device, managed="no")]
 
 
 def _passt(to: Passt) -> list[Element]:

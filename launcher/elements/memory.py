@@ -19,7 +19,10 @@ def memory(guest: Guest, cells: tuple[Cell, ...]) -> list[Element]:
     """Return <memoryBacking>, if there is anything to say about it."""
     element = E.memoryBacking()
     if guest.page is not None:
-        element.append(_hugepages(guest.page, cells))
+        size = {"size": str(guest.page), "unit": "b"}
+        bound = [number for number, cell in enumerate(cells) if cell.is_bound]
+        pages = [E.page(nodeset=str(number), **size) for number in bound] or [E.page(**size)]
+        element.append(E.hugepages(*pages))
     if guest.realtime:
         element.append(E.nosharepages())
     if guest.is_memfd:
@@ -29,12 +32,6 @@ def memory(guest: Guest, cells: tuple[Cell, ...]) -> list[Element]:
     if guest.passes_numa_through:
         element.append(E.allocation(mode="immediate"))
     return [element] if len(element) else []
-
-
-def _hugepages(page: int, cells: tuple[Cell, ...]) -> Element:
-    size = {"size": str(page), "unit": "b"}
-    bound = [number for number, cell in enumerate(cells) if cell.is_bound]
-    return E.hugepages(*(E.page(nodeset=str(number), **size) for number in bound) if bound else (E.page(**size),))
 
 
 def launch_security(security: LaunchSecurity | None) -> list[Element]:

@@ -82,12 +82,8 @@ class Unconverted:
     word: ClassVar[str]
 
     def __init__(self, why: str) -> None:
-        self.why = why
-
-    @property
-    def reason(self) -> str:
-        """Why, and the fix where there is one, in a sentence for the schema and the docs."""
-        return self.why
+        #: Why, and the fix where there is one, in a sentence for the schema and the docs.
+        self.reason = why
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {**handler(core_schema), "description": f"{self.word}: {self.reason}"}
@@ -102,12 +98,8 @@ class Refused(Unconverted):
     word = "refused"
 
     def __init__(self, why: str, fix: str) -> None:
-        super().__init__(why)
-        self.fix = fix
-
-    @property
-    def reason(self) -> str:
-        return f"{self.why}; {self.fix}"
+        super().__init__(f"{why}; {fix}")
+        self.why, self.fix = why, fix
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return PlainValidator(self._refuse).__get_pydantic_core_schema__(source, handler)

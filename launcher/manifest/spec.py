@@ -269,6 +269,16 @@ class Spec(Object):
         return bootloader.efi
 
 
+def _check_annotations(instance: Any) -> Any:
+    """Check an instance's annotations, or a template's, against its spec."""
+    annotations, spec = instance.metadata.annotations, instance.spec
+    check_all(
+        partial(relations.check_entries, SEATS_OF, annotations.seats, spec.domain.devices),
+        partial(relations.check_roms, annotations, spec.domain.devices, spec.volumes),
+    )
+    return instance
+
+
 class VirtualMachineInstance(Object):
     apiVersion: APIVersion
     kind: Literal["VirtualMachineInstance"]
@@ -276,10 +286,7 @@ class VirtualMachineInstance(Object):
     spec: Spec
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_annotations(self.metadata.annotations, self.spec)
-        return self
+    _check = model_validator(mode="after")(_check_annotations)
 
     @property
     def uuid(self) -> UUID:
@@ -292,21 +299,11 @@ class VirtualMachineInstance(Object):
         return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
 
 
-def _check_annotations(annotations: Annotations, spec: Spec) -> None:
-    check_all(
-        partial(relations.check_seats, annotations, spec.domain.devices),
-        partial(relations.check_roms, annotations, spec.domain.devices, spec.volumes),
-    )
-
-
 class Template(Object):
     metadata: TemplateMetadata = TemplateMetadata()
     spec: Spec
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_annotations(self.metadata.annotations, self.spec)
-        return self
+    _check = model_validator(mode="after")(_check_annotations)
 
 
 class Matcher(Object):

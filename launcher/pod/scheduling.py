@@ -3,22 +3,15 @@
 from hashlib import sha1
 from typing import Any
 
+from launcher.manifest.objects import PassedOn
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
 from launcher.pod.documents import plain
 from program.errors import UserError
 
-_SPEC = (
-    "affinity",
-    "dnsConfig",
-    "dnsPolicy",
-    "nodeSelector",
-    "priorityClassName",
-    "schedulerName",
-    "subdomain",
-    "tolerations",
-    "topologySpreadConstraints",
-)
+_SPEC = [
+    name for name, field in Spec.model_fields.items() if any(isinstance(each, PassedOn) for each in field.metadata)
+]
 _ARCHITECTURE = "kubernetes.io/arch"
 #: The labels by which Services of `virtctl expose` find a VM: to KubeVirt 1.6, and from 1.7 on (KubeVirt's
 #: api/core/v1/types.go, DeprecatedVirtualMachineNameLabel and VirtualMachineInstanceIDLabel).

@@ -43,15 +43,15 @@ def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
 
 def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
     """The container's `securityContext`."""
-    added = _capabilities(spec, guest, block)
-    has_passt = bool(attached(spec))
+    added = [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest) else [])]
+    has_passt, binds_memory = bool(attached(spec)), guest.passes_numa_through or guest.topology != "none"
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
-        "seccompProfile": _UNCONFINED if has_passt or _binds_memory(guest) else {"type": "RuntimeDefault"},
+        "capabilities": {"drop": ["ALL"], **({"add": added} if handover(spec, guest, block) else {})},
+        "seccompProfile": _UNCONFINED if has_passt or binds_memory else {"type": "RuntimeDefault"},
         **({"appArmorProfile": _UNCONFINED} if has_passt else {}),
     }
 
@@ -88,16 +88,6 @@ def _limits(spec: Spec, guest: Guest) -> list[str]:
         *(["memlock"] if is_locked(spec.domain.devices, guest) else ()),
         *(["rtprio"] if guest.realtime else ()),
     ]
-
-
-def _capabilities(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    if not handover(spec, guest, block):
-        return []
-    return [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest) else [])]
-
-
-def _binds_memory(guest: Guest) -> bool:
-    return guest.passes_numa_through or guest.topology != "none"
 
 
 def _sysctls(spec: Spec) -> dict[str, str]:
