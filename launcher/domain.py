@@ -73,8 +73,7 @@ def domain_element(
             *features.features(domain.features, guest),
             cpu.cpu(domain, guest, facts, cells, hole),
             *clock.clock(domain.clock),
-            *lifecycle.lifecycle(domain.rebootPolicy),
-            *lifecycle.on_crash(domain.devices.panicDevices),
+            *lifecycle.lifecycle(domain),
             E.devices(
                 *bridges.root_complex(hole),
                 *_devices(domain.devices, guest, layout, devices, uuid, str(socket_directory(vmi))),

@@ -13,7 +13,7 @@ from launcher.commands.vms import every_vm
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import Object, objects
-from launcher.pod.offers import waits_for
+from launcher.pod.resources import waits_for
 from launcher.starting.start import tried
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together

@@ -2,19 +2,29 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from launcher.claims import Claim
 from launcher.devices.disks import GuestDisk, guest_disks
 from launcher.devices.displays import Screen, displays_of, screen_of
-from launcher.devices.inputs import GuestInput, guest_inputs
 from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
-from launcher.guest import Guest
+from launcher.guest import Architecture, Guest
 from launcher.guest_pci.addresses import usb, with_seats
 from launcher.hostdevs import Card
+from launcher.manifest.devices import Devices, Input
 from launcher.manifest.iothreads import IOThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network.attachments import Attached, attached
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GuestInput:
+    """`name` is the manifest's, None for what is there without its asking."""
+
+    type: Literal["tablet", "keyboard"]
+    bus: Literal["usb", "virtio"]
+    name: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,3 +65,16 @@ def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Car
         # On arm64 always, as for KubeVirt.
         has_usb=guest.architecture == "arm64" or bool(usb_claims) or "usb" in buses,
     )
+
+
+def guest_inputs(devices: Devices, architecture: Architecture) -> tuple[GuestInput, ...]:
+    """The tablets; on arm64, whose machine has no PS/2, also what a screen needs."""
+    tablets = devices.inputs
+    if not tablets and devices.autoattachInputDevice:
+        tablets = (Input(name="default-0"),)
+    inputs = [GuestInput(type=tablet.type, bus=tablet.bus, name=tablet.name) for tablet in tablets]
+    if architecture == "arm64" and devices.autoattachGraphicsDevice:
+        if not tablets:
+            inputs.append(GuestInput(type="tablet", bus="usb"))
+        inputs.append(GuestInput(type="keyboard", bus="usb"))
+    return tuple(inputs)

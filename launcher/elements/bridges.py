@@ -54,7 +54,7 @@ def bridge(bridge: Bridge) -> Element:
         element.append(target)
     elif bridge.chassis is not None:
         # Off below an expander: OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It
-        # takes them back if they are too few, but not with a second root bus: then no device of the guest has addresses.
+        # takes them back if they are too few, but not with a second root bus: then no device has addresses.
         hotplug = {"hotplug": "off"} if bridge.address.bus else {}
         element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}", **hotplug))
     # On even with one bridge in the slot: a second card must not change the first one's.

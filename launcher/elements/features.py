@@ -4,17 +4,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.guest import Guest
-from launcher.manifest.features import (
-    KVM,
-    Features,
-    FeatureState,
-    Hyperv,
-    Spinlocks,
-    SynICTimer,
-    TLBFlush,
-    VendorID,
-    is_on,
-)
+from launcher.manifest.features import KVM, Features, FeatureState, Hyperv, Spinlocks, VendorID, is_on
 
 #: Libvirt's names for those of KubeVirt's hyperv features that it calls otherwise.
 _HYPERV = {"synictimer": "stimer", "vendorid": "vendor_id"}
@@ -79,8 +69,7 @@ def _attributes(feature: FeatureState | None) -> dict[str, str]:
 
 def _children(feature: FeatureState | None) -> list[Element]:
     """Return the parts of a feature that are on; one that is off is left out, which older libvirts know too."""
-    parts = ("direct", "extended") if isinstance(feature, SynICTimer | TLBFlush) else ()
-    return [E(part, state="on") for part in parts if is_on(getattr(feature, part, None))]
+    return [E(part, state="on") for part in ("direct", "extended") if is_on(getattr(feature, part, None))]
 
 
 def _kvm(kvm: KVM | None, guest: Guest) -> list[Element]:

@@ -8,7 +8,7 @@ from lxml.etree import _Element as Element
 
 from launcher import paths
 from launcher.guest import Guest
-from launcher.manifest.firmware import EFI, ACPITables, Chassis, KernelBoot
+from launcher.manifest.firmware import EFI, ACPITables, KernelBoot
 from launcher.manifest.spec import Domain, Spec
 
 #: What KubeVirt's clusters say of themselves where nobody has configured it (pkg/virt-config, SmbiosDefaultConfig).
@@ -35,11 +35,8 @@ def boot(spec: Spec, guest: Guest, name: str, os: Element) -> None:
 def sysinfo(domain: Domain, uuid: UUID) -> Element:
     """Return SMBIOS tables 1 and 3; libvirt refuses a uuid there that is not the domain's."""
     system = {"uuid": str(uuid), "serial": domain.firmware.serial or "", **_SYSTEM}
-    return E.sysinfo(*_entries("system", system), *_chassis(domain.chassis), type="smbios")
-
-
-def _chassis(chassis: Chassis | None) -> list[Element]:
-    return [] if chassis is None else _entries("chassis", vars(chassis))
+    chassis = vars(domain.chassis) if domain.chassis is not None else {}
+    return E.sysinfo(*_entries("system", system), *_entries("chassis", chassis), type="smbios")
 
 
 def _entries(table: str, values: Mapping[str, str]) -> list[Element]:

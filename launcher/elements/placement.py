@@ -10,10 +10,7 @@ from pci.processors import cpulist
 
 
 def placement(guest: Guest, pinned: Pinning | None, cells: tuple[Cell, ...]) -> list[Element]:
-    elements = []
-    if pinned is not None:
-        elements.append(_cputune(guest, pinned))
-    return [*elements, *numatune(cells)]
+    return [*([_cputune(guest, pinned)] if pinned is not None else []), *numatune(cells)]
 
 
 def _cputune(guest: Guest, pinned: Pinning) -> Element:

@@ -120,23 +120,18 @@ class Disk(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         kinds = self.given("disk", "lun", "cdrom")
+        subject = f"the disk {self.name!r}"
         if len(kinds) > 1:
-            raise Nonsense(f"the disk {self.name!r} has both {kinds[0]} and {kinds[1]}", "expected one of them")
+            raise Nonsense(f"{subject} has both {kinds[0]} and {kinds[1]}", "expected one of them")
         if self.shareable and self.cache not in (None, "none"):
-            raise Nonsense(
-                f"the disk {self.name!r} is shareable, so the node may not cache it",
-                "write cache: none, or leave it out",
-            )
+            wrong = f"{subject} is shareable, so the node may not cache it"
+            raise Nonsense(wrong, "write cache: none, or leave it out")
         if self.io == "native" and self.cache in ("writethrough", "writeback"):
-            raise Nonsense(
-                f"the disk {self.name!r} has io: native, which goes past the node's cache", "write cache: none"
-            )
+            raise Nonsense(f"{subject} has io: native, which goes past the node's cache", "write cache: none")
         if self.lun is not None and self.serial:
-            raise Nonsense(f"the disk {self.name!r} is a lun, which has the serial of its device", "leave serial out")
+            raise Nonsense(f"{subject} is a lun, which has the serial of its device", "leave serial out")
         if self.lun is not None and self.blockSize.custom is not None:
-            raise Nonsense(
-                f"the disk {self.name!r} is a lun, which has the block size of its device", "leave blockSize out"
-            )
+            raise Nonsense(f"{subject} is a lun, which has the block size of its device", "leave blockSize out")
         return self
 
     @property

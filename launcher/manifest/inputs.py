@@ -92,10 +92,11 @@ def read_input(path: Path) -> Input:
     )
 
 
-def refuse_empty(given: Input) -> None:
-    """UserError for an input without a VM, which says what it has instead."""
+def read_vms(path: Path) -> Input:
+    """Read an input as read_input does; UserError also for one without a VM, which says what it has instead."""
+    given = read_input(path)
     if given.vms:
-        return
+        return given
     others = (*given.others, *(item.value for item in given.types))
     if len(others) == 1:
         kind = others[0].get("kind")

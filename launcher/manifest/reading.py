@@ -1,7 +1,7 @@
 """From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -61,16 +61,14 @@ def read_given(path: Path, name: str | None = None, types: Mapping[str, Path] | 
     does not have that VM, and for a manifest that says what the launcher does not convert: a Problem for each such
     field, whose subject is the file and the field's path.
     """
-    given = inputs.read_input(path)
-    inputs.refuse_empty(given)
+    given = inputs.read_vms(path)
     (vm,) = _picked(given, name)
     return _read(given, [vm], types or {})[0]
 
 
 def read_every(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> tuple[Given, ...]:
     """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_given."""
-    given = inputs.read_input(path)
-    inputs.refuse_empty(given)
+    given = inputs.read_vms(path)
     names = [_name(vm) for vm in given.vms]
     if twice := [called for called in names if names.count(called) > 1]:
         raise UserError(given.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
@@ -103,7 +101,8 @@ def _name(vm: inputs.Object) -> str:
 
 def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path]) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
-    of_input = tuple(_notes(given))
+    others = inputs.listed(map(inputs.called, given.others))
+    of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
     manifests: list[Given] = []
     errors: list[UserError] = []
     for vm in vms:
@@ -120,11 +119,6 @@ def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path])
             fix = f"write spec.{field}: {{name: ...}} into it, or leave the flag out"
             raise UserError(f"--{field} {file.file}", "the VM names none", fix)
     return tuple(manifests)
-
-
-def _notes(given: Input) -> Iterator[str]:
-    if given.others:
-        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(map(inputs.called, given.others))}"
 
 
 def _read_vm(

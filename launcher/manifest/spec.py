@@ -9,10 +9,10 @@ from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_va
 
 from launcher.choosing.selection import SELECT
 from launcher.guest import ROM_OF, SEATS_OF
-from launcher.manifest import relations, sizes
+from launcher.manifest import relations
 from launcher.manifest.annotations import KNOWN, OURS, Annotations, read_annotations, refuse_unconverted
 from launcher.manifest.clock import Clock
-from launcher.manifest.cpu import CPU
+from launcher.manifest.cpu import CPU, check_sizes, check_vcpus
 from launcher.manifest.credentials import AccessCredential, check_credentials
 from launcher.manifest.devices import Devices, check_architecture
 from launcher.manifest.disks import Disk, check_disks, check_filesystems
@@ -159,7 +159,7 @@ class Domain(Object):
             partial(relations.check_firmware, self.firmware, self.features, self.devices),
             partial(relations.check_hyperv, self.features, self.clock),
             partial(relations.check_security, self.launchSecurity, self.firmware, self.features, self.devices),
-            partial(sizes.check_sizes, self.cpu, self.memory, self.resources),
+            partial(check_sizes, self.cpu, self.memory, self.resources),
             self._check_iothreads,
         )
         return self
@@ -175,16 +175,16 @@ class Domain(Object):
     @property
     def topology(self) -> tuple[int, int, int]:
         """Sockets, cores and threads, each at least 1."""
-        return sizes.topology(self.cpu, self.resources)
+        return self.cpu.topology(self.resources)
 
     @property
     def vcpus(self) -> int:
-        return sizes.vcpus(self.cpu, self.resources)
+        return self.cpu.vcpus(self.resources)
 
     @property
     def guest_memory(self) -> int:
         """Bytes; UserError if the manifest says nothing of it."""
-        memory = sizes.guest_memory(self.memory, self.resources)
+        memory = self.memory.of_guest(self.resources)
         if not memory:
             raise UserError(
                 "the manifest",
@@ -224,7 +224,7 @@ class Spec(Object):
         domain, devices, architecture = self.domain, self.domain.devices, self.architecture
         arm64 = (domain.firmware, domain.features, domain.clock, domain.launchSecurity)
         check_all(
-            partial(sizes.check_vcpus, domain.cpu, domain.resources, architecture),
+            partial(check_vcpus, domain.cpu, domain.resources, architecture),
             partial(check_volumes, self.volumes),
             partial(check_credentials, self.accessCredentials, self.volumes),
             partial(check_disks, self.disks, self.volumes, architecture),

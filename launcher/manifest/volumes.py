@@ -140,12 +140,13 @@ class CloudInit(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        users = self._filled("userData", "userDataBase64", "secretRef")
-        networks = self._filled("networkData", "networkDataBase64", "networkDataSecretRef")
-        for forms in (users, networks):
+        users = ("userData", "userDataBase64", "secretRef")
+        networks = ("networkData", "networkDataBase64", "networkDataSecretRef")
+        filled = [[name for name in names if getattr(self, name)] for names in (users, networks)]
+        for forms in filled:
             if len(forms) > 1:
                 raise Nonsense(f"has both {forms[0]} and {forms[1]}", "expected one of them")
-        if not (users or networks):
+        if not any(filled):
             raise Nonsense("has neither user data nor network data", "expected userData, userDataBase64 or secretRef")
         for name in ("userDataBase64", "networkDataBase64"):
             try:
@@ -157,9 +158,6 @@ class CloudInit(Object):
                     name, f"is not base64: {str(error).lower()}", "expected what base64 prints of the data"
                 ) from None
         return self
-
-    def _filled(self, *names: str) -> list[str]:
-        return [name for name in names if getattr(self, name)]
 
 
 class Sysprep(Object):

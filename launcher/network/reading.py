@@ -47,9 +47,8 @@ def _told(spec: Spec, functions: list[SecondNetwork], root: Path, seconds: float
     while True:
         told = attached_to_the_pod(spec, _statuses(root))
         known = (told.get(network.name) for network in functions)
-        if all(interface is not None and interface.function is not None for interface in known):
-            return told
-        if time.monotonic() >= deadline:
+        is_known = all(interface is not None and interface.function is not None for interface in known)
+        if is_known or time.monotonic() >= deadline:
             return told
         time.sleep(0.2)
 
@@ -72,10 +71,12 @@ def _interface(device: str, root: Path) -> PodInterface | None:
     except (OSError, ValueError):
         flags = 0  # no tap's
     routes = [route for route in _routes(root) if route.device == device]
+    # The subnet of the interface's own address: each address has a route to its subnet.
+    largest = min((route.to for route in routes), key=lambda to: to.prefixlen, default=None)
     return PodInterface(
         device=device,
         has_address=bool(routes) or _has_ipv6(device, root),
-        subnet=None if any(route.has_gateway for route in routes) else _largest(routes),
+        subnet=None if any(route.has_gateway for route in routes) else largest,
         is_tap=bool(flags & _IFF_TAP),
     )
 
@@ -96,11 +97,6 @@ def _routes(root: Path) -> Iterator[_Route]:
 
 def _address(text: str) -> IPv4Address:
     return IPv4Address(bytes.fromhex(text)[::-1])
-
-
-def _largest(routes: list[_Route]) -> IPv4Network | None:
-    """The subnet of the interface's own address, to which there is a route in each."""
-    return min((route.to for route in routes), key=lambda to: to.prefixlen, default=None)
 
 
 def _has_ipv6(device: str, root: Path) -> bool:

@@ -103,6 +103,9 @@ def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
     shares_buffers = technology is not None and technology.shares_buffers
     limited = guest.has_own_cpus or "memory" in domain.resources.limits
     reserved = domain.memory.reservedOverhead
+    probes = (("livenessProbe", spec.livenessProbe), ("readinessProbe", spec.readinessProbe))
+    # Each question to the guest's agent takes a process in the container.
+    asking = [name for name, probe in probes if probe is not None and probe.knocks is None]
     parts = [
         Part(_LAUNCHER, "the launcher: a supervisor, and a worker with libvirt in it"),
         Part(_QEMU, "QEMU"),
@@ -113,7 +116,7 @@ def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
         Part(_PASST * sum(card.method != "sriov" for card in devices.connected), "passt, the guest's network"),
         Part(_VIRTIOFSD * len(devices.filesystems), "virtiofsd, for the volumes that the guest mounts"),
         Part(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
-        *(Part(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(spec)),
+        *(Part(_PROBE, f"{name}, which asks the guest's agent") for name in asking),
         Part(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
         Part(
             _VFIO if devices.entries else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
@@ -123,12 +126,6 @@ def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
         Part((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
     ]
     return tuple(part for part in parts if part.size)
-
-
-def _of_agent(spec: Spec) -> list[str]:
-    """The probes that take a process in the container, for as long as each question does."""
-    probes = {"livenessProbe": spec.livenessProbe, "readinessProbe": spec.readinessProbe}
-    return [name for name, probe in probes.items() if probe is not None and probe.knocks is None]
 
 
 def is_locked(devices: Devices, guest: Guest) -> bool:

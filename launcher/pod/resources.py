@@ -1,4 +1,5 @@
-"""What the pod's container asks of its node: CPUs, memory, a unit for each device, requests of claims.
+"""What the pod's container asks of its node: CPUs, memory, a unit for each device, requests of claims; and
+who offers the devices.
 
 As KubeVirt's pkg/virt-controller/services/renderresources.go has it, but for what memory.py says.
 """
@@ -15,7 +16,8 @@ from launcher.manifest.spec import Spec
 from launcher.network.multus import second_networks
 from launcher.pod.memory import Memory
 from launcher.quantity import parse_amount, written
-from pci.resource import NodeDevice
+from pci.resource import NODE_DEVICES, NodeDevice
+from pci.vendors import VENDORS_BELOW
 from program.errors import UserError
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
@@ -23,6 +25,7 @@ _MILLICPU = 100
 #: Megabytes for the pod's log, libvirt's files and what is made of secrets and the like (KubeVirt's ephemeral storage).
 _EPHEMERAL_STORAGE = 50
 _MEGABYTE = 10**6
+_KUBEVIRTS = "devices.kubevirt.io"
 _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -150,3 +153,33 @@ def _claims(devices: Devices) -> list[dict[str, str]]:
 def resource_claims(spec: Spec) -> list[Mapping[str, str]]:
     """The pod's `resourceClaims`."""
     return [{name: value for name, value in vars(claim).items() if value is not None} for claim in spec.resourceClaims]
+
+
+def waits_for(pod: Mapping[str, Any], node_devices: str) -> str | None:
+    """Return what a node has to offer before this Pod runs, in a sentence; None for nothing but CPUs and memory.
+
+    The pod's events do not say who offers it, which this tells as far as the names tell.
+    `node_devices` is the domain of the resources that are /dev/kvm and the like.
+    """
+    limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
+    asked = [(resource, number) for resource, number in limits.items() if "/" in resource]
+    if not asked:
+        return None
+    said = ", ".join(
+        f"{'' if number == '1' else f'{number} of '}{resource} ({_who(resource, node_devices)})"
+        for resource, number in asked
+    )
+    return f"{pod['metadata']['name']}: is Pending until a node offers {said}"
+
+
+def _who(resource: str, node_devices: str) -> str:
+    domain, _, name = resource.partition("/")
+    if domain == NODE_DEVICES == node_devices:
+        return f"gpu-plugin does, with node_devices: {{{name}: 110}} in its config"
+    if domain == _KUBEVIRTS:
+        return "KubeVirt does, on its own nodes"
+    if domain == node_devices:
+        return "by --node-devices"
+    if domain in VENDORS_BELOW:
+        return "gpu-plugin does, for cards of that name on vfio-pci"
+    return "gpu-plugin does by a rule of its config, or another device plugin"

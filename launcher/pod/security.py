@@ -69,18 +69,15 @@ def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
 
 
 def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """What is root's in the container, since it is on the node: device nodes, also those of claims, and host disks."""
+    """Return what root owns in the container, as it is the node's: device nodes, those of claims too, and host disks."""
     needs_dev_sev = guest.confidentiality is not None and guest.confidentiality.needs_dev_sev
-    nodes = [
+    host_disks = ((volume.name, volume.hostDisk) for volume in spec.volumes if volume.hostDisk is not None)
+    return [
         *(_HOST_DEVICES if spec.domain.devices.entries else ()),
         *(["/dev/sev"] if needs_dev_sev else ()),
         *(paths.block_device(volume.name) for volume in spec.volumes if volume.name in block),
+        *(paths.disk_image(name, PurePosixPath(disk.path).name) for name, disk in host_disks),
     ]
-    for volume in spec.volumes:
-        if volume.hostDisk is not None:
-            image = PurePosixPath(paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name))
-            nodes.append(str(image))
-    return nodes
 
 
 def _limits(spec: Spec, guest: Guest) -> list[str]:

@@ -208,22 +208,19 @@ def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator
 def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
     name = volume.name
     claim = volume.ephemeral.persistentVolumeClaim if volume.ephemeral is not None else volume.persistentVolumeClaim
-    if claim is not None:
-        source: Object = {"claimName": claim.claimName, **({"readOnly": True} if claim.readOnly else {})}
-    else:
-        assert volume.dataVolume is not None, "it is one of the three"
-        source = {"claimName": volume.dataVolume.name}
+    read_only = claim is not None and claim.readOnly
+    claim_name = claim.claimName if claim is not None else volume.claim
+    source = {"persistentVolumeClaim": {"claimName": claim_name, **({"readOnly": True} if read_only else {})}}
     if name not in block:
         # What is below an overlay stays as it is.
-        read_only = volume.ephemeral is not None or (claim is not None and claim.readOnly)
-        return Mount(name, {"persistentVolumeClaim": source}, directory_of(volume), read_only=read_only)
+        return Mount(name, source, directory_of(volume), read_only=read_only or volume.ephemeral is not None)
     if name in _IN_DEV:
         raise UserError(
             f"spec.volumes[{index}].name",
             f"{name!r} would be {paths.block_device(name)}, which is there already",
             "rename it, and its disk",
         )
-    return Mount(name, {"persistentVolumeClaim": source}, paths.block_device(name), is_block=True)
+    return Mount(name, source, paths.block_device(name), is_block=True)
 
 
 def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:

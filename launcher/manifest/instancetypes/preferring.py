@@ -2,13 +2,13 @@
 pkg/instancetype/preference/apply and requirements)."""
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 from launcher.manifest.features import Hyperv
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
 from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
 from launcher.manifest.instancetypes.sizing import Applied
 from launcher.manifest.interfaces import DEFAULT
-from launcher.manifest.sizes import guest_memory
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.quantity import written
 from program.problem import Problem
@@ -100,7 +100,7 @@ def fill_in(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
     _fill_clock(draft, applied)
     if draft.get(*_DEVICES, "sound") is not None:
         _fill(draft, applied, ("devices", "preferredSoundModel"), (*_DEVICES, "sound", "model"))
-    _fill_disks(draft, preference, applied)
+    _fill_disks(draft, applied)
     _fill_devices(draft, applied)
     for name, value in preference.annotations.items():
         draft.fill_annotation(name, value, applied.at(("annotations", name)))
@@ -163,7 +163,7 @@ def _fill_clock(draft: Draft, applied: Applied) -> None:
             _fill(draft, applied, ("clock", "preferredClockOffset", name), (*clock, name))
 
 
-def _fill_disks(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
+def _fill_disks(draft: Draft, applied: Applied) -> None:
     threads = ("devices", "preferredDiskDedicatedIoThread")
     for index, disk in enumerate(draft.items(*_DEVICES, "disks")):
         kind = next((kind for kind in ("disk", "cdrom", "lun") if disk.get(kind) is not None), "disk")
@@ -213,7 +213,7 @@ def unmet(
         if count < required.cpu.guest:
             yield problem("domain.cpu", f"{count} {of}", ("requirements", "cpu", "guest"), required.cpu.guest)
     if required.memory is not None:
-        size = guest_memory(spec.domain.memory, spec.domain.resources)
+        size = spec.domain.memory.of_guest(spec.domain.resources)
         if size is not None and size < required.memory.guest:
             least = written(required.memory.guest)
             yield problem("domain.memory", f"{written(size)} of memory", ("requirements", "memory", "guest"), least)
@@ -229,7 +229,5 @@ def _vcpus(
     if instancetype is not None:
         return instancetype.spec.cpu.guest, "vCPUs"
     counted = _COUNTED.get(preference.topology) or _SPREAD[preference.cpu.spreadOptions.across]
-    topology, count = vmi.spec.domain.topology, 1
-    for index in counted:
-        count *= topology[index]
-    return count, " x ".join(_NAMES[index] for index in counted)
+    topology = vmi.spec.domain.topology
+    return prod(topology[index] for index in counted), " x ".join(_NAMES[index] for index in counted)
