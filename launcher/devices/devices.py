@@ -13,7 +13,7 @@ from launcher.guest import Architecture, Guest
 from launcher.guest_pci.addresses import usb, with_seats
 from launcher.hostdevs import Card
 from launcher.manifest.devices import Devices, Input
-from launcher.manifest.iothreads import IOThreads, iothreads_of
+from launcher.manifest.guest import IOThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network.attachments import Attached, attached
 
@@ -44,10 +44,8 @@ class GuestDevices:
 
 
 def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Card, ...], facts: Facts) -> GuestDevices:
-    """UserError for a disk whose volume, by the facts, is not what it asks for, and for displays that cannot be.
-
-    Refusal for a network that the pod does not have, or not as a guest could be joined to it.
-    """
+    """Return the guest's devices. UserError for a disk whose volume, by the facts, is not what the disk asks for, and
+    for displays that cannot be; Refusal for a network that the pod lacks, or that no guest can be connected to."""
     devices, threads = spec.domain.devices, iothreads_of(spec)
     disks = tuple(guest_disks(spec, metadata, threads, facts))
     inputs = guest_inputs(devices, guest.architecture)
@@ -68,7 +66,7 @@ def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Car
 
 
 def guest_inputs(devices: Devices, architecture: Architecture) -> tuple[GuestInput, ...]:
-    """The tablets; on arm64, whose machine has no PS/2, also what a screen needs."""
+    """Return the tablets; on arm64, whose machine has no PS/2, also the tablet and keyboard that a screen needs."""
     tablets = devices.inputs
     if not tablets and devices.autoattachInputDevice:
         tablets = (Input(name="default-0"),)

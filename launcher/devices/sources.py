@@ -43,7 +43,7 @@ class Source(NamedTuple):
 
 
 def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Source:
-    """The source of the volume that is spec.volumes[index]."""
+    """Return the source of the volume at spec.volumes[index]."""
     name = volume.name
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":

@@ -9,9 +9,8 @@ _ON_REBOOT = {"Reboot": "restart", "Terminate": "destroy"}
 
 
 def lifecycle(domain: Domain) -> list[Element]:
-    """Return <on_reboot> if there is a rebootPolicy: without it libvirt restarts the guest, and so does KubeVirt. And
-    <on_crash> for a guest that panics into Hyper-V's device: it is kept, so that its memory can be looked at (KubeVirt).
-    """
+    """Return <on_reboot> for a rebootPolicy, without which libvirt restarts the guest, as KubeVirt does; and <on_crash>
+    for a guest that panics into Hyper-V's device, which is kept for a look at its memory (KubeVirt)."""
     panics_to_hyperv = any(panic.model == "hyperv" for panic in domain.devices.panicDevices)
     return [
         *([E.on_reboot(_ON_REBOOT[domain.rebootPolicy])] if domain.rebootPolicy is not None else []),

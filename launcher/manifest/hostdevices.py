@@ -54,15 +54,14 @@ class HostDevice(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         either = "either deviceName, a resource of a device plugin's, or claimName and requestName, a request of DRA's"
-        if self.deviceName is not None:
-            other = "claimName" if self.claimName is not None else "requestName"
-            if self.claimName is not None or self.requestName is not None:
-                raise Nonsense(f"has both deviceName and {other}", f"expected {either}")
-        elif self.claimName is None and self.requestName is None:
+        given = self.given("deviceName", "claimName", "requestName")
+        if not given:
             raise Nonsense("names no device", f"expected {either}")
-        elif self.claimName is None:
+        if self.deviceName is not None and len(given) > 1:
+            raise Nonsense(f"has both deviceName and {given[1]}", f"expected {either}")
+        if given == ["requestName"]:
             raise Nonsense("has requestName without claimName", "expected the claim, as spec.resourceClaims calls it")
-        elif self.requestName is None:
+        if given == ["claimName"]:
             raise Nonsense("has claimName without requestName", f"expected the request of {self.claimName} that it is")
         return self
 

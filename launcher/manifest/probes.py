@@ -95,7 +95,7 @@ class Probe(Object):
 
     @property
     def knocks(self) -> HTTPGet | TCPSocket | None:
-        """The question that is asked of a port; None for one that the guest's agent answers."""
+        """The request to a port; None for a probe that the guest's agent answers."""
         return self.httpGet or self.tcpSocket
 
 

@@ -62,7 +62,7 @@ class LaunchSecurity(Object):
 
     @property
     def field(self) -> str:
-        """The name of the one that is there."""
+        """The name of the technology's field."""
         return self.given("sev", "snp", "tdx")[0]
 
     @property

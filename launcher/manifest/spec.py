@@ -183,7 +183,7 @@ class Domain(Object):
 
     @property
     def guest_memory(self) -> int:
-        """Bytes; UserError if the manifest says nothing of it."""
+        """Bytes; UserError if the manifest does not say how much."""
         memory = self.memory.of_guest(self.resources)
         if not memory:
             raise UserError(
@@ -290,7 +290,7 @@ class VirtualMachineInstance(Object):
 
     @property
     def uuid(self) -> UUID:
-        """The guest's: the same at every start and on every machine, since guests tie licences to it."""
+        """The guest's UUID: the same at every start and on every machine, since guests tie licences to it."""
         return self.spec.domain.firmware.uuid or uuid5(_UUIDS, f"{self.metadata.namespace}/{self.metadata.name}")
 
     @property

@@ -87,9 +87,12 @@ class HostDisk(Object):
         return self
 
 
-class PersistentVolumeClaim(Object):
+class EphemeralClaim(Object):
     claimName: DNSName
     readOnly: bool = False
+
+
+class PersistentVolumeClaim(EphemeralClaim):
     hotpluggable: Annotated[None, _HOTPLUG] = None
 
 
@@ -98,11 +101,6 @@ class DataVolume(Object):
 
     name: DNSName
     hotpluggable: Annotated[None, _HOTPLUG] = None
-
-
-class EphemeralClaim(Object):
-    claimName: DNSName
-    readOnly: bool = False
 
 
 class Ephemeral(Object):
@@ -292,7 +290,7 @@ def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
-    """Raise Nonsense for volumes that are one by one right and together wrong."""
+    """Raise Nonsense for two volumes of one name, or of kinds of which a guest has one."""
     if name := first_twice(volume.name for volume in volumes):
         raise Nonsense(f"two volumes are called {name!r}", "rename one of them, and its disk")
     for kinds, what in _ONCE.items():
@@ -302,7 +300,7 @@ def check_volumes(volumes: tuple[Volume, ...]) -> None:
 
 
 def check_templates(templates: tuple[DataVolumeTemplate, ...], volumes: Iterable[Volume]) -> None:
-    """Raise Nonsense for two of one name, and for one that no volume names (KubeVirt's webhook refuses both)."""
+    """Raise Nonsense for two templates of one name, and for a template that no volume names (KubeVirt's webhook)."""
     if name := first_twice(template.metadata.name for template in templates):
         raise Nonsense(f"two dataVolumeTemplates are called {name!r}", "rename one of them")
     named = {volume.claim for volume in volumes}

@@ -29,8 +29,8 @@ GATEWAY, GUEST = 1, 2
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The ports of the pod that reach the guest, of each protocol in their order; None for all of both. Not those that
-    are `elsewhere`: they reach it at an earlier card."""
+    """The ports of the pod that reach the guest at a card, by protocol; `listed` is None for all ports. Those that are
+    `elsewhere` reach the guest at an earlier card."""
 
     listed: Mapping[Protocol, tuple[Range, ...]] | None
     elsewhere: Mapping[Protocol, tuple[Range, ...]] = field(default_factory=dict)
@@ -128,7 +128,7 @@ def _to_second(
 
 
 def _forwards(interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ...]]) -> Forwards:
-    """Return those that are listed. Under `bridge` the guest is what has the pod's address, whatever is listed (as in
+    """Return the ports that the manifest lists. With `bridge` the guest has the pod's address, and all ports (as in
     KubeVirt)."""
     listed = [
         *((port.protocol, (port.port, port.port)) for port in interface.ports),
@@ -136,18 +136,12 @@ def _forwards(interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ..
     ]
     if not listed or interface.method == "bridge":
         return Forwards(listed=None, elsewhere=elsewhere)
-    return Forwards(
-        listed={
-            protocol: ranges
-            for protocol in PROTOCOLS
-            if (ranges := tuple(ports for its, ports in listed if its == protocol))
-        },
-        elsewhere=elsewhere,
-    )
+    ranges = {protocol: tuple(ports for its, ports in listed if its == protocol) for protocol in PROTOCOLS}
+    return Forwards(listed=ranges, elsewhere=elsewhere)
 
 
 def _without(ports: Range, taken: Range) -> tuple[Range, ...]:
-    """Return what of a range is before another one, and what is behind it."""
+    """Return the parts of a range before and behind another one."""
     (first, last), (start, end) = ports, taken
     parts = ((first, min(last, start - 1)), (max(first, end + 1), last))
     return tuple(part for part in parts if part[0] <= part[1]) if start <= last and first <= end else (ports,)

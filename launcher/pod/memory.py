@@ -54,7 +54,7 @@ class Memory(NamedTuple):
 
 
 def memory(spec: Spec, guest: Guest) -> Memory:
-    """UserError where the manifest's resources contradict what the guest takes."""
+    """Return the pod's memory; UserError if the manifest's resources contradict what the guest takes."""
     domain, own = spec.domain, guest.memory
     resources = domain.resources
     limit = resources.limit("memory")
@@ -98,7 +98,7 @@ def memory(spec: Spec, guest: Guest) -> Memory:
 
 
 def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
-    """What there is beside the guest's memory."""
+    """Return the parts beside the guest's memory."""
     domain, devices, technology = spec.domain, spec.domain.devices, guest.confidentiality
     shares_buffers = technology is not None and technology.shares_buffers
     limited = guest.has_own_cpus or "memory" in domain.resources.limits
@@ -129,15 +129,13 @@ def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
 
 
 def is_locked(devices: Devices, guest: Guest) -> bool:
-    """Whether all of the guest's memory is pinned, and its pages counted as locked: by VFIO, or by SEV.
-
-    That a device is USB, and not VFIO's, is not known before the pod is.
-    """
+    """Return whether VFIO or SEV pins all of the guest's memory, so that its pages count as locked. Only the pod tells
+    which entries are USB devices, for which VFIO pins nothing."""
     return bool(devices.entries) or (guest.confidentiality is not None and guest.confidentiality.pins_memory)
 
 
 def _guests(requested: int, guest: int, *, in_pages: bool, locked: bool) -> tuple[Part, ...]:
-    """The parts that are the guest's; what it has in huge pages is not among them."""
+    """Return the guest's own parts, without its huge pages."""
     if in_pages:
         more = max(requested - guest, 0)
         return (Part(more, "requested beside the guest's huge pages"),) if more else ()

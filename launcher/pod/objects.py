@@ -11,9 +11,8 @@ from launcher.manifest.spec import Metadata
 from launcher.pod.claims import by_claim
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents, literal, plain
-from launcher.pod.lifecycle import grace, restart_policy
+from launcher.pod.lifecycle import grace, probes, restart_policy
 from launcher.pod.memory import Memory, memory
-from launcher.pod.probes import probes
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security

@@ -30,7 +30,7 @@ _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_
 
 
 def container_resources(spec: Spec, guest: Guest, needed: Memory, node_devices: str) -> dict[str, Any]:
-    """The container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
+    """Return the container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
 
     UserError, by the manifest's path, where it asks for what a pod cannot have.
     """
@@ -54,7 +54,7 @@ def container_resources(spec: Spec, guest: Guest, needed: Memory, node_devices: 
 
 
 def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, str]]:
-    """Requests and limits."""
+    """Return requests and limits."""
     request, limit, vcpus = resources.requests.get("cpu"), resources.limits.get("cpu"), guest.vcpus
     if guest.has_own_cpus:
         for where, amount in (("requests", request), ("limits", limit)):
@@ -74,7 +74,7 @@ def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, 
 
 
 def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
-    """How many units of each resource: one for each entry of gpus and hostDevices, and the node's own devices."""
+    """Return the units of each resource: one for each entry of gpus and hostDevices, and the node's own devices."""
     devices = spec.domain.devices
     units: dict[str, int] = {}
     for kind, entries in (("gpus", devices.gpus), ("hostDevices", devices.hostDevices)):
@@ -94,7 +94,7 @@ def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
 
 
 def _of_node(spec: Spec, guest: Guest) -> list[NodeDevice]:
-    """Devices of the node that any number of pods may have. passt needs none."""
+    """Return the devices of the node that any number of pods may have. passt needs none."""
     devices = spec.domain.devices
     # Who allows QEMU's own CPU wants to run where no /dev/kvm is offered.
     needed = [] if guest.allows_emulation else [NodeDevice.KVM]
@@ -136,13 +136,13 @@ def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str
 
 
 def _with_ours(storage: int) -> str:
-    """So many bytes and ours, in whole megabytes."""
+    """Return these bytes and ours, in whole megabytes."""
     return f"{-(-storage // _MEGABYTE) + _EPHEMERAL_STORAGE}M"
 
 
 def _claims(devices: Devices) -> list[dict[str, str]]:
-    """The requests of claims that are the container's; a claim of which it has several is there once, as a whole:
-    claims have their names as keys (Kubernetes' ResourceRequirements)."""
+    """Return the container's requests of claims. A claim with several requests is there once, as a whole: the name of a
+    claim is its key (Kubernetes' ResourceRequirements)."""
     requests: dict[str, list[str]] = {}
     for entry in (*devices.gpus, *devices.hostDevices):
         if entry.claimName is not None and entry.requestName is not None:
@@ -151,14 +151,14 @@ def _claims(devices: Devices) -> list[dict[str, str]]:
 
 
 def resource_claims(spec: Spec) -> list[Mapping[str, str]]:
-    """The pod's `resourceClaims`."""
+    """Return the pod's `resourceClaims`."""
     return [{name: value for name, value in vars(claim).items() if value is not None} for claim in spec.resourceClaims]
 
 
 def waits_for(pod: Mapping[str, Any], node_devices: str) -> str | None:
     """Return what a node has to offer before this Pod runs, in a sentence; None for nothing but CPUs and memory.
 
-    The pod's events do not say who offers it, which this tells as far as the names tell.
+    It also says who offers each resource, as far as its name tells: the pod's events do not.
     `node_devices` is the domain of the resources that are /dev/kvm and the like.
     """
     limits = pod["spec"]["containers"][0]["resources"].get("limits", {})

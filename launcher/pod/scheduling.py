@@ -26,7 +26,7 @@ Object = dict[str, Any]
 
 
 def passed_on(spec: Spec, hostname: str) -> Object:
-    """Fields of the pod's spec; those that the manifest says nothing of are not there."""
+    """Return fields of the pod's spec, without those that the manifest does not set."""
     fields = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
     selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}
     if selector[_ARCHITECTURE] != spec.architecture:
@@ -47,7 +47,7 @@ def labels(metadata: Metadata) -> dict[str, str]:
 
 
 def _id_of(name: str) -> str:
-    """The label's value as KubeVirt makes it (pkg/apimachinery/labels.go): of a long name the beginning and a hash."""
+    """Return the label's value as KubeVirt's (pkg/apimachinery/labels.go): for a long name its beginning and a hash."""
     if len(name) <= _LONGEST_LABEL:
         return name
     digest = sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH]
@@ -55,7 +55,7 @@ def _id_of(name: str) -> str:
 
 
 def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:
-    """The VM's, and those that have Multus attach its networks."""
+    """Return the pod's annotations: the VM's, and those by which Multus attaches its networks."""
     annotations = {}
     ours = multus.annotations(spec)
     for name, value in metadata.annotations.given.items():

@@ -28,7 +28,7 @@ Object = dict[str, Any]
 
 
 def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
-    """The pod's `securityContext`. `block`: the volumes whose claim is a block device."""
+    """Return the pod's `securityContext`. `block`: the volumes whose claim is a block device."""
     root = bool(handover(spec, guest, block))
     sysctls = _sysctls(spec)
     return {
@@ -42,7 +42,7 @@ def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
 
 
 def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
-    """The container's `securityContext`."""
+    """Return the container's `securityContext`."""
     added = [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest) else [])]
     has_passt, binds_memory = bool(attached(spec)), guest.passes_numa_through or guest.topology != "none"
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
@@ -57,7 +57,7 @@ def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Objec
 
 
 def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """The arguments of `run` by which a container that starts as root becomes the user; empty where it starts as it."""
+    """Return the arguments of `run` by which a container that starts as root becomes the user; [] if it needs none."""
     nodes, limits = _nodes(spec, guest, block), _limits(spec, guest)
     if not (nodes or limits):
         return []
@@ -69,7 +69,7 @@ def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
 
 
 def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """Return what root owns in the container, as it is the node's: device nodes, those of claims too, and host disks."""
+    """Return what root owns in the container, as it is the node's: device nodes, also those of claims; host disks."""
     needs_dev_sev = guest.confidentiality is not None and guest.confidentiality.needs_dev_sev
     host_disks = ((volume.name, volume.hostDisk) for volume in spec.volumes if volume.hostDisk is not None)
     return [
@@ -88,7 +88,7 @@ def _limits(spec: Spec, guest: Guest) -> list[str]:
 
 
 def _sysctls(spec: Spec) -> dict[str, str]:
-    """Of the pod's own network namespace; the kubelet counts them among the safe ones."""
+    """Return sysctls of the pod's own network namespace, which the kubelet allows as safe."""
     cards = attached(spec)
     if not cards:
         return {}

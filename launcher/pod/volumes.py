@@ -48,7 +48,7 @@ class Mount(NamedTuple):
 
 
 def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mount, ...]:
-    """All of the pod's, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
+    """Return the pod's mounts, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
 
     UserError, by the manifest's path, for what a pod cannot mount.
     """
@@ -97,7 +97,7 @@ def volume_devices(mounts: Iterable[Mount]) -> list[Object]:
 
 
 def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[Object]:
-    """With which the node gets the VM's images, each once."""
+    """Return the secrets with which the node pulls the VM's images, each once."""
     disks = [volume.containerDisk for volume in volumes if volume.containerDisk is not None]
     names = [disk.imagePullSecret for disk in disks]
     if kernel is not None and kernel.container is not None:
@@ -106,30 +106,30 @@ def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list
 
 
 def service_account(spec: Spec) -> str | None:
-    """Which one the pod has: the manifest's, or the one whose token the guest gets."""
+    """Return the pod's service account: the manifest's, or the one whose token the guest gets."""
     accounts = [volume.serviceAccount for volume in spec.volumes]
     named = (account.serviceAccountName for account in accounts if account is not None)
     return spec.serviceAccountName or next(named, None)
 
 
 def has_token(volumes: tuple[Volume, ...]) -> bool:
-    """Whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
+    """Return whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
     return any(volume.serviceAccount is not None for volume in volumes)
 
 
 def keeps_state(spec: Spec) -> bool:
-    """Whether EFI's variables or the TPM's state outlive the pod."""
+    """Return whether EFI's variables or the TPM's state outlive the pod."""
     efi, tpm = spec.efi, spec.domain.devices.tpm
     return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
 
 
 def state_claim(vm: str) -> str:
-    """The claim that keeps it, as KubeVirt's is called (pkg/storage/backend-storage)."""
+    """Return the name of the claim that keeps them, which is KubeVirt's (pkg/storage/backend-storage)."""
     return f"persistent-state-for-{vm}"
 
 
 def config_map(vm: str) -> str:
-    """The config map with the manifest."""
+    """Return the name of the config map with the manifest."""
     return f"{_OURS}{vm}"
 
 
@@ -224,7 +224,7 @@ def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
 
 
 def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
-    """The file alone, which the kubelet makes, empty, where it is to be made and is not there."""
+    """Return the mount of the file alone, which the kubelet makes, empty, for DiskOrCreate."""
     file = PurePosixPath(disk.path)
     if ":" in file.name:
         raise UserError(
@@ -237,12 +237,12 @@ def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
 
 
 def _image(reference: str, pull_policy: str | None) -> Object:
-    """An image volume (Kubernetes 1.33; KubeVirt's ImageVolume)."""
+    """Return an image volume (Kubernetes 1.33; KubeVirt's ImageVolume)."""
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
 
 
 def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
-    """The secrets that have user data or network data, in one directory."""
+    """Yield the mount of the secrets with user data or network data, in one directory."""
     # Of a key that both have, the later one counts: user data is in the secret of that name.
     references = [cloud_init.networkDataSecretRef, cloud_init.secretRef]
     secrets = list(dict.fromkeys(reference.name for reference in references if reference is not None))

@@ -44,7 +44,7 @@ class Expanded(NamedTuple):
     preference: tuple[PreferenceSpec, Applied] | None
 
     def refuse_unmet(self, vmi: VirtualMachineInstance) -> None:
-        """UserError for a guest that lacks what its preference requires."""
+        """Raise UserError for a guest that lacks what its preference requires."""
         if self.preference is not None:
             _raise(list(preferring.unmet(vmi, self.instancetype, *self.preference, self.subject)))
 

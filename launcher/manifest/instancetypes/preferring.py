@@ -116,7 +116,7 @@ def _fill(draft: Draft, applied: Applied, source: Path, field: Path) -> None:
 
 
 def _fill_cpu_features(draft: Draft, applied: Applied) -> None:
-    """Those whose name the VM does not have."""
+    """Add the preferred CPU features whose name the VM does not have."""
     source = ("cpu", "preferredCPUFeatures")
     features: Path = ("domain", "cpu", "features")
     named = draft.names(*features)
@@ -126,7 +126,7 @@ def _fill_cpu_features(draft: Draft, applied: Applied) -> None:
 
 
 def _fill_hyperv(draft: Draft, applied: Applied) -> None:
-    """Each feature by itself, unless the guest has all that the host has."""
+    """Fill in each Hyper-V feature by itself, unless the guest has all that the host has."""
     passthrough = draft.get(*_FEATURES, "hypervPassthrough")
     if passthrough is not None and draft.get(*_FEATURES, "hypervPassthrough", "enabled") is not False:
         return
@@ -135,7 +135,7 @@ def _fill_hyperv(draft: Draft, applied: Applied) -> None:
 
 
 def _fill_firmware(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
-    """BIOS or EFI where the VM has neither, BIOS before EFI; and what it says of the one that it has."""
+    """Fill in BIOS or EFI if the VM has neither, BIOS first; and the options of the one that the VM has."""
     prefers = preference.firmware
     bios, efi = (*_BOOTLOADER, "bios"), (*_BOOTLOADER, "efi")
 
@@ -156,7 +156,7 @@ def _fill_firmware(draft: Draft, preference: PreferenceSpec, applied: Applied) -
 
 
 def _fill_clock(draft: Draft, applied: Applied) -> None:
-    """The offset whole, where the VM has neither of the two that there are."""
+    """Fill in the clock's offset as a whole, if the VM has neither utc nor timezone."""
     clock: Path = ("domain", "clock")
     if all(draft.get(*clock, name) is None for name in ("utc", "timezone")):
         for name in ("utc", "timezone"):
