@@ -54,13 +54,11 @@ class Resources(Object):
 
     def request(self, name: str) -> int | None:
         """Return the request in whole units; None if there is none."""
-        request = self.requests.get(name)
-        return None if request is None else request.whole
+        return request.whole if (request := self.requests.get(name)) is not None else None
 
     def limit(self, name: str) -> int | None:
         """Return the limit in whole units; None if there is none."""
-        limit = self.limits.get(name)
-        return None if limit is None else limit.whole
+        return limit.whole if (limit := self.limits.get(name)) is not None else None
 
 
 class Memory(Object):

@@ -129,7 +129,8 @@ def _read_vm(
     origins: Origins = {}
     used: tuple[inputs.Object, ...] = ()
     expanded = None
-    if kind is VirtualMachine and _names_types(vm):
+    spec = vm["spec"] if kind is VirtualMachine and isinstance(vm.get("spec"), dict) else {}
+    if spec.get("instancetype") is not None or spec.get("preference") is not None:
         # Imported where it is needed: few VMs name any, and a start has no time to lose.
         from launcher.manifest.instancetypes.expanding import expand
 
@@ -152,11 +153,6 @@ def _read_vm(
         block=_block(manifest, given.block),
         notes=notes,
     )
-
-
-def _names_types(vm: inputs.Object) -> bool:
-    spec = vm.get("spec")
-    return isinstance(spec, dict) and any(spec.get(field) is not None for field in ("instancetype", "preference"))
 
 
 def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[str]) -> frozenset[str]:

@@ -57,13 +57,14 @@ class Draft:
         if name not in self.annotations():
             self._set((*_TEMPLATE, "metadata", "annotations", name), value, origin)
 
-    def fill_in_templates(self, kind: str, name: str, value: Any, origin: str) -> None:
-        """Fill in a field of the `kind` (pvc or storage) of each dataVolumeTemplate that has one."""
+    def fill_in_templates(self, name: str, value: Any, origin: str) -> None:
+        """Fill in a field of the claim, `pvc` or `storage`, of each dataVolumeTemplate."""
         templates = value_at(self.document, ("spec", "dataVolumeTemplates"))
         for index in range(len(templates)) if isinstance(templates, list) else ():
-            path: Path = ("spec", "dataVolumeTemplates", index, "spec", kind)
-            if isinstance(value_at(self.document, path), dict) and value_at(self.document, (*path, name)) is None:
-                self._set((*path, name), value, origin)
+            for kind in ("pvc", "storage"):
+                path: Path = ("spec", "dataVolumeTemplates", index, "spec", kind)
+                if isinstance(value_at(self.document, path), dict) and value_at(self.document, (*path, name)) is None:
+                    self._set((*path, name), value, origin)
 
     def _set(self, path: Path, value: Any, origin: str) -> None:
         try:

@@ -105,9 +105,8 @@ def fill_in(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
     for name, value in preference.annotations.items():
         draft.fill_annotation(name, value, applied.at(("annotations", name)))
     if (storage_class := preference.volumes.preferredStorageClassName) is not None:
-        for kind in ("pvc", "storage"):
-            origin = applied.at(("volumes", "preferredStorageClassName"))
-            draft.fill_in_templates(kind, "storageClassName", storage_class, origin)
+        origin = applied.at(("volumes", "preferredStorageClassName"))
+        draft.fill_in_templates("storageClassName", storage_class, origin)
 
 
 def _fill(draft: Draft, applied: Applied, source: Path, field: Path) -> None:
