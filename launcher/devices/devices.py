@@ -11,7 +11,7 @@ from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
 from launcher.guest import Architecture, Guest
 from launcher.guest_pci.addresses import usb, with_seats
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from launcher.manifest.devices import Devices, Input
 from launcher.manifest.guest import IOThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
@@ -43,7 +43,9 @@ class GuestDevices:
     has_usb: bool
 
 
-def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Card, ...], facts: Facts) -> GuestDevices:
+def guest_devices(
+    spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[GuestCard, ...], facts: Facts
+) -> GuestDevices:
     """Return the guest's devices. UserError for a disk whose volume, by the facts, is not what the disk asks for, and
     for displays that cannot be; Refusal for a network that the pod lacks, or that no guest can be connected to."""
     devices, threads = spec.domain.devices, iothreads_of(spec)

@@ -6,7 +6,7 @@ from lxml.etree import _Element as Element
 from launcher.elements.address import guest_address
 from launcher.elements.virtio import virtio_driver
 from launcher.guest import Guest
-from launcher.guest_pci.addresses import Bridge, Layout
+from launcher.guest_pci.addresses import Layout, PCIBridge
 from launcher.guest_pci.bars import DEFAULT_BITS, Hole, ovmf_window
 
 #: Of these there may be several to a slot.
@@ -44,7 +44,7 @@ def command_line(guest: Guest, hole: Hole | None) -> list[Element]:
     return [_QEMU.commandline(*(_QEMU.arg(value=argument) for argument in arguments))]
 
 
-def bridge(bridge: Bridge) -> Element:
+def bridge(bridge: PCIBridge) -> Element:
     """Return a bridge of the layout. Chassis and port number are the slot that a guest shows: they are fixed too."""
     element = E.controller(type="pci", index=str(bridge.index), model=bridge.model)
     if bridge.bus_number is not None:

@@ -7,7 +7,7 @@ from lxml.etree import _Element as Element
 
 from launcher import paths
 from launcher.devices.disks import GuestDisk
-from launcher.devices.sources import Source
+from launcher.devices.sources import DiskSource
 from launcher.elements import placement
 from launcher.elements.virtio import goes_by_dma_api, virtio_model
 from launcher.guest import Guest
@@ -92,5 +92,5 @@ def _driver(disk: GuestDisk) -> Element:
     return element
 
 
-def _source(source: Source) -> Element:
+def _source(source: DiskSource) -> Element:
     return E.source(dev=source.path) if source.block else E.source(file=source.path)

@@ -14,7 +14,7 @@ from lxml.etree import _Element as Element
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest import Guest
 from launcher.manifest.interfaces import Interface
-from launcher.network.attachments import GUEST, PROTOCOLS, Attached, Forwards, Passt, Protocol, Range, Tap
+from launcher.network.attachments import GUEST, PROTOCOLS, Attached, Forwards, PasstAttachment, Protocol, Range, Tap
 
 
 def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
@@ -44,7 +44,7 @@ def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
     return element
 
 
-def _passt(to: Passt) -> list[Element]:
+def _passt(to: PasstAttachment) -> list[Element]:
     return [
         *([E.source(dev=to.device)] if to.device is not None else []),
         *map(_ip, to.subnets),

@@ -7,7 +7,6 @@ from uuid import UUID, uuid5
 
 from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
-from launcher.choosing.selection import SELECT
 from launcher.guest import ROM_OF, SEATS_OF
 from launcher.manifest import relations
 from launcher.manifest.annotations import KNOWN, OURS, Annotations, read_annotations, refuse_unconverted
@@ -23,7 +22,7 @@ from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
 from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all, one_of
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
-from launcher.manifest.quoting import shown
+from launcher.manifest.quotation import shown
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
 from launcher.manifest.volumes import (
@@ -33,6 +32,7 @@ from launcher.manifest.volumes import (
     check_templates,
     check_volumes,
 )
+from launcher.selection.annotations import SELECT
 from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")

@@ -48,7 +48,7 @@ class Forwards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passt:
+class PasstAttachment:
     """passt, on the pod's network, or on the pod's interface `device`.
 
     `subnets`: a masqueraded guest's, of IPv4 and of IPv6. Without any the guest has the pod's own addresses, and
@@ -72,7 +72,7 @@ class Attached(NamedTuple):
     """A network card, and what it is attached to."""
 
     interface: Interface
-    to: Passt | Tap
+    to: PasstAttachment | Tap
 
 
 def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = None) -> tuple[Attached, ...]:
@@ -94,8 +94,8 @@ def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = Non
         else:
             pod = pods.get(interface.name) or PodNetwork()
             subnets = (pod.vmNetworkCIDR, pod.vmIPv6NetworkCIDR) if interface.method == "masquerade" else ()
-            to = Passt(subnets=subnets, forwards=forwards)
-        if isinstance(to, Passt):
+            to = PasstAttachment(subnets=subnets, forwards=forwards)
+        if isinstance(to, PasstAttachment):
             taken = {protocol: (*taken.get(protocol, ()), *forwards.ranges(protocol)) for protocol in PROTOCOLS}
         cards.append(Attached(interface, to))
     return tuple(cards)
@@ -103,9 +103,9 @@ def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = Non
 
 def _to_second(
     network: SecondNetwork, forwards: Forwards, pod_interfaces: Mapping[str, PodInterface] | None
-) -> Passt | Tap:
+) -> PasstAttachment | Tap:
     if pod_interfaces is None:
-        return Passt(device=network.device, forwards=forwards)
+        return PasstAttachment(device=network.device, forwards=forwards)
     subject = f"network {network.name!r}"
     interface = pod_interfaces.get(network.name)
     if interface is None:
@@ -118,7 +118,7 @@ def _to_second(
         return Tap(device=interface.device)
     if interface.has_address:
         gateway = interface.subnet[1] if interface.subnet is not None and interface.subnet.prefixlen < 31 else None
-        return Passt(device=interface.device, gateway=gateway, forwards=forwards)
+        return PasstAttachment(device=interface.device, gateway=gateway, forwards=forwards)
     raise Refusal(
         subject,
         f"{interface.device} has no IP address, with which passt would speak there, and is no tap that QEMU could open",

@@ -2,20 +2,19 @@
 
 from typing import Any
 
-from launcher.choosing.claim import claim_for
-from launcher.choosing.selection import refuse_unheard
 from launcher.manifest.instancetypes.draft import Path, value_at, with_value
-from launcher.manifest.reading import Given, reread
+from launcher.manifest.parser import Given, reread
 from launcher.manifest.spec import VirtualMachine
+from launcher.pod.plain import PodObject
+from launcher.selection.annotations import refuse_unheard
+from launcher.selection.claim import claim_for
 from program.errors import UserError
 
 #: What the claim is called in spec.resourceClaims.
 CLAIM = "gpu-launcher"
 
-Object = dict[str, Any]
 
-
-def by_claim(given: Given, template: str) -> tuple[Given, Object | None]:
+def by_claim(given: Given, template: str) -> tuple[Given, PodObject | None]:
     """Return the VM with a request of a claim for each entry by deviceName, as KubeVirt has it by claimName, and the
     spec of the ResourceClaimTemplate `template`; None for that where no entry is by deviceName.
 

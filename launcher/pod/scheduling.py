@@ -1,12 +1,12 @@
 """What the manifest has for the pod word for word: where it runs, what it is called, whom it asks for names."""
 
 from hashlib import sha1
-from typing import Any
 
 from launcher.manifest.objects import PassedOn
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
 from launcher.pod.documents import plain
+from launcher.pod.plain import PodObject
 from program.errors import UserError
 
 _SPEC = [
@@ -22,10 +22,8 @@ _HASH = 8
 #: kubectl's own note of what was applied, which it writes anew.
 _KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
 
-Object = dict[str, Any]
 
-
-def passed_on(spec: Spec, hostname: str) -> Object:
+def passed_on(spec: Spec, hostname: str) -> PodObject:
     """Return fields of the pod's spec, without those that the manifest does not set."""
     fields = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
     selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}

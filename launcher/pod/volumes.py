@@ -16,6 +16,7 @@ from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.network.multus import STATUS, second_networks
 from launcher.pod.documents import plain
+from launcher.pod.plain import PodObject
 from launcher.quantity import written
 from program.errors import UserError
 
@@ -28,8 +29,6 @@ _IN_DEV = (
     *("random", "sev", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "vfio", "vhost-net", "vhost-vsock"),
     "zero",
 )
-
-Object = dict[str, Any]
 
 
 class Mount(NamedTuple):
@@ -75,11 +74,11 @@ def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mo
     return mounts
 
 
-def pod_volumes(mounts: Iterable[Mount]) -> list[Object]:
+def pod_volumes(mounts: Iterable[Mount]) -> list[PodObject]:
     return [{"name": name, **source} for name, source in {mount.name: mount.source for mount in mounts}.items()]
 
 
-def volume_mounts(mounts: Iterable[Mount]) -> list[Object]:
+def volume_mounts(mounts: Iterable[Mount]) -> list[PodObject]:
     return [
         {
             "name": mount.name,
@@ -92,11 +91,11 @@ def volume_mounts(mounts: Iterable[Mount]) -> list[Object]:
     ]
 
 
-def volume_devices(mounts: Iterable[Mount]) -> list[Object]:
+def volume_devices(mounts: Iterable[Mount]) -> list[PodObject]:
     return [{"name": mount.name, "devicePath": mount.at} for mount in mounts if mount.is_block]
 
 
-def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[Object]:
+def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[PodObject]:
     """Return the secrets with which the node pulls the VM's images, each once."""
     disks = [volume.containerDisk for volume in volumes if volume.containerDisk is not None]
     names = [disk.imagePullSecret for disk in disks]
@@ -236,7 +235,7 @@ def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
     return Mount(name, {"hostPath": source}, paths.disk_image(name, file.name))
 
 
-def _image(reference: str, pull_policy: str | None) -> Object:
+def _image(reference: str, pull_policy: str | None) -> PodObject:
     """Return an image volume (Kubernetes 1.33; KubeVirt's ImageVolume)."""
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
 
@@ -249,13 +248,13 @@ def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
     if not secrets:
         return
     if len(secrets) == 1:
-        source: Object = {"secret": {"secretName": secrets[0]}}
+        source: PodObject = {"secret": {"secretName": secrets[0]}}
     else:
         source = {"projected": {"sources": [{"secret": {"name": secret}} for secret in secrets]}}
     yield Mount(name, source, paths.mounted("secret", name), read_only=True)
 
 
-def _files(volume: Volume, index: int) -> Object:
+def _files(volume: Volume, index: int) -> PodObject:
     """Return the source of the files that an ISO is made from."""
     if volume.configMap is not None:
         optional = {"optional": True} if volume.configMap.optional else {}
