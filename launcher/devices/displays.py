@@ -8,7 +8,7 @@ from launcher.claims import Claim, EntryKind
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import SCREEN
 from launcher.manifest.devices import Devices
-from launcher.manifest.hostdevices import GPU
+from launcher.manifest.hostdevices import GPU, Display
 from pci.address import PCIAddress
 from program.errors import UserError
 
@@ -81,5 +81,5 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]
     return displays
 
 
-def _asked(gpu: GPU) -> GuestDisplay | None:
+def _asked(gpu: GPU) -> Display | None:
     return gpu.virtualGPUOptions.display if gpu.virtualGPUOptions is not None else None

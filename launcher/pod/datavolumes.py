@@ -2,8 +2,7 @@
 
 from launcher.manifest.parser import Given
 from launcher.manifest.spec import VirtualMachine
-from launcher.pod.documents import plain
-from launcher.pod.plain import PodObject
+from launcher.pod.plain import PodObject, plain
 
 #: CDI takes over a claim of this name that is there already, as for KubeVirt's (pkg/storage/types, dv.go).
 _ADOPTS = "cdi.kubevirt.io/allowClaimAdoption"

@@ -5,8 +5,7 @@ from hashlib import sha1
 from launcher.manifest.objects import PassedOn
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
-from launcher.pod.documents import plain
-from launcher.pod.plain import PodObject
+from launcher.pod.plain import PodObject, plain
 from program.errors import UserError
 
 _SPEC = [

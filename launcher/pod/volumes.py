@@ -15,8 +15,7 @@ from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.network.multus import STATUS, second_networks
-from launcher.pod.documents import plain
-from launcher.pod.plain import PodObject
+from launcher.pod.plain import PodObject, plain
 from launcher.quantity import written
 from program.errors import UserError
 
@@ -109,11 +108,6 @@ def service_account(spec: Spec) -> str | None:
     accounts = [volume.serviceAccount for volume in spec.volumes]
     named = (account.serviceAccountName for account in accounts if account is not None)
     return spec.serviceAccountName or next(named, None)
-
-
-def has_token(volumes: tuple[Volume, ...]) -> bool:
-    """Return whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
-    return any(volume.serviceAccount is not None for volume in volumes)
 
 
 def keeps_state(spec: Spec) -> bool:
