@@ -75,6 +75,11 @@ class Guest:
         return self.cpus.sockets * self.cpus.cores * self.cpus.threads
 
     @property
+    def pod_cpus(self) -> int:
+        """How many CPUs the pod needs for a guest that has its own."""
+        return self.vcpus + self.iothread_pool + self.emulator_cpus
+
+    @property
     def qemu_architecture(self) -> str:
-        """QEMU's and libvirt's name of it: x86_64."""
+        """The architecture's name in QEMU and libvirt: x86_64."""
         return _QEMU_ARCHITECTURES[self.architecture]

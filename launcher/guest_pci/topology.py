@@ -4,8 +4,7 @@
 that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
 """
 
-from launcher.cpus.pinning import Cell, Pinning
-from launcher.cpus.placement import cells_of_nodes, guest_cells
+from launcher.cpus.pinning import Cell, Pinning, cells_of_nodes, guest_cells
 from launcher.facts import Facts
 from launcher.guest import TOPOLOGY, TOPOLOGY_POLICY, Guest
 from launcher.guest_pci.addresses import Layout, Upstream, layout, with_seats

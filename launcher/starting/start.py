@@ -13,8 +13,7 @@ from launcher.checks.tuning import not_tuned, reached_elsewhere
 from launcher.checks.variables import of_left_over
 from launcher.choosing.selection import refuse_without_dra
 from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
-from launcher.cpus.pinning import Pinning
-from launcher.cpus.placement import pinning
+from launcher.cpus.pinning import Pinning, pinning
 from launcher.devices.devices import GuestDevices, guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.facts import Facts

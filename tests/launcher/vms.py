@@ -6,7 +6,7 @@ from typing import Any
 
 from launcher import claims
 from launcher.claims import Allocated, Claim, DeviceID, Entry, EntryKind, LeftOver
-from launcher.cpus.placement import pinning
+from launcher.cpus.pinning import pinning
 from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
