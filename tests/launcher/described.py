@@ -35,7 +35,7 @@ def laid_out_by(domain: str, sysfs: Path, companions: Any = "card", **annotation
     guest = replace(guest_in(root, asked), passes_numa_through=passes_through, **annotations)
     host = read_host(sysfs)
     facts = Facts(kvm=root.get("type") == "kvm", processors=processors_of(sysfs))
-    cards = whole_cards(tuple(one.claim for one in named_in(root, asked)), (), host, companions)
+    cards = whole_cards(tuple(named_in(root, asked)), (), host, companions)
     facts = replace(facts, bars=read_bars(sysfs, cards))
     layout = laid_out(guest, cards, host, facts, pinning_in(root))
     return LaidOut(cards, layout, hole(guest, layout, facts)[0])
