@@ -157,7 +157,8 @@ def _entry(
     card: Card, sources: frozenset[DeviceID], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
 ) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
-    group, node = _place(claim.device, host)
+    function = function_of(claim.device, host)
+    in_group = None if function is None else mediated(claim.device, host) or function
     entry: Explained = {
         "kind": str(claim.entry.kind),
         "name": claim.entry.name,
@@ -167,8 +168,8 @@ def _entry(
         "network": wants.network if isinstance(wants, VirtualFunctionOf) else None,
         "variable": claim.variable,
         "alias": claim.alias,
-        "iommuGroup": group,
-        "numaNode": node,
+        "iommuGroup": None if in_group is None else in_group.iommu_group,
+        "numaNode": None if function is None else function.numa_node,
         "missing": card.missing,
         "passed": _passed(claim, sources, layout, seen, host),
     }
@@ -194,14 +195,6 @@ def _passed(
         for device in seat.hostdevs
         if device.source in sources
     ]
-
-
-def _place(device: DeviceID, host: Host | None) -> tuple[int | None, int | None]:
-    """Return a device's IOMMU group and NUMA node."""
-    function, mdev = function_of(device, host), mediated(device, host)
-    if function is None:
-        return None, None
-    return mdev.iommu_group if mdev is not None else function.iommu_group, function.numa_node
 
 
 def _between(pair: Pair) -> Between:

@@ -24,7 +24,7 @@ from launcher.facts import Facts
 from launcher.guest import ROM_OF, SEATS_OF, Guest
 from launcher.guest_pci.addresses import HostDev, Layout, Seat, hostdevs_of
 from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.hole import hole as hole_of
+from launcher.guest_pci.bars import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hook import writing
 from launcher.hook.annotations import Asked

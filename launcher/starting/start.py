@@ -20,7 +20,7 @@ from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.hole import hole as hole_of
+from launcher.guest_pci.bars import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import Card, not_passed_on, whole_cards
 from launcher.manifest.guest import guest_of

@@ -10,8 +10,7 @@ from typing import Any
 from launcher.cpus.host import processors_of
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.hole import hole
+from launcher.guest_pci.bars import Hole, hole, read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.hook.annotations import Asked
 from launcher.hook.reading import guest_in, named_in, parsed, pinning_in

@@ -12,7 +12,7 @@ from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
 from launcher.guest import CPUTopology, Guest
 from launcher.guest_pci.addresses import Layout, layout
-from launcher.guest_pci.hole import hole
+from launcher.guest_pci.bars import hole
 from launcher.hostdevs import Card, whole_cards
 from launcher.manifest.guest import guest_of
 from launcher.manifest.spec import VirtualMachineInstance
