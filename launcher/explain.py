@@ -10,7 +10,7 @@ from itertools import permutations
 from textwrap import wrap
 from typing import NotRequired, TypedDict
 
-from launcher.claims import Claim, DeviceID, LeftOver, Request, VirtualFunctionOf
+from launcher.claims import Claim, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
 from launcher.hostdevs import Card, Missing, function_of, mediated
@@ -103,9 +103,7 @@ def explanation(
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
-        "entries": [
-            _entry(card, _sources(card.claim, cards), layout, seen, host) for card in cards if first[card.claim] is card
-        ],
+        "entries": [_entry(card, cards, layout, seen, host) for card in cards if first[card.claim] is card],
         "distances": [_between(pair) for pair in pairs(placed)],
         "partitions": [
             linked for number, gpus in partitions.items() if (linked := _linked(number, gpus, cards))["entries"]
@@ -146,15 +144,8 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _sources(claim: Claim, cards: tuple[Card, ...]) -> frozenset[DeviceID]:
-    """Return the host's devices that the guest gets for a claim."""
-    return frozenset(
-        device for card in cards if card.claim == claim for device in card.functions or (card.claim.device,)
-    )
-
-
 def _entry(
-    card: Card, sources: frozenset[DeviceID], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
+    card: Card, cards: tuple[Card, ...], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
 ) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
     function = function_of(claim.device, host)
@@ -171,7 +162,7 @@ def _entry(
         "iommuGroup": None if in_group is None else in_group.iommu_group,
         "numaNode": None if function is None else function.numa_node,
         "missing": card.missing,
-        "passed": _passed(claim, sources, layout, seen, host),
+        "passed": _passed(claim, cards, layout, seen, host),
     }
     if card.joins is not None:
         together = {claim, card.joins}
@@ -182,13 +173,14 @@ def _entry(
 
 def _passed(
     claim: Claim,
-    sources: frozenset[DeviceID],
+    cards: tuple[Card, ...],
     layout: Layout,
     seen: Mapping[HostDev, PCIAddress],
     host: Host | None,
 ) -> list[Passed]:
     if isinstance(claim.device, USBAddress):
         return [{"host": str(claim.device), "is": "USB device", "guest": None}]
+    sources = {function for card in cards if card.claim == claim for function in card.functions or (claim.device,)}
     return [
         {"host": str(device.source), "is": what(device.source, host), "guest": str(seen[device])}
         for seat in layout.seats

@@ -104,8 +104,8 @@ def cells(
     The first cells get the remaining pages, one each. `page` is a hugepage's size, None without hugepages. UserError
     if there are fewer hugepages than cells.
     """
-    serving = [(node, vcpus) for node in nodes if (vcpus := _served_by(node, pinning))]
-    return _divided(serving, memory, page, bound)
+    served = ((node, tuple(vcpu for vcpu, cpu in enumerate(pinning.vcpus) if cpu in node.cpus)) for node in nodes)
+    return _divided([(node, vcpus) for node, vcpus in served if vcpus], memory, page, bound)
 
 
 def _divided(
@@ -243,11 +243,6 @@ def _refuse_too_few(guest: Guest, cpus: tuple[int, ...]) -> None:
         f"({cpulist(cpus) or 'none'})",
         f"expected the pod to request {guest.pod_cpus}",
     )
-
-
-def _served_by(node: NUMANode, pinning: Pinning) -> tuple[int, ...]:
-    cpus = frozenset(node.cpus)
-    return tuple(vcpu for vcpu, cpu in enumerate(pinning.vcpus) if cpu in cpus)
 
 
 def _distances(node: NUMANode, ids: list[int]) -> tuple[int, ...]:

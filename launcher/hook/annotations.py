@@ -3,16 +3,16 @@
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from launcher.claims import EntryKind
 from launcher.guest import ROM_OF, SEATS_OF, TOPOLOGY
 from launcher.manifest.annotations import Annotations, read_annotations
 from program.errors import Nonsense, UserError
 
 #: KubeVirt's annotation that puts all PCI devices on bus 0.
 ON_ROOT_COMPLEX = "kubevirt.io/placePCIDevicesOnRootComplex"
-_NOTHING = Annotations()
-_LISTS: Mapping[str, Literal["gpu", "hostdevice"]] = {"gpus": "gpu", "hostDevices": "hostdevice"}
+_LISTS = {"gpus": EntryKind.GPU, "hostDevices": EntryKind.HOST_DEVICE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,8 +20,8 @@ class Asked:
     """`resources`: the resource of each entry, by list and name, in the order of the entries' seats; empty for an entry
     that DRA serves."""
 
-    annotations: Annotations = _NOTHING
-    resources: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    annotations: Annotations = field(default_factory=Annotations)
+    resources: Mapping[tuple[EntryKind, str], str] = field(default_factory=dict)
 
 
 def read_asked(vmi: bytes) -> Asked:
@@ -52,7 +52,7 @@ def read_asked(vmi: bytes) -> Asked:
     return Asked(annotations=annotations, resources=dict(_entries(devices)))
 
 
-def _entries(devices: Mapping[str, Any]) -> Iterable[tuple[tuple[str, str], str]]:
+def _entries(devices: Mapping[str, Any]) -> Iterable[tuple[tuple[EntryKind, str], str]]:
     for listed, kind in _LISTS.items():
         entries = devices.get(listed)
         for entry in entries if isinstance(entries, list) else ():

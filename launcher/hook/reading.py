@@ -174,7 +174,7 @@ def named_in(root: Element, asked: Asked) -> Mapping[Claim, Element]:
 
     def place(named: tuple[Claim, Element]) -> tuple[bool, int]:
         entry = named[0].entry
-        return entry.kind is not EntryKind.GPU, places.get((entry.kind.value, entry.name), len(places))
+        return entry.kind is not EntryKind.GPU, places.get((entry.kind, entry.name), len(places))
 
     named = sorted(_named(root, asked), key=place)
     first: dict[DeviceID, Entry] = {}
@@ -195,8 +195,7 @@ def _named(root: Element, asked: Asked) -> Iterator[tuple[Claim, Element]]:
         if match is None:
             continue
         kind = EntryKind.GPU if match["kind"] == "gpu" else EntryKind.HOST_DEVICE
-        resource = asked.resources.get((kind.value, match["name"]), "")
-        wants = Request("", match["name"]) if match["dra"] else resource
+        wants = Request("", match["name"]) if match["dra"] else asked.resources.get((kind, match["name"]), "")
         entry = Entry(kind=kind, name=match["name"], wants=wants)
         address = element.find("source/address")
         device = None if address is None else _device_at(address)
