@@ -17,17 +17,17 @@ from uuid import UUID
 from pci.address import PCIAddress
 from pci.cards import listed_with, travels_alone
 from pci.host import Host
-from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
+from pci.resource import DeviceKind, InvalidValue, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
 from program.errors import UserError
 from program.problem import Problem
 
 #: A PCI function's address, a mediated device's UUID, or a USB device's numbers.
 DeviceID = PCIAddress | UUID | USBAddress
 
-_DECODE: Mapping[Kind, Callable[[str, str], tuple[DeviceID, ...]]] = {
-    Kind.PCI: decode,
-    Kind.MDEV: decode_mdevs,
-    Kind.USB: decode_usb,
+_DECODE: Mapping[DeviceKind, Callable[[str, str], tuple[DeviceID, ...]]] = {
+    DeviceKind.PCI: decode,
+    DeviceKind.MDEV: decode_mdevs,
+    DeviceKind.USB: decode_usb,
 }
 
 
@@ -199,11 +199,11 @@ class _Pool:
         resource: str,
         wanted: tuple[Entry, ...],
         environ: Mapping[str, str],
-        unasked: Mapping[str, Kind],
+        unasked: Mapping[str, DeviceKind],
         host: Host | None,
     ) -> "_Pool":
         """Return the pool of the entry's resource; `entry` is the first that draws on it."""
-        kinds = [kind for kind in Kind if variable(resource, kind) in environ]
+        kinds = [kind for kind in DeviceKind if variable(resource, kind) in environ]
         if len(kinds) > 1:
             names = " and ".join(variable(resource, kind) for kind in kinds)
             raise UserError(
@@ -224,14 +224,14 @@ class _Pool:
             raise UserError(entry, f"asks for {resource}, but {name} is not set", fix)
         (kind,) = kinds
         name = variable(resource, kind)
-        if kind is Kind.USB and entry.kind is EntryKind.GPU:
+        if kind is DeviceKind.USB and entry.kind is EntryKind.GPU:
             raise UserError(
                 entry, f"asks for {resource}, but {name} is set: it is a USB device", "list it under hostDevices"
             )
         # Two resources can share a variable; what counts is who draws on it.
         drawing = sum(1 for other in wanted if isinstance(other.wants, str) and variable(other.wants, kind) == name)
         try:
-            if kind is not Kind.PCI:
+            if kind is not DeviceKind.PCI:
                 return cls(resource, name, _DECODE[kind](name, environ[name]), drawing)
             addresses = decode(name, environ[name])
             devices = cards(
@@ -273,11 +273,11 @@ class _Pool:
         )
 
 
-def _unasked(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> Mapping[str, Kind]:
+def _unasked(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> Mapping[str, DeviceKind]:
     """Return the variables of the contract that no entry draws on, in alphabetical order."""
-    asked = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in Kind}
+    asked = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in DeviceKind}
     names = sorted(environ.keys() - asked)
-    return {name: kind for name in names for kind in Kind if name.startswith(f"{kind}_")}
+    return {name: kind for name in names for kind in DeviceKind if name.startswith(f"{kind}_")}
 
 
 def _same_card(host: Host | None, one: PCIAddress, other: PCIAddress) -> bool:
@@ -291,7 +291,7 @@ def _travels_alone(host: Host | None, address: PCIAddress) -> bool:
     return host is not None and address in host.functions and travels_alone(host.functions[address])
 
 
-def _left_unasked(environ: Mapping[str, str], unasked: Mapping[str, Kind]) -> tuple[LeftOver, ...]:
+def _left_unasked(environ: Mapping[str, str], unasked: Mapping[str, DeviceKind]) -> tuple[LeftOver, ...]:
     """Return the devices of the variables that no entry draws on."""
     left_over = []
     for name, kind in unasked.items():

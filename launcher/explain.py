@@ -13,7 +13,7 @@ from typing import NotRequired, TypedDict
 from launcher.claims import Claim, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
-from launcher.hostdevs import Card, Missing, function_of, mediated
+from launcher.hostdevs import GuestCard, Missing, function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import WORDS, Way
 from pci.host import Host
@@ -91,7 +91,7 @@ class Explanation(TypedDict):
 
 
 def explanation(
-    cards: tuple[Card, ...],
+    cards: tuple[GuestCard, ...],
     layout: Layout,
     placed: tuple[LocatedCard, ...],
     left_over: tuple[LeftOver, ...],
@@ -145,7 +145,7 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
 
 
 def _entry(
-    card: Card, cards: tuple[Card, ...], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
+    card: GuestCard, cards: tuple[GuestCard, ...], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
 ) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
     function = function_of(claim.device, host)
@@ -173,7 +173,7 @@ def _entry(
 
 def _passed(
     claim: Claim,
-    cards: tuple[Card, ...],
+    cards: tuple[GuestCard, ...],
     layout: Layout,
     seen: Mapping[HostDev, PCIAddress],
     host: Host | None,
@@ -200,7 +200,7 @@ def _between(pair: Pair) -> Between:
     }
 
 
-def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[Card, ...]) -> Linked:
+def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[GuestCard, ...]) -> Linked:
     its = {card: {*gpus}.intersection(card.functions) for card in cards}
     return {
         "partition": number,

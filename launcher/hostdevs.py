@@ -36,7 +36,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class GuestCard:
     """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or another
     card of the claimed one's unit.
 
@@ -61,7 +61,7 @@ def whole_cards(
     left_over: tuple[LeftOver, ...],
     host: Host | None,
     companions: Companions = "card",
-) -> tuple[Card, ...]:
+) -> tuple[GuestCard, ...]:
     """Return a card for each claim, in order; then the other cards of their units, which so move no entry's card.
 
     A companion that two claims could have goes to the first. A plugin has named `left_over` devices as devices of their
@@ -77,12 +77,12 @@ def whole_cards(
     for claim in claims:
         for functions in _rest_of_unit(claim.device, host, named):
             addresses = tuple(function.address for function in functions)
-            cards.append(Card(claim=claim, functions=addresses, missing=None))
+            cards.append(GuestCard(claim=claim, functions=addresses, missing=None))
             named.update(addresses)  # another entry may have a function of the unit's first card
     return tuple(cards)
 
 
-def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[Card, ...]) -> tuple[LeftOver, ...]:
+def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[GuestCard, ...]) -> tuple[LeftOver, ...]:
     """Return the devices that no entry asked for and no card brought along, as it does a resource's audio functions."""
     passed = {function for card in cards for function in card.functions}
     return tuple(
@@ -117,16 +117,16 @@ def _first_of_cards(claims: tuple[Claim, ...], host: Host | None) -> Mapping[Cla
     return joining
 
 
-def _card(claim: Claim, host: Host | None, companions: Companions, taken: set[DeviceID]) -> Card:
+def _card(claim: Claim, host: Host | None, companions: Companions, taken: set[DeviceID]) -> GuestCard:
     device = claim.device
     if not isinstance(device, PCIAddress):
-        return Card(claim=claim, functions=(), missing=None)
+        return GuestCard(claim=claim, functions=(), missing=None)
     if companions == "none":
-        return Card(claim=claim, functions=(device,), missing=None)
+        return GuestCard(claim=claim, functions=(device,), missing=None)
     functions = card_of(host, device) if host is not None else ()
     others = [function.address for function in functions if function.address not in taken]
     taken.update(others)
-    return Card(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
+    return GuestCard(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
 
 
 def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterable[tuple[Function, ...]]:

@@ -29,7 +29,7 @@ from uuid import UUID
 from launcher.claims import Claim, DeviceID
 from launcher.cpus.pinning import Cell
 from launcher.guest import SEATS, SEATS_OF, TOPOLOGY
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from program.errors import UserError
@@ -45,7 +45,9 @@ _FIRST_EXPANDER_SLOT = SCREEN.slot + 1
 #: with 32 seats each fit, or sixteen with 7.
 _BUSES_OF_EXPANDERS = 4 * (1 + SEATS)
 
-Model = Literal["pcie-expander-bus", "pcie-root-port", "pcie-switch-upstream-port", "pcie-switch-downstream-port"]
+ControllerModel = Literal[
+    "pcie-expander-bus", "pcie-root-port", "pcie-switch-upstream-port", "pcie-switch-downstream-port"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +66,14 @@ class HostDev:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bridge:
+class PCIBridge:
     """A PCI controller of the guest, which is at `address` and provides the bus `index`, as libvirt counts.
 
     `chassis` and `port`: the physical slot that a guest shows for a root port or a switch's downstream port. Only a
     pcie-expander-bus has a `bus_number` (libvirt's busNr, the bus's number in the guest), and perhaps a NUMA `cell`.
     """
 
-    model: Model
+    model: ControllerModel
     index: int
     address: PCIAddress
     chassis: int | None = None
@@ -119,7 +121,7 @@ class Layout:
     `cells`: all NUMA cells of the guest, also those without cards.
     """
 
-    bridges: tuple[Bridge, ...] = ()
+    bridges: tuple[PCIBridge, ...] = ()
     seats: tuple[Seat, ...] = ()
     cells: tuple[Cell, ...] = ()
 
@@ -133,7 +135,7 @@ class Layout:
     def numbers(self) -> Mapping[int, int]:
         """Return the number that firmware gives each bus, by libvirt's index: depth first, in the order of slots; from
         1 on behind bus 0, from its bus_number on behind an expander."""
-        below: dict[int, list[Bridge]] = {}
+        below: dict[int, list[PCIBridge]] = {}
         for bridge in sorted(self.bridges, key=lambda bridge: bridge.address):
             below.setdefault(bridge.address.bus, []).append(bridge)
         numbers = {0: 0}
@@ -160,9 +162,9 @@ class Layout:
 
 
 def layout(
-    cards: tuple[Card, ...],
+    cards: tuple[GuestCard, ...],
     seats: Mapping[str, int] = MappingProxyType({}),
-    upstream: Mapping[Card, Upstream] = MappingProxyType({}),
+    upstream: Mapping[GuestCard, Upstream] = MappingProxyType({}),
     cells: tuple[Cell, ...] = (),
 ) -> Layout:
     """Give each card that is no USB device a seat; UserError if there are too few.
@@ -213,11 +215,11 @@ def layout(
 class _Branch:
     """A bridge with everything behind it: further bridges, or a card, or nothing."""
 
-    model: Model
+    model: ControllerModel
     slot: int = 0
     function: int = 0
     below: tuple["_Branch", ...] = ()
-    card: Card | None = None
+    card: GuestCard | None = None
     bus_number: int | None = None
     cell: int | None = None
 
@@ -226,19 +228,21 @@ class _Branch:
         return 1 + sum(branch.buses for branch in self.below)
 
 
-def _joined(cards: tuple[Card, ...], pinned: Mapping[str, int]) -> Mapping[Card, Card]:
+def _joined(cards: tuple[GuestCard, ...], pinned: Mapping[str, int]) -> Mapping[GuestCard, GuestCard]:
     """Return the cards that are on the seat of another, with that one. A pinned entry is on its own seat."""
-    first: dict[Claim, Card] = {}
+    first: dict[Claim, GuestCard] = {}
     for card in cards:
         first.setdefault(card.claim, card)
     return {card: first[card.joins] for card in cards if card.joins is not None and card.claim.entry.name not in pinned}
 
 
-def _seats(cards: Iterable[Card], pinned: Mapping[str, int], joined: Mapping[Card, Card]) -> Mapping[int, Card]:
+def _seats(
+    cards: Iterable[GuestCard], pinned: Mapping[str, int], joined: Mapping[GuestCard, GuestCard]
+) -> Mapping[int, GuestCard]:
     """Return the cards of one root bus by seat. The seats of those that have joined another stay free. A pin is for an
     entry's own card, and not for one that comes along."""
-    taken: dict[int, Card] = {}
-    others: list[Card] = []
+    taken: dict[int, GuestCard] = {}
+    others: list[GuestCard] = []
     entries = set[str]()
     for card in cards:
         name = card.claim.entry.name
@@ -252,7 +256,7 @@ def _seats(cards: Iterable[Card], pinned: Mapping[str, int], joined: Mapping[Car
     return {seat: card for seat, card in by_seat.items() if card not in joined}
 
 
-def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch, ...]:
+def _root_ports(cards: Mapping[int, GuestCard], first_slot: int = 0) -> tuple[_Branch, ...]:
     """Return a port for each seat up to the last taken one: firmware would number those behind a gap anew."""
     return tuple(
         _Branch(
@@ -266,10 +270,13 @@ def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch
 
 
 def _expanders(
-    above: Mapping[Card, Upstream], seats: Mapping[str, int], cells: tuple[Cell, ...], joined: Mapping[Card, Card]
+    above: Mapping[GuestCard, Upstream],
+    seats: Mapping[str, int],
+    cells: tuple[Cell, ...],
+    joined: Mapping[GuestCard, GuestCard],
 ) -> list[_Branch]:
     """Return the expanders in the order of cells or of the host's roots, with bus numbers from 255 downwards."""
-    roots: dict[tuple[str, int], list[Card]] = {}
+    roots: dict[tuple[str, int], list[GuestCard]] = {}
     for card, upstream in above.items():
         if not upstream.on_bus_0:
             cell = -1 if upstream.cell is None else upstream.cell
@@ -315,7 +322,7 @@ def _expanders(
     return expanders
 
 
-def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Branch, ...]:
+def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], GuestCard]]) -> tuple[_Branch, ...]:
     """Return the ports below an expander for cards that are behind these bridges on the host, in the host's order.
 
     A chain is a root port, and then an upstream and a downstream port for every switch. A chain of even length ends in
@@ -325,11 +332,11 @@ def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Br
     return _ports("pcie-root-port", [(bridges if len(bridges) % 2 else bridges[:-1], card) for bridges, card in cards])
 
 
-def _ports(model: Model, chains: list[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Branch, ...]:
+def _ports(model: ControllerModel, chains: list[tuple[tuple[PCIAddress, ...], GuestCard]]) -> tuple[_Branch, ...]:
     """Return ports for the chains' first bridges: one for each switch behind them, by port and upstream port; and one
     for each card without another bridge above it."""
-    switches: dict[tuple[PCIAddress, ...], list[tuple[tuple[PCIAddress, ...], Card]]] = {}
-    chained: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], Card | None]] = []
+    switches: dict[tuple[PCIAddress, ...], list[tuple[tuple[PCIAddress, ...], GuestCard]]] = {}
+    chained: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], GuestCard | None]] = []
     for chain, card in chains:
         if len(chain) > 1:
             switches.setdefault(chain[:2], []).append((chain[2:], card))
@@ -345,16 +352,16 @@ def _ports(model: Model, chains: list[tuple[tuple[PCIAddress, ...], Card]]) -> t
     return tuple(ports)
 
 
-def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, int]]:
+def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[PCIBridge], dict[GuestCard, int]]:
     """Return the bridges with libvirt's indices, depth first; and the bus of each card."""
-    bridges: list[Bridge] = []
-    buses: dict[Card, int] = {}
+    bridges: list[PCIBridge] = []
+    buses: dict[GuestCard, int] = {}
 
     def add(branch: _Branch, on: int) -> None:
         index = len(bridges) + 1
         slotted = branch.model in ("pcie-root-port", "pcie-switch-downstream-port")
         bridges.append(
-            Bridge(
+            PCIBridge(
                 model=branch.model,
                 index=index,
                 address=PCIAddress(domain=0, bus=on, slot=branch.slot, function=branch.function),
@@ -374,7 +381,7 @@ def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, in
     return bridges, buses
 
 
-def hostdevs_of(bus: int, cards: list[Card], slot: int = 0) -> list[HostDev]:
+def hostdevs_of(bus: int, cards: list[GuestCard], slot: int = 0) -> list[HostDev]:
     """Place the functions of one card, which may belong to several entries, on a slot of this bus."""
     claim = cards[0].claim
     if isinstance(claim.device, UUID):
@@ -394,11 +401,11 @@ def hostdevs_of(bus: int, cards: list[Card], slot: int = 0) -> list[HostDev]:
     ]
 
 
-def with_seats(cards: tuple[Card, ...]) -> tuple[Card, ...]:
+def with_seats(cards: tuple[GuestCard, ...]) -> tuple[GuestCard, ...]:
     """Return all cards that are no USB devices, in order."""
     return tuple(card for card in cards if not isinstance(card.claim.device, USBAddress))
 
 
-def usb(cards: tuple[Card, ...]) -> tuple[Claim, ...]:
+def usb(cards: tuple[GuestCard, ...]) -> tuple[Claim, ...]:
     """Return the claims of USB devices, in order."""
     return tuple(card.claim for card in cards if isinstance(card.claim.device, USBAddress))

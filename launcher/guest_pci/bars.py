@@ -14,7 +14,7 @@ from pathlib import Path
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import HostDev, Layout
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from pci.address import PCIAddress
 from pci.host import BAR
 from pci.sysfs.attribute import Unreadable
@@ -60,7 +60,7 @@ class Hole:
         return (self.end - 1).bit_length()
 
 
-def read_bars(sys: Path | None, cards: tuple[Card, ...]) -> Mapping[PCIAddress, tuple[BAR, ...]]:
+def read_bars(sys: Path | None, cards: tuple[GuestCard, ...]) -> Mapping[PCIAddress, tuple[BAR, ...]]:
     """Read the BARs of every function that is passed on, by its address on the host; `sys` stands for /sys. A function
     without recorded BARs is left out; Refusal if they are malformed."""
     if sys is None:

@@ -9,7 +9,7 @@ import pytest
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.hook.annotations import read_asked
 from launcher.hook.cards import corrected
-from launcher.hook.rewriting import Rewritten, rewritten
+from launcher.hook.rewrite import Rewritten, rewritten
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.sysfs.functions import read_host
@@ -17,7 +17,7 @@ from program.errors import ProgramError
 from tests.conftest import Machine
 from tests.launcher.hook.domains import CASES, MIRROR, NUMA, ON_ROOT_COMPLEX, RTX_3090S, Case, gpus, sriov
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
-from tests.launcher.hook.test_rewriting import placed
+from tests.launcher.hook.test_rewrite import placed
 from tests.processes import FIXTURES
 
 TWO = FIXTURES / "sysfs" / "two-rtx-3090"

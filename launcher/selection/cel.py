@@ -1,0 +1,84 @@
+"""CEL over Kubernetes' `device`, by Google's own implementation, which no other module imports.
+
+As in the scheduler (k8s.io/dynamic-resource-allocation/cel): `device.driver`, `device.attributes[DOMAIN].NAME`,
+`device.capacity[DOMAIN].NAME`, the standard library, optional types, cel.bind and the functions of strings. A domain
+without attributes of the device is an empty map. Kubernetes' own additions are missing here: versions (semver),
+quantities, IP addresses, sets, functions of lists and regular expressions.
+"""
+
+import re
+from functools import cache
+from typing import Any
+
+from launcher.selection.cluster import PublishedDevice
+from program.errors import Refusal, UserError
+
+try:
+    from cel_expr_python import cel
+    from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
+except ImportError as error:
+    raise Refusal(
+        "cel-expr-python", "this Python package is not there, and fit needs it", "pip install 'gpu-launcher[fit]'"
+    ) from error
+
+_DOMAINS = re.compile(r"""\b(?:attributes|capacity)\s*\[\s*\??\s*(["'])([^"'\\]+)\1\s*\]""")
+_LONGEST = 200  # characters of what the compiler says
+
+
+class Unknowable(Exception):
+    """An expression has no answer for a device; the text is CEL's."""
+
+
+class Expression:
+    """A compiled CEL expression; UserError if it cannot be compiled, or is no bool."""
+
+    def __init__(self, text: str, subject: str) -> None:
+        try:
+            self._compiled = _environment().compile(text)
+        except Exception as error:
+            raise UserError(
+                subject,
+                f"{_shown(text)} is no CEL that fit knows: {_first(error)}",
+                "expected an expression over device.driver, device.attributes and device.capacity, with what "
+                "docs/choosing.md lists",
+            ) from error
+        if self._compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
+            name = self._compiled.return_type().name()
+            raise UserError(subject, f"{_shown(text)} is of type {name}", "expected a bool")
+        self._nothing: dict[str, Any] = {match[2]: {} for match in _DOMAINS.finditer(text)}
+
+    def holds(self, device: PublishedDevice) -> bool:
+        """Return whether the expression is true of the device; Unknowable if it has no answer: then the scheduler gives
+        up on the whole pod."""
+        data = {
+            "device.driver": device.id.driver,
+            "device.attributes": {**self._nothing, **device.attributes},
+            "device.capacity": {**self._nothing, **device.capacity},
+        }
+        try:
+            value = self._compiled.eval(data=data)
+        except RuntimeError as error:  # it has looped as often as CEL permits
+            raise Unknowable(_first(error)) from error
+        if value.type() != cel.Type.BOOL:
+            raise Unknowable(_first(value.value()))
+        return bool(value.value())
+
+
+@cache
+def _environment() -> Any:
+    kind = cel.Type
+    by_domain = kind.Map(kind.STRING, kind.Map(kind.STRING, kind.DYN))
+    variables = {"device.driver": kind.STRING, "device.attributes": by_domain, "device.capacity": by_domain}
+    extensions = [ext_optional.ExtOptional(), ext_bindings.ExtBindings(), ext_strings.ExtStrings()]
+    return cel.NewEnv(variables=variables, extensions=extensions)
+
+
+def _shown(text: str) -> str:
+    line = " ".join(text.split())
+    return repr(line if len(line) <= _LONGEST else f"{line[:_LONGEST]}...")
+
+
+def _first(error: Any) -> str:
+    """Return the first line of CEL's message, without its codes."""
+    line = str(error).strip().split("\n")[0]
+    return re.sub(r"^(INVALID_ARGUMENT: |ERROR: |[A-Z_]+: )*(<input>:)?", "", line)[:_LONGEST]
