@@ -11,14 +11,14 @@ _ONES = b"\xff\xff\xff\xff"
 
 
 def off_the_bus(sys: Path, addresses: Iterable[PCIAddress]) -> frozenset[PCIAddress]:
-    """Return which of these functions fell off the bus; CannotLook if that cannot be told now."""
+    """Return which of these functions fell off the bus; CannotLook if the tree cannot be read now."""
     return frozenset(address for address in addresses if is_off_the_bus(sys, address))
 
 
 def is_off_the_bus(sys: Path, address: PCIAddress) -> bool:
     """Whether the function's config space reads as ones while it is powered (D0): it fell off the bus, or is in reset.
 
-    A function that sleeps is not asked, since reading would wake it; nor is one whose files cannot be read.
+    False for a sleeping function, which reading would wake, and for a function whose files cannot be read.
     """
     config = f"{DEVICES}/{address}/config"
     try:

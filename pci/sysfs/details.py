@@ -1,4 +1,4 @@
-"""Reads of a function what is asked only when somebody looks closely: its BARs, resets, power, virtual functions.
+"""Reads one function closely: its BARs, resets, power state and virtual functions.
 
 The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci.
 """

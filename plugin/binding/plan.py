@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pci.address import PCIAddress
-from pci.cards import Card, card_of, cards_of
+from pci.cards import Card, cards_of
 from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Details, Function, Host
 from pci.sysfs.functions import DEVICES
@@ -108,7 +108,7 @@ def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]
         if address not in host.functions:
             faults = "".join(f", {fault}" for fault in host.faults if str(address) in fault.path)
             raise Refusal(address, f"this node has no such PCI function{faults}", "lspci -D lists what it has")
-    return tuple({card[0].address: card for card in (card_of(host, address) for address in addresses)}.values())
+    return cards_of(host, addresses)
 
 
 def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
