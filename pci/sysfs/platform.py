@@ -10,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from pci.host import Fault
-from pci.platform import Platform
+from pci.host import Fault, Platform
 from pci.sysfs.attribute import Unreadable, names, text
 from pci.sysfs.functions import DEVICES
 

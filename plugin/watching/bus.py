@@ -3,7 +3,7 @@
 import asyncio
 
 from pci.address import PCIAddress
-from pci.sysfs.bus import off_the_bus
+from pci.sysfs.details import off_the_bus
 from plugin.watching.counters import Counters
 from plugin.watching.podresources import Pods
 from plugin.watching.watch import Watch
