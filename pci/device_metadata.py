@@ -37,9 +37,6 @@ class InvalidMetadata(ValueError):
         self.wrong = wrong
         self.fix = fix
 
-    def __str__(self) -> str:
-        return f"{self.wrong}; {self.fix}"
-
 
 def of_claim(claim: str, request: str) -> PurePath:
     """Return the directory of a request of the claim with this name."""

@@ -80,7 +80,8 @@ def _first(error: "ValidationError") -> tuple[str, str]:
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{where}: is no word of the config", _meant(str(first["loc"][-1]), _words(first["loc"]))
     if first["type"] == "enum":
-        return f"{where}: {first['msg']}", _meant(str(first["input"]), _values(first["ctx"]["expected"]))
+        values = re.findall("'([^']*)'", first["ctx"]["expected"])  # 'a', 'b' or 'c'
+        return f"{where}: {first['msg']}", _meant(str(first["input"]), values)
     return f"{where}: {first['msg']}", _READ
 
 
@@ -88,11 +89,6 @@ def _words(location: tuple[int | str, ...]) -> list[str]:
     """Return the words that may stand at this location: of a rule, of the Fabric Manager, or of the config."""
     within = Config if len(location) == 1 else Fabric if location[0] == "fabric" else Rule
     return [field.name for field in fields(within)]
-
-
-def _values(expected: str) -> list[str]:
-    """Return the values of pydantic's `'a', 'b' or 'c'`."""
-    return re.findall("'([^']*)'", expected)
 
 
 def _meant(word: str, known: list[str]) -> str:

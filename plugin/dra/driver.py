@@ -10,17 +10,13 @@ import contextlib
 import logging
 import random
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from pci.slices import DRIVER
 from plugin.dra.apiserver import APIServer
-from plugin.dra.binder import Binder
-from plugin.dra.cdi import Files
-from plugin.dra.checkpoint import Checkpoint
-from plugin.dra.preparing import Claims
+from plugin.dra.preparing import Claims, Settings
 from plugin.dra.publishing import Publisher
 from plugin.dra.server import VERSIONS, DRAServicer, HealthServicer
 from plugin.fabric.owning import Partitions
@@ -41,35 +37,12 @@ _RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 30.0  # seconds; the second where so
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """The name of the node, the directory of the checkpoint, the runtime's directory for CDI, the kubelet's
-    plugins_registry, a kubeconfig or None for the pod's own account, the ID of this boot, and the directory of the
-    former drivers."""
-
-    node: str
-    state: Path
-    cdi: Path
-    registry: Path
-    kubeconfig: Path | None
-    boot: str
-    former: Path
-
-
 async def drive(watch: Watch, counters: Counters, partitions: Partitions, settings: Settings) -> None:
     """Be the node's driver until the watch is stopped; ProgramError if the driver cannot be started."""
     counters.watched[DRIVER] = False
     registry = kubelet_directory(settings.registry, "plugins_registry", "--plugins-registry")
     async with APIServer.connected(settings.kubeconfig) as api:
-        claims = Claims(
-            watch,
-            api,
-            settings.node,
-            Checkpoint(settings.state, settings.boot),
-            Files(settings.cdi, settings.state),
-            Binder(watch.sources.sys, settings.former),
-            partitions,
-        )
+        claims = Claims(watch, api, partitions, settings)
         # Before anything is offered: prepared devices are taken.
         claims.recall()
         socket = _Socket(registry)

@@ -9,7 +9,8 @@ import contextlib
 import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pci.viability import Hindrance
 from plugin.allocation import Allocation, allocate, pick
@@ -33,25 +34,31 @@ _STAYS_PREPARED = 500.0
 _OTHERS_END_WITHIN = 20.0
 
 
-class Claims:
-    """The node's claims, prepared with the last four. Lives in the watch's event loop."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The name of the node, the directory of the checkpoint, the runtime's directory for CDI, the kubelet's
+    plugins_registry, a kubeconfig or None for the pod's own account, the ID of this boot, and the directory of the
+    former drivers."""
 
-    def __init__(
-        self,
-        watch: Watch,
-        api: APIServer,
-        node: str,
-        checkpoint: Checkpoint,
-        files: Files,
-        binder: Binder,
-        partitions: Partitions,
-    ) -> None:
+    node: str
+    state: Path
+    cdi: Path
+    registry: Path
+    kubeconfig: Path | None
+    boot: str
+    former: Path
+
+
+class Claims:
+    """The node's claims. Lives in the watch's event loop."""
+
+    def __init__(self, watch: Watch, api: APIServer, partitions: Partitions, settings: Settings) -> None:
         self._watch = watch
         self._api = api
-        self._node = node
-        self._checkpoint = checkpoint
-        self._files = files
-        self._binder = binder
+        self._node = settings.node
+        self._checkpoint = Checkpoint(settings.state, settings.boot)
+        self._files = Files(settings.cdi, settings.state)
+        self._binder = Binder(watch.sources.sys, settings.former)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
         self._lock = asyncio.Lock()
@@ -148,13 +155,14 @@ class Claims:
         )
         _refuse_overlap(claim.reference, devices, others)
         pick(snapshot, [device.id for device in devices])
-        self._checkpoint.write({**others, uid: _prepared(claim.reference, devices, completed=is_given)})
+        prepared = Prepared(claim.reference.namespace, claim.reference.name, is_given, devices)
+        self._checkpoint.write({**others, uid: prepared})
         devices = await self._bind(devices, bound)
         snapshot = self._watch.snapshot
         cards = pick(snapshot, [device.id for device in devices])
         (variables,) = await self._partitions.acquire([cards], uid)
         self._write_files(claim, self._watch.snapshot, cards, variables)
-        self._checkpoint.write({**others, uid: _prepared(claim.reference, devices, completed=True)})
+        self._checkpoint.write({**others, uid: replace(prepared, devices=devices, completed=True)})
         return devices
 
     def _want_again(self, known: Prepared) -> None:
@@ -288,10 +296,6 @@ class Claims:
         # Another plugin of the node may have given it back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
         self._watch.hear_claims(now, dict(self._not_given_back))
-
-
-def _prepared(reference: Reference, devices: tuple[PreparedDevice, ...], *, completed: bool) -> Prepared:
-    return Prepared(reference.namespace, reference.name, completed, devices)
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:
