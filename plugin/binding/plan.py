@@ -26,7 +26,7 @@ _PROBE = "bus/pci/drivers_probe"
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class DriverBinding:
     """The driver that has a function, and the only one that may take it (`driver_override`); None if there is none."""
 
     driver: str | None
@@ -64,8 +64,8 @@ class Move:
     remembered while vfio has the function; None for a move back."""
 
     address: PCIAddress
-    now: Binding
-    target: Binding | None
+    now: DriverBinding
+    target: DriverBinding | None
     former: Former | None
 
     @property
@@ -97,8 +97,8 @@ class Survey:
     former: Mapping[PCIAddress, Former]
     unseen: Problem | None
 
-    def binding(self, function: Function) -> Binding:
-        return Binding(function.driver, self.details[function.address].driver_override)
+    def binding(self, function: Function) -> DriverBinding:
+        return DriverBinding(function.driver, self.details[function.address].driver_override)
 
 
 def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]:
@@ -211,7 +211,7 @@ def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
     return Plan(tuple(moves))
 
 
-def writes(address: PCIAddress, now: Binding, target: Binding | None) -> tuple[Write, ...]:
+def writes(address: PCIAddress, now: DriverBinding, target: DriverBinding | None) -> tuple[Write, ...]:
     """Return the writes that take a function from `now` to `target`, or to the kernel's choice."""
     function = f"{DEVICES}/{address}"
     unbind = (Write(f"{function}/driver/unbind", str(address)),) if now.driver is not None else ()
@@ -255,22 +255,22 @@ def _to_vfio(survey: Survey, function: Function) -> Move:
     # An interrupted bind remembered what it found, and left an override that was not there before.
     former = remembered if remembered is not None and now.is_vfio else now
     remember = Former(function.pci_id, former.driver, former.override)
-    return Move(address=function.address, now=now, target=Binding(driver, driver), former=remember)
+    return Move(address=function.address, now=now, target=DriverBinding(driver, driver), former=remember)
 
 
 def _from_vfio(survey: Survey, function: Function) -> Move:
     now = survey.binding(function)
     target = _remembered(survey, function)
     if target is None and now.driver is not None and not _is_vfio(now.driver):
-        target = Binding(now.driver, None)
+        target = DriverBinding(now.driver, None)
     return Move(address=function.address, now=now, target=target, former=None)
 
 
-def _remembered(survey: Survey, function: Function) -> Binding | None:
+def _remembered(survey: Survey, function: Function) -> DriverBinding | None:
     former = survey.former.get(function.address)
     if former is None or former.id != function.pci_id:
         return None
-    return Binding(former.driver, former.override)
+    return DriverBinding(former.driver, former.override)
 
 
 def _own_reason(survey: Survey, card: Card) -> Hindrance | None:

@@ -1,7 +1,7 @@
 """Calls of libnvfm, for a process that does nothing else: each call may block for ever.
 
 Each question has a connection of its own: one that is kept ends with the manager, and says so only at its next use. The
-process ends with its answer; plugin.fabric.asking ends a process that does not answer.
+process ends with its answer; plugin.fabric.fabric_manager ends a process that does not answer.
 """
 
 import ctypes

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pci.address import PCIAddress
-from plugin.binding.former import read_former, write_former
+from plugin.binding.former_drivers import read_former, write_former
 from plugin.binding.plan import Former
 from plugin.cards.config import Fabric
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
@@ -141,8 +141,8 @@ def test_a_checkpoint_is_roots_and_what_has_to_outlive_a_crash_is_on_the_disk(tm
 def test_a_file_that_is_not_there_costs_no_pydantic(tmp_path: Path) -> None:
     """It takes longer to import than what most commands do."""
     program = (
-        "import sys; from pathlib import Path; import plugin.commands.bind, plugin.serving.daemon\n"
-        "from plugin.fabric.activations import Book, book_file; from plugin.binding.former import *\n"
+        "import sys; from pathlib import Path; import plugin.commands.bind, plugin.device_plugin.daemon\n"
+        "from plugin.fabric.activations import Book, book_file; from plugin.binding.former_drivers import *\n"
         "state = Path(sys.argv[1]); assert read_former(state, '') == {}; assert book_file(state).read() is None\n"
         "write_former(state, '', {}); book_file(state).write(Book())\n"
         "assert 'pydantic' not in sys.modules"

@@ -1,0 +1,107 @@
+"""All that is known of the partitions at one moment, and how it is shown."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from plugin.cards.inventory import Device, Inventory
+from plugin.fabric.activations import Book
+from plugin.fabric.board import MAKE_KNOWN, Board
+from plugin.fabric.partitions import Partition
+from program.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
+    why."""
+
+    board: Board | None = None
+    book: Book = field(default_factory=Book)
+    trouble: Problem | None = None
+
+    @property
+    def others(self) -> tuple[Partition, ...]:
+        """The partitions that are active, and whose owner is not known."""
+        active = () if self.board is None else self.board.table.active
+        return tuple(each for each in active if self.book.of(each.id) is None)
+
+
+def state(sight: Status, partition: Partition) -> str:
+    """Return the state of a partition in words: `active for pod default/vm`, `free`."""
+    activation = sight.book.of(partition.id)
+    if activation is not None:
+        return f"{'active' if partition.is_active else 'not active'} for {activation.owner}"
+    if partition.is_active:
+        return "active, and nobody knows for whom"
+    active = () if sight.board is None else sight.board.table.active
+    overlapping = [str(each.id) for each in active if each.overlaps(partition)]
+    return f"overlaps {', '.join(overlapping)}" if overlapping else "free"
+
+
+def unknown(sight: Status, inventory: Inventory) -> tuple[Device, ...]:
+    """Return the devices that may be on the board, and whose module IDs are not known."""
+    board = sight.board
+    return () if board is None else tuple(each for each in inventory.devices if board.is_unknown(each))
+
+
+def places(sight: Status | None, inventory: Inventory) -> Mapping[str, str]:
+    """Return the text of a picture for each device on the board, by device ID: its modules, their active partition and
+    its owner."""
+    board = None if sight is None else sight.board
+    if sight is None or board is None:
+        return {}
+    told = {}
+    for device in inventory.devices:
+        modules = board.modules(device)
+        active = [each for each in board.table.active if modules.intersection(each.modules)]
+        its = f"module {', '.join(map(str, sorted(modules)))}" if modules else "module ID not known"
+        if modules or board.is_unknown(device):
+            told[device.id] = "; ".join([its, *(f"partition {each.id}: {state(sight, each)}" for each in active)])
+    return told
+
+
+def rows(sight: Status) -> Iterator[tuple[str, str, str, str]]:
+    """Yield a table of the partitions, its heads first; nothing without a board."""
+    if sight.board is None:
+        return
+    yield ("PARTITION", "MODULES", "STATE", "CARDS")
+    for partition in sight.board.table.partitions:
+        addresses = sight.board.addresses(partition.modules)
+        cards = (str(addresses.get(module, "?")) for module in partition.modules)
+        yield (str(partition.id), ",".join(map(str, partition.modules)), state(sight, partition), " ".join(cards))
+
+
+def notes(sight: Status, inventory: Inventory) -> Iterator[str]:
+    """Yield a line for each reason why cards cannot be given out as partitions."""
+    if sight.trouble is not None:
+        yield f"no partitions: {sight.trouble}"
+    for device in unknown(sight, inventory):
+        yield f"{device.id}: its module ID is not known, so it is for guests of one GPU only; {MAKE_KNOWN}"
+    if sight.board is not None:
+        yield from sight.board.ids.faults
+
+
+def as_json(sight: Status, inventory: Inventory) -> dict[str, Any]:
+    """Return the same for programs; its keys stay."""
+    board = sight.board
+    return {
+        "trouble": None if sight.trouble is None else str(sight.trouble),
+        "partitions": []
+        if board is None
+        else [
+            {
+                "id": each.id,
+                "modules": list(each.modules),
+                "devices": [
+                    None if (address := board.addresses([module]).get(module)) is None else str(address)
+                    for module in each.modules
+                ],
+                "active": each.is_active,
+                "state": state(sight, each),
+            }
+            for each in board.table.partitions
+        ],
+        "unknownModules": [device.id for device in unknown(sight, inventory)],
+        "faults": [] if board is None else list(board.ids.faults),
+    }
