@@ -52,7 +52,7 @@ def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list
             "metadata": {
                 "name": slice_name(node.name, number),
                 "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "OwningNode", "name": node.name, "uid": node.uid, "controller": True}
+                    {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": True}
                 ],
             },
             "spec": {
