@@ -13,8 +13,8 @@ from launcher.pipeline.start import tried
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
-from launcher.pod.offers import waits_for
 from launcher.pod.plain import PodObject
+from launcher.pod.resources import waits_for
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.output import print_text

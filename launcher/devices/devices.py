@@ -2,31 +2,41 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from launcher.claims import Claim
 from launcher.devices.disks import GuestDisk, guest_disks
-from launcher.devices.displays import GuestDisplay, Screen, displays_of, screen_of
-from launcher.devices.inputs import GuestInput, guest_inputs
+from launcher.devices.displays import Screen, displays_of, screen_of
 from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
-from launcher.guest import Guest
+from launcher.guest import Architecture, Guest
 from launcher.guest_pci.addresses import usb, with_seats
 from launcher.hostdevs import GuestCard
-from launcher.manifest.iothreads import IOThreads, iothreads_of
+from launcher.manifest.devices import Devices, Input
+from launcher.manifest.guest import IOThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network.attachments import Attached, attached
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class GuestInput:
+    """`name` is the manifest's, None for what is there without its asking."""
+
+    type: Literal["tablet", "keyboard"]
+    bus: Literal["usb", "virtio"]
+    name: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class GuestDevices:
-    """`displays` has the cards that are displays, by alias; `roms` their option ROMs, by alias, None for none at all;
-    `usb` are the host's USB devices. `has_usb`: whether anything is on USB, so that there is a controller."""
+    """`displays`: the cards that are displays, by alias, and whether each has ramfb. `roms`: option ROMs by alias, None
+    for no ROM. `usb`: the host's USB devices. `has_usb`: whether anything is on USB and needs a controller."""
 
     disks: tuple[GuestDisk, ...]
     iothreads: IOThreads
     inputs: tuple[GuestInput, ...]
     screen: Screen | None
-    displays: Mapping[str, GuestDisplay]
+    displays: Mapping[str, bool]
     roms: Mapping[str, ROM | None]
     network_cards: tuple[Attached, ...]
     usb: tuple[Claim, ...]
@@ -36,14 +46,13 @@ class GuestDevices:
 def guest_devices(
     spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[GuestCard, ...], facts: Facts
 ) -> GuestDevices:
-    """UserError for a disk whose volume, by the facts, is not what it asks for, and for displays that cannot be.
-
-    Refusal for a network that the pod does not have, or not as a guest could be joined to it.
-    """
+    """Return the guest's devices. UserError for a disk whose volume, by the facts, is not what the disk asks for, and
+    for displays that cannot be; Refusal for a network that the pod lacks, or that no guest can be connected to."""
     devices, threads = spec.domain.devices, iothreads_of(spec)
     disks = tuple(guest_disks(spec, metadata, threads, facts))
     inputs = guest_inputs(devices, guest.architecture)
     usb_claims = usb(cards)
+    buses = {*(disk.bus for disk in disks), *(device.bus for device in inputs)}
     return GuestDevices(
         disks=disks,
         iothreads=threads,
@@ -53,13 +62,19 @@ def guest_devices(
         roms=roms_by_alias(cards, roms_of(spec, metadata)),
         network_cards=attached(spec, facts.pod_interfaces),
         usb=usb_claims,
-        has_usb=_has_usb(guest, usb_claims, disks, inputs),
+        # On arm64 always, as for KubeVirt.
+        has_usb=guest.architecture == "arm64" or bool(usb_claims) or "usb" in buses,
     )
 
 
-def _has_usb(
-    guest: Guest, usb: tuple[Claim, ...], disks: tuple[GuestDisk, ...], inputs: tuple[GuestInput, ...]
-) -> bool:
-    """On arm64 always, as KubeVirt has it."""
-    on_usb = (*(disk for disk in disks if disk.bus == "usb"), *(device for device in inputs if device.bus == "usb"))
-    return guest.architecture == "arm64" or bool(usb or on_usb)
+def guest_inputs(devices: Devices, architecture: Architecture) -> tuple[GuestInput, ...]:
+    """Return the tablets; on arm64, whose machine has no PS/2, also the tablet and keyboard that a screen needs."""
+    tablets = devices.inputs
+    if not tablets and devices.autoattachInputDevice:
+        tablets = (Input(name="default-0"),)
+    inputs = [GuestInput(type=tablet.type, bus=tablet.bus, name=tablet.name) for tablet in tablets]
+    if architecture == "arm64" and devices.autoattachGraphicsDevice:
+        if not tablets:
+            inputs.append(GuestInput(type="tablet", bus="usb"))
+        inputs.append(GuestInput(type="keyboard", bus="usb"))
+    return tuple(inputs)

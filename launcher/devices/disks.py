@@ -7,7 +7,7 @@ from itertools import count
 from launcher.devices.sources import DiskSource, source
 from launcher.facts import BlockSizes, Facts
 from launcher.manifest.disks import Bus, Cache, Disk
-from launcher.manifest.iothreads import IOThreads
+from launcher.manifest.guest import IOThreads
 from launcher.manifest.spec import Metadata, Spec
 from program.errors import UserError
 
@@ -33,15 +33,13 @@ class GuestDisk:
 
     @property
     def device(self) -> str:
-        """vda."""
+        """The name in the guest, like vda."""
         return device_name(_PREFIXES[self.bus], self.number)
 
 
 def guest_disks(spec: Spec, metadata: Metadata, threads: IOThreads, facts: Facts) -> Iterator[GuestDisk]:
-    """A disk for each of the manifest's, and for each volume without a disk.
-
-    UserError if a disk asks for what its volume, by the facts, is not.
-    """
+    """Yield the guest's disks, in the manifest's order; UserError if a disk asks for what its volume, by the facts, is
+    not."""
     sources = {
         volume.name: source(volume, index, metadata, facts)
         for index, volume in enumerate(spec.volumes)
@@ -63,7 +61,7 @@ def guest_disks(spec: Spec, metadata: Metadata, threads: IOThreads, facts: Facts
 
 
 def device_name(prefix: str, number: int) -> str:
-    """vda, ..., vdz, vdaa, ...: as Linux names disks (drivers/scsi/sd.c, sd_format_disk_name)."""
+    """Return vda, ..., vdz, vdaa, ...: as Linux names disks (drivers/scsi/sd.c, sd_format_disk_name)."""
     name = ""
     while number >= 0:
         number, letter = divmod(number, 26)
@@ -82,12 +80,13 @@ def _refuse_lun_of_file(disk: Disk, source: DiskSource | None) -> None:
 
 
 def lacks_direct_io(disk: Disk, facts: Facts) -> bool:
-    """Whether it is to go past the node's cache, by default too, and its file system cannot."""
+    """Return whether the disk has to bypass the node's cache, which is the default too, and its file system cannot."""
     return disk.name in facts.no_direct_io and disk.cache in (None, "none", "directsync")
 
 
 def _cache(disk: Disk, facts: Facts) -> Cache:
-    """As KubeVirt's SetDriverCacheMode (pkg/virt-launcher/virtwrap/converter); which refuses what asks for `none`."""
+    """Return the cache mode, as KubeVirt's SetDriverCacheMode (pkg/virt-launcher/virtwrap/converter); KubeVirt refuses
+    `none` on such a file system."""
     if not lacks_direct_io(disk, facts):
         return disk.cache or "none"
     if disk.shareable:

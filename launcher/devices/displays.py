@@ -8,8 +8,7 @@ from launcher.claims import Claim, EntryKind
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import SCREEN
 from launcher.manifest.devices import Devices
-from launcher.manifest.hostdevices import GPU
-from launcher.manifest.hostdevices import Display as Asked
+from launcher.manifest.hostdevices import GPU, Display
 from pci.address import PCIAddress
 from program.errors import UserError
 
@@ -24,15 +23,8 @@ class Screen:
     address: PCIAddress | None
 
 
-@dataclass(frozen=True, slots=True)
-class GuestDisplay:
-    """`ramfb`: what firmware and boot loader draw on."""
-
-    ramfb: bool
-
-
 def screen_of(devices: Devices, guest: Guest) -> Screen | None:
-    """None without graphics."""
+    """Return the guest's emulated screen; None without graphics."""
     if not devices.autoattachGraphicsDevice:
         return None
     if devices.video is not None:
@@ -48,13 +40,14 @@ def screen_of(devices: Devices, guest: Guest) -> Screen | None:
     return Screen(model=model, has_vram=has_vram, address=SCREEN if has_address else None)
 
 
-def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, GuestDisplay]:
-    """The gpus that are displays, by the alias of their claim.
+def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, bool]:
+    """Return which gpus are displays, by the alias of their claim: True with ramfb, on which firmware and boot loader
+    draw.
 
-    As KubeVirt has it: where no gpu says anything about a display, the first mediated device has one, with ramfb.
-    Otherwise each that says so: a mediated device with `display: {}`, a PCI device with `display: {enabled: true}`
-    alone. KubeVirt makes one also without graphics, and libvirt refuses it; here the first goes without, and one that
-    is asked for is refused. QEMU has one ramfb, also where the video device is one.
+    As in KubeVirt: if no gpu says anything about a display, the first mediated device is one, with ramfb. Otherwise
+    each gpu that says so: a mediated device with `display: {}`, a PCI device only with `display: {enabled: true}`.
+    Without graphics KubeVirt makes a display too, and libvirt refuses it; here no gpu is one by default, and a display
+    that the manifest asks for is a UserError. QEMU has one ramfb, which may be the video device.
     """
     gpus = {gpu.name: gpu for gpu in devices.gpus}
     has_ramfb = devices.video is not None and devices.video.type == "ramfb"
@@ -63,8 +56,8 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Guest
         first = next((claim for claim in of_gpus if isinstance(claim.device, UUID)), None)
         if first is None or not devices.autoattachGraphicsDevice:
             return {}
-        return {first.alias: GuestDisplay(ramfb=not has_ramfb)}
-    displays: dict[str, GuestDisplay] = {}
+        return {first.alias: not has_ramfb}
+    displays: dict[str, bool] = {}
     ramfb = ["video"] if has_ramfb else []
     for claim in of_gpus:
         asked = _asked(gpus[claim.entry.name])
@@ -76,7 +69,7 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Guest
                 "virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false",
                 "expected display.enabled: false, or graphics",
             )
-        displays[claim.alias] = GuestDisplay(ramfb=asked.ramFB.enabled)
+        displays[claim.alias] = asked.ramFB.enabled
         if asked.ramFB.enabled:
             ramfb.append(str(claim.entry))
     if len(ramfb) > 1:
@@ -88,5 +81,5 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Guest
     return displays
 
 
-def _asked(gpu: GPU) -> Asked | None:
+def _asked(gpu: GPU) -> Display | None:
     return gpu.virtualGPUOptions.display if gpu.virtualGPUOptions is not None else None

@@ -29,18 +29,16 @@ class ROM:
 
 
 def roms_of(spec: Spec, metadata: Metadata) -> Mapping[str, ROM | None]:
-    """The ROM of each entry that has one, by the entry's name; None for an entry that is to have none."""
-    volumes = {volume.name: volume for volume in spec.volumes}
-    roms: dict[str, ROM | None] = {}
-    for name, rom in metadata.annotations.roms.items():
-        roms[name] = None
-        if rom is not None:
-            roms[name] = ROM(volume=rom.volume, directory=directory_of(volumes[rom.volume]), path=rom.path)
-    return roms
+    """Return the ROMs that the manifest names, by the name of the entry; None for an entry that is to have no ROM."""
+    directories = {volume.name: directory_of(volume) for volume in spec.volumes}
+    return {
+        name: ROM(volume=rom.volume, directory=directories[rom.volume], path=rom.path) if rom is not None else None
+        for name, rom in metadata.annotations.roms.items()
+    }
 
 
 def roms_by_alias(cards: tuple[GuestCard, ...], roms: Mapping[str, ROM | None]) -> Mapping[str, ROM | None]:
-    """The ROMs by the alias of the device. UserError for what is no PCI function."""
+    """Return the ROMs by the alias of the device; UserError for a device that is no PCI function."""
     claims = {card.claim.entry.name: card.claim for card in cards}
     for name in roms:
         if name in claims and not isinstance(claims[name].device, PCIAddress):

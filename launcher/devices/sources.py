@@ -4,15 +4,24 @@ As KubeVirt's pkg/virt-launcher/virtwrap/converter/storage/volume.go has it, whi
 the guest's discards on.
 """
 
+from collections.abc import Mapping
 from pathlib import PurePosixPath
 from typing import Literal, NamedTuple
 
 from launcher import paths
 from launcher.facts import Facts
 from launcher.manifest.spec import Metadata
-from launcher.manifest.volumes import Volume
+from launcher.manifest.volumes import Volume, VolumeKind
 
 Format = Literal["raw", "qcow2"]
+
+#: The directory of the volumes of a kind, whose files the pod mounts.
+_DIRECTORIES: Mapping[VolumeKind, Literal["config-map", "secret", "downwardapi", "sysprep"]] = {
+    "configMap": "config-map",
+    "secret": "secret",
+    "downwardAPI": "downwardapi",
+    "sysprep": "sysprep",
+}
 
 
 class DiskSource(NamedTuple):
@@ -34,7 +43,7 @@ class DiskSource(NamedTuple):
 
 
 def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> DiskSource:
-    """The source of the volume that is spec.volumes[index]."""
+    """Return the source of the volume at spec.volumes[index]."""
     name = volume.name
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
@@ -58,14 +67,8 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Disk
             return _made(paths.SERVICE_ACCOUNT_ISO)
         case "containerPath":
             raise AssertionError("it is no disk")
-        case "configMap":
-            return _made(paths.iso("config-map", name))
-        case "secret":
-            return _made(paths.iso("secret", name))
-        case "downwardAPI":
-            return _made(paths.iso("downwardapi", name))
-        case "sysprep":
-            return _made(paths.iso("sysprep", name))
+        case "configMap" | "secret" | "downwardAPI" | "sysprep":
+            return _made(paths.iso(_DIRECTORIES[volume.kind], name))
 
 
 def brought_disk(volume: Volume, block: frozenset[str]) -> str | None:
@@ -93,18 +96,11 @@ def _made(path: str) -> DiskSource:
 
 
 def directory_of(volume: Volume) -> str:
-    """Where the pod has the files of a volume."""
-    match volume.kind:
-        case "containerPath":
-            assert volume.containerPath is not None, "it is the volume's kind"
-            return volume.containerPath.path
-        case "serviceAccount":
-            return paths.SERVICE_ACCOUNT
-        case "configMap":
-            return paths.mounted("config-map", volume.name)
-        case "secret":
-            return paths.mounted("secret", volume.name)
-        case "downwardAPI":
-            return paths.mounted("downwardapi", volume.name)
-        case _:
-            return str(PurePosixPath(paths.disk_image(volume.name)).parent)
+    """Return where the pod has the files of a volume."""
+    if volume.containerPath is not None:
+        return volume.containerPath.path
+    if volume.kind == "serviceAccount":
+        return paths.SERVICE_ACCOUNT
+    if volume.kind in _DIRECTORIES:
+        return paths.mounted(_DIRECTORIES[volume.kind], volume.name)
+    return str(PurePosixPath(paths.disk_image(volume.name)).parent)

@@ -1,16 +1,19 @@
-"""<controller type='pci'>: bus 0, the bridges that seats are behind, and what keeps a free seat."""
+"""<controller type='pci'>: bus 0 and its 64-bit hole, the bridges that seats are behind, and what keeps a free seat."""
 
-from lxml.builder import E
+from lxml.builder import E, ElementMaker
 from lxml.etree import _Element as Element
 
 from launcher.elements.address import guest_address
 from launcher.elements.virtio import virtio_driver
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout, PCIBridge
-from launcher.guest_pci.bars import DEFAULT_BITS, Hole
+from launcher.guest_pci.bars import DEFAULT_BITS, Hole, ovmf_window
 
 #: Of these there may be several to a slot.
 _PACKED = ("pcie-expander-bus", "pcie-root-port")
+#: Libvirt's schema domain.rng, qemucmdline.
+_NAMESPACE = "http://libvirt.org/schemas/domain/qemu/1.0"
+_QEMU = ElementMaker(namespace=_NAMESPACE, nsmap={"qemu": _NAMESPACE})
 
 
 def root_complex(hole: Hole | None) -> list[Element]:
@@ -29,6 +32,18 @@ def maxphysaddr(hole: Hole | None, mode: str | None) -> list[Element]:
     return [E.maxphysaddr(mode="passthrough")]
 
 
+def command_line(guest: Guest, hole: Hole | None) -> list[Element]:
+    """Return <qemu:commandline> with EFI's window for 64-bit BARs, if it has to be larger than it would be.
+
+    Libvirt has <sysinfo type='fwcfg'> for it, and keeps the names that begin with opt/ovmf/ to itself.
+    """
+    window = ovmf_window(hole) if hole is not None and guest.is_efi else None
+    if window is None:
+        return []
+    arguments = ("-fw_cfg", f"name=opt/ovmf/X-PciMmio64Mb,string={window}")
+    return [_QEMU.commandline(*(_QEMU.arg(value=argument) for argument in arguments))]
+
+
 def bridge(bridge: PCIBridge) -> Element:
     """Return a bridge of the layout. Chassis and port number are the slot that a guest shows: they are fixed too."""
     element = E.controller(type="pci", index=str(bridge.index), model=bridge.model)
@@ -38,19 +53,13 @@ def bridge(bridge: PCIBridge) -> Element:
             target.append(E.node(str(bridge.cell)))
         element.append(target)
     elif bridge.chassis is not None:
-        element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}", **_hotplug(bridge)))
+        # Off below an expander: OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It
+        # takes them back if they are too few, but not with a second root bus: then no device has addresses.
+        hotplug = {"hotplug": "off"} if bridge.address.bus else {}
+        element.append(E.target(chassis=str(bridge.chassis), port=f"0x{bridge.port:x}", **hotplug))
     # On even with one bridge in the slot: a second card must not change the first one's.
     element.append(guest_address(bridge.address, multifunction=bridge.model in _PACKED and not bridge.address.function))
     return element
-
-
-def _hotplug(bridge: PCIBridge) -> dict[str, str]:
-    """Return hotplug='off' below an expander.
-
-    OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It takes them back where they are
-    too few, but not with a second root bus: then no device of the guest's has addresses.
-    """
-    return {"hotplug": "off"} if bridge.address.bus else {}
 
 
 def placeholders(guest: Guest, layout: Layout) -> list[Element]:

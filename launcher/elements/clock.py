@@ -3,7 +3,7 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.manifest.clock import UTC, Clock, Timer, Timers
+from launcher.manifest.clock import Clock, Timer
 
 #: Libvirt's name for each of KubeVirt's timers, in the order in which KubeVirt writes them.
 _TIMERS = {"rtc": "rtc", "pit": "pit", "kvm": "kvmclock", "hpet": "hpet", "hyperv": "hypervclock"}
@@ -16,23 +16,15 @@ def clock(clock: Clock | None) -> list[Element]:
     if clock.timezone is not None:
         element = E.clock(offset="timezone", timezone=clock.timezone)
     elif clock.utc is not None:
-        element = E.clock(offset="utc", adjustment=_adjustment(clock.utc))
+        # With an offset libvirt keeps what the guest does to its clock; `reset` forgets that at every start.
+        offset = clock.utc.offsetSeconds
+        element = E.clock(offset="utc", adjustment="reset" if offset is None else str(offset))
     else:
         element = E.clock(offset="utc")
-    if clock.timer is not None:
-        element.extend(_timers(clock.timer))
+    for name, libvirts in _TIMERS.items():
+        if (timer := getattr(clock.timer, name, None)) is not None:
+            element.append(_timer(libvirts, timer))
     return [element]
-
-
-def _adjustment(utc: UTC) -> str:
-    """Return seconds, with which libvirt keeps what a guest does to its clock; `reset` forgets it at every start."""
-    return "reset" if utc.offsetSeconds is None else str(utc.offsetSeconds)
-
-
-def _timers(timers: Timers) -> list[Element]:
-    return [
-        _timer(libvirts, timer) for name, libvirts in _TIMERS.items() if (timer := getattr(timers, name)) is not None
-    ]
 
 
 def _timer(name: str, timer: Timer) -> Element:

@@ -1,9 +1,13 @@
-"""<serial>, <console> and <channel>: the guest's serial port and its agent's channel."""
+"""<serial>, <console>, <channel>, <graphics> and <video>: the guest's serial port, its agent and its screen."""
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher.devices.displays import Screen
+from launcher.elements.address import guest_address
 from launcher.manifest.devices import Devices
+
+_VIDEO_MEMORY = "16384"  # KiB, KubeVirt's
 
 
 def consoles(devices: Devices, directory: str) -> list[Element]:
@@ -19,3 +23,14 @@ def consoles(devices: Devices, directory: str) -> list[Element]:
     if devices.logSerialConsole:
         serial.append(E.log(file=f"{socket}-log", append="on"))
     return [serial, E.console(E.target(type="serial", port="0"), type="pty"), channel]
+
+
+def graphics(screen: Screen | None, directory: str) -> list[Element]:
+    """Return <graphics> and <video>: VNC on the socket virt-vnc in `directory`, where KubeVirt's is."""
+    if screen is None:
+        return []
+    vram = {"vram": _VIDEO_MEMORY} if screen.has_vram else {}
+    video = E.video(E.model(type=screen.model, **vram, heads="1"))
+    if screen.address is not None:
+        video.append(guest_address(screen.address))
+    return [E.graphics(E.listen(type="socket", socket=f"{directory}/virt-vnc"), type="vnc"), video]

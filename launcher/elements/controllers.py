@@ -5,7 +5,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.devices.devices import GuestDevices
-from launcher.elements import iothreads
+from launcher.elements import placement
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest import Guest
 
@@ -28,5 +28,5 @@ def _scsi(guest: Guest, devices: GuestDevices) -> list[Element]:
     if threads := devices.iothreads.of_scsi_controller:
         drivers = element.findall("driver") or [etree.SubElement(element, "driver")]
         drivers[0].set("queues", str(guest.vcpus))
-        iothreads.serve(drivers[0], threads)
+        placement.serve(drivers[0], threads)
     return [element]

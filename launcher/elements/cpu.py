@@ -4,7 +4,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.cpus.pinning import Cell
-from launcher.elements import bridges, numa
+from launcher.elements import bridges, placement
 from launcher.elements.features import needed_of_the_cpu
 from launcher.facts import Facts
 from launcher.guest import Guest
@@ -20,7 +20,7 @@ def cpu(domain: Domain, guest: Guest, facts: Facts, cells: tuple[Cell, ...], hol
     element = _model(domain.cpu.model, guest, facts)
     element.append(E.topology(sockets=str(sockets), cores=str(cores), threads=str(threads)))
     element.extend(bridges.maxphysaddr(hole, element.get("mode")))
-    element.extend(numa.numa(cells))
+    element.extend(placement.numa(cells))
     element.extend(_features(domain, guest))
     return element
 

@@ -1,15 +1,19 @@
-"""<disk>: what the guest sees of each disk, over the source of its volume."""
+"""<disk> and <filesystem>: what the guest sees of each volume."""
+
+from collections.abc import Iterable
 
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher import paths
 from launcher.devices.disks import GuestDisk
 from launcher.devices.sources import DiskSource
-from launcher.elements import iothreads
+from launcher.elements import placement
 from launcher.elements.virtio import goes_by_dma_api, virtio_model
-from launcher.facts import BlockSizes
 from launcher.guest import Guest
-from launcher.manifest.disks import CDROMTarget
+from launcher.manifest.disks import CDROMTarget, Filesystem
+
+_QUEUE = "1024"  # requests; KubeVirt's
 
 
 def disk(disk: GuestDisk, guest: Guest, *, has_many_queues: bool) -> Element:
@@ -20,13 +24,30 @@ def disk(disk: GuestDisk, guest: Guest, *, has_many_queues: bool) -> Element:
             driver.set("queues", str(guest.vcpus))
         if goes_by_dma_api(guest):
             driver.set("iommu", "on")
-        iothreads.serve(driver, disk.threads)
+        placement.serve(driver, disk.threads)
     element = _disk(disk, driver)
     if disk.bus == "virtio":
         element.set("model", virtio_model(guest))
-    if disk.block_sizes is not None:
-        element.append(_blockio(disk.block_sizes))
+    if (sizes := disk.block_sizes) is not None:
+        discard = {"discard_granularity": str(sizes.discard)} if sizes.discard is not None else {}
+        blocks = {"logical_block_size": str(sizes.logical), "physical_block_size": str(sizes.physical)}
+        element.append(E.blockio(**blocks, **discard))
     return element
+
+
+def filesystems(filesystems: Iterable[Filesystem], guest: Guest) -> list[Element]:
+    """Return the volumes that the guest mounts by virtiofs. The launcher's own virtiofsd is behind each socket."""
+    iommu = {"iommu": "on"} if goes_by_dma_api(guest) else {}
+    return [
+        E.filesystem(
+            E.driver(type="virtiofs", queue=_QUEUE, **iommu),
+            E.source(socket=paths.virtiofs_socket(filesystem.name)),
+            E.target(dir=filesystem.name),
+            type="mount",
+            accessmode="passthrough",
+        )
+        for filesystem in filesystems
+    ]
 
 
 def _disk(disk: GuestDisk, driver: Element) -> Element:
@@ -35,8 +56,10 @@ def _disk(disk: GuestDisk, driver: Element) -> Element:
     element = E.disk(driver, type=source.type if source else "block", device=target.device)
     if source is not None:
         element.append(_source(source))
-        if source.below is not None:
-            element.append(_backing_store(source.below))
+        if (below := source.below) is not None:
+            # Always with an end: libvirt would look into the image for one.
+            chain = (E.format(type=below.format), _source(below), E.backingStore())
+            element.append(E.backingStore(*chain, type=below.type))
     tray = {"tray": target.tray} if isinstance(target, CDROMTarget) else {}
     element.append(E.target(dev=disk.device, bus=disk.bus, **tray))
     if target.readonly:
@@ -71,15 +94,3 @@ def _driver(disk: GuestDisk) -> Element:
 
 def _source(source: DiskSource) -> Element:
     return E.source(dev=source.path) if source.block else E.source(file=source.path)
-
-
-def _backing_store(below: DiskSource) -> Element:
-    # Always with an end: libvirt would look into the image for one.
-    return E.backingStore(E.format(type=below.format), _source(below), E.backingStore(), type=below.type)
-
-
-def _blockio(sizes: BlockSizes) -> Element:
-    element = E.blockio(logical_block_size=str(sizes.logical), physical_block_size=str(sizes.physical))
-    if sizes.discard is not None:
-        element.set("discard_granularity", str(sizes.discard))
-    return element

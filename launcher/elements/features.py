@@ -4,35 +4,10 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.guest import Guest
-from launcher.manifest.features import (
-    KVM,
-    Features,
-    FeatureState,
-    Hyperv,
-    Spinlocks,
-    SynICTimer,
-    TLBFlush,
-    VendorID,
-    is_on,
-)
+from launcher.manifest.features import KVM, Features, FeatureState, Hyperv, Spinlocks, VendorID, is_on
 
-#: Libvirt's name for each of KubeVirt's hyperv features.
-_HYPERV = {
-    "relaxed": "relaxed",
-    "vapic": "vapic",
-    "spinlocks": "spinlocks",
-    "vpindex": "vpindex",
-    "runtime": "runtime",
-    "synic": "synic",
-    "synictimer": "stimer",
-    "reset": "reset",
-    "vendorid": "vendor_id",
-    "frequencies": "frequencies",
-    "reenlightenment": "reenlightenment",
-    "tlbflush": "tlbflush",
-    "ipi": "ipi",
-    "evmcs": "evmcs",
-}
+#: Libvirt's names for those of KubeVirt's hyperv features that it calls otherwise.
+_HYPERV = {"synictimer": "stimer", "vendorid": "vendor_id"}
 
 
 def features(features: Features, guest: Guest) -> list[Element]:
@@ -74,12 +49,11 @@ def _of_amd64(features: Features, guest: Guest) -> list[Element]:
 def _hyperv(hyperv: Hyperv) -> list[Element]:
     on = hyperv.on()
     element = E.hyperv()
-    for name, libvirts in _HYPERV.items():
-        feature = getattr(hyperv, name)
+    for name, feature in hyperv:
         if name in on:
-            element.append(E(libvirts, *_children(feature), state="on", **_attributes(feature)))
+            element.append(E(_HYPERV.get(name, name), *_children(feature), state="on", **_attributes(feature)))
         elif feature is not None:
-            element.append(E(libvirts, state="off"))
+            element.append(E(_HYPERV.get(name, name), state="off"))
     return [element] if len(element) else []
 
 
@@ -95,8 +69,7 @@ def _attributes(feature: FeatureState | None) -> dict[str, str]:
 
 def _children(feature: FeatureState | None) -> list[Element]:
     """Return the parts of a feature that are on; one that is off is left out, which older libvirts know too."""
-    parts = ("direct", "extended") if isinstance(feature, SynICTimer | TLBFlush) else ()
-    return [E(part, state="on") for part in parts if is_on(getattr(feature, part, None))]
+    return [E(part, state="on") for part in ("direct", "extended") if is_on(getattr(feature, part, None))]
 
 
 def _kvm(kvm: KVM | None, guest: Guest) -> list[Element]:

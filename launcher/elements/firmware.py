@@ -8,7 +8,7 @@ from lxml.etree import _Element as Element
 
 from launcher import paths
 from launcher.guest import Guest
-from launcher.manifest.firmware import EFI, ACPITables, Chassis, KernelBoot
+from launcher.manifest.firmware import EFI, KernelBoot
 from launcher.manifest.spec import Domain, Spec
 
 #: What KubeVirt's clusters say of themselves where nobody has configured it (pkg/virt-config, SmbiosDefaultConfig).
@@ -28,18 +28,17 @@ def boot(spec: Spec, guest: Guest, name: str, os: Element) -> None:
     os.append(E.smbios(mode="sysinfo"))
     if firmware.bootloader.bios is not None and firmware.bootloader.bios.useSerial:
         os.append(E.bios(useserial="yes"))
-    if firmware.acpi is not None:
-        os.append(_tables(firmware.acpi))
+    if (acpi := firmware.acpi) is not None:
+        volumes = {"slic": acpi.slicNameRef, "msdm": acpi.msdmNameRef}
+        files = {table: f"{paths.mounted('secret', name)}/{table}.bin" for table, name in volumes.items() if name}
+        os.append(E.acpi(*(E.table(file, type=table) for table, file in files.items())))
 
 
 def sysinfo(domain: Domain, uuid: UUID) -> Element:
     """Return SMBIOS tables 1 and 3; libvirt refuses a uuid there that is not the domain's."""
     system = {"uuid": str(uuid), "serial": domain.firmware.serial or "", **_SYSTEM}
-    return E.sysinfo(*_entries("system", system), *_chassis(domain.chassis), type="smbios")
-
-
-def _chassis(chassis: Chassis | None) -> list[Element]:
-    return [] if chassis is None else _entries("chassis", vars(chassis))
+    chassis = vars(domain.chassis) if domain.chassis is not None else {}
+    return E.sysinfo(*_entries("system", system), *_entries("chassis", chassis), type="smbios")
 
 
 def _entries(table: str, values: Mapping[str, str]) -> list[Element]:
@@ -69,11 +68,3 @@ def _kernel(boot: KernelBoot) -> list[Element]:
     if boot.kernelArgs:
         elements.append(E.cmdline(boot.kernelArgs))
     return elements
-
-
-def _tables(acpi: ACPITables) -> Element:
-    volumes = {"slic": acpi.slicNameRef, "msdm": acpi.msdmNameRef}
-    tables = [
-        E.table(f"{paths.mounted('secret', name)}/{table}.bin", type=table) for table, name in volumes.items() if name
-    ]
-    return E.acpi(*tables)

@@ -7,7 +7,6 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.claims import Claim
-from launcher.devices.displays import GuestDisplay
 from launcher.devices.roms import ROM
 from launcher.elements.address import guest_address, pci_address
 from launcher.guest_pci.addresses import HostDev, Seat
@@ -15,10 +14,7 @@ from pci.resource import USBAddress
 
 
 def hostdevs(
-    seats: tuple[Seat, ...],
-    displays: Mapping[str, GuestDisplay],
-    roms: Mapping[str, ROM | None],
-    usb: tuple[Claim, ...],
+    seats: tuple[Seat, ...], displays: Mapping[str, bool], roms: Mapping[str, ROM | None], usb: tuple[Claim, ...]
 ) -> list[Element]:
     """Return the seats' devices in their order, then the USB devices. `displays` and `roms` are by alias."""
     seated = [device for seat in seats for device in seat.hostdevs]
@@ -28,11 +24,9 @@ def hostdevs(
     ]
 
 
-def _seated(device: HostDev, display: GuestDisplay | None, roms: Mapping[str, ROM | None]) -> Element:
+def _seated(device: HostDev, has_ramfb: bool | None, roms: Mapping[str, ROM | None]) -> Element:
     """Return a device on a seat; managed='no', since it is bound to vfio before the pod starts, which may not do it."""
-    attributes = {}
-    if display is not None:
-        attributes = {"display": "on", **({"ramfb": "on"} if display.ramfb else {})}
+    attributes = {} if has_ramfb is None else {"display": "on", **({"ramfb": "on"} if has_ramfb else {})}
     if isinstance(device.source, UUID):
         source = E.source(E.address(uuid=str(device.source)))
         element = E.hostdev(source, mode="subsystem", type="mdev", model="vfio-pci", **attributes)

@@ -5,6 +5,7 @@ https://libvirt.org/formatdomain.html#userspace-connection-using-passt; KubeVirt
 user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared.
 """
 
+from ipaddress import IPv4Network, IPv6Network
 from uuid import UUID, uuid5
 
 from lxml.builder import E
@@ -13,16 +14,7 @@ from lxml.etree import _Element as Element
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest import Guest
 from launcher.manifest.interfaces import Interface
-from launcher.network.attachments import (
-    PROTOCOLS,
-    Attached,
-    Forwards,
-    GuestAddress,
-    PasstAttachment,
-    Protocol,
-    Range,
-    Tap,
-)
+from launcher.network.attachments import GUEST, PROTOCOLS, Attached, Forwards, PasstAttachment, Protocol, Range, Tap
 
 
 def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
@@ -34,7 +26,8 @@ def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
         E.model(type=virtio_model(guest) if is_virtio else wanted.model),
         *([] if isinstance(card.to, Tap) else [E.backend(type="passt")]),
         *(virtio_driver(guest) if is_virtio else []),
-        *(_tap(card.to) if isinstance(card.to, Tap) else _passt(card.to)),
+        # A tap is there already: libvirt leaves its address and state alone.
+        *([E.target(dev=card.to.device, managed="no")] if isinstance(card.to, Tap) else _passt(card.to)),
         type="ethernet" if isinstance(card.to, Tap) else "user",
     )
     if wanted.state == "down":
@@ -51,24 +44,19 @@ def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
     return element
 
 
-def _tap(to: Tap) -> list[Element]:
-    """Return the tap that is there already: managed='no' has libvirt leave its address and state alone."""
-    return [E.target(dev=to.device, managed="no")]
-
-
 def _passt(to: PasstAttachment) -> list[Element]:
     return [
         *([E.source(dev=to.device)] if to.device is not None else []),
-        *(_ip(address) for address in to.addresses),
+        *map(_ip, to.subnets),
         *_forwarded(to.forwards),
     ]
 
 
-def _ip(address: GuestAddress) -> Element:
+def _ip(subnet: IPv4Network | IPv6Network) -> Element:
     """Return the guest's address. libvirt refuses a prefix of IPv6 there, since passt has none."""
-    if address.subnet.version == 6:
-        return E.ip(family="ipv6", address=str(address.guest))
-    return E.ip(family="ipv4", address=str(address.guest), prefix=str(address.subnet.prefixlen))
+    if subnet.version == 6:
+        return E.ip(family="ipv6", address=str(subnet[GUEST]))
+    return E.ip(family="ipv4", address=str(subnet[GUEST]), prefix=str(subnet.prefixlen))
 
 
 def _forwarded(forwards: Forwards) -> list[Element]:

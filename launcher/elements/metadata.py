@@ -1,4 +1,4 @@
-"""<metadata>: who the VM is to Kubernetes."""
+"""<metadata>: the VM's identity in Kubernetes."""
 
 from lxml import etree
 from lxml.builder import E

@@ -3,7 +3,7 @@
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.devices.inputs import GuestInput
+from launcher.devices.devices import GuestInput
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest import Guest
 from launcher.manifest.devices import Devices
@@ -12,16 +12,22 @@ _BALLOON_PERIOD = "10"  # seconds between two looks at the guest's memory, KubeV
 
 
 def peripherals(devices: Devices, inputs: tuple[GuestInput, ...], guest: Guest) -> list[Element]:
-    return [
-        *map(_input, inputs),
-        *_sound(devices),
-        *_watchdog(devices),
-        *_tpm(devices, guest),
-        *_rng(devices, guest),
-        _balloon(devices, guest),
-        *(E.panic(model=panic.of(guest.architecture)) for panic in devices.panicDevices),
-        *_vsock(devices),
-    ]
+    elements = list(map(_input, inputs))
+    if (sound := devices.sound) is not None:
+        elements.append(E.sound(E.alias(name=f"ua-{sound.name}"), model=sound.model))
+    if (watchdog := devices.watchdog) is not None:
+        alias = E.alias(name=f"ua-{watchdog.name}")
+        elements.append(E.watchdog(alias, model="i6300esb", action=watchdog.i6300esb.action))
+    elements += _tpm(devices, guest)
+    if devices.rng is not None:
+        source = E.backend("/dev/urandom", model="random")
+        elements.append(E.rng(source, *virtio_driver(guest), model=virtio_model(guest)))
+    elements.append(_balloon(devices, guest))
+    elements += [E.panic(model=panic.of(guest.architecture)) for panic in devices.panicDevices]
+    if devices.autoattachVSOCK:
+        # libvirt takes a context ID that is free on the node; KubeVirt's controller hands them out.
+        elements.append(E.vsock(E.cid(auto="yes"), model="virtio-non-transitional"))
+    return elements
 
 
 def _input(device: GuestInput) -> Element:
@@ -31,18 +37,6 @@ def _input(device: GuestInput) -> Element:
     if device.bus == "virtio":
         element.set("model", "virtio")
     return element
-
-
-def _sound(devices: Devices) -> list[Element]:
-    sound = devices.sound
-    return [] if sound is None else [E.sound(E.alias(name=f"ua-{sound.name}"), model=sound.model)]
-
-
-def _watchdog(devices: Devices) -> list[Element]:
-    watchdog = devices.watchdog
-    if watchdog is None:
-        return []
-    return [E.watchdog(E.alias(name=f"ua-{watchdog.name}"), model="i6300esb", action=watchdog.i6300esb.action)]
 
 
 def _tpm(devices: Devices, guest: Guest) -> list[Element]:
@@ -58,13 +52,6 @@ def _tpm(devices: Devices, guest: Guest) -> list[Element]:
     return [E.tpm(backend, model="tpm-crb" if crb else "tpm-tis")]
 
 
-def _rng(devices: Devices, guest: Guest) -> list[Element]:
-    if devices.rng is None:
-        return []
-    source = E.backend("/dev/urandom", model="random")
-    return [E.rng(source, *virtio_driver(guest), model=virtio_model(guest))]
-
-
 def _balloon(devices: Devices, guest: Guest) -> Element:
     if not devices.autoattachMemBalloon:
         # libvirt would add one by itself.
@@ -75,10 +62,3 @@ def _balloon(devices: Devices, guest: Guest) -> Element:
         model=virtio_model(guest),
         freePageReporting="on" if guest.reports_free_pages else "off",
     )
-
-
-def _vsock(devices: Devices) -> list[Element]:
-    """Return <vsock>. libvirt takes a context ID that is free on the node; KubeVirt's controller hands them out."""
-    if not devices.autoattachVSOCK:
-        return []
-    return [E.vsock(E.cid(auto="yes"), model="virtio-non-transitional")]

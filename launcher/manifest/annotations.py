@@ -66,16 +66,14 @@ class ROMFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Annotations:
-    """What the annotations of a VM ask for, read.
+    """What the annotations of a VM ask for.
 
     `companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells of
     their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
-    refused. `seats` pins entries to seats, by name. `roms`: by the name of an entry, the option ROM that its function
-    has in the guest, None for no ROM at all. `allow_emulation`: QEMU's own CPU where there is no KVM. `memfd`:
-    whether hugepages may come from memfd (KubeVirt's kubevirt.io/memfd). `free_page_reporting`: whether the balloon
-    tells QEMU of the guest's free pages, where it would. `even_emulator`: whether isolateEmulatorThread takes a second
-    CPU where that makes their number even. `selection`: which cards are wanted, also in HAMi's words. `given`: all
-    annotations as they are written, everybody's, for the pod.
+    refused. `seats` and `roms` are by the name of an entry; None is no ROM. `allow_emulation`: QEMU's own CPU if there
+    is no KVM. `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the
+    guest's free pages. `even_emulator`: whether isolateEmulatorThread takes a second CPU if that makes their number
+    even. `selection`: the wanted cards, also in HAMi's words. `given`: all annotations as written, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -92,7 +90,7 @@ class Annotations:
 
 
 def refuse_unconverted(value: Mapping[str, Any]) -> None:
-    """Nonsense for one of KubeVirt's that asks of its launcher what ours does not do."""
+    """Raise Nonsense for an annotation of KubeVirt's that asks its launcher for what ours does not do."""
     for name, text in value.items():
         if name == _HOOKS and _are_ours(text):
             continue
@@ -101,8 +99,8 @@ def refuse_unconverted(value: Mapping[str, Any]) -> None:
 
 
 def _are_ours(text: Any) -> bool:
-    """True if KubeVirt is asked for no other sidecar than `gpu-launcher hook`: a VM that moves here from KubeVirt keeps
-    that annotation, and the domain has the same without the sidecar."""
+    """Return whether the annotation asks for no other sidecar than `gpu-launcher hook`. A VM that moves here from
+    KubeVirt keeps it, and the domain is the same without the sidecar."""
     try:
         sidecars = json.loads(text) if isinstance(text, str) else None
     except (ValueError, RecursionError):
@@ -111,7 +109,7 @@ def _are_ours(text: Any) -> bool:
 
 
 def _is_our_hook(sidecar: Any) -> bool:
-    """True for an image of that name, of whatever registry and version, and nothing that has it run something else."""
+    """Return whether a sidecar's image has that name, in any registry and version, and runs nothing else."""
     if not isinstance(sidecar, dict) or sidecar.keys() - {"image", "imagePullPolicy", "args"}:
         return False
     image, args = sidecar.get("image"), sidecar.get("args")
@@ -121,7 +119,7 @@ def _is_our_hook(sidecar: Any) -> bool:
 
 
 def read_annotations(value: Any) -> Annotations:
-    """What these ask for; Nonsense for one of ours that is not known, or asks for what there is not."""
+    """Return what the annotations ask for; Nonsense for one of ours that is unknown, or has a value that is."""
     if not isinstance(value, dict):
         raise Nonsense(f"found {shown(value)}", "expected a mapping")
     values: dict[str, Any] = {}

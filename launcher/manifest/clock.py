@@ -1,12 +1,11 @@
 """spec.domain.clock."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from launcher.manifest.objects import Object
+from launcher.manifest.objects import Object, one_of
 from launcher.manifest.scalars import Matching, Text
-from program.errors import Nonsense
 
 # A path below /usr/share/zoneinfo, and never out of it.
 TimeZone = Annotated[
@@ -48,13 +47,12 @@ class Timers(Object):
     hyperv: Timer | None = None
 
 
-class Clock(Object):
+class ClockOffset(Object):
     utc: UTC | None = None
     timezone: TimeZone | None = None
-    timer: Timers | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.utc is not None and self.timezone is not None:
-            raise Nonsense("has both utc and timezone", "expected one of them")
-        return self
+    _check = one_of("utc", "timezone")
+
+
+class Clock(ClockOffset):
+    timer: Timers | None = None

@@ -1,13 +1,18 @@
 """spec.domain.cpu."""
 
 import re
+from math import prod
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from launcher.manifest.objects import Ignored, Items, Object
-from launcher.manifest.scalars import Count, Matching, Text
+from launcher.manifest.memory import Memory, Resources, check_memory
+from launcher.manifest.objects import Below, Ignored, Items, Object
+from launcher.manifest.scalars import Count, Matching, Text, first_twice
 from program.errors import Nonsense
+
+#: Libvirt's qemu_validate.c refuses more without an IOMMU with extended interrupts; QEMU's virt machine has 512.
+_MOST_VCPUS = {"amd64": 255, "arm64": 512}
 
 CPUName = Annotated[
     Text,
@@ -87,13 +92,23 @@ class CPU(Object):
     def passes_numa_through(self) -> bool:
         return self.numa is not None and self.numa.guestMappingPassthrough is not None
 
+    def topology(self, resources: Resources) -> tuple[int, int, int]:
+        """Return sockets, cores and threads, each at least 1.
+
+        If the manifest says none of them, the pod's CPUs become sockets: its limit, else its request (KubeVirt,
+        SetDefaultGuestCPUTopology in pkg/defaults).
+        """
+        if not (self.sockets or self.cores or self.threads):
+            return (resources.limit("cpu") or resources.request("cpu") or 1, 1, 1)
+        return (self.sockets or 1, self.cores or 1, self.threads or 1)
+
+    def vcpus(self, resources: Resources) -> int:
+        return prod(self.topology(resources))
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        seen: set[str] = set()
-        for feature in self.features:
-            if feature.name in seen:
-                raise Nonsense(f"the feature {feature.name!r} is there twice", "leave one of them out")
-            seen.add(feature.name)
+        if name := first_twice(feature.name for feature in self.features):
+            raise Nonsense(f"the feature {name!r} is there twice", "leave one of them out")
         pinned = "dedicatedCpuPlacement: true"
         if self.isolateEmulatorThread and not self.dedicatedCpuPlacement:
             raise Nonsense("isolateEmulatorThread needs CPUs of the pod's own", f"write {pinned}, or leave it out")
@@ -104,3 +119,30 @@ class CPU(Object):
         if self.dedicatedCpuPlacement and self.threads > 2:
             raise Nonsense(f"has {self.threads} threads and dedicatedCpuPlacement", "expected 1 or 2, as cores have")
         return self
+
+
+def check_sizes(cpu: CPU, memory: Memory, resources: Resources) -> None:
+    """Raise Nonsense for a guest whose CPUs and memory do not fit each other, or the pod's resources."""
+    if cpu.passes_numa_through and memory.hugepages is None:
+        raise Below(
+            "cpu.numa.guestMappingPassthrough",
+            "needs memory of each NUMA node",
+            "write memory.hugepages as well, with a page size of the node's",
+        )
+    check_memory(memory, resources)
+    if cpu.realtime is not None:
+        try:
+            cpu.realtime.vcpus(cpu.vcpus(resources))
+        except Nonsense as error:
+            raise Below("cpu.realtime.mask", error.wrong, error.fix) from None
+
+
+def check_vcpus(cpu: CPU, resources: Resources, architecture: str) -> None:
+    """Raise Nonsense for more vCPUs, or others, than the architecture's machines have."""
+    most = _MOST_VCPUS[architecture]
+    if (count := cpu.vcpus(resources)) > most:
+        raise Below("domain.cpu", f"has {count} vCPUs", f"expected at most {most} on {architecture}")
+    if architecture == "arm64" and cpu.model not in (None, "host-passthrough"):
+        raise Below("domain.cpu.model", repr(cpu.model), "expected host-passthrough on arm64, or leave it out")
+    if architecture == "arm64" and cpu.threads > 1:
+        raise Below("domain.cpu.threads", str(cpu.threads), "expected 1 on arm64, whose cores have one")

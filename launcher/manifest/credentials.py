@@ -4,10 +4,9 @@ from typing import Annotated, Self
 
 from pydantic import model_validator
 
-from launcher.manifest.objects import Below, Items, Object
+from launcher.manifest.objects import Below, Items, Object, one_of
 from launcher.manifest.scalars import DNSName, Matching, Text
 from launcher.manifest.volumes import Volume
-from program.errors import Nonsense
 
 UserName = Annotated[Text, Matching(r"[^\s:/]+", "is no user's name", "expected one without blanks, : and /")]
 
@@ -49,13 +48,11 @@ class KeyPropagation(Object):
     configDrive: ByCloudInit | None = None
     qemuGuestAgent: ByAgentForUsers | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        methods = [name for name in ("noCloud", "configDrive", "qemuGuestAgent") if getattr(self, name) is not None]
-        if len(methods) != 1:
-            both = f"has both {methods[0]} and {methods[1]}" if methods else "says nothing"
-            raise Nonsense(both, "expected one of noCloud, configDrive and qemuGuestAgent")
-        return self
+    _check = one_of(
+        *("noCloud", "configDrive", "qemuGuestAgent"),
+        none="says nothing",
+        fix="expected one of noCloud, configDrive and qemuGuestAgent",
+    )
 
 
 class PasswordPropagation(Object):
@@ -80,12 +77,7 @@ class AccessCredential(Object):
     sshPublicKey: SSHPublicKey | None = None
     userPassword: UserPassword | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.sshPublicKey is None) == (self.userPassword is None):
-            has = "has neither sshPublicKey nor" if self.sshPublicKey is None else "has both sshPublicKey and"
-            raise Nonsense(f"{has} userPassword", "expected one of them")
-        return self
+    _check = one_of("sshPublicKey", "userPassword", none="has neither sshPublicKey nor userPassword")
 
     @property
     def secret(self) -> str:

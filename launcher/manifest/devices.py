@@ -6,8 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from launcher.claims import Entry, EntryKind, VirtualFunctionOf
-from launcher.manifest.disks import Disk
-from launcher.manifest.filesystems import Filesystem
+from launcher.manifest.disks import Disk, Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
 from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all
@@ -141,8 +140,8 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 
 def _check_names(devices: Devices) -> None:
-    refuse_repeated((*devices.gpus, *devices.hostDevices))
     """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
+    refuse_repeated((*devices.gpus, *devices.hostDevices))
     if name := first_twice(interface.name for interface in devices.interfaces):
         raise Nonsense(f"two interfaces are called {name!r}", "rename one of them, and its network")
     single = [device for device in (devices.watchdog, devices.sound) if device is not None]

@@ -1,4 +1,7 @@
-"""spec.domain.devices.disks: what the guest sees of each volume, and whether that can be."""
+"""spec.domain.devices.disks and filesystems: what the guest sees of each volume, and whether that can be.
+
+It mounts the volumes of filesystems as they are, by virtiofs.
+"""
 
 from collections.abc import Mapping
 from functools import partial
@@ -7,8 +10,8 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 from pydantic import AfterValidator, Field, model_validator
 
 from launcher.manifest.objects import Below, Ignored, Object, Refused, check_all
-from launcher.manifest.scalars import DNSLabel, Matching, Text
-from launcher.manifest.volumes import Volume
+from launcher.manifest.scalars import DNSLabel, Matching, Text, first_twice
+from launcher.manifest.volumes import SHARED, Volume
 from program.errors import Nonsense
 
 Bus = Literal["virtio", "sata", "scsi", "usb"]
@@ -22,6 +25,8 @@ Serial = Annotated[
 _DEFAULT_BUS: Mapping[str, Bus] = {"amd64": "sata", "arm64": "virtio"}
 #: QEMU's SCSI disks, which USB's are too, refuse to start with more (hw/scsi/scsi-disk.c, MAX_SERIAL_LEN).
 _LONGEST_SCSI_SERIAL = 36
+#: Of a tag, by which the guest mounts a filesystem (virtio 1.2, 5.11.4).
+_LONGEST_TAG = 36
 
 
 def _power_of_two(value: int) -> int:
@@ -114,24 +119,19 @@ class Disk(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        kinds = [kind for kind in ("disk", "lun", "cdrom") if getattr(self, kind) is not None]
+        kinds = self.given("disk", "lun", "cdrom")
+        subject = f"the disk {self.name!r}"
         if len(kinds) > 1:
-            raise Nonsense(f"the disk {self.name!r} has both {kinds[0]} and {kinds[1]}", "expected one of them")
+            raise Nonsense(f"{subject} has both {kinds[0]} and {kinds[1]}", "expected one of them")
         if self.shareable and self.cache not in (None, "none"):
-            raise Nonsense(
-                f"the disk {self.name!r} is shareable, so the node may not cache it",
-                "write cache: none, or leave it out",
-            )
+            wrong = f"{subject} is shareable, so the node may not cache it"
+            raise Nonsense(wrong, "write cache: none, or leave it out")
         if self.io == "native" and self.cache in ("writethrough", "writeback"):
-            raise Nonsense(
-                f"the disk {self.name!r} has io: native, which goes past the node's cache", "write cache: none"
-            )
+            raise Nonsense(f"{subject} has io: native, which goes past the node's cache", "write cache: none")
         if self.lun is not None and self.serial:
-            raise Nonsense(f"the disk {self.name!r} is a lun, which has the serial of its device", "leave serial out")
+            raise Nonsense(f"{subject} is a lun, which has the serial of its device", "leave serial out")
         if self.lun is not None and self.blockSize.custom is not None:
-            raise Nonsense(
-                f"the disk {self.name!r} is a lun, which has the block size of its device", "leave blockSize out"
-            )
+            raise Nonsense(f"{subject} is a lun, which has the block size of its device", "leave blockSize out")
         return self
 
     @property
@@ -142,10 +142,15 @@ class Disk(Object):
         return self.target.bus or _DEFAULT_BUS[architecture]
 
 
-def with_default_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...]) -> tuple[Disk, ...]:
-    """Return the manifest's disks, then one for every volume without a disk, as KubeVirt's webhook makes them."""
-    named = {disk.name for disk in disks}
-    return (*disks, *(Disk(name=volume.name) for volume in volumes if volume.name not in named))
+class Virtiofs(Object):
+    pass
+
+
+class Filesystem(Object):
+    """`name` is the volume's, and the tag by which the guest mounts it."""
+
+    name: DNSLabel
+    virtiofs: Virtiofs
 
 
 def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architecture: str) -> None:
@@ -196,3 +201,29 @@ def _check_volume(disk: Disk, volume: Volume, subject: str) -> None:
             f"{subject} writes, but its claim is readOnly",
             "write readonly: true in disk as well, or leave readOnly out",
         )
+
+
+def check_filesystems(
+    filesystems: tuple[Filesystem, ...], disks: tuple[Disk, ...], volumes: tuple[Volume, ...]
+) -> None:
+    """Raise Nonsense for a file system that its volume cannot be, and for a volume that nothing shows to the guest."""
+    by_name = {volume.name: volume for volume in volumes}
+    names = [filesystem.name for filesystem in filesystems]
+    if name := first_twice(names):
+        raise Nonsense(f"two filesystems are called {name!r}", "leave one of them out")
+    for name in names:
+        subject = f"the filesystem {name!r}"
+        if len(name) > _LONGEST_TAG:
+            raise Nonsense(f"{subject} has a name of {len(name)} characters", f"expected at most {_LONGEST_TAG}")
+        if name not in by_name:
+            raise Nonsense(f"{subject} has no volume", "expected one of that name in volumes")
+        if by_name[name].kind not in SHARED:
+            raise Nonsense(f"{subject} is over {by_name[name].kind}", f"expected one of {', '.join(SHARED)}")
+        if any(disk.name == name for disk in disks):
+            raise Nonsense(f"the volume {name!r} is both a disk and a filesystem", "leave one of them out")
+    for volume in volumes:
+        if volume.kind == "containerPath" and volume.name not in names:
+            raise Nonsense(
+                f"the volume {volume.name!r} is a containerPath, which can be no disk",
+                f"add {{name: {volume.name}, virtiofs: {{}}}} to domain.devices.filesystems",
+            )

@@ -4,7 +4,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import model_validator
 
-from launcher.manifest.objects import Object
+from launcher.manifest.objects import Object, one_of
 from launcher.manifest.scalars import AliasName, Matching, PathInImage, Text, UUIDText
 from program.errors import Nonsense
 
@@ -40,11 +40,7 @@ class Bootloader(Object):
     bios: BIOS | None = None
     efi: EFI | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.bios is not None and self.efi is not None:
-            raise Nonsense("has both bios and efi", "expected one of them")
-        return self
+    _check = one_of("bios", "efi")
 
 
 class KernelBootContainer(Object):

@@ -5,8 +5,8 @@ from typing import Annotated, Any, Self
 from pydantic import model_validator
 
 from launcher.claims import Request
-from launcher.manifest.objects import Ignored, Object
-from launcher.manifest.scalars import AliasName, DNSName, Matching, Text
+from launcher.manifest.objects import Ignored, Object, one_of
+from launcher.manifest.scalars import AliasName, DNSName, Matching, Text, first_twice
 from program.errors import Nonsense
 
 Resource = Annotated[
@@ -54,15 +54,14 @@ class HostDevice(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         either = "either deviceName, a resource of a device plugin's, or claimName and requestName, a request of DRA's"
-        if self.deviceName is not None:
-            other = "claimName" if self.claimName is not None else "requestName"
-            if self.claimName is not None or self.requestName is not None:
-                raise Nonsense(f"has both deviceName and {other}", f"expected {either}")
-        elif self.claimName is None and self.requestName is None:
+        given = self.given("deviceName", "claimName", "requestName")
+        if not given:
             raise Nonsense("names no device", f"expected {either}")
-        elif self.claimName is None:
+        if self.deviceName is not None and len(given) > 1:
+            raise Nonsense(f"has both deviceName and {given[1]}", f"expected {either}")
+        if given == ["requestName"]:
             raise Nonsense("has requestName without claimName", "expected the claim, as spec.resourceClaims calls it")
-        elif self.requestName is None:
+        if given == ["claimName"]:
             raise Nonsense("has claimName without requestName", f"expected the request of {self.claimName} that it is")
         return self
 
@@ -86,26 +85,18 @@ class ResourceClaim(Object):
     resourceClaimName: DNSName | None = None
     resourceClaimTemplateName: DNSName | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        named = (self.resourceClaimName is not None) + (self.resourceClaimTemplateName is not None)
-        if named != 1:
-            raise Nonsense(
-                f"has {('both' if named else 'neither')} resourceClaimName {('and' if named else 'nor')} "
-                "resourceClaimTemplateName",
-                "expected one of them",
-            )
-        return self
+    _check = one_of(
+        *("resourceClaimName", "resourceClaimTemplateName"),
+        none="has neither resourceClaimName nor resourceClaimTemplateName",
+    )
 
 
 def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
     """Raise Nonsense for two entries of one name, or of one request: a request of DRA's is one device."""
-    names: set[str] = set()
+    if name := first_twice(entry.name for entry in entries):
+        raise Nonsense(f"two entries of gpus and hostDevices are called {name!r}", "rename one of them")
     requests: dict[Request, str] = {}
     for entry in entries:
-        if entry.name in names:
-            raise Nonsense(f"two entries of gpus and hostDevices are called {entry.name!r}", "rename one of them")
-        names.add(entry.name)
         wants = entry.wants
         if isinstance(wants, Request) and (first := requests.setdefault(wants, entry.name)) != entry.name:
             raise Nonsense(
@@ -115,11 +106,9 @@ def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
 
 def refuse_unknown_claims(entries: tuple[HostDevice, ...], claims: tuple[ResourceClaim, ...]) -> None:
     """Raise Nonsense for two claims of one name, and for an entry of a claim that the pod doesn't have."""
-    known: set[str] = set()
-    for claim in claims:
-        if claim.name in known:
-            raise Nonsense(f"two resourceClaims are called {claim.name!r}", "rename one of them")
-        known.add(claim.name)
+    known = [claim.name for claim in claims]
+    if name := first_twice(known):
+        raise Nonsense(f"two resourceClaims are called {name!r}", "rename one of them")
     for entry in entries:
         if entry.claimName is not None and entry.claimName not in known:
             raise Nonsense(

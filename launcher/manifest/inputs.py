@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from launcher.manifest.quotation import shown
 from launcher.manifest.volumes import is_block
@@ -77,23 +77,24 @@ def read_input(path: Path) -> Input:
             raise UserError(subject, f"found {shown(document.value)}", _KIND)
         objects += _items(document.value, f"{file}: line {document.line}")
     vms = _vms(objects)
-    types = tuple(TypeObject(item, file) for item in objects if _is_type(item))
-    ours = {id(item) for item in (*vms, *(item.value for item in types))}
+    types = [item for item in objects if item.get("kind") in TYPE_KINDS and _group(item) in (None, _TYPES_GROUP)]
+    ours = {id(item) for item in (*vms, *types)}
     return Input(
         file=file,
         text=text,
         vms=vms,
-        types=types,
+        types=tuple(TypeObject(item, file) for item in types),
         others=tuple(item for item in objects if id(item) not in ours),
         block=frozenset(name for item in objects if (name := _block_claim(item)) is not None),
         alone=len(documents) == 1 and bool(vms) and vms[0] is documents[0].value,
     )
 
 
-def refuse_empty(given: Input) -> None:
-    """UserError for an input without a VM, which says what it has instead."""
+def read_vms(path: Path) -> Input:
+    """Read an input as read_input does; UserError also for one without a VM, which says what it has instead."""
+    given = read_input(path)
     if given.vms:
-        return
+        return given
     others = (*given.others, *(item.value for item in given.types))
     if len(others) == 1:
         kind = others[0].get("kind")
@@ -140,10 +141,6 @@ def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:
     return tuple(found for found in ours if found["kind"] == VM_KINDS[0] or names_of(found) not in makers)
 
 
-def _is_type(item: JSONObject) -> bool:
-    return item.get("kind") in TYPE_KINDS and _group(item) in (None, _TYPES_GROUP)
-
-
 def _block_claim(item: JSONObject) -> str | None:
     """Return the name of a claim, or of a DataVolume, that says it is a block device; None for anything else."""
     is_claim = item.get("kind") in ("PersistentVolumeClaim", "DataVolume")
@@ -171,7 +168,9 @@ def _items(value: JSONObject, subject: str) -> Iterator[JSONObject]:
 
 def _read_text(path: Path, file: str) -> str:
     try:
-        content = _read(sys.stdin) if path == STDIN else _read_file(path)
+        if path == STDIN and sys.stdin is None:
+            raise UserError(file, "is closed", "give the manifest on it, or name a file")
+        content = sys.stdin.buffer.read(_LARGEST + 1) if path == STDIN else _read_file(path)
         if len(content) > _LARGEST:
             raise UserError(file, f"has more than {_LARGEST} bytes", "expected as many at most: of a dump, one VM")
         return content.decode()
@@ -187,10 +186,3 @@ def _read_file(path: Path) -> bytes:
     with path.open("rb") as file:
         content = file.read(_USUAL)
         return content + file.read(_LARGEST) if len(content) == _USUAL else content
-
-
-def _read(stream: Any) -> bytes:
-    if stream is None:
-        raise UserError("standard input", "is closed", "give the manifest on it, or name a file")
-    content: bytes = stream.buffer.read(_LARGEST + 1)
-    return content

@@ -159,7 +159,7 @@ class Interface(Object):
 
     @property
     def method(self) -> BindingMethod:
-        """How it is connected, by its first name."""
+        """How the card is connected; all names of passt are `passt`."""
         if self.masquerade is not None:
             return "masquerade"
         if self.bridge is not None:
@@ -168,11 +168,7 @@ class Interface(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        methods = [
-            method
-            for method in ("masquerade", "bridge", "passt", "passtBinding", "binding", "sriov")
-            if getattr(self, method) is not None
-        ]
+        methods = self.given("masquerade", "bridge", "passt", "passtBinding", "binding", "sriov")
         if not methods:
             raise Nonsense("says nothing of how it is connected", "write `masquerade: {}`")
         if len(methods) > 1:
@@ -227,7 +223,7 @@ class Network(Object):
 
     @property
     def is_pods(self) -> bool:
-        """Whether it is the network that every pod has."""
+        """Whether this is the network that every pod has."""
         return self.multus is None or self.multus.default
 
     @model_validator(mode="after")

@@ -42,15 +42,6 @@ class ReservedOverhead(Object):
     memLock: Annotated[Any, Ignored("what VFIO is to lock is asked for before the start anyway")] = None
 
 
-class Memory(Object):
-    guest: MemorySize | None = None
-    maxGuest: Annotated[
-        Any, Ignored("it is headroom for hotplug, which there is not: a guest has its memory from its start")
-    ] = None
-    hugepages: Hugepages | None = None
-    reservedOverhead: ReservedOverhead | None = None
-
-
 class Resources(Object):
     """What the pod asks for, by resource name; the guest's size comes from `cpu` and `memory` first.
 
@@ -63,10 +54,46 @@ class Resources(Object):
 
     def request(self, name: str) -> int | None:
         """Return the request in whole units; None if there is none."""
-        request = self.requests.get(name)
-        return None if request is None else request.whole
+        return request.whole if (request := self.requests.get(name)) is not None else None
 
     def limit(self, name: str) -> int | None:
         """Return the limit in whole units; None if there is none."""
-        limit = self.limits.get(name)
-        return None if limit is None else limit.whole
+        return limit.whole if (limit := self.limits.get(name)) is not None else None
+
+
+class Memory(Object):
+    guest: MemorySize | None = None
+    maxGuest: Annotated[
+        Any, Ignored("it is headroom for hotplug, which there is not: a guest has its memory from its start")
+    ] = None
+    hugepages: Hugepages | None = None
+    reservedOverhead: ReservedOverhead | None = None
+
+    def of_guest(self, resources: Resources) -> int | None:
+        """Return bytes: `guest`, else the pod's request, else its limit, else one hugepage (KubeVirt, setGuestMemory in
+        pkg/defaults); None if nothing says it."""
+        page = self.hugepages.pageSize if self.hugepages is not None else None
+        return self.guest or resources.request("memory") or resources.limit("memory") or page
+
+
+def check_memory(memory: Memory, resources: Resources) -> None:
+    """Raise Nonsense for a guest's memory that its limit or its hugepages do not allow."""
+    size, limit = memory.of_guest(resources), resources.limit("memory")
+    if size is None:
+        return
+    if memory.guest is None:
+        try:
+            check_memory_size(size)
+        except Nonsense as error:
+            raise Nonsense(f"the guest's memory, as resources say it, is {error.wrong}", error.fix) from None
+    if limit and size > limit:
+        raise Nonsense(
+            f"the guest's memory of {size} bytes is more than resources.limits.memory, which is {limit}: the kernel "
+            "would kill it",
+            "expected a limit above it",
+        )
+    if memory.hugepages is not None and size % memory.hugepages.pageSize:
+        raise Nonsense(
+            f"the guest's memory of {size} bytes is no multiple of memory.hugepages.pageSize",
+            f"expected a multiple of {memory.hugepages.pageSize}",
+        )

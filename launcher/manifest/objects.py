@@ -50,6 +50,25 @@ class Object(BaseModel):
             return False
         return item is None or (item == "" and not field.is_required() and _is_text(field.annotation))
 
+    def given(self, *names: str) -> list[str]:
+        """Return which of these fields are there, in this order."""
+        return [name for name in names if getattr(self, name) is not None]
+
+
+def one_of(*names: str, none: str = "", fix: str = "expected one of them") -> Any:
+    """Return the validator of an Object that may have one of these fields; with `none`, the error without any, it has
+    to have one."""
+
+    def check(self: Object) -> Object:
+        given = self.given(*names)
+        if len(given) > 1:
+            raise Nonsense(f"has both {given[0]} and {given[1]}", fix)
+        if none and not given:
+            raise Nonsense(none, fix)
+        return self
+
+    return model_validator(mode="after")(check)
+
 
 class OpenObject(Object):
     """An object that others fill too: fields that are not ours are left alone."""
@@ -63,12 +82,8 @@ class Unconverted:
     word: ClassVar[str]
 
     def __init__(self, why: str) -> None:
-        self.why = why
-
-    @property
-    def reason(self) -> str:
-        """Why, and the fix where there is one, in a sentence for the schema and the docs."""
-        return self.why
+        #: Why, and the fix where there is one, in a sentence for the schema and the docs.
+        self.reason = why
 
     def __get_pydantic_json_schema__(self, core_schema: Any, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         return {**handler(core_schema), "description": f"{self.word}: {self.reason}"}
@@ -83,12 +98,8 @@ class Refused(Unconverted):
     word = "refused"
 
     def __init__(self, why: str, fix: str) -> None:
-        super().__init__(why)
-        self.fix = fix
-
-    @property
-    def reason(self) -> str:
-        return f"{self.why}; {self.fix}"
+        super().__init__(f"{why}; {fix}")
+        self.why, self.fix = why, fix
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
         return PlainValidator(self._refuse).__get_pydantic_core_schema__(source, handler)

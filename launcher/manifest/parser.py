@@ -1,7 +1,7 @@
 """From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
 
 import difflib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -62,16 +62,14 @@ def read_given(path: Path, name: str | None = None, types: Mapping[str, Path] | 
     does not have that VM, and for a manifest that says what the launcher does not convert: a Problem for each such
     field, whose subject is the file and the field's path.
     """
-    given = inputs.read_input(path)
-    inputs.refuse_empty(given)
+    given = inputs.read_vms(path)
     (vm,) = _picked(given, name)
     return _read(given, [vm], types or {})[0]
 
 
 def read_every(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> tuple[Given, ...]:
     """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_given."""
-    given = inputs.read_input(path)
-    inputs.refuse_empty(given)
+    given = inputs.read_vms(path)
     names = [_name(vm) for vm in given.vms]
     if twice := [called for called in names if names.count(called) > 1]:
         raise UserError(given.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
@@ -104,7 +102,8 @@ def _name(vm: JSONObject) -> str:
 
 def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path]) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
-    of_input = tuple(_notes(given))
+    others = inputs.listed(map(inputs.called, given.others))
+    of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
     manifests: list[Given] = []
     errors: list[UserError] = []
     for vm in vms:
@@ -123,18 +122,14 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path]) ->
     return tuple(manifests)
 
 
-def _notes(given: Input) -> Iterator[str]:
-    if given.others:
-        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(map(inputs.called, given.others))}"
-
-
 def _read_vm(given: Input, vm: JSONObject, types: Mapping[str, Input], subject: str, notes: tuple[str, ...]) -> Given:
     kind = _KINDS[vm["kind"]]
     document = vm
     origins: Origins = {}
     used: tuple[JSONObject, ...] = ()
     expanded = None
-    if kind is VirtualMachine and _names_types(vm):
+    spec = vm["spec"] if kind is VirtualMachine and isinstance(vm.get("spec"), dict) else {}
+    if spec.get("instancetype") is not None or spec.get("preference") is not None:
         # Imported where it is needed: few VMs name any, and a start has no time to lose.
         from launcher.manifest.instancetypes.expansion import expand
 
@@ -157,11 +152,6 @@ def _read_vm(given: Input, vm: JSONObject, types: Mapping[str, Input], subject: 
         block=_block(manifest, given.block),
         notes=notes,
     )
-
-
-def _names_types(vm: JSONObject) -> bool:
-    spec = vm.get("spec")
-    return isinstance(spec, dict) and any(spec.get(field) is not None for field in ("instancetype", "preference"))
 
 
 def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[str]) -> frozenset[str]:

@@ -86,7 +86,7 @@ class Probe(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        kinds = [kind for kind in _KINDS if getattr(self, kind) is not None]
+        kinds = self.given(*_KINDS)
         if not kinds:
             raise Nonsense("asks nothing", f"expected one of {', '.join(_KINDS)}")
         if len(kinds) > 1:
@@ -95,7 +95,7 @@ class Probe(Object):
 
     @property
     def knocks(self) -> HTTPGet | TCPSocket | None:
-        """The question that is asked of a port; None for one that the guest's agent answers."""
+        """The request to a port; None for a probe that the guest's agent answers."""
         return self.httpGet or self.tcpSocket
 
 

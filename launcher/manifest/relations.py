@@ -5,7 +5,7 @@ KubeVirt's webhooks refuse most of this (pkg/virt-api/webhooks); the rest is wha
 
 from collections.abc import Iterable
 
-from launcher.guest import ROM_OF, SEATS_OF
+from launcher.guest import ROM_OF
 from launcher.manifest.annotations import Annotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.devices import Devices
@@ -94,14 +94,9 @@ def check_arm64(firmware: Firmware, features: Features, clock: Clock | None, sec
         raise Below("domain.launchSecurity", "SEV, SNP and TDX are amd64's", "leave it out on arm64")
 
 
-def check_seats(annotations: Annotations, devices: Devices) -> None:
-    """Refuse a seat of anything but a gpu or a host device."""
-    _check_entries(SEATS_OF, annotations.seats, devices)
-
-
 def check_roms(annotations: Annotations, devices: Devices, volumes: tuple[Volume, ...]) -> None:
     """Refuse a ROM of anything but a gpu or a host device, and one that is no file of a volume."""
-    _check_entries(ROM_OF, annotations.roms, devices)
+    check_entries(ROM_OF, annotations.roms, devices)
     kinds = {volume.name: volume.kind for volume in volumes}
     for name, rom in annotations.roms.items():
         if rom is not None and kinds.get(rom.volume) not in WITH_FILES:
@@ -114,7 +109,8 @@ def check_roms(annotations: Annotations, devices: Devices, volumes: tuple[Volume
             )
 
 
-def _check_entries(annotation: str, named: Iterable[str], devices: Devices) -> None:
+def check_entries(annotation: str, named: Iterable[str], devices: Devices) -> None:
+    """Refuse an annotation that names anything but a gpu or a host device."""
     names = [entry.name for entry in (*devices.gpus, *devices.hostDevices)]
     for name in named:
         if name not in names:

@@ -53,7 +53,7 @@ class LaunchSecurity(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        technologies = self._named()
+        technologies = self.given("sev", "snp", "tdx")
         if len(technologies) != 1:
             raise Nonsense(
                 f"has {' and '.join(technologies) or 'none of sev, snp and tdx'}", "expected one of the three"
@@ -62,8 +62,8 @@ class LaunchSecurity(Object):
 
     @property
     def field(self) -> str:
-        """The name of the one that is there."""
-        return self._named()[0]
+        """The name of the technology's field."""
+        return self.given("sev", "snp", "tdx")[0]
 
     @property
     def of_owner(self) -> Mapping[str, str]:
@@ -76,6 +76,3 @@ class LaunchSecurity(Object):
         if self.sev is not None:
             return confidentiality.SEV_ES if self.sev.policy.encryptedState else confidentiality.SEV
         return confidentiality.SEV_SNP if self.snp is not None else confidentiality.TDX
-
-    def _named(self) -> list[str]:
-        return [name for name in ("sev", "snp", "tdx") if getattr(self, name) is not None]

@@ -5,28 +5,34 @@ from functools import partial
 from typing import Annotated, Any, ClassVar, Literal, Self
 from uuid import UUID, uuid5
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
 
-from launcher.manifest import relations, sizes
-from launcher.manifest.annotations import Annotations
+from launcher.guest import ROM_OF, SEATS_OF
+from launcher.manifest import relations
+from launcher.manifest.annotations import KNOWN, OURS, Annotations, read_annotations, refuse_unconverted
 from launcher.manifest.clock import Clock
-from launcher.manifest.cpu import CPU
+from launcher.manifest.cpu import CPU, check_sizes, check_vcpus
 from launcher.manifest.credentials import AccessCredential, check_credentials
-from launcher.manifest.datavolumes import DataVolumeTemplate, check_templates
 from launcher.manifest.devices import Devices, check_architecture
-from launcher.manifest.disks import Disk, check_disks, with_default_disks
+from launcher.manifest.disks import Disk, check_disks, check_filesystems
 from launcher.manifest.features import Features
-from launcher.manifest.filesystems import check_filesystems
 from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
-from launcher.manifest.metadata import AnnotationsOfVM, ReadAnnotations
-from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all
+from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all, one_of
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
+from launcher.manifest.quotation import shown
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
 from launcher.manifest.security import LaunchSecurity
-from launcher.manifest.volumes import Volume, check_service_account, check_volumes
+from launcher.manifest.volumes import (
+    DataVolumeTemplate,
+    Volume,
+    check_service_account,
+    check_templates,
+    check_volumes,
+)
+from launcher.selection.annotations import SELECT
 from program.errors import Nonsense, UserError
 
 _SCHEDULING = PassedOn("it is for the pod and its scheduler")
@@ -37,6 +43,42 @@ _NOTHING = Annotations()
 _UUIDS = UUID("b1f0bb32-6a7b-5d0e-9d4e-3f6f0a4c8b7e")
 _LONGEST_NAME = 240
 _LONGEST_LABEL = 63
+
+
+def _annotations(value: Any) -> Annotations:
+    if isinstance(value, dict):
+        refuse_unconverted(value)
+    return read_annotations(value)
+
+
+def _annotations_of_vm(value: Any) -> Annotations:
+    """Refuse ours: KubeVirt's controller gives an instance the annotations of the template, and none of the VM's."""
+    if not isinstance(value, dict):
+        raise Nonsense(f"found {shown(value)}", "expected a mapping")
+    if names := [name for name in value if isinstance(name, str) and name.startswith(OURS)]:
+        raise Nonsense(f"{shown(names[0])} is for the instance", "write it into spec.template.metadata.annotations")
+    return Annotations()
+
+
+#: The annotations of a VirtualMachine itself.
+AnnotationsOfVM = Annotated[Annotations, PlainValidator(_annotations_of_vm, json_schema_input_type=dict[str, Any])]
+ReadAnnotations = Annotated[
+    Annotations,
+    PlainValidator(_annotations),
+    WithJsonSchema(
+        {
+            "type": "object",
+            "properties": {
+                **{name: {"enum": [*values, "", None]} for name, values in KNOWN.items()},
+                **{
+                    name: {"type": ["string", "null"], "contentMediaType": "application/json"}
+                    for name in (SEATS_OF, ROM_OF)
+                },
+                SELECT: {"type": ["string", "null"]},
+            },
+        },
+    ),
+]
 
 
 def _named_or_generated(schema: dict[str, Any]) -> None:
@@ -117,7 +159,7 @@ class Domain(Object):
             partial(relations.check_firmware, self.firmware, self.features, self.devices),
             partial(relations.check_hyperv, self.features, self.clock),
             partial(relations.check_security, self.launchSecurity, self.firmware, self.features, self.devices),
-            partial(sizes.check_sizes, self.cpu, self.memory, self.resources),
+            partial(check_sizes, self.cpu, self.memory, self.resources),
             self._check_iothreads,
         )
         return self
@@ -133,16 +175,16 @@ class Domain(Object):
     @property
     def topology(self) -> tuple[int, int, int]:
         """Sockets, cores and threads, each at least 1."""
-        return sizes.topology(self.cpu, self.resources)
+        return self.cpu.topology(self.resources)
 
     @property
     def vcpus(self) -> int:
-        return sizes.vcpus(self.cpu, self.resources)
+        return self.cpu.vcpus(self.resources)
 
     @property
     def guest_memory(self) -> int:
-        """Bytes; UserError if the manifest says nothing of it."""
-        memory = sizes.guest_memory(self.memory, self.resources)
+        """Bytes; UserError if the manifest does not say how much."""
+        memory = self.memory.of_guest(self.resources)
         if not memory:
             raise UserError(
                 "the manifest",
@@ -182,7 +224,7 @@ class Spec(Object):
         domain, devices, architecture = self.domain, self.domain.devices, self.architecture
         arm64 = (domain.firmware, domain.features, domain.clock, domain.launchSecurity)
         check_all(
-            partial(sizes.check_vcpus, domain.cpu, domain.resources, architecture),
+            partial(check_vcpus, domain.cpu, domain.resources, architecture),
             partial(check_volumes, self.volumes),
             partial(check_credentials, self.accessCredentials, self.volumes),
             partial(check_disks, self.disks, self.volumes, architecture),
@@ -207,9 +249,11 @@ class Spec(Object):
 
     @property
     def disks(self) -> tuple[Disk, ...]:
-        """The disks of domain.devices, and those that volumes without a disk or filesystem have by default."""
-        devices, shared = self.domain.devices, self.shared
-        return with_default_disks(devices.disks, tuple(volume for volume in self.volumes if volume.name not in shared))
+        """The disks of domain.devices, then one for each volume without a disk or filesystem, as KubeVirt's webhook
+        makes them."""
+        disks = self.domain.devices.disks
+        shown = {*self.shared, *(disk.name for disk in disks)}
+        return (*disks, *(Disk(name=volume.name) for volume in self.volumes if volume.name not in shown))
 
     @property
     def shared(self) -> frozenset[str]:
@@ -225,6 +269,16 @@ class Spec(Object):
         return bootloader.efi
 
 
+def _check_annotations(instance: Any) -> Any:
+    """Check an instance's annotations, or a template's, against its spec."""
+    annotations, spec = instance.metadata.annotations, instance.spec
+    check_all(
+        partial(relations.check_entries, SEATS_OF, annotations.seats, spec.domain.devices),
+        partial(relations.check_roms, annotations, spec.domain.devices, spec.volumes),
+    )
+    return instance
+
+
 class VirtualMachineInstance(Object):
     apiVersion: APIVersion
     kind: Literal["VirtualMachineInstance"]
@@ -232,14 +286,11 @@ class VirtualMachineInstance(Object):
     spec: Spec
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_annotations(self.metadata.annotations, self.spec)
-        return self
+    _check = model_validator(mode="after")(_check_annotations)
 
     @property
     def uuid(self) -> UUID:
-        """The guest's: the same at every start and on every machine, since guests tie licences to it."""
+        """The guest's UUID: the same at every start and on every machine, since guests tie licences to it."""
         return self.spec.domain.firmware.uuid or uuid5(_UUIDS, f"{self.metadata.namespace}/{self.metadata.name}")
 
     @property
@@ -248,21 +299,11 @@ class VirtualMachineInstance(Object):
         return self.spec.hostname or self.metadata.name.partition(".")[0][:_LONGEST_LABEL].rstrip("-")
 
 
-def _check_annotations(annotations: Annotations, spec: Spec) -> None:
-    check_all(
-        partial(relations.check_seats, annotations, spec.domain.devices),
-        partial(relations.check_roms, annotations, spec.domain.devices, spec.volumes),
-    )
-
-
 class Template(Object):
     metadata: TemplateMetadata = TemplateMetadata()
     spec: Spec
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        _check_annotations(self.metadata.annotations, self.spec)
-        return self
+    _check = model_validator(mode="after")(_check_annotations)
 
 
 class Matcher(Object):
@@ -281,11 +322,10 @@ class Matcher(Object):
     inferFromVolume: Text | None = None
     inferFromVolumeFailurePolicy: Literal["Ignore", "Reject"] | None = None
 
+    _check_named = one_of("name", "inferFromVolume", none="has neither name nor inferFromVolume")
+
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if (self.name is None) == (self.inferFromVolume is None):
-            word = "neither name nor" if self.name is None else "both name and"
-            raise Nonsense(f"has {word} inferFromVolume", "expected one of them")
         if self.inferFromVolume is not None and self.kind is not None:
             raise Nonsense("has kind and inferFromVolume, which says the kind too", "leave kind out")
         if self.kind is not None and self.kind.lower() not in self._kinds():

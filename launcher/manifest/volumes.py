@@ -1,14 +1,17 @@
-"""spec.volumes: where the contents of disks come from. The pod brings them; the disks name them."""
+"""spec.volumes: where the contents of disks come from. The pod brings them; the disks name them.
+
+And spec.dataVolumeTemplates of a VirtualMachine: claims that CDI, the Containerized Data Importer, makes and fills.
+"""
 
 import binascii
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import model_validator
 
 from launcher import paths
-from launcher.manifest.objects import Below, Ignored, Items, Object, PassedOn, Refused
+from launcher.manifest.objects import Below, Ignored, Items, Object, OpenObject, PassedOn, Refused, one_of
 from launcher.manifest.scalars import (
     DNSLabel,
     DNSName,
@@ -23,6 +26,7 @@ from launcher.manifest.scalars import (
 from program.errors import Nonsense
 
 _HOTPLUG = Refused("there is no hotplug: what a VM has, it has from its start", "leave it out")
+_FOR_DATA_VOLUME = PassedOn("they are for the DataVolume")
 _MEBIBYTE = 1 << 20
 
 Image = Annotated[Text, Matching(r"\S+", "is no image", "expected one like registry.example.com/disks/debian:13")]
@@ -83,9 +87,12 @@ class HostDisk(Object):
         return self
 
 
-class PersistentVolumeClaim(Object):
+class EphemeralClaim(Object):
     claimName: DNSName
     readOnly: bool = False
+
+
+class PersistentVolumeClaim(EphemeralClaim):
     hotpluggable: Annotated[None, _HOTPLUG] = None
 
 
@@ -94,11 +101,6 @@ class DataVolume(Object):
 
     name: DNSName
     hotpluggable: Annotated[None, _HOTPLUG] = None
-
-
-class EphemeralClaim(Object):
-    claimName: DNSName
-    readOnly: bool = False
 
 
 class Ephemeral(Object):
@@ -136,12 +138,13 @@ class CloudInit(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        users = self._filled("userData", "userDataBase64", "secretRef")
-        networks = self._filled("networkData", "networkDataBase64", "networkDataSecretRef")
-        for forms in (users, networks):
+        users = ("userData", "userDataBase64", "secretRef")
+        networks = ("networkData", "networkDataBase64", "networkDataSecretRef")
+        filled = [[name for name in names if getattr(self, name)] for names in (users, networks)]
+        for forms in filled:
             if len(forms) > 1:
                 raise Nonsense(f"has both {forms[0]} and {forms[1]}", "expected one of them")
-        if not (users or networks):
+        if not any(filled):
             raise Nonsense("has neither user data nor network data", "expected userData, userDataBase64 or secretRef")
         for name in ("userDataBase64", "networkDataBase64"):
             try:
@@ -154,9 +157,6 @@ class CloudInit(Object):
                 ) from None
         return self
 
-    def _filled(self, *names: str) -> list[str]:
-        return [name for name in names if getattr(self, name)]
-
 
 class Sysprep(Object):
     """A Windows answer file."""
@@ -164,14 +164,11 @@ class Sysprep(Object):
     secret: LocalObject | None = None
     configMap: LocalObject | None = None
 
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if (self.secret is None) == (self.configMap is None):
-            raise Nonsense(
-                "has neither secret nor configMap" if self.secret is None else "has both secret and configMap",
-                "expected one of them, with autounattend.xml or unattend.xml in it",
-            )
-        return self
+    _check = one_of(
+        *("secret", "configMap"),
+        none="has neither secret nor configMap",
+        fix="expected one of them, with autounattend.xml or unattend.xml in it",
+    )
 
 
 class ConfigMapVolume(Object):
@@ -235,7 +232,7 @@ class Volume(Object):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        sources = [kind for kind in KINDS if getattr(self, kind) is not None]
+        sources = self.given(*KINDS)
         if not sources:
             raise Nonsense(f"the volume {self.name!r} has no source", f"expected one of {', '.join(KINDS)}")
         if len(sources) > 1:
@@ -253,6 +250,19 @@ class Volume(Object):
     def kind(self) -> VolumeKind:
         """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
+
+
+class DataVolumeMetadata(OpenObject):
+    name: DNSName
+    labels: Annotated[Mapping[Text, Text], _FOR_DATA_VOLUME] = {}
+    annotations: Annotated[Mapping[Text, Text], _FOR_DATA_VOLUME] = {}
+
+
+class DataVolumeTemplate(OpenObject):
+    """A DataVolume that `gpu-launcher pod` prints. Its spec is CDI's, which checks it."""
+
+    metadata: DataVolumeMetadata
+    spec: Annotated[Mapping[Text, Any], PassedOn("it is for CDI")]
 
 
 def is_block(spec: object) -> bool:
@@ -280,13 +290,25 @@ def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None
 
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
-    """Raise Nonsense for volumes that are one by one right and together wrong."""
+    """Raise Nonsense for two volumes of one name, or of kinds of which a guest has one."""
     if name := first_twice(volume.name for volume in volumes):
         raise Nonsense(f"two volumes are called {name!r}", "rename one of them, and its disk")
     for kinds, what in _ONCE.items():
         names = [volume.name for volume in volumes if volume.kind in kinds]
         if len(names) > 1:
             raise Nonsense(f"the volumes {names[0]!r} and {names[1]!r} are both {what}", "expected one at most")
+
+
+def check_templates(templates: tuple[DataVolumeTemplate, ...], volumes: Iterable[Volume]) -> None:
+    """Raise Nonsense for two templates of one name, and for a template that no volume names (KubeVirt's webhook)."""
+    if name := first_twice(template.metadata.name for template in templates):
+        raise Nonsense(f"two dataVolumeTemplates are called {name!r}", "rename one of them")
+    named = {volume.claim for volume in volumes}
+    for index, template in enumerate(templates):
+        if (name := template.metadata.name) not in named:
+            path = f"dataVolumeTemplates[{index}].metadata.name"
+            fix = f"add a volume with dataVolume: {{name: {name}}}, or leave the template out"
+            raise Below(path, f"no volume names {name!r}", fix)
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.

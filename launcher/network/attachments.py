@@ -8,7 +8,7 @@ at one of its cards, the first that has it.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from ipaddress import IPv4Address, IPv4Network, IPv6Network
 from typing import Literal, NamedTuple
 
 from launcher.facts import PodInterface
@@ -22,28 +22,15 @@ PROTOCOLS: tuple[Protocol, ...] = ("TCP", "UDP")
 #: From the first port to the last, which may be the same.
 Range = tuple[int, int]
 _ALL = (0, 65535)
-
-
-@dataclass(frozen=True, slots=True)
-class GuestAddress:
-    """The address that a masqueraded guest has in `subnet`, and its gateway's: the second, and the first (KubeVirt's
-    pkg/network/setup/netpod/masquerade)."""
-
-    subnet: IPv4Network | IPv6Network
-
-    @property
-    def guest(self) -> IPv4Address | IPv6Address:
-        return self.subnet[2]
-
-    @property
-    def gateway(self) -> IPv4Address | IPv6Address:
-        return self.subnet[1]
+#: Which addresses of its subnet a masqueraded guest's gateway and the guest have (KubeVirt's
+#: pkg/network/setup/netpod/masquerade).
+GATEWAY, GUEST = 1, 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
-    """The ports of the pod that reach the guest, of each protocol in their order; None for all of both. Not those that
-    are `elsewhere`: they reach it at an earlier card."""
+    """The ports of the pod that reach the guest at a card, by protocol; `listed` is None for all ports. Those that are
+    `elsewhere` reach the guest at an earlier card."""
 
     listed: Mapping[Protocol, tuple[Range, ...]] | None
     elsewhere: Mapping[Protocol, tuple[Range, ...]] = field(default_factory=dict)
@@ -62,11 +49,13 @@ class Forwards:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PasstAttachment:
-    """passt, on the pod's network, or by the pod's interface `device`. `addresses` are a masqueraded guest's, of IPv4
-    and of IPv6; without any the guest has the pod's own, and `gateway` is what the guest is told where the pod has
-    none there."""
+    """passt, on the pod's network, or on the pod's interface `device`.
 
-    addresses: tuple[GuestAddress, ...] = ()
+    `subnets`: a masqueraded guest's, of IPv4 and of IPv6. Without any the guest has the pod's own addresses, and
+    `gateway` is the guest's if the pod has none on that interface.
+    """
+
+    subnets: tuple[IPv4Network | IPv6Network, ...] = ()
     device: str | None = None
     gateway: IPv4Address | None = None
     forwards: Forwards
@@ -87,12 +76,12 @@ class Attached(NamedTuple):
 
 
 def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = None) -> tuple[Attached, ...]:
-    """Return the emulated network cards that the guest has, in their order; virtual functions are passed on.
+    """Return the guest's emulated network cards, in their order; virtual functions are passed through.
 
-    `pod_interfaces` is what Multus has attached to the pod, by network; where that is not known, interfaces with an
-    address. Refusal where the pod lacks one, or it can be joined to a guest by nobody without privileges.
+    `pod_interfaces` is what Multus has attached to the pod, by network; None, if that is not known, stands for
+    interfaces with an address. Refusal for an interface that the pod lacks, or that takes privileges to connect.
     """
-    networks = {network.name: network for network in spec.networks}
+    pods = {network.name: network.pod for network in spec.networks}
     second = {network.name: network for network in second_networks(spec)}
     taken: dict[Protocol, tuple[Range, ...]] = {}
     cards = []
@@ -103,19 +92,13 @@ def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = Non
         if interface.name in second:
             to = _to_second(second[interface.name], forwards, pod_interfaces)
         else:
-            network = networks.get(interface.name)
-            to = _to_pods(interface, network.pod if network is not None else None, forwards)
+            pod = pods.get(interface.name) or PodNetwork()
+            subnets = (pod.vmNetworkCIDR, pod.vmIPv6NetworkCIDR) if interface.method == "masquerade" else ()
+            to = PasstAttachment(subnets=subnets, forwards=forwards)
         if isinstance(to, PasstAttachment):
             taken = {protocol: (*taken.get(protocol, ()), *forwards.ranges(protocol)) for protocol in PROTOCOLS}
         cards.append(Attached(interface, to))
     return tuple(cards)
-
-
-def _to_pods(interface: Interface, pod: PodNetwork | None, forwards: Forwards) -> PasstAttachment:
-    pod = pod or PodNetwork()
-    masqueraded = interface.method == "masquerade"
-    addresses = (GuestAddress(pod.vmNetworkCIDR), GuestAddress(pod.vmIPv6NetworkCIDR)) if masqueraded else ()
-    return PasstAttachment(addresses=addresses, forwards=forwards)
 
 
 def _to_second(
@@ -145,7 +128,7 @@ def _to_second(
 
 
 def _forwards(interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ...]]) -> Forwards:
-    """Return those that are listed. Under `bridge` the guest is what has the pod's address, whatever is listed (as in
+    """Return the ports that the manifest lists. With `bridge` the guest has the pod's address, and all ports (as in
     KubeVirt)."""
     listed = [
         *((port.protocol, (port.port, port.port)) for port in interface.ports),
@@ -153,18 +136,12 @@ def _forwards(interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ..
     ]
     if not listed or interface.method == "bridge":
         return Forwards(listed=None, elsewhere=elsewhere)
-    return Forwards(
-        listed={
-            protocol: ranges
-            for protocol in PROTOCOLS
-            if (ranges := tuple(ports for its, ports in listed if its == protocol))
-        },
-        elsewhere=elsewhere,
-    )
+    ranges = {protocol: tuple(ports for its, ports in listed if its == protocol) for protocol in PROTOCOLS}
+    return Forwards(listed=ranges, elsewhere=elsewhere)
 
 
 def _without(ports: Range, taken: Range) -> tuple[Range, ...]:
-    """Return what of a range is before another one, and what is behind it."""
+    """Return the parts of a range before and behind another one."""
     (first, last), (start, end) = ports, taken
     parts = ((first, min(last, start - 1)), (max(first, end + 1), last))
     return tuple(part for part in parts if part[0] <= part[1]) if start <= last and first <= end else (ports,)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from launcher.claims import VirtualFunctionOf
 from launcher.facts import PodInterface
-from launcher.manifest.interfaces import Interface, MultusNetwork
+from launcher.manifest.interfaces import Interface
 from launcher.manifest.spec import Spec
 from pci.address import InvalidPCIAddress, PCIAddress
 from program.errors import Refusal, UserError
@@ -55,10 +55,11 @@ def second_networks(spec: Spec) -> tuple[SecondNetwork, ...]:
 def annotations(spec: Spec) -> dict[str, str]:
     """Return those of the pod by which Multus attaches the networks, empty where there are none of its."""
     texts = {}
-    if (default := _in_place_of_the_pods(spec)) is not None:
-        texts[_DEFAULT_NETWORK] = default.networkName
+    for network in spec.networks:
+        if network.multus is not None and network.multus.default:
+            texts[_DEFAULT_NETWORK] = network.multus.networkName
     if second := second_networks(spec):
-        texts[NETWORKS] = json.dumps([_selection(network) for network in second])
+        texts[NETWORKS] = json.dumps(list(map(_selection, second)))
     return texts
 
 
@@ -112,11 +113,6 @@ def virtual_function(wanted: VirtualFunctionOf, pod_interfaces: Mapping[str, Pod
             "virtual functions bound to vfio-pci",
         )
     return interface.function
-
-
-def _in_place_of_the_pods(spec: Spec) -> MultusNetwork | None:
-    networks = (network.multus for network in spec.networks)
-    return next((multus for multus in networks if multus is not None and multus.default), None)
 
 
 def _selection(network: SecondNetwork) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ finds first is a script of a few lines that calls passt with them.
 
 from collections.abc import Iterable
 
-from launcher.network.attachments import Attached, PasstAttachment
+from launcher.network.attachments import GATEWAY, GUEST, Attached, PasstAttachment
 
 _SCRIPT = """\
 #!/bin/sh
@@ -36,9 +36,9 @@ def script(cards: Iterable[Attached]) -> str | None:
 
 
 def _case(to: PasstAttachment) -> str:
-    if to.addresses:
-        gateways = " ".join(f"--gateway {address.gateway}" for address in to.addresses)
-        return _CASE.format(option=f"--address {to.addresses[0].guest}", gateways=gateways)
+    if to.subnets:
+        gateways = " ".join(f"--gateway {subnet[GATEWAY]}" for subnet in to.subnets)
+        return _CASE.format(option=f"--address {to.subnets[0][GUEST]}", gateways=gateways)
     if to.gateway is not None:
         return _CASE.format(option=f"--interface {to.device}", gateways=f"--gateway {to.gateway}")
     return ""

@@ -42,14 +42,13 @@ def read_pod_interfaces(spec: Spec, root: Path = Path("/"), seconds: float = 0.0
 
 
 def _told(spec: Spec, functions: list[SecondNetwork], root: Path, seconds: float) -> Mapping[str, PodInterface]:
-    """What Multus says, once it says something of all these virtual functions, or the time is over."""
+    """Return what Multus says, as soon as it names all these virtual functions, or when the time is over."""
     deadline = time.monotonic() + seconds
     while True:
         told = attached_to_the_pod(spec, _statuses(root))
         known = (told.get(network.name) for network in functions)
-        if all(interface is not None and interface.function is not None for interface in known):
-            return told
-        if time.monotonic() >= deadline:
+        is_known = all(interface is not None and interface.function is not None for interface in known)
+        if is_known or time.monotonic() >= deadline:
             return told
         time.sleep(0.2)
 
@@ -64,7 +63,7 @@ def _statuses(root: Path) -> tuple[Status, ...]:
 
 
 def _interface(device: str, root: Path) -> PodInterface | None:
-    """The interface of this name, None where there is none."""
+    """Return the pod's interface of this name; None if there is none."""
     if not (root / _NET / device).is_dir():
         return None
     try:
@@ -72,10 +71,12 @@ def _interface(device: str, root: Path) -> PodInterface | None:
     except (OSError, ValueError):
         flags = 0  # no tap's
     routes = [route for route in _routes(root) if route.device == device]
+    # The subnet of the interface's own address: each address has a route to its subnet.
+    largest = min((route.to for route in routes), key=lambda to: to.prefixlen, default=None)
     return PodInterface(
         device=device,
         has_address=bool(routes) or _has_ipv6(device, root),
-        subnet=None if any(route.has_gateway for route in routes) else _largest(routes),
+        subnet=None if any(route.has_gateway for route in routes) else largest,
         is_tap=bool(flags & _IFF_TAP),
     )
 
@@ -87,7 +88,7 @@ class _Route(NamedTuple):
 
 
 def _routes(root: Path) -> Iterator[_Route]:
-    """The IPv4 routes of the pod, as /proc/net/route has them: little-endian, in hexadecimal."""
+    """Yield the pod's IPv4 routes from /proc/net/route, whose numbers are hexadecimal and little-endian."""
     for line in _lines(root / "proc/net/route")[1:]:
         device, destination, gateway, *_, mask, _mtu, _window, _irtt = line.split()
         to = IPv4Network((_address(destination), str(_address(mask))))
@@ -98,13 +99,8 @@ def _address(text: str) -> IPv4Address:
     return IPv4Address(bytes.fromhex(text)[::-1])
 
 
-def _largest(routes: list[_Route]) -> IPv4Network | None:
-    """The subnet of the interface's own address, to which there is a route in each."""
-    return min((route.to for route in routes), key=lambda to: to.prefixlen, default=None)
-
-
 def _has_ipv6(device: str, root: Path) -> bool:
-    """Whether it has an address that is not link-local."""
+    """Return whether the interface has a global IPv6 address."""
     addresses = (line.split() for line in _lines(root / "proc/net/if_inet6"))
     return any(address[5:6] == [device] and address[3] == _GLOBAL for address in addresses)
 

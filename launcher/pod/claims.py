@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from launcher.manifest.instancetypes.draft import Path, value_at, with_value
 from launcher.manifest.parser import Given, reread
 from launcher.manifest.spec import VirtualMachine
 from launcher.pod.plain import PodObject
@@ -33,48 +34,20 @@ def by_claim(given: Given, template: str) -> tuple[Given, PodObject | None]:
     # An entry's name is its own, in both lists.
     names = {request.entry.name: request.name for request in claim.requests}
     vm, *types = given.documents
-    documents = (_document(vm, names, template), *(_type_document(each, names) for each in types))
-    return reread(given, documents), claim.spec()
+    of_instance: Path = ("spec", "template", "spec") if isinstance(given.manifest, VirtualMachine) else ("spec",)
+    changed = _by_request(vm, (*of_instance, "domain", "devices"), names)
+    claims = (*of_instance, "resourceClaims")
+    ours = {"name": CLAIM, "resourceClaimTemplateName": template}
+    changed = with_value(changed, claims, [*(value_at(vm, claims) or ()), ours])
+    return reread(given, (changed, *(_by_request(each, ("spec",), names) for each in types))), claim.spec()
 
 
-def _document(vm: Any, names: dict[str, str], template: str) -> PodObject:
-    """The VM as it was written, but for the entries, and with the claim."""
-    if vm["kind"] == VirtualMachine.__name__:
-        inner = vm["spec"]["template"]
-        inner = {**inner, "spec": _spec_document(inner["spec"], names, template)}
-        return {**vm, "spec": {**vm["spec"], "template": inner}}
-    return {**vm, "spec": _spec_document(vm["spec"], names, template)}
-
-
-def _spec_document(spec: Any, names: dict[str, str], template: str) -> PodObject:
-    domain = spec["domain"]
-    devices = {**(domain.get("devices") or {})}
-    _rename(devices, names)
-    return {
-        **spec,
-        "domain": {**domain, **({"devices": devices} if devices else {})},
-        "resourceClaims": [
-            *(spec.get("resourceClaims") or ()),
-            {"name": CLAIM, "resourceClaimTemplateName": template},
-        ],
-    }
-
-
-def _type_document(document: Any, names: dict[str, str]) -> PodObject:
-    """An instance type, which may have the VM's devices, or a preference, which has none."""
-    spec = {**(document.get("spec") or {})}
-    _rename(spec, names)
-    return {**document, "spec": spec}
-
-
-def _rename(lists: PodObject, names: dict[str, str]) -> None:
+def _by_request(document: Any, lists: Path, names: dict[str, str]) -> Any:
+    """Return the document with a request, by `names`, for each entry by deviceName of the lists below a path."""
     for key in ("gpus", "hostDevices"):
-        if lists.get(key):
-            lists[key] = [_entry_document(entry, names) for entry in lists[key]]
-
-
-def _entry_document(entry: Any, names: dict[str, str]) -> PodObject:
-    if entry.get("deviceName") is None:
-        return {**entry}
-    kept = {key: value for key, value in entry.items() if key != "deviceName"}
-    return {**kept, "claimName": CLAIM, "requestName": names[entry["name"]]}
+        for index, entry in enumerate(value_at(document, (*lists, key)) or ()):
+            if entry.get("deviceName") is not None:
+                kept = {name: value for name, value in entry.items() if name != "deviceName"}
+                request = {**kept, "claimName": CLAIM, "requestName": names[entry["name"]]}
+                document = with_value(document, (*lists, key, index), request)
+    return document

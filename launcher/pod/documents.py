@@ -12,7 +12,7 @@ _WORDS = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null",
 
 
 def documents(objects: Iterable[Mapping[str, Any]]) -> str:
-    """One document for each object, in their order, keys as they are."""
+    """Return a document for each object, in their order, with the keys in theirs."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, explicit_start=True, allow_unicode=True, width=120)
 
 

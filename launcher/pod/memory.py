@@ -54,7 +54,7 @@ class PodMemory(NamedTuple):
 
 
 def memory(spec: Spec, guest: Guest) -> PodMemory:
-    """UserError where the manifest's resources contradict what the guest takes."""
+    """Return the pod's memory; UserError if the manifest's resources contradict what the guest takes."""
     domain, own = spec.domain, guest.memory
     resources = domain.resources
     limit = resources.limit("memory")
@@ -98,11 +98,14 @@ def memory(spec: Spec, guest: Guest) -> PodMemory:
 
 
 def overhead(spec: Spec, guest: Guest) -> tuple[MemoryPart, ...]:
-    """What there is beside the guest's memory."""
+    """Return the parts beside the guest's memory."""
     domain, devices, technology = spec.domain, spec.domain.devices, guest.confidentiality
     shares_buffers = technology is not None and technology.shares_buffers
     limited = guest.has_own_cpus or "memory" in domain.resources.limits
     reserved = domain.memory.reservedOverhead
+    probes = (("livenessProbe", spec.livenessProbe), ("readinessProbe", spec.readinessProbe))
+    # Each question to the guest's agent takes a process in the container.
+    asking = [name for name, probe in probes if probe is not None and probe.knocks is None]
     parts = [
         MemoryPart(_LAUNCHER, "the launcher: a supervisor, and a worker with libvirt in it"),
         MemoryPart(_QEMU, "QEMU"),
@@ -113,7 +116,7 @@ def overhead(spec: Spec, guest: Guest) -> tuple[MemoryPart, ...]:
         MemoryPart(_PASST * sum(card.method != "sriov" for card in devices.connected), "passt, the guest's network"),
         MemoryPart(_VIRTIOFSD * len(devices.filesystems), "virtiofsd, for the volumes that the guest mounts"),
         MemoryPart(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
-        *(MemoryPart(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(spec)),
+        *(MemoryPart(_PROBE, f"{name}, which asks the guest's agent") for name in asking),
         MemoryPart(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
         MemoryPart(
             _VFIO if devices.entries else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
@@ -125,22 +128,14 @@ def overhead(spec: Spec, guest: Guest) -> tuple[MemoryPart, ...]:
     return tuple(part for part in parts if part.size)
 
 
-def _of_agent(spec: Spec) -> list[str]:
-    """The probes that take a process in the container, for as long as each question does."""
-    probes = {"livenessProbe": spec.livenessProbe, "readinessProbe": spec.readinessProbe}
-    return [name for name, probe in probes.items() if probe is not None and probe.knocks is None]
-
-
 def is_locked(devices: Devices, guest: Guest) -> bool:
-    """Whether all of the guest's memory is pinned, and its pages counted as locked: by VFIO, or by SEV.
-
-    That a device is USB, and not VFIO's, is not known before the pod is.
-    """
+    """Return whether VFIO or SEV pins all of the guest's memory, so that its pages count as locked. Only the pod tells
+    which entries are USB devices, for which VFIO pins nothing."""
     return bool(devices.entries) or (guest.confidentiality is not None and guest.confidentiality.pins_memory)
 
 
 def _guests(requested: int, guest: int, *, in_pages: bool, locked: bool) -> tuple[MemoryPart, ...]:
-    """The parts that are the guest's; what it has in huge pages is not among them."""
+    """Return the guest's own parts, without its huge pages."""
     if in_pages:
         more = max(requested - guest, 0)
         return (MemoryPart(more, "requested beside the guest's huge pages"),) if more else ()

@@ -10,16 +10,14 @@ from launcher.manifest.spec import Metadata
 from launcher.pod.claims import by_claim
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
-from launcher.pod.lifecycle import grace, restart_policy
+from launcher.pod.lifecycle import grace, probes, restart_policy
 from launcher.pod.memory import PodMemory, memory
 from launcher.pod.plain import PodObject, literal, plain
-from launcher.pod.probes import probes
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
 from launcher.pod.volumes import (
     config_map,
-    has_token,
     keeps_state,
     mounts,
     pod_volumes,
@@ -161,7 +159,8 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
     }
     fields = {
         **passed_on(spec, vmi.hostname),
-        "automountServiceAccountToken": has_token(spec.volumes),
+        # At launcher.paths.SERVICE_ACCOUNT, of which the guest's volume is made.
+        "automountServiceAccountToken": any(volume.serviceAccount is not None for volume in spec.volumes),
         "containers": [container],
         "enableServiceLinks": False,
         "imagePullSecrets": pull_secrets(spec.volumes, spec.domain.firmware.kernelBoot),

@@ -13,14 +13,14 @@ _DEEPEST = 50
 
 
 def literal(argument: str) -> str:
-    """An argument of a container's command such that Kubernetes gives it as it is: $(NAME) would be the variable of
-    that name, and $$ is a $ (k8s.io/kubernetes/third_party/forked/golang/expansion)."""
+    """Quote an argument of a container's command: Kubernetes replaces $(NAME) by a variable, and $$ by $
+    (k8s.io/kubernetes/third_party/forked/golang/expansion)."""
     return argument.replace("$", "$$")
 
 
 def plain(value: Any, path: str, depth: int = 0) -> Any:
-    """Mappings with texts for keys, lists, texts, numbers, booleans and null; UserError, by its path in the manifest,
-    for anything else, and for what contains itself (YAML's aliases)."""
+    """Return the value as mappings with text keys, lists, texts, numbers, booleans and null; UserError, by its path in
+    the manifest, for anything else, and for a value that contains itself (YAML's aliases)."""
     if depth > _DEEPEST:
         raise UserError(
             path[:200], f"is nested more than {_DEEPEST} levels deep", "expected what Kubernetes takes here"

@@ -1,4 +1,5 @@
-"""What the pod's container asks of its node: CPUs, memory, a unit for each device, requests of claims.
+"""What the pod's container asks of its node: CPUs, memory, a unit for each device, requests of claims; and
+who offers the devices.
 
 As KubeVirt's pkg/virt-controller/services/renderresources.go has it, but for what memory.py says.
 """
@@ -7,7 +8,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.cpus.placement import wanted
 from launcher.guest import Guest
 from launcher.manifest.devices import Devices
 from launcher.manifest.memory import Resources
@@ -15,7 +15,8 @@ from launcher.manifest.spec import Spec
 from launcher.network.multus import second_networks
 from launcher.pod.memory import PodMemory
 from launcher.quantity import parse_amount, written
-from pci.resource import NodeDevice
+from pci.resource import NODE_DEVICES, NodeDevice
+from pci.vendors import VENDORS_BELOW
 from program.errors import UserError
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
@@ -23,11 +24,12 @@ _MILLICPU = 100
 #: Megabytes for the pod's log, libvirt's files and what is made of secrets and the like (KubeVirt's ephemeral storage).
 _EPHEMERAL_STORAGE = 50
 _MEGABYTE = 10**6
+_KUBEVIRTS = "devices.kubevirt.io"
 _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def container_resources(spec: Spec, guest: Guest, needed: PodMemory, node_devices: str) -> dict[str, Any]:
-    """The container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
+    """Return the container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
 
     UserError, by the manifest's path, where it asks for what a pod cannot have.
     """
@@ -51,7 +53,7 @@ def container_resources(spec: Spec, guest: Guest, needed: PodMemory, node_device
 
 
 def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, str]]:
-    """Requests and limits."""
+    """Return requests and limits."""
     request, limit, vcpus = resources.requests.get("cpu"), resources.limits.get("cpu"), guest.vcpus
     if guest.has_own_cpus:
         for where, amount in (("requests", request), ("limits", limit)):
@@ -61,7 +63,7 @@ def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, 
                     f"{amount.text}, and the guest has {vcpus} vCPUs",
                     "with dedicatedCpuPlacement expected as many, or leave it out",
                 )
-        cpus = {"cpu": str(wanted(guest).cpus)}
+        cpus = {"cpu": str(guest.pod_cpus)}
         return cpus, dict(cpus)
     if request is None and limit is None:
         return {"cpu": f"{_MILLICPU * vcpus}m"}, {}
@@ -71,7 +73,7 @@ def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, 
 
 
 def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
-    """How many units of each resource: one for each entry of gpus and hostDevices, and the node's own devices."""
+    """Return the units of each resource: one for each entry of gpus and hostDevices, and the node's own devices."""
     devices = spec.domain.devices
     units: dict[str, int] = {}
     for kind, entries in (("gpus", devices.gpus), ("hostDevices", devices.hostDevices)):
@@ -91,7 +93,7 @@ def _devices(spec: Spec, guest: Guest, node_devices: str) -> dict[str, int]:
 
 
 def _of_node(spec: Spec, guest: Guest) -> list[NodeDevice]:
-    """Devices of the node that any number of pods may have. passt needs none."""
+    """Return the devices of the node that any number of pods may have. passt needs none."""
     devices = spec.domain.devices
     # Who allows QEMU's own CPU wants to run where no /dev/kvm is offered.
     needed = [] if guest.allows_emulation else [NodeDevice.KVM]
@@ -133,13 +135,13 @@ def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str
 
 
 def _with_ours(storage: int) -> str:
-    """So many bytes and ours, in whole megabytes."""
+    """Return these bytes and ours, in whole megabytes."""
     return f"{-(-storage // _MEGABYTE) + _EPHEMERAL_STORAGE}M"
 
 
 def _claims(devices: Devices) -> list[dict[str, str]]:
-    """The requests of claims that are the container's; a claim of which it has several is there once, as a whole:
-    claims have their names as keys (Kubernetes' ResourceRequirements)."""
+    """Return the container's requests of claims. A claim with several requests is there once, as a whole: the name of a
+    claim is its key (Kubernetes' ResourceRequirements)."""
     requests: dict[str, list[str]] = {}
     for entry in (*devices.gpus, *devices.hostDevices):
         if entry.claimName is not None and entry.requestName is not None:
@@ -148,5 +150,35 @@ def _claims(devices: Devices) -> list[dict[str, str]]:
 
 
 def resource_claims(spec: Spec) -> list[Mapping[str, str]]:
-    """The pod's `resourceClaims`."""
+    """Return the pod's `resourceClaims`."""
     return [{name: value for name, value in vars(claim).items() if value is not None} for claim in spec.resourceClaims]
+
+
+def waits_for(pod: Mapping[str, Any], node_devices: str) -> str | None:
+    """Return what a node has to offer before this Pod runs, in a sentence; None for nothing but CPUs and memory.
+
+    It also says who offers each resource, as far as its name tells: the pod's events do not.
+    `node_devices` is the domain of the resources that are /dev/kvm and the like.
+    """
+    limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
+    asked = [(resource, number) for resource, number in limits.items() if "/" in resource]
+    if not asked:
+        return None
+    said = ", ".join(
+        f"{'' if number == '1' else f'{number} of '}{resource} ({_who(resource, node_devices)})"
+        for resource, number in asked
+    )
+    return f"{pod['metadata']['name']}: is Pending until a node offers {said}"
+
+
+def _who(resource: str, node_devices: str) -> str:
+    domain, _, name = resource.partition("/")
+    if domain == NODE_DEVICES == node_devices:
+        return f"gpu-plugin does, with node_devices: {{{name}: 110}} in its config"
+    if domain == _KUBEVIRTS:
+        return "KubeVirt does, on its own nodes"
+    if domain == node_devices:
+        return "by --node-devices"
+    if domain in VENDORS_BELOW:
+        return "gpu-plugin does, for cards of that name on vfio-pci"
+    return "gpu-plugin does by a rule of its config, or another device plugin"

@@ -2,22 +2,15 @@
 
 from hashlib import sha1
 
+from launcher.manifest.objects import PassedOn
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
 from launcher.pod.plain import PodObject, plain
 from program.errors import UserError
 
-_SPEC = (
-    "affinity",
-    "dnsConfig",
-    "dnsPolicy",
-    "nodeSelector",
-    "priorityClassName",
-    "schedulerName",
-    "subdomain",
-    "tolerations",
-    "topologySpreadConstraints",
-)
+_SPEC = [
+    name for name, field in Spec.model_fields.items() if any(isinstance(each, PassedOn) for each in field.metadata)
+]
 _ARCHITECTURE = "kubernetes.io/arch"
 #: The labels by which Services of `virtctl expose` find a VM: to KubeVirt 1.6, and from 1.7 on (KubeVirt's
 #: api/core/v1/types.go, DeprecatedVirtualMachineNameLabel and VirtualMachineInstanceIDLabel).
@@ -30,7 +23,7 @@ _KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 def passed_on(spec: Spec, hostname: str) -> PodObject:
-    """Fields of the pod's spec; those that the manifest says nothing of are not there."""
+    """Return fields of the pod's spec, without those that the manifest does not set."""
     fields = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
     selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}
     if selector[_ARCHITECTURE] != spec.architecture:
@@ -51,7 +44,7 @@ def labels(metadata: Metadata) -> dict[str, str]:
 
 
 def _id_of(name: str) -> str:
-    """The label's value as KubeVirt makes it (pkg/apimachinery/labels.go): of a long name the beginning and a hash."""
+    """Return the label's value as KubeVirt's (pkg/apimachinery/labels.go): for a long name its beginning and a hash."""
     if len(name) <= _LONGEST_LABEL:
         return name
     digest = sha1(name.encode(), usedforsecurity=False).hexdigest()[:_HASH]
@@ -59,7 +52,7 @@ def _id_of(name: str) -> str:
 
 
 def annotations(metadata: Metadata, spec: Spec) -> dict[str, str]:
-    """The VM's, and those that have Multus attach its networks."""
+    """Return the pod's annotations: the VM's, and those by which Multus attaches its networks."""
     annotations = {}
     ours = multus.annotations(spec)
     for name, value in metadata.annotations.given.items():

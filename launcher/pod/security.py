@@ -26,7 +26,7 @@ _FIRST_FREE_PORT = 1024
 
 
 def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
-    """The pod's `securityContext`. `block`: the volumes whose claim is a block device."""
+    """Return the pod's `securityContext`. `block`: the volumes whose claim is a block device."""
     root = bool(handover(spec, guest, block))
     sysctls = _sysctls(spec)
     return {
@@ -40,22 +40,22 @@ def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
 
 
 def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
-    """The container's `securityContext`."""
-    added = _capabilities(spec, guest, block)
-    has_passt = bool(attached(spec))
+    """Return the container's `securityContext`."""
+    added = [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest) else [])]
+    has_passt, binds_memory = bool(attached(spec)), guest.passes_numa_through or guest.topology != "none"
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"], **({"add": added} if added else {})},
-        "seccompProfile": _UNCONFINED if has_passt or _binds_memory(guest) else {"type": "RuntimeDefault"},
+        "capabilities": {"drop": ["ALL"], **({"add": added} if handover(spec, guest, block) else {})},
+        "seccompProfile": _UNCONFINED if has_passt or binds_memory else {"type": "RuntimeDefault"},
         **({"appArmorProfile": _UNCONFINED} if has_passt else {}),
     }
 
 
 def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """The arguments of `run` by which a container that starts as root becomes the user; empty where it starts as it."""
+    """Return the arguments of `run` by which a container that starts as root becomes the user; [] if it needs none."""
     nodes, limits = _nodes(spec, guest, block), _limits(spec, guest)
     if not (nodes or limits):
         return []
@@ -67,18 +67,15 @@ def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
 
 
 def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """What is root's in the container, since it is on the node: device nodes, also those of claims, and host disks."""
+    """Return what root owns in the container, as it is the node's: device nodes, also those of claims; host disks."""
     needs_dev_sev = guest.confidentiality is not None and guest.confidentiality.needs_dev_sev
-    nodes = [
+    host_disks = ((volume.name, volume.hostDisk) for volume in spec.volumes if volume.hostDisk is not None)
+    return [
         *(_HOST_DEVICES if spec.domain.devices.entries else ()),
         *(["/dev/sev"] if needs_dev_sev else ()),
         *(paths.block_device(volume.name) for volume in spec.volumes if volume.name in block),
+        *(paths.disk_image(name, PurePosixPath(disk.path).name) for name, disk in host_disks),
     ]
-    for volume in spec.volumes:
-        if volume.hostDisk is not None:
-            image = PurePosixPath(paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name))
-            nodes.append(str(image))
-    return nodes
 
 
 def _limits(spec: Spec, guest: Guest) -> list[str]:
@@ -88,18 +85,8 @@ def _limits(spec: Spec, guest: Guest) -> list[str]:
     ]
 
 
-def _capabilities(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    if not handover(spec, guest, block):
-        return []
-    return [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest) else [])]
-
-
-def _binds_memory(guest: Guest) -> bool:
-    return guest.passes_numa_through or guest.topology != "none"
-
-
 def _sysctls(spec: Spec) -> dict[str, str]:
-    """Of the pod's own network namespace; the kubelet counts them among the safe ones."""
+    """Return sysctls of the pod's own network namespace, which the kubelet allows as safe."""
     cards = attached(spec)
     if not cards:
         return {}

@@ -9,6 +9,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from launcher import paths
+from launcher.devices.sources import directory_of
 from launcher.guest import Guest
 from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
@@ -22,22 +23,10 @@ from program.errors import UserError
 _OURS = "gpu-launcher-"
 _STATE = f"{_OURS}state"
 #: Names that a block device can't have, since /dev has them already, or gets them from the node.
-_IN_DEV = frozenset(
-    {"bus", "console", "core", "fd", "full", "hugepages", "iommu", "kvm", "mqueue", "net", "null", "ptmx", "pts"}
-    | {
-        "random",
-        "sev",
-        "shm",
-        "stderr",
-        "stdin",
-        "stdout",
-        "tty",
-        "urandom",
-        "vfio",
-        "vhost-net",
-        "vhost-vsock",
-        "zero",
-    }
+_IN_DEV = (
+    *("bus", "console", "core", "fd", "full", "hugepages", "iommu", "kvm", "mqueue", "net", "null", "ptmx", "pts"),
+    *("random", "sev", "shm", "stderr", "stdin", "stdout", "tty", "urandom", "vfio", "vhost-net", "vhost-vsock"),
+    "zero",
 )
 
 
@@ -57,7 +46,7 @@ class Mount(NamedTuple):
 
 
 def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mount, ...]:
-    """All of the pod's, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
+    """Return the pod's mounts, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
 
     UserError, by the manifest's path, for what a pod cannot mount.
     """
@@ -106,7 +95,7 @@ def volume_devices(mounts: Iterable[Mount]) -> list[PodObject]:
 
 
 def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[PodObject]:
-    """With which the node gets the VM's images, each once."""
+    """Return the secrets with which the node pulls the VM's images, each once."""
     disks = [volume.containerDisk for volume in volumes if volume.containerDisk is not None]
     names = [disk.imagePullSecret for disk in disks]
     if kernel is not None and kernel.container is not None:
@@ -115,30 +104,25 @@ def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list
 
 
 def service_account(spec: Spec) -> str | None:
-    """Which one the pod has: the manifest's, or the one whose token the guest gets."""
+    """Return the pod's service account: the manifest's, or the one whose token the guest gets."""
     accounts = [volume.serviceAccount for volume in spec.volumes]
     named = (account.serviceAccountName for account in accounts if account is not None)
     return spec.serviceAccountName or next(named, None)
 
 
-def has_token(volumes: tuple[Volume, ...]) -> bool:
-    """Whether the guest gets the account's token, which the kubelet mounts at launcher.paths.SERVICE_ACCOUNT."""
-    return any(volume.serviceAccount is not None for volume in volumes)
-
-
 def keeps_state(spec: Spec) -> bool:
-    """Whether EFI's variables or the TPM's state outlive the pod."""
+    """Return whether EFI's variables or the TPM's state outlive the pod."""
     efi, tpm = spec.efi, spec.domain.devices.tpm
     return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
 
 
 def state_claim(vm: str) -> str:
-    """The claim that keeps it, as KubeVirt's is called (pkg/storage/backend-storage)."""
+    """Return the name of the claim that keeps them, which is KubeVirt's (pkg/storage/backend-storage)."""
     return f"persistent-state-for-{vm}"
 
 
 def config_map(vm: str) -> str:
-    """The config map with the manifest."""
+    """Return the name of the config map with the manifest."""
     return f"{_OURS}{vm}"
 
 
@@ -209,7 +193,7 @@ def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator
                 assert cloud_init is not None, "it is the volume's kind"
                 yield from _cloud_init(volume.name, cloud_init)
             case "configMap" | "secret" | "downwardAPI" | "sysprep":
-                yield _files(volume, index)
+                yield Mount(volume.name, _files(volume, index), directory_of(volume), read_only=True)
             case "emptyDisk" | "serviceAccount" | "containerPath":
                 pass  # made in an empty volume; mounted by the kubelet, or by a webhook
 
@@ -217,27 +201,23 @@ def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator
 def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
     name = volume.name
     claim = volume.ephemeral.persistentVolumeClaim if volume.ephemeral is not None else volume.persistentVolumeClaim
-    if claim is not None:
-        source: PodObject = {"claimName": claim.claimName, **({"readOnly": True} if claim.readOnly else {})}
-    else:
-        assert volume.dataVolume is not None, "it is one of the three"
-        source = {"claimName": volume.dataVolume.name}
+    read_only = claim is not None and claim.readOnly
+    claim_name = claim.claimName if claim is not None else volume.claim
+    source = {"persistentVolumeClaim": {"claimName": claim_name, **({"readOnly": True} if read_only else {})}}
     if name not in block:
         # What is below an overlay stays as it is.
-        read_only = volume.ephemeral is not None or (claim is not None and claim.readOnly)
-        at = str(PurePosixPath(paths.disk_image(name)).parent)
-        return Mount(name, {"persistentVolumeClaim": source}, at, read_only=read_only)
+        return Mount(name, source, directory_of(volume), read_only=read_only or volume.ephemeral is not None)
     if name in _IN_DEV:
         raise UserError(
             f"spec.volumes[{index}].name",
             f"{name!r} would be {paths.block_device(name)}, which is there already",
             "rename it, and its disk",
         )
-    return Mount(name, {"persistentVolumeClaim": source}, paths.block_device(name), is_block=True)
+    return Mount(name, source, paths.block_device(name), is_block=True)
 
 
 def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
-    """The file alone, which the kubelet makes, empty, where it is to be made and is not there."""
+    """Return the mount of the file alone, which the kubelet makes, empty, for DiskOrCreate."""
     file = PurePosixPath(disk.path)
     if ":" in file.name:
         raise UserError(
@@ -250,12 +230,12 @@ def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
 
 
 def _image(reference: str, pull_policy: str | None) -> PodObject:
-    """An image volume (Kubernetes 1.33; KubeVirt's ImageVolume)."""
+    """Return an image volume (Kubernetes 1.33; KubeVirt's ImageVolume)."""
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
 
 
 def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
-    """The secrets that have user data or network data, in one directory."""
+    """Yield the mount of the secrets with user data or network data, in one directory."""
     # Of a key that both have, the later one counts: user data is in the secret of that name.
     references = [cloud_init.networkDataSecretRef, cloud_init.secretRef]
     secrets = list(dict.fromkeys(reference.name for reference in references if reference is not None))
@@ -268,25 +248,18 @@ def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
     yield Mount(name, source, paths.mounted("secret", name), read_only=True)
 
 
-def _files(volume: Volume, index: int) -> Mount:
-    """The files that an ISO is made from."""
-    name, optional = volume.name, {"optional": True}
+def _files(volume: Volume, index: int) -> PodObject:
+    """Return the source of the files that an ISO is made from."""
     if volume.configMap is not None:
-        config_map = volume.configMap
-        source: PodObject = {"configMap": {"name": config_map.name, **(optional if config_map.optional else {})}}
-        return Mount(name, source, paths.mounted("config-map", name), read_only=True)
+        optional = {"optional": True} if volume.configMap.optional else {}
+        return {"configMap": {"name": volume.configMap.name, **optional}}
     if volume.secret is not None:
-        secret = volume.secret
-        source = {"secret": {"secretName": secret.secretName, **(optional if secret.optional else {})}}
-        return Mount(name, source, paths.mounted("secret", name), read_only=True)
+        optional = {"optional": True} if volume.secret.optional else {}
+        return {"secret": {"secretName": volume.secret.secretName, **optional}}
     if volume.downwardAPI is not None:
-        items = plain(volume.downwardAPI.fields, f"spec.volumes[{index}].downwardAPI.fields")
-        return Mount(name, {"downwardAPI": {"items": items}}, paths.mounted("downwardapi", name), read_only=True)
-    sysprep = volume.sysprep
-    assert sysprep is not None, "it is one of the four"
-    if sysprep.secret is not None:
-        source = {"secret": {"secretName": sysprep.secret.name}}
-    else:
-        assert sysprep.configMap is not None, "it is the one or the other"
-        source = {"configMap": {"name": sysprep.configMap.name}}
-    return Mount(name, source, paths.mounted("sysprep", name), read_only=True)
+        return {"downwardAPI": {"items": plain(volume.downwardAPI.fields, f"spec.volumes[{index}].downwardAPI.fields")}}
+    assert volume.sysprep is not None, "it is one of the four"
+    if volume.sysprep.secret is not None:
+        return {"secret": {"secretName": volume.sysprep.secret.name}}
+    assert volume.sysprep.configMap is not None, "it is the one or the other"
+    return {"configMap": {"name": volume.sysprep.configMap.name}}

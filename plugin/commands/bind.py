@@ -24,7 +24,7 @@ from plugin.binding.plan import (
 )
 from plugin.binding.rebind import Roots, planned, rebind
 from plugin.cards.config import Config
-from plugin.commands.options import config_of
+from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from plugin.flags import STATE, StateDirectory
 from program.errors import Refusal, UserError

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from plugin import sysfs_child
 from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.names import PCI_IDS, PCIIDs
-from plugin.commands.options import config_of
+from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
 from plugin.node.look import Places, Witnesses, look_at_all

@@ -3,7 +3,7 @@
 import asyncio
 
 from pci.address import PCIAddress
-from pci.sysfs.bus import off_the_bus
+from pci.sysfs.details import off_the_bus
 from plugin.watch.counters import Counters
 from plugin.watch.podresources import Pods
 from plugin.watch.watch import Watch

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.manifest.iothreads import iothreads_of
+from launcher.manifest.guest import iothreads_of
 from launcher.manifest.parser import read_manifest
 from tests.launcher.vms import vmi_text
 

@@ -1,12 +1,17 @@
-"""What a preference fills in where a VM says nothing (KubeVirt's pkg/instancetype/preference/apply)."""
+"""What a preference fills in where a VM says nothing, and whether the guest has what it requires (KubeVirt's
+pkg/instancetype/preference/apply and requirements)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from math import prod
 
 from launcher.manifest.features import Hyperv
 from launcher.manifest.instancetypes.draft import Draft, Path, value_at
-from launcher.manifest.instancetypes.kinds import PreferenceSpec
+from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
 from launcher.manifest.instancetypes.sizes import Applied
 from launcher.manifest.interfaces import DEFAULT
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.quantity import written
+from program.problem import Problem
 
 _DEVICES: Path = ("domain", "devices")
 _FEATURES: Path = ("domain", "features")
@@ -57,6 +62,10 @@ DISKS: Mapping[Path, tuple[str, Path]] = {
 }
 #: What connects an interface: one that has none of them may be given masquerade.
 _BINDINGS = ("bridge", "masquerade", "sriov", "slirp", "macvtap", "passt", "passtBinding", "vhostuser", "binding")
+#: Of which of sockets, cores and threads the vCPUs are that count; what is spread counts by what it is spread across.
+_COUNTED = {"sockets": (0,), "cores": (1,), "threads": (2,), "any": (0, 1, 2)}
+_SPREAD = {"SocketsCores": (0, 1), "CoresThreads": (1, 2), "SocketsCoresThreads": (0, 1, 2)}
+_NAMES = ("sockets", "cores", "threads")
 
 
 def attach(draft: Draft, applied: Applied) -> None:
@@ -91,14 +100,13 @@ def fill_in(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
     _fill_clock(draft, applied)
     if draft.get(*_DEVICES, "sound") is not None:
         _fill(draft, applied, ("devices", "preferredSoundModel"), (*_DEVICES, "sound", "model"))
-    _fill_disks(draft, preference, applied)
+    _fill_disks(draft, applied)
     _fill_devices(draft, applied)
     for name, value in preference.annotations.items():
         draft.fill_annotation(name, value, applied.at(("annotations", name)))
     if (storage_class := preference.volumes.preferredStorageClassName) is not None:
-        for kind in ("pvc", "storage"):
-            origin = applied.at(("volumes", "preferredStorageClassName"))
-            draft.fill_in_templates(kind, "storageClassName", storage_class, origin)
+        origin = applied.at(("volumes", "preferredStorageClassName"))
+        draft.fill_in_templates("storageClassName", storage_class, origin)
 
 
 def _fill(draft: Draft, applied: Applied, source: Path, field: Path) -> None:
@@ -107,7 +115,7 @@ def _fill(draft: Draft, applied: Applied, source: Path, field: Path) -> None:
 
 
 def _fill_cpu_features(draft: Draft, applied: Applied) -> None:
-    """Those whose name the VM does not have."""
+    """Add the preferred CPU features whose name the VM does not have."""
     source = ("cpu", "preferredCPUFeatures")
     features: Path = ("domain", "cpu", "features")
     named = draft.names(*features)
@@ -117,7 +125,7 @@ def _fill_cpu_features(draft: Draft, applied: Applied) -> None:
 
 
 def _fill_hyperv(draft: Draft, applied: Applied) -> None:
-    """Each feature by itself, unless the guest has all that the host has."""
+    """Fill in each Hyper-V feature by itself, unless the guest has all that the host has."""
     passthrough = draft.get(*_FEATURES, "hypervPassthrough")
     if passthrough is not None and draft.get(*_FEATURES, "hypervPassthrough", "enabled") is not False:
         return
@@ -126,7 +134,7 @@ def _fill_hyperv(draft: Draft, applied: Applied) -> None:
 
 
 def _fill_firmware(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
-    """BIOS or EFI where the VM has neither, BIOS before EFI; and what it says of the one that it has."""
+    """Fill in BIOS or EFI if the VM has neither, BIOS first; and the options of the one that the VM has."""
     prefers = preference.firmware
     bios, efi = (*_BOOTLOADER, "bios"), (*_BOOTLOADER, "efi")
 
@@ -147,14 +155,14 @@ def _fill_firmware(draft: Draft, preference: PreferenceSpec, applied: Applied) -
 
 
 def _fill_clock(draft: Draft, applied: Applied) -> None:
-    """The offset whole, where the VM has neither of the two that there are."""
+    """Fill in the clock's offset as a whole, if the VM has neither utc nor timezone."""
     clock: Path = ("domain", "clock")
     if all(draft.get(*clock, name) is None for name in ("utc", "timezone")):
         for name in ("utc", "timezone"):
             _fill(draft, applied, ("clock", "preferredClockOffset", name), (*clock, name))
 
 
-def _fill_disks(draft: Draft, preference: PreferenceSpec, applied: Applied) -> None:
+def _fill_disks(draft: Draft, applied: Applied) -> None:
     threads = ("devices", "preferredDiskDedicatedIoThread")
     for index, disk in enumerate(draft.items(*_DEVICES, "disks")):
         kind = next((kind for kind in ("disk", "cdrom", "lun") if disk.get(kind) is not None), "disk")
@@ -179,3 +187,46 @@ def _fill_devices(draft: Draft, applied: Applied) -> None:
         if unconnected and interface.get("name") in on_the_pods:
             masquerade: Path = (*_DEVICES, "interfaces", index, "masquerade")
             _fill(draft, applied, ("devices", "preferredInterfaceMasquerade"), masquerade)
+
+
+def unmet(
+    vmi: VirtualMachineInstance,
+    instancetype: Instancetype | None,
+    preference: PreferenceSpec,
+    applied: Applied,
+    subject: str,
+) -> Iterator[Problem]:
+    """Yield a Problem for each requirement of the preference that the guest does not meet.
+
+    `subject` stands before the path of a field of the VM.
+    """
+    required, spec = preference.requirements, vmi.spec
+
+    def problem(field: str, amount: str, path: Path, least: object) -> Problem:
+        where = "spec.instancetype" if instancetype is not None else f"spec.template.spec.{field}"
+        fix = "expected that at least; or name another preference"
+        return Problem(f"{subject}{where}", f"gives the guest {amount}, and {applied.at(path)} is {least}", fix)
+
+    if required.cpu is not None:
+        count, of = _vcpus(vmi, instancetype, preference)
+        if count < required.cpu.guest:
+            yield problem("domain.cpu", f"{count} {of}", ("requirements", "cpu", "guest"), required.cpu.guest)
+    if required.memory is not None:
+        size = spec.domain.memory.of_guest(spec.domain.resources)
+        if size is not None and size < required.memory.guest:
+            least = written(required.memory.guest)
+            yield problem("domain.memory", f"{written(size)} of memory", ("requirements", "memory", "guest"), least)
+    if required.architecture is not None and required.architecture != spec.architecture:
+        wrong = f"is {spec.architecture}, and {applied.at(('requirements', 'architecture'))} is {required.architecture}"
+        yield Problem(f"{subject}spec.template.spec.architecture", wrong, "write that, or name another preference")
+
+
+def _vcpus(
+    vmi: VirtualMachineInstance, instancetype: Instancetype | None, preference: PreferenceSpec
+) -> tuple[int, str]:
+    """Return how many vCPUs count, and of what: KubeVirt counts a VM's own where its preference would put them."""
+    if instancetype is not None:
+        return instancetype.spec.cpu.guest, "vCPUs"
+    counted = _COUNTED.get(preference.topology) or _SPREAD[preference.cpu.spreadOptions.across]
+    topology = vmi.spec.domain.topology
+    return prod(topology[index] for index in counted), " x ".join(_NAMES[index] for index in counted)

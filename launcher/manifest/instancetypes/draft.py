@@ -1,4 +1,4 @@
-"""A VirtualMachine's plain document while something is filled in, and where from."""
+"""Values at a path of a plain document, and a VirtualMachine's document while something is filled in."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ class Draft:
 
     Paths are from spec.template.spec. `origins` has the path of each value that was filled in, from the document's
     root, and where it comes from. A path that leads through something else than mappings and lists leads nowhere:
-    nothing is found there and nothing is filled in, and whoever reads the document says what is wrong.
+    nothing is found there and nothing is filled in; reading the document tells what is wrong.
     """
 
     def __init__(self, document: Mapping[str, Any]) -> None:
@@ -57,17 +57,18 @@ class Draft:
         if name not in self.annotations():
             self._set((*_TEMPLATE, "metadata", "annotations", name), value, origin)
 
-    def fill_in_templates(self, kind: str, name: str, value: Any, origin: str) -> None:
-        """Fill in a field of the `kind` (pvc or storage) of each dataVolumeTemplate that has one."""
+    def fill_in_templates(self, name: str, value: Any, origin: str) -> None:
+        """Fill in a field of the claim, `pvc` or `storage`, of each dataVolumeTemplate."""
         templates = value_at(self.document, ("spec", "dataVolumeTemplates"))
         for index in range(len(templates)) if isinstance(templates, list) else ():
-            path: Path = ("spec", "dataVolumeTemplates", index, "spec", kind)
-            if isinstance(value_at(self.document, path), dict) and value_at(self.document, (*path, name)) is None:
-                self._set((*path, name), value, origin)
+            for kind in ("pvc", "storage"):
+                path: Path = ("spec", "dataVolumeTemplates", index, "spec", kind)
+                if isinstance(value_at(self.document, path), dict) and value_at(self.document, (*path, name)) is None:
+                    self._set((*path, name), value, origin)
 
     def _set(self, path: Path, value: Any, origin: str) -> None:
         try:
-            self.document = _with(self.document, path, value)
+            self.document = with_value(self.document, path, value)
         except _Astray:
             return
         self.origins[path] = origin
@@ -87,8 +88,8 @@ def value_at(value: Any, path: Path) -> Any:
     return None if value == "" else value
 
 
-def _with(value: Any, path: Path, new: Any) -> Any:
-    """Return a copy of the value with something new at the path; what is beside the path is shared."""
+def with_value(value: Any, path: Path, new: Any) -> Any:
+    """Return a copy of the value with a new one at the path; what is beside the path is shared."""
     if not path:
         return new
     first, rest = path[0], path[1:]
@@ -97,8 +98,8 @@ def _with(value: Any, path: Path, new: Any) -> Any:
         if not isinstance(items, list) or first > len(items):
             raise _Astray
         old = items[first] if first < len(items) else None
-        return [*items[:first], _with(old, rest, new), *items[first + 1 :]]
+        return [*items[:first], with_value(old, rest, new), *items[first + 1 :]]
     if value is not None and not isinstance(value, dict):
         raise _Astray
     mapping = value or {}
-    return {**mapping, first: _with(mapping.get(first), rest, new)}
+    return {**mapping, first: with_value(mapping.get(first), rest, new)}

@@ -5,20 +5,22 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from pydantic import ValidationError
 
-from launcher.manifest.inputs import TypeObject
+from launcher.manifest.inputs import TypeObject, called, listed, names_of
 from launcher.manifest.instancetypes import defaults, sizes
 from launcher.manifest.instancetypes.draft import Draft, Path
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference, PreferenceSpec
-from launcher.manifest.instancetypes.lookup import FIELDS, look_up
-from launcher.manifest.instancetypes.requirements import unmet
 from launcher.manifest.instancetypes.sizes import Applied
 from launcher.manifest.objects import Object
-from launcher.manifest.spec import Matcher, VirtualMachineInstance
+from launcher.manifest.quotation import shown
+from launcher.manifest.spec import InstancetypeMatcher, Matcher, PreferenceMatcher, VirtualMachineInstance
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
 from program.problem import Problem
 
 Model = TypeVar("Model", bound=Object)
+#: The field of a VirtualMachine's spec and the flag of the command line that name one, and what is named in it.
+_FIELDS: dict[str, type[Matcher]] = {"instancetype": InstancetypeMatcher, "preference": PreferenceMatcher}
+_LABEL = "instancetype.kubevirt.io/default-"
 
 
 class Validator(Protocol):
@@ -42,15 +44,15 @@ class Expanded(NamedTuple):
     preference: tuple[PreferenceSpec, Applied] | None
 
     def refuse_unmet(self, vmi: VirtualMachineInstance) -> None:
-        """UserError for a guest that lacks what its preference requires."""
+        """Raise UserError for a guest that lacks what its preference requires."""
         if self.preference is not None:
-            _raise(list(unmet(vmi, self.instancetype, *self.preference, self.subject)))
+            _raise(list(defaults.unmet(vmi, self.instancetype, *self.preference, self.subject)))
 
 
 def _matchers(spec: Mapping[str, Any]) -> Mapping[str, Matcher]:
-    """Return what a VM names, by the fields of its spec. One that makes no sense is left to who reads the VM."""
+    """Return what a VM names, by the fields of its spec; nothing if one is wrong, which reading the VM tells."""
     try:
-        return {name: kind.model_validate(spec[name]) for name, kind in FIELDS.items() if spec.get(name) is not None}
+        return {name: kind.model_validate(spec[name]) for name, kind in _FIELDS.items() if spec.get(name) is not None}
     except ValidationError:
         return {}
 
@@ -69,15 +71,15 @@ def expand(
     preference that makes no sense, and for a VM that says what its instance type says.
     """
     lookups = {
-        field: look_up(field, matcher, vm, given.get(field, ()), beside, subject)
+        field: _look_up(field, matcher, vm, given.get(field, ()), beside, subject)
         for field, matcher in _matchers(vm["spec"]).items()
     }
-    _raise([lookup.problem for lookup in lookups.values() if lookup.problem is not None])
-    warnings = tuple(lookup.warning for lookup in lookups.values() if lookup.warning is not None)
-    types = {field: lookup.named for field, lookup in lookups.items() if lookup.named is not None}
+    _raise([lookup for lookup in lookups.values() if isinstance(lookup, Problem)])
+    warnings = tuple(lookup for lookup in lookups.values() if isinstance(lookup, str))
+    types = {field: lookup for field, lookup in lookups.items() if isinstance(lookup, TypeObject)}
     draft = Draft(vm)
     if not isinstance(draft.get("domain"), dict):
-        types = {}  # who reads the VM says what is wrong with it
+        types = {}  # reading the VM tells what is wrong with it
     prefers, instancetype, preference = PreferenceSpec(), None, None
     if (named := types.get("preference")) is not None:
         prefers = check(Preference, named.value, _subject(named)).spec
@@ -104,22 +106,74 @@ def expand(
     )
 
 
+def _look_up(
+    field: str,
+    matcher: Matcher,
+    vm: JSONObject,
+    given: Sequence[TypeObject],
+    beside: Sequence[TypeObject],
+    subject: str,
+) -> TypeObject | Problem | str:
+    """Look for what a VM names in spec.`field`: among those of the flag's file, and those beside it.
+
+    Return the object, a Problem, or the warning that the VM goes without. `subject` stands before the path of a field
+    of the VM.
+    """
+    path = f"{subject}spec.{field}"
+    if matcher.inferFromVolume is not None:
+        return _inferred(field, matcher, given, path)
+    namespace = names_of(vm)[0]
+    matching = [named for named in (*given, *beside) if _is_named(matcher, named, namespace)]
+    wanted = f"{matcher.wanted} {matcher.name}"
+    if len(matching) > 1:
+        files = " and ".join(dict.fromkeys(named.file for named in matching))
+        return Problem(path, f"names {wanted}, which is {len(matching)} times in {files}", "leave one")
+    if matching:
+        return matching[0]
+    there = tuple(called(named.value) for named in given)
+    wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {listed(there)}' if there else 'here'}"
+    of = f"-n {namespace} " if namespace and matcher.wanted == matcher.KINDS[1] else ""
+    fix = (
+        f"get it with `kubectl get {of}{matcher.wanted.lower()} {matcher.name} -o yaml`, and give that with --{field} "
+        "FILE, or as a document beside the VM"
+    )
+    return Problem(path, wrong, fix)
+
+
+def _inferred(field: str, matcher: Matcher, given: Sequence[TypeObject], path: str) -> TypeObject | Problem | str:
+    """Return the only object of the flag's file. KubeVirt takes the name from the labels of the volume's claim, or of
+    what that is made from (pkg/instancetype/infer), which are in the cluster."""
+    if len(given) == 1:
+        return given[0]
+    source = f"is inferred from the labels of volume {shown(matcher.inferFromVolume)}, which are in the cluster"
+    if matcher.inferFromVolumeFailurePolicy == "Ignore":
+        without = f"it goes without, as where there is no label {_LABEL}{field}; give it with --{field} FILE"
+        return f"{path}: {source}: {without}"
+    fix = (
+        f"look up the label {_LABEL}{field} of its claim, and write name instead, or give it alone with --{field} FILE"
+    )
+    return Problem(path, source, fix)
+
+
+def _is_named(matcher: Matcher, named: TypeObject, namespace: str | None) -> bool:
+    """Return whether a VM in this namespace names the object. Without a namespace, an object or a VM may be in any."""
+    of, name = names_of(named.value)
+    if (named.value.get("kind"), name) != (matcher.wanted, matcher.name):
+        return False
+    return matcher.wanted == matcher.KINDS[0] or of is None or namespace is None or of == namespace
+
+
 def _applied(named: TypeObject) -> Applied:
-    return Applied(_called(named), named.value["spec"] or {})
+    return Applied(_called(named), named.value["spec"])
 
 
 def _called(named: TypeObject) -> str:
-    return f"{named.value['kind']} {named.value['metadata']['name']}"
+    return f"{named.value['kind']} {names_of(named.value)[1]}"
 
 
 def _subject(named: TypeObject) -> str:
-    """An object's file, kind and name, in front of a path in it."""
-    return f"{named.file}: {named.value['kind']} {_name(named)}: "
-
-
-def _name(named: TypeObject) -> str:
-    metadata = named.value.get("metadata")
-    return str(metadata.get("name")) if isinstance(metadata, dict) else ""
+    """Return what stands before a path in the object: its file, kind and name."""
+    return f"{named.file}: {_called(named)}: "
 
 
 def _raise(problems: list[Problem]) -> None:

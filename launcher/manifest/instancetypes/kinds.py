@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from launcher.manifest.clock import UTC, Timers, TimeZone
+from launcher.manifest.clock import ClockOffset, Timers
 from launcher.manifest.cpu import NUMA, CPUFeature, CPUName, Realtime
 from launcher.manifest.devices import TPM, Rng
 from launcher.manifest.disks import BlockSize, Bus
@@ -147,17 +147,6 @@ class FirmwarePreferences(Object):
 
 class MachinePreferences(Object):
     preferredMachineType: Text | None = None
-
-
-class ClockOffset(Object):
-    utc: UTC | None = None
-    timezone: TimeZone | None = None
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.utc is not None and self.timezone is not None:
-            raise Nonsense("has both utc and timezone", "expected one of them")
-        return self
 
 
 class ClockPreferences(Object):

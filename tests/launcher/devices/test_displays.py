@@ -41,7 +41,7 @@ def shown(said: list[tuple[VirtualGPUOptions | None, bool]], *, graphics: bool, 
     ]
     displays = displays_of(devices, claims)
     found = [displays.get(claim.alias) for claim in claims]
-    return [set() if each is None else {"display", "ramfb"} if each.ramfb else {"display"} for each in found]
+    return [set() if each is None else {"display", "ramfb"} if each else {"display"} for each in found]
 
 
 @given(gpus, st.sampled_from([(False, False), (True, False), (True, True)]))

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 from lxml.etree import _Element as Element
 
-from launcher.devices.inputs import guest_inputs
+from launcher.devices.devices import guest_inputs
 from launcher.elements.peripherals import peripherals
 from launcher.manifest.guest import guest_of
 from launcher.manifest.parser import read_manifest

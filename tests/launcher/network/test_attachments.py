@@ -4,7 +4,7 @@ import pytest
 
 from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import Spec
-from launcher.network.attachments import PROTOCOLS, Forwards, PasstAttachment, Range, attached
+from launcher.network.attachments import GATEWAY, GUEST, PROTOCOLS, Forwards, PasstAttachment, Range, attached
 from tests.launcher.cases import case
 from tests.launcher.network.vms import vmi_of
 from tests.launcher.vms import vmi_text
@@ -44,13 +44,13 @@ def test_a_masqueraded_guest_has_the_second_address_and_its_gateway_the_first(
     tmp_path: Path, pod: str, addresses: list[tuple[str, str]]
 ) -> None:
     (to,) = by_passt(vmi_of(tmp_path, "masquerade: {}", pod).spec)
-    assert [(str(address.guest), str(address.gateway)) for address in to.addresses] == addresses
+    assert [(str(subnet[GUEST]), str(subnet[GATEWAY])) for subnet in to.subnets] == addresses
 
 
 @pytest.mark.parametrize("binding", ["bridge: {}", "passt: {}", "passtBinding: {}", "binding: {name: passt}"])
 def test_any_other_guest_has_the_pods_own_addresses(tmp_path: Path, binding: str) -> None:
     (to,) = by_passt(vmi_of(tmp_path, binding).spec)
-    assert to.addresses == ()
+    assert to.subnets == ()
 
 
 @pytest.mark.parametrize("binding", ["masquerade: {}", "passt: {}"])

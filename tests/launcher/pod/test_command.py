@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from launcher.pod.offers import waits_for
+from launcher.pod.resources import waits_for
 from pci.resource import NODE_DEVICES
 from tests.conftest import Command
 from tests.launcher.cases import VMS
