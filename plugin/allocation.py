@@ -52,9 +52,9 @@ def allocate(
     """
     its = dict.fromkeys(node for each in nodes for node in each)
     egms: tuple[Node, ...] = ()
-    if snapshot.inventory.egms and snapshot.nodes is not None:
-        addresses = [function.address for device in devices for function in device.functions]
-        egms = egm_nodes(snapshot.inventory.egms, addresses, snapshot.nodes)
+    if snapshot.host.egms and snapshot.nodes is not None:
+        addresses = {function.address for device in devices for function in device.functions}
+        egms = egm_nodes(snapshot.host.egms, addresses, snapshot.nodes)
     mdevs = [device.mdev.uuid for device in devices if device.mdev is not None]
     if mdevs:
         env = {variable(resource, Kind.MDEV): encode(mdevs)}

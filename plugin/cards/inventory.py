@@ -32,14 +32,13 @@ _Claim: TypeAlias = tuple[str, Kind | None]
 class Device:
     """What the kubelet hands out as one: a card, a unit of several cards, a virtual function or a mediated device.
 
-    `functions` are ascending; the first one's address is the device's ID. `lead` is the function for which the device
-    is wanted: the GPU, or what the config's rule fits. A mediated device has no functions and a UUID for an ID; its
-    `lead` is its parent. `members` are all functions of the IOMMU group, `others` its members that are not on PCI; a
-    mediated device has neither. `cdevs` are the names of the nodes in /dev/vfio/devices of the device and its members,
-    with None for a member that has no such node. `resource` is None if neither a rule nor the vendor's prefix gives a
-    name; `serve` is how it is given to pods. `to_bind`: its host's driver has it, or none, and it is bound to vfio when
-    a claim gets it; whether it can be is not known here. `withheld` says why nobody ever hears of the device,
-    `unhealthy` why it may not be handed out; at most one of the two is set.
+    `functions` are ascending; the first one's address is the device's ID. `lead` is the device's main function: the
+    GPU, or the function that the config's rule fits. A mediated device has no functions, a UUID for an ID, and its
+    parent for a `lead`. `members` are all functions of the IOMMU group, `others` its members that are not on PCI; a
+    mediated device has neither. `resource` is None if neither a rule nor the vendor's prefix gives a name; `serve` is
+    the protocol by which pods get the device. `to_bind`: the device is not on vfio, and is bound to it for the claim
+    that gets the device; whether that is possible is not known here. `withheld` says why the kubelet never hears of
+    the device, `unhealthy` why it is not handed out; at most one of the two is set.
     """
 
     functions: Card
@@ -47,7 +46,6 @@ class Device:
     mdev: MediatedDevice | None
     members: tuple[Function, ...]
     others: tuple[OtherMember, ...]
-    cdevs: frozenset[str | None]
     model: str
     resource: str | None
     serve: Serve
@@ -71,33 +69,21 @@ class Device:
     def numa_node(self) -> int | None:
         return self.lead.numa_node
 
-    @property
-    def reason(self) -> Hindrance | None:
-        return self.withheld or self.unhealthy
-
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a node has to give.
-
-    `devices` are cards and virtual functions by address, then mediated devices by UUID. `faults` are the entries of
-    sysfs that could not be read, one line each. `egms` are Grace's extended GPU memories with the GPUs that each
-    belongs to, `noiommu` the groups of vfio's no-IOMMU mode.
-    """
+    """What a node has to give: cards and virtual functions by address, then mediated devices by UUID."""
 
     devices: tuple[Device, ...]
-    faults: tuple[str, ...]
-    egms: Mapping[str, tuple[PCIAddress, ...]]
-    noiommu: frozenset[int]
 
     @cached_property
     def offered(self) -> tuple[Device, ...]:
-        """What pods may be given, healthy or not, in either way."""
+        """The devices that pods may be given, healthy or not, by either protocol."""
         return tuple(device for device in self.devices if device.resource is not None and device.withheld is None)
 
     @cached_property
     def listed(self) -> Mapping[str, tuple[Device, ...]]:
-        """What the device plugin tells the kubelet of, by resource, both ascending."""
+        """The devices that the device plugin lists to the kubelet, by resource, both ascending."""
         listed: dict[str, list[Device]] = defaultdict(list)
         for device in self.offered:
             if device.resource is not None and device.serve is Serve.DEVICE_PLUGIN:
@@ -106,12 +92,12 @@ class Inventory:
 
     @cached_property
     def published(self) -> tuple[Device, ...]:
-        """What the DRA driver tells the scheduler of, ascending."""
+        """The devices in the node's ResourceSlices, ascending."""
         return tuple(device for device in self.offered if device.serve is Serve.DRA)
 
     @cached_property
     def to_bind(self) -> Mapping[str, tuple[PCIAddress, ...]]:
-        """What is published and bound to vfio when a claim gets it: its functions, by its ID."""
+        """The functions of each device that is bound to vfio for the claim that gets it, by the device's ID."""
         return {
             device.id: tuple(function.address for function in device.functions)
             for device in self.published
@@ -124,17 +110,15 @@ class Inventory:
 
 
 def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventory | None = None) -> Inventory:
-    """Return every GPU and NVSwitch of the host and what the config asks for, each with its resource or why it has
-    none.
+    """Return every GPU and NVSwitch of the host, and every device that the config asks for.
 
-    Refusal if two resources share one environment variable: a pod could not tell them apart; or if one resource would
-    be served in both ways: the scheduler would count it twice. With the inventory from `before`, by the same config,
-    what was not in it is withheld instead.
+    Refusal if two resources share one environment variable, so that a pod could not tell them apart, or if one resource
+    would be served by both protocols, so that the scheduler would count it twice. With the inventory from `before`, by
+    the same config, the devices that were not offered in it are withheld instead.
     """
     units = [unit for card in cards_of(host) if (unit := _unit(host, card, config, pci_ids)) is not None]
     devices = _told_apart((*_as_offered(host, units, config), *_mdevs(host, config, pci_ids)), config, before)
-    devices = _served_one_way(devices, before)
-    return Inventory(devices=devices, faults=tuple(map(str, host.faults)), egms=host.egms, noiommu=host.noiommu)
+    return Inventory(_served_one_way(devices, before))
 
 
 def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | None:
@@ -145,8 +129,7 @@ def fitting(host: Host, card: Card, config: Config) -> tuple[Rule, Function] | N
 
 
 def is_left_to_the_node(host: Host, card: Card, lead: Function, config: Config) -> bool:
-    """Whether the card of that GPU is the processor's own and no rule of the config fits it: the node's console, which
-    nobody has asked for."""
+    """True if the card is the processor's own GPU and no rule of the config fits it: it stays the node's console."""
     return is_integrated_gpu(host, lead) and fitting(host, card, config) is None
 
 
@@ -248,7 +231,6 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
             mdev=None,
             members=members,
             others=() if unit.lead.iommu_group is None else host.others.get(unit.lead.iommu_group, ()),
-            cdevs=frozenset(member.vfio_device for member in members if is_on_vfio(member)),
             model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
             resource=unit.resource,
             serve=unit.serve,
@@ -322,7 +304,6 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             mdev=mdev,
             members=(),
             others=(),
-            cdevs=frozenset([mdev.vfio_device]),
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
             serve=_serve(rule, config),

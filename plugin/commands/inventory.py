@@ -47,7 +47,7 @@ def inventory(
     if permitted:
         from plugin.permitted import permitted_yaml
 
-        print_text(permitted_yaml(snapshot.inventory))
+        print_text(permitted_yaml(snapshot.inventory, snapshot.host.faults))
     else:
         text = json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names)
         print_text(f"{text}\n")
@@ -59,7 +59,7 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
-    lines += [f"not read: {fault}" for fault in snapshot.inventory.faults]
+    lines += [f"not read: {fault}" for fault in snapshot.host.faults]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
@@ -122,6 +122,6 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
             for device in snapshot.inventory.devices
         ],
         "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
-        "notRead": list(snapshot.inventory.faults),
+        "notRead": list(map(str, snapshot.host.faults)),
         "unknown": list(snapshot.unknown),
     }

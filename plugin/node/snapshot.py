@@ -112,7 +112,7 @@ class Snapshot:
 
     def nodes_of(self, device: Device) -> tuple[Node, ...]:
         """Return the nodes of a device and its group; none if /dev was not looked at."""
-        return () if self.nodes is None else device_nodes(device, self.nodes, self.inventory.noiommu)
+        return () if self.nodes is None else device_nodes(device, self.nodes, self.host.noiommu)
 
     def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
         """Return what the kubelet is told of a resource: ID, whether healthy, NUMA node."""
@@ -129,19 +129,14 @@ class Snapshot:
     def _trouble(self, device: Device) -> Hindrance | None:
         return (
             device.unhealthy
-            or self._missing_node(device)
+            # Nodes are made when a card is bound.
+            or (None if self.nodes is None or device.to_bind else missing_node(device, self.nodes, self.host.noiommu))
             or self._fallen(device)
             or self._held(device)
             or self.kept.get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
             or self.unlinked.get(device.id)
         )
-
-    def _missing_node(self, device: Device) -> Hindrance | None:
-        # Nodes are made when a card is bound.
-        if self.nodes is None or device.to_bind:
-            return None
-        return missing_node(device, self.nodes, self.inventory.noiommu)
 
     def _fallen(self, device: Device) -> Hindrance | None:
         for function in device.functions:

@@ -58,7 +58,7 @@ def picture(snapshot: Snapshot) -> str:
     ]
     parts = [
         flowed(numa_nodes),
-        _notes(numbers, map(str, snapshot.inventory.faults), notes),
+        _notes(numbers, map(str, host.faults), notes),
         _legend({box.style for box in boxes}, outlines=bool(common.shared)),
     ]
     return svg(title(snapshot), stacked(*(part for part in parts if part.height)))

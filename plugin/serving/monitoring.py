@@ -146,7 +146,7 @@ class _Collector:
             allocations.add_metric([resource, outcome], times)
         yield allocations
         yield GaugeMetricFamily(
-            "gpu_plugin_sysfs_faults", "Entries of sysfs that could not be read.", len(snapshot.inventory.faults)
+            "gpu_plugin_sysfs_faults", "Entries of sysfs that could not be read.", len(snapshot.host.faults)
         )
         yield GaugeMetricFamily(
             "gpu_plugin_sees_node",

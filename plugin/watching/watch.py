@@ -182,5 +182,5 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         _log.info("%s (%s) %s on offer as %s", ", ".join(devices), model, verb, resource, extra=fields)
     for gone in sorted(known.keys() - snapshot.inventory.by_id.keys()):
         _log.warning("%s is gone", gone, extra={"device": gone})
-    for fault in sorted(set(snapshot.inventory.faults) - set(before.inventory.faults if before else ())):
+    for fault in sorted(map(str, set(snapshot.host.faults) - set(before.host.faults if before else ()))):
         _log.warning("sysfs: %s", fault)
