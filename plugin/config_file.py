@@ -1,4 +1,4 @@
-"""The config as a file: YAML in, Config out, or one line that says where it is wrong; and its JSON schema."""
+"""The config file: reads YAML as a Config, or says in one line where it is wrong; and its JSON schema."""
 
 import difflib
 import re
@@ -16,14 +16,14 @@ _READ = "gpu-plugin config schema prints all that a config may say"
 
 
 def read_config(path: Path) -> Config:
-    """Read a config file. UserError, in one line, for a file that is missing, is not YAML or asks for nonsense."""
+    """Read a config file. UserError if it is missing, is not YAML or makes no sense."""
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         wrong = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(path, f"cannot read the config: {wrong}", "expected a file of text, in YAML") from error
     if not text:
-        # What an editor or a full disk leaves half-way must not put every GPU on offer.
+        # A file that an editor or a full disk left half-written must not put every GPU on offer.
         raise UserError(path, "is empty", "a config that asks for nothing is a comment, or {}")
     try:
         document = read_document(text)
@@ -36,17 +36,17 @@ def read_config(path: Path) -> Config:
 
 
 def schema() -> dict[str, Any]:
-    """The JSON schema of the file, for editors."""
+    """Return the JSON schema of the file, for editors."""
     return TypeAdapter(Config).json_schema()
 
 
 def written_out(config: Config) -> Any:
-    """The config as the file could have it, with every word that it left out."""
+    """Return the config as a document with every field, also those that the file left out."""
     return TypeAdapter(Config).dump_python(config, mode="json")
 
 
 def _first(error: ValidationError) -> tuple[str, str]:
-    """Return what is wrong with the first thing, and the fix."""
+    """Return what is wrong with the first of the wrong fields, and the fix."""
     first = error.errors()[0]
     # A selector is text or a list of texts, and pydantic reports both it tried.
     where = ".".join(str(part) for part in first["loc"] if part not in ("str", "tuple[str, ...]")) or "the file"
@@ -62,19 +62,15 @@ def _first(error: ValidationError) -> tuple[str, str]:
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{where}: is no word of the config", _meant(str(first["loc"][-1]), _words(first["loc"]))
     if first["type"] == "enum":
-        return f"{where}: {first['msg']}", _meant(str(first["input"]), _values(first["ctx"]["expected"]))
+        values = re.findall("'([^']*)'", first["ctx"]["expected"])  # as pydantic writes them: 'a', 'b' or 'c'
+        return f"{where}: {first['msg']}", _meant(str(first["input"]), values)
     return f"{where}: {first['msg']}", _READ
 
 
 def _words(location: tuple[int | str, ...]) -> list[str]:
-    """Return the words that may be where this one is: of a rule, of the Fabric Manager, or of the config."""
+    """Return the fields that may stand in this place: of a rule, of the Fabric Manager, or of the config."""
     within = Config if len(location) == 1 else Fabric if location[0] == "fabric" else Rule
     return [field.name for field in fields(within)]
-
-
-def _values(expected: str) -> list[str]:
-    """Return the values of pydantic's `'a', 'b' or 'c'`."""
-    return re.findall("'([^']*)'", expected)
 
 
 def _meant(word: str, known: list[str]) -> str:

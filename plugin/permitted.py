@@ -20,14 +20,9 @@ def permitted_host_devices(inventory: Inventory) -> dict[str, Any]:
     A PCI device is selected by vendor and device ID of its lead (`10DE:1EB8`, as KubeVirt writes it), a mediated device
     by the name of its type. A list without entries is left out.
     """
-    pci: set[tuple[str, str]] = set()
-    mediated: set[tuple[str, str]] = set()
-    for resource, devices in inventory.listed.items():
-        for device in devices:
-            if device.mdev is None:
-                pci.add((device.lead.pci_id.upper(), resource))
-            else:
-                mediated.add((device.mdev.type_name, resource))
+    listed = [(device, resource) for resource, devices in inventory.listed.items() for device in devices]
+    pci = {(device.lead.pci_id.upper(), resource) for device, resource in listed if device.mdev is None}
+    mediated = {(device.mdev.type_name, resource) for device, resource in listed if device.mdev is not None}
     stanza = {
         "pciHostDevices": _entries("pciVendorSelector", pci),
         "mediatedDevices": _entries("mdevNameSelector", mediated),

@@ -1,6 +1,6 @@
-"""What a node has to give: every device on offer, and for everything that could be one and is not, the reason.
+"""Every device of a node, with its resource or the reason why it is not on offer.
 
-A pure function of what sysfs said, the config and pci.ids.
+A pure function of a host, the config and pci.ids.
 """
 
 from collections import defaultdict
@@ -21,7 +21,7 @@ from plugin.cards.naming import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
 from program.problem import Problem
 
-#: Why the kubelet never hears of a device that a rule withholds: the admin wants it so, and nothing is to be fixed.
+#: The reason for a device that a rule withholds: nothing is to be fixed.
 BY_CONFIG = Hindrance("is withheld by the config", "")
 
 #: A resource, and what it is made of; None for a node device.
@@ -43,15 +43,15 @@ class Device:
 
     functions: Card
     lead: Function
-    mdev: MediatedDevice | None
-    members: tuple[Function, ...]
-    others: tuple[OtherMember, ...]
+    mdev: MediatedDevice | None = None
+    members: tuple[Function, ...] = ()
+    others: tuple[OtherMember, ...] = ()
     model: str
     resource: str | None
     serve: Serve
-    to_bind: bool
+    to_bind: bool = False
     withheld: Hindrance | None
-    unhealthy: Hindrance | None
+    unhealthy: Hindrance | None = None
 
     @property
     def id(self) -> str:
@@ -72,7 +72,7 @@ class Device:
 
 @dataclass(frozen=True)
 class Inventory:
-    """What a node has to give: cards and virtual functions by address, then mediated devices by UUID."""
+    """A node's devices: cards and virtual functions by address, then mediated devices by UUID."""
 
     devices: tuple[Device, ...]
 
@@ -116,8 +116,8 @@ def take_inventory(host: Host, config: Config, pci_ids: PCIIDs, before: Inventor
     would be served by both protocols, so that the scheduler would count it twice. With the inventory from `before`, by
     the same config, the devices that were not offered in it are withheld instead.
     """
-    units = [unit for card in cards_of(host) if (unit := _unit(host, card, config, pci_ids)) is not None]
-    devices = _told_apart((*_as_offered(host, units, config), *_mdevs(host, config, pci_ids)), config, before)
+    cards = [each for card in cards_of(host) if (each := _by_config(host, card, config, pci_ids)) is not None]
+    devices = _told_apart((*_as_offered(host, cards, config), *_mdevs(host, config, pci_ids)), config, before)
     return Inventory(_served_one_way(devices, before))
 
 
@@ -133,20 +133,9 @@ def is_left_to_the_node(host: Host, card: Card, lead: Function, config: Config) 
     return is_integrated_gpu(host, lead) and fitting(host, card, config) is None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Unit:
-    """A card that is a GPU or that a rule is about, before the kernel's side is looked at."""
-
-    card: Card
-    lead: Function
-    model: str
-    resource: str | None
-    serve: Serve
-    withheld: Hindrance | None  # by the config or for want of a name
-
-
-def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | None:
-    """Return the card as the config has it; None if nobody asks for it."""
+def _by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Device | None:
+    """Return the card as a device, withheld only by the config or for want of a name; None if it is neither a GPU, an
+    NVSwitch nor a card that a rule fits."""
     rule, fits = fitting(host, card, config) or (None, None)
     lead = next(filter(is_gpu, card), None) or fits or next(filter(is_nvswitch, card), None)
     if lead is None:
@@ -156,7 +145,7 @@ def _unit(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> _Unit | No
     if lead.vgpu_type is not None:
         model = host.vgpu_types.get(lead.vgpu_type, f"vGPU type {lead.vgpu_type}")
     serve = _serve(rule, config)
-    return _Unit(card=card, lead=lead, model=model, resource=resource, serve=serve, withheld=withheld)
+    return Device(functions=card, lead=lead, model=model, resource=resource, serve=serve, withheld=withheld)
 
 
 def _serve(rule: Rule | None, config: Config) -> Serve:
@@ -168,7 +157,7 @@ _Name: TypeAlias = tuple[str | None, Hindrance | None]
 
 
 def _by_rule(rule: Rule | None) -> _Name | None:
-    """Return what a rule says of the name; None if that is not its business."""
+    """Return the name that a rule gives; None if it gives none and does not withhold."""
     if rule is not None and rule.withhold:
         return None, BY_CONFIG
     return None if rule is None or rule.resource is None else (rule.resource, None)
@@ -183,8 +172,8 @@ def _by_type(mdev: MediatedDevice, parent: Function, rule: Rule | None) -> _Name
     return resource, None
 
 
-def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> tuple[str | None, Hindrance | None]:
-    """Return a name from pci.ids or of the vGPU's type; or None, and why there is none."""
+def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -> _Name:
+    """Return a name from pci.ids or of the vGPU's type; or why there is none."""
     prefix = rule.prefix if rule is not None else PREFIXES.get(lead.vendor_id) if is_gpu(lead) else None
     if prefix is None:
         what = "is an NVSwitch" if is_nvswitch(lead) else f"has vendor {lead.vendor_id:04x}"
@@ -201,39 +190,37 @@ def _automatic(host: Host, lead: Function, rule: Rule | None, pci_ids: PCIIDs) -
     return name, None
 
 
-def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Device]:
-    """Yield the units as devices: one each, or one for all that share a group."""
-    sharing: dict[int, list[_Unit]] = defaultdict(list)
-    for unit in units:
-        if unit.withheld is None and unit.lead.iommu_group is not None and not unit.lead.is_bridge:
-            sharing[unit.lead.iommu_group].append(unit)
-    for unit in units:
-        group = sharing.get(unit.lead.iommu_group, []) if unit.lead.iommu_group is not None else []
-        functions, leads = unit.card, [unit.lead]
+def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Device]:
+    """Yield the cards with the kernel's verdict on each; the cards of a unit as one device."""
+    sharing: dict[int | None, list[Device]] = defaultdict(list)
+    for card in cards:
+        if card.withheld is None and card.iommu_group is not None and not card.lead.is_bridge:
+            sharing[card.iommu_group].append(card)
+    for card in cards:
+        number = card.iommu_group
+        group = sharing.get(number, [])
+        functions, leads = card.functions, [card.lead]
         shares = None
-        if unit in group and len(group) > 1:
+        if card in group and len(group) > 1:
             if config.groups is Groups.WITHHOLD:
-                shares = _shares(unit, group, "a slot whose root port or switch has ACS gives each a group of its own")
+                shares = _shares(card, group, "a slot whose root port or switch has ACS gives each a group of its own")
             elif len({other.resource for other in group}) > 1:
-                shares = _shares(unit, group, "a rule that gives them one resource makes them one unit")
-            elif unit is not group[0]:
+                shares = _shares(card, group, "a rule that gives them one resource makes them one unit")
+            elif card is not group[0]:
                 continue  # part of the unit that the first one stands for
             else:
-                functions = tuple(function for other in group for function in other.card)
+                functions = tuple(function for other in group for function in other.functions)
                 leads = [other.lead for other in group]
-        members = _members(host, unit.lead.iommu_group)
-        unfit = next(filter(None, (_unfit(host, unit.card, lead, config) for lead in leads)), None)
-        to_bind = _is_bound_when_claimed(host, unit, leads, config)
-        withheld = unit.withheld or (None if to_bind else unfit) or shares
-        yield Device(
+        unfit = next(filter(None, (_unfit(host, card.functions, lead, config) for lead in leads)), None)
+        to_bind = _is_bound_when_claimed(host, card, leads, config)
+        withheld = card.withheld or (None if to_bind else unfit) or shares
+        addresses = () if number is None else host.groups[number]
+        yield replace(
+            card,
             functions=functions,
-            lead=unit.lead,
-            mdev=None,
-            members=members,
-            others=() if unit.lead.iommu_group is None else host.others.get(unit.lead.iommu_group, ()),
-            model=unit.model if len(functions) == len(unit.card) else f"{len(group)} x {unit.model}",
-            resource=unit.resource,
-            serve=unit.serve,
+            members=tuple(host.functions[address] for address in addresses if address in host.functions),
+            others=() if number is None else host.others.get(number, ()),
+            model=card.model if len(functions) == len(card.functions) else f"{len(group)} x {card.model}",
             to_bind=to_bind,
             withheld=withheld,
             unhealthy=None if withheld or to_bind else not_viable(host, functions),
@@ -241,7 +228,7 @@ def _as_offered(host: Host, units: list[_Unit], config: Config) -> Iterator[Devi
 
 
 def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance | None:
-    """Return why the kernel gives the lead of a card to no guest as it stands; None if it does."""
+    """Return why no guest can have the lead of a card as it is now; None if a guest can."""
     unfit = not_for_guests(host, lead, noiommu=config.noiommu)
     is_bound_elsewhere = unfit is not None and lead.iommu_group is not None and not is_on_vfio(lead)
     if unfit is None or not is_bound_elsewhere or lead.boot_vga or not is_left_to_the_node(host, card, lead, config):
@@ -250,21 +237,21 @@ def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance 
     return Hindrance(f"{whose}: {unfit.wrong}", f"if a guest is to have it: gpu-plugin bind {card[0].address}")
 
 
-def _is_bound_when_claimed(host: Host, unit: _Unit, leads: list[Function], config: Config) -> bool:
-    """Whether vfio would have all leads of a unit when a claim gets it, and has not now."""
+def _is_bound_when_claimed(host: Host, card: Device, leads: list[Function], config: Config) -> bool:
+    """True if not all leads are on vfio now, and they can be bound to it when a claim gets the device."""
     return (
         config.bind is Bind.WHEN_CLAIMED
-        and unit.serve is Serve.DRA
+        and card.serve is Serve.DRA
         and not all(map(is_on_vfio, leads))
-        and all(is_on_vfio(lead) or _can_be_spared(host, unit.card, lead, config) for lead in leads)
-        # The word for a driver of vfio's is all that counts here: which one it will be is for `bind` to choose.
+        and all(is_on_vfio(lead) or _can_be_spared(host, card.functions, lead, config) for lead in leads)
+        # Any driver of vfio's will do here; `bind` chooses the one.
         and all(not_for_guests(host, replace(lead, driver="vfio-pci"), noiommu=False) is None for lead in leads)
     )
 
 
 def _can_be_spared(host: Host, card: Card, lead: Function, config: Config) -> bool:
-    """Whether the node does without the driver of a card. What that gives to guests in parts (virtual functions,
-    mediated devices) stays with it, and so does the processor's own GPU where nobody asks for it."""
+    """True if the node can do without the driver of a card. It cannot if the driver gives parts of the card to guests
+    (virtual functions, mediated devices), nor for the processor's own GPU that no rule fits."""
     is_in_parts = (
         (lead.is_virtual and lead.vendor_id == NVIDIA)
         or any(function.physical_function == lead.address for function in host.functions.values())
@@ -273,16 +260,10 @@ def _can_be_spared(host: Host, card: Card, lead: Function, config: Config) -> bo
     return not is_in_parts and not is_left_to_the_node(host, card, lead, config)
 
 
-def _members(host: Host, group: int | None) -> tuple[Function, ...]:
-    """Return the functions of a group that can be read."""
-    addresses = () if group is None else host.groups[group]
-    return tuple(host.functions[address] for address in addresses if address in host.functions)
-
-
-def _shares(unit: _Unit, group: list[_Unit], fix: str) -> Hindrance:
-    others = ", ".join(str(other.card[0].address) for other in group if other is not unit)
+def _shares(card: Device, group: list[Device], fix: str) -> Hindrance:
+    others = ", ".join(other.id for other in group if other is not card)
     return Hindrance(
-        f"shares group {unit.lead.iommu_group} with {others}, and a guest gets a group whole or not at all", fix
+        f"shares group {card.iommu_group} with {others}, and a guest gets a group whole or not at all", fix
     )
 
 
@@ -302,12 +283,9 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
             functions=(),
             lead=parent,
             mdev=mdev,
-            members=(),
-            others=(),
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
             serve=_serve(rule, config),
-            to_bind=False,
             withheld=withheld,
             unhealthy=None if withheld else _no_answer(host, mdev),
         )
@@ -319,18 +297,18 @@ def _no_answer(host: Host, mdev: MediatedDevice) -> Hindrance | None:
 
 
 def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:
-    """Return the devices, if each resource has a variable of its own; Refusal if not.
+    """Return the devices; Refusal if two resources share a variable.
 
-    Beside what was offered `before`, the later resource's devices are withheld instead: a card that is plugged in must
-    not take the others off the offer.
+    Beside the devices offered `before`, those of the later resource are withheld instead: a card that is plugged in
+    must not take others off the offer.
     """
-    # What is withheld counts at first: it may be given to vfio at any time.
+    # At first, withheld devices count too: they may be bound to vfio at any time.
     counting = [device for device in devices if before is None or device.withheld is None]
     claims = {(device.resource, device.kind) for device in counting if device.resource is not None}
     earlier = {(device.resource, device.kind) for device in before.offered if device.resource} if before else set()
-    by_variable: dict[str, _Claim] = {}
-    for resource in (device.resource() for device in config.node_devices):
-        by_variable[variable(resource)] = (resource, None)
+    by_variable: dict[str, _Claim] = {
+        variable(each.resource()): (each.resource(), None) for each in config.node_devices
+    }
     clashes: dict[_Claim, Refusal] = {}
     for claim in (*sorted(claims & earlier), *sorted(claims - earlier)):
         other = by_variable.setdefault(variable(claim[0]), claim)
@@ -351,9 +329,9 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
 
 
 def _served_one_way(devices: tuple[Device, ...], before: Inventory | None) -> tuple[Device, ...]:
-    """Return the devices, if no resource would be served by the device plugin and by DRA; Refusal if one would.
+    """Return the devices; Refusal if a resource would be served by both the device plugin and DRA.
 
-    Beside what was offered `before`, the others of that resource are withheld instead.
+    Beside the devices offered `before`, the others of that resource are withheld instead.
     """
     ways: dict[str, Serve] = {}
     for device in () if before is None else before.offered:
@@ -375,7 +353,7 @@ def _served_one_way(devices: tuple[Device, ...], before: Inventory | None) -> tu
 
 
 def _clash(resource: str, other: str, kind: Kind | None) -> Refusal:
-    """Return what is wrong with a resource whose variable another has already."""
+    """Return the error for a resource whose variable another one has already."""
     if resource == other and kind is None:
         node = NodeDevice(resource.rpartition("/")[2]).node
         return Refusal(resource, f"is the name of the node's /dev/{node}", "give the card another one in the config")
