@@ -11,7 +11,6 @@ is left behind, and another one reads everything but that file, which is Silent.
 
 import mmap
 import os
-import select
 import signal
 import struct
 import time
@@ -22,7 +21,7 @@ from sys import addaudithook
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pci.sysfs.attribute import SHORTAGES, CannotLook, Silent
-from program.child import forked, let_go_of_standard_files, pickled, unpickled
+from program.child import forked, let_go_of_standard_files, pickled, readable, unpickled
 from program.errors import Refusal
 
 #: Seconds for which a process waits in one file before the kernel counts as silent. It answers in microseconds; on a
@@ -122,10 +121,8 @@ class Question:
 
     def wait(self) -> None:
         """Wait for the answer; Silent if the other process comes no further."""
-        poll = select.poll()
-        poll.register(self.reader, select.POLLIN)
         while True:
-            if not poll.poll(TICK * 1000):
+            if not readable([self.reader], TICK):
                 self.require_progress()
             elif self.receive():
                 return

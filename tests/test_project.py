@@ -54,7 +54,7 @@ BREACHES = {
     "plugin-storeys": ("plugin/cards/naming.py", "import plugin.config_file"),
     "cards-storeys": ("plugin/cards/naming.py", "import plugin.cards.inventory"),
     "node-storeys": ("plugin/node/snapshot.py", "import plugin.node.look"),
-    "doctor-storeys": ("plugin/doctor/node.py", "import plugin.doctor.findings"),
+    "doctor-storeys": ("plugin/doctor/finding.py", "import plugin.doctor.node"),
     "serving-storeys": ("plugin/serving/offer.py", "import plugin.serving.server"),
     "dra-storeys": ("plugin/dra/claims.py", "import plugin.dra.slices"),
     "watching-storeys": ("plugin/watching/events.py", "import plugin.watching.keeping"),

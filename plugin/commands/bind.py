@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -15,7 +16,7 @@ from pci.host import Host
 from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, planned, rebind
 from plugin.cards.config import Config
-from plugin.commands.options import config_of
+from plugin.commands import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from plugin.flags import STATE, State
 from program.errors import Refusal, UserError
@@ -27,7 +28,7 @@ _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes e
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """Which cards, and where what is to be known of them stands."""
+    """The cards, and the places of sysfs, the config and the state."""
 
     addresses: Annotated[
         list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
@@ -63,10 +64,7 @@ def bind(
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
-    def plan(survey: Survey, cards: tuple[Card, ...]) -> Plan:
-        return plan_bind(survey, cards, skip=flags.every)
-
-    _rebind(flags, cards_to_bind, plan, nvidia_smi)
+    _rebind(flags, cards_to_bind, partial(plan_bind, skip=flags.every), nvidia_smi)
 
 
 def unbind(flags: Flags) -> None:
@@ -88,7 +86,10 @@ def _rebind(
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS...", error.wrong, error.fix) from error
-    command = _words(nvidia_smi)
+    try:
+        command = shlex.split(nvidia_smi)
+    except ValueError as error:
+        raise UserError(f"--nvidia-smi {nvidia_smi}", f"is no command: {error}", "close the quote") from error
     rules = config_of(flags.config)
     roots = Roots.beside(sysfs, state)
 
@@ -118,13 +119,6 @@ def _rebind(
         print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
     if not decided.moves:
         print_text("nothing to do\n")
-
-
-def _words(command: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(command))
-    except ValueError as error:
-        raise UserError(f"--nvidia-smi {command}", f"is no command: {error}", "close the quote") from error
 
 
 def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> None:

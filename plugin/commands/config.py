@@ -8,7 +8,7 @@ import typer
 
 from pci.vendors import PREFIXES
 from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule
-from plugin.commands.options import config_of
+from plugin.commands import config_of
 from program.commands import AsJSON
 from program.output import print_text
 from program.problem import one_line

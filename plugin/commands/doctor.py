@@ -11,10 +11,10 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.naming import read_pci_ids
-from plugin.commands.node import NodeFlags, node_now
+from plugin.commands.node import NodeFlags, function_as_json, node_now
+from plugin.doctor import examine
 from plugin.doctor.devices import bus_is_reset_by_vfio, has_no_reset, size
 from plugin.doctor.finding import Finding
-from plugin.doctor.findings import examine
 from plugin.doctor.node import parameters
 from plugin.node.snapshot import Snapshot, State
 from program.commands import AsJSON
@@ -27,10 +27,7 @@ _COLUMNS = 80  # at most: prose is not read in longer lines
 _UNKNOWN = "unknown"
 
 
-def doctor(
-    flags: NodeFlags,
-    as_json: AsJSON = False,
-) -> None:
+def doctor(flags: NodeFlags, as_json: AsJSON = False) -> None:
     """Say what stands between this node's GPUs and a guest, and what to do about it.
 
     Nothing is written, and no sleeping card is woken. The exit code is 0 where there is nothing worse than a note, 3
@@ -72,8 +69,7 @@ def _verdict(findings: tuple[Finding, ...]) -> str:
 
 
 def _alike(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
-    """Return the findings, with those together that say the same of several devices: a node has eight cards of one
-    kind."""
+    """Group the findings that say the same of several devices: a node has eight cards of one kind."""
     alike: dict[tuple[bool, str], list[Finding]] = {}
     for finding in findings:
         alike.setdefault((finding.device is None, finding.problem.wrong), []).append(finding)
@@ -103,7 +99,7 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _heading(snapshot: Snapshot, device: Device) -> Iterator[str]:
-    """Yield what a device is and whether it is on offer; why not stands further up."""
+    """Yield what a device is and whether it is on offer; the reason against it is among the findings."""
     state, user = snapshot.state(device), snapshot.user(device)
     offered = "not offered" if state is State.WITHHELD else device.resource
     unhealthy = ", unhealthy" if state is State.UNHEALTHY else ""
@@ -179,13 +175,7 @@ def _device_as_json(snapshot: Snapshot, device: Device) -> dict[str, Any]:
         "members": [str(member.address) for member in device.members],
         "numaNode": device.numa_node,
         "functions": [
-            {
-                "address": str(function.address),
-                "id": function.pci_id,
-                "class": f"{function.pci_class:06x}",
-                "driver": function.driver,
-                **_details_as_json(function, snapshot.closely.details.get(function.address)),
-            }
+            function_as_json(function) | _details_as_json(function, snapshot.closely.details.get(function.address))
             for function in device.functions
         ],
     }

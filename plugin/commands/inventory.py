@@ -9,7 +9,7 @@ import typer
 from pci.slices import value_of
 from plugin.cards.inventory import Device
 from plugin.cards.naming import PCIIDs, read_pci_ids
-from plugin.commands.node import NodeFlags, node_now
+from plugin.commands.node import NodeFlags, function_as_json, node_now
 from plugin.dra.slices import attributes
 from plugin.fabric import sight as fabric
 from plugin.node.snapshot import Snapshot, State
@@ -38,7 +38,7 @@ def inventory(
     names = read_pci_ids(flags.pci_ids)
     snapshot = node_now(flags, names)
     if svg is not None:
-        # lxml, for nobody who asks for a table.
+        # It imports lxml, which no table needs.
         from plugin.picture import picture
 
         write_picture(picture(snapshot), svg)
@@ -109,15 +109,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "attributes": {
                     name: value_of(value) for name, value in attributes(device, None, snapshot.place(device)).items()
                 },
-                "functions": [
-                    {
-                        "address": str(function.address),
-                        "id": function.pci_id,
-                        "class": f"{function.pci_class:06x}",
-                        "driver": function.driver,
-                    }
-                    for function in device.functions
-                ],
+                "functions": list(map(function_as_json, device.functions)),
             }
             for device in snapshot.inventory.devices
         ],

@@ -286,7 +286,7 @@ class Claims:
         now = claimed(claims)
         # Another plugin of the node may have given it back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
-        self._watch.hear_claims(now, dict(self._not_given_back))
+        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=dict(self._not_given_back)))
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

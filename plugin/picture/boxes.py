@@ -54,11 +54,11 @@ class Box:
 
     ids: tuple[tuple[str, int | None], ...]
     style: Style
-    addition: str
-    reason: str | None
+    addition: str = ""
+    reason: str | None = None
     details: tuple[str, ...]
     at: Function
-    plural: str | None
+    plural: str | None = None
 
     @property
     def group(self) -> int | None:
@@ -151,11 +151,8 @@ def _neighbour(card: tuple[Function, ...]) -> Box:
     return Box(
         ids=((what(card[0]), card[0].iommu_group),),
         style=Style.NEIGHBOUR,
-        addition="",
-        reason=None,
         details=(*map(what, card[1:]), _drivers(card)),
         at=card[0],
-        plural=None,
     )
 
 

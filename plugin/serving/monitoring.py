@@ -2,14 +2,14 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pci.slices import DRIVER
 from plugin.fabric.sight import Sight
 from plugin.node.snapshot import Snapshot, State
-from plugin.serving.http import Answer, Pages, listener, serving
+from plugin.serving.http import Answer, Pages, serving
 from plugin.watching.counters import Counters
 from plugin.watching.watch import Watch
 from program.errors import Refusal
@@ -17,12 +17,12 @@ from program.errors import Refusal
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-#: Whether this process goes on, and whether the kubelet watches every resource: the paths that Kubernetes' own servers
-#: have for that. A kubelet that is away is no reason to restart the plugin.
+#: Paths as of Kubernetes' own servers: whether this process goes on, and whether the kubelet watches every resource.
+#: They differ because a kubelet that is away is no reason to restart the plugin.
 LIVE, READY = "/livez", "/readyz"
 
 _NOT_HEALTHY = (State.UNHEALTHY, State.WITHHELD)
-_SCRAPES_APART = 0.5  # seconds; who asks more often gets the same text
+_SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ async def monitoring(
     """Serve metrics and health on these ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
-            await _serve(stack, "--metrics", metrics, {"/metrics": _Metrics(watch, counters).page})
+            await _serve(stack, "--metrics", metrics, {"/metrics": _metrics(watch, counters)})
         if health is not None:
             await _serve(stack, "--health", health, _health(watch, counters))
         yield
@@ -53,14 +53,13 @@ async def monitoring(
 
 async def _serve(stack: contextlib.AsyncExitStack, flag: str, port: Port, pages: Pages) -> None:
     try:
-        listening = listener(port.address, port.number)
+        await stack.enter_async_context(serving(port.address, port.number, pages))
     except OSError as error:
         raise Refusal(f"{flag} {port}", f"cannot serve there: {error.strerror}", "name another port") from error
-    await stack.enter_async_context(serving(listening, pages))
 
 
 def _health(watch: Watch, counters: Counters) -> Pages:
-    """Return pages that cost nothing: a probe that has to wait for a look at the node would end a busy plugin."""
+    """Return pages that read nothing: a probe that had to wait for a look at the node would end a busy plugin."""
 
     def ready() -> Answer:
         if missing := [name for name in _resources(watch.snapshot, counters) if not counters.watched.get(name, False)]:
@@ -70,31 +69,25 @@ def _health(watch: Watch, counters: Counters) -> Pages:
     return {LIVE: lambda: Answer(200, b"ok\n"), READY: ready}
 
 
-class _Metrics:
-    """The page for Prometheus. It is made at most every half second, however many ask."""
+def _metrics(watch: Watch, counters: Counters) -> Callable[[], Answer]:
+    """Return the page for Prometheus. It is made at most every half second, however many ask."""
+    # It imports http.server and ssl, which takes as long as all other imports together: only with --metrics.
+    from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-    def __init__(self, watch: Watch, counters: Counters) -> None:
-        # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
-        from prometheus_client import CollectorRegistry
+    collector, clock = _Collector(watch, counters), asyncio.get_running_loop().time
+    made: tuple[float, Answer] | None = None
 
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(watch, counters))
-        self._made: tuple[float, Answer] | None = None
+    def page() -> Answer:
+        nonlocal made
+        if made is None or clock() - made[0] > _SCRAPES_APART:
+            made = clock(), Answer(200, generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4)
+        return made[1]
 
-    def page(self) -> Answer:
-        from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-
-        now = asyncio.get_running_loop().time()
-        if self._made is None or now - self._made[0] > _SCRAPES_APART:
-            self._made = now, Answer(200, generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4)
-        return self._made[1]
+    return page
 
 
 class _Collector:
-    """Makes metrics of the snapshot.
-
-    A device's metric carries its reason, so that an alert can say which card and why.
-    """
+    """Makes metrics of the snapshot. A device's metric has its reason, so that an alert can say which card and why."""
 
     def __init__(self, watch: Watch, counters: Counters) -> None:
         self._watch = watch
@@ -182,6 +175,6 @@ class _Collector:
 
 
 def _resources(snapshot: Snapshot, counters: Counters) -> list[str]:
-    """Return what the kubelet ought to watch: resources, and the DRA driver where there is one."""
+    """Return the names that the kubelet should watch: the resources, and the DRA driver if there is one."""
     driver = [DRIVER] if DRIVER in counters.watched else []
     return [*snapshot.inventory.listed, *(device.resource() for device in snapshot.config.node_devices), *driver]

@@ -1,6 +1,6 @@
-"""What tells that a node has changed, and the node as it was last seen, for every server that stands on it.
+"""The node as it was last seen, for every server, and the sources of its changes.
 
-`listening` opens what tells of changes (`events`), `watch` has the latest snapshot, `podresources` and `bus` what sysfs
-does not tell, and `keeping` looks whenever a change was told, and from time to time. A server waits for the watch's
-next change. `sockets` and `registry` are what servers of the kubelet have in common, `counters` what they count.
+`listening` opens the sources (`events`), `watch` has the latest snapshot, `podresources` asks the kubelet which pods
+have which devices, and `keeping` looks at each event and from time to time. A server waits for the watch's next change.
+`sockets` and `registry` are common to the servers of the kubelet, `counters` is what they count.
 """

@@ -5,7 +5,7 @@ import json
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -18,7 +18,7 @@ from plugin.cards.naming import PCIIDs
 from plugin.commands import doctor, inventory
 from plugin.commands.node import NodeFlags, node_now
 from plugin.config_file import read_config
-from plugin.doctor.findings import examine
+from plugin.doctor import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.claims import Reference
 from plugin.dra.slices import device_of
@@ -98,7 +98,8 @@ class Node:
         )
         with reader.listening(lambda: None, lambda: None):
             watch = await Watch.begin(sources, asyncio.Event())
-            watch.hear_claims(claimed(Checkpoint(self.dra_state, self.boot).read()), {})
+            claims = claimed(Checkpoint(self.dra_state, self.boot).read())
+            watch.see(replace(watch.snapshot, claimed=claims))
             yield watch
 
 
