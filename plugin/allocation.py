@@ -26,10 +26,9 @@ class Allocation:
 def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = None) -> tuple[Device, ...]:
     """Return the devices with these IDs, ascending: the kubelet sends them in the order of a Go map.
 
-    The device plugin names the `resource` that it is asked for; a DRA driver is asked for devices of any. Refusal,
-    naming the device, if one is unknown, of another resource or cannot be handed out: a pod that starts without its
-    device is worse than one that doesn't start. Refusal too for a part of a resource that one container gets as a whole
-    (`whole` of the config): a board's GPUs and switches work only for a guest that has them all.
+    Without a `resource` they may be of any, as for the DRA driver. Refusal, naming the device, if one is unknown, of
+    another resource or cannot be handed out: a pod that starts without its device is worse than one that doesn't start.
+    Refusal too for a part of a resource that is `whole`: a board's GPUs and switches work only all together.
     """
     devices = tuple(_device(snapshot, device_id, resource) for device_id in sorted(set(device_ids)))
     if resource is not None and resource in snapshot.config.whole:
@@ -49,10 +48,8 @@ def allocate(
     share is in the answer once.
     """
     its = dict.fromkeys(node for each in nodes for node in each)
-    egms: tuple[Node, ...] = ()
-    if snapshot.host.egms and snapshot.nodes is not None:
-        addresses = {function.address for device in devices for function in device.functions}
-        egms = egm_nodes(snapshot.host.egms, addresses, snapshot.nodes)
+    addresses = {function.address for device in devices for function in device.functions}
+    egms = () if snapshot.nodes is None else egm_nodes(snapshot.host.egms, addresses, snapshot.nodes)
     mdevs = [device.mdev.uuid for device in devices if device.mdev is not None]
     if mdevs:
         env = {variable(resource, Kind.MDEV): encode(mdevs)}
@@ -68,11 +65,6 @@ class Grounds:
     device: Device
     nodes: tuple[Node, ...]
     entries: Entries
-
-    @property
-    def ask_a_driver(self) -> bool:
-        """True if checking them asks a driver, which may never answer."""
-        return self.device.mdev is None and self.device.lead.vgpu_type is not None
 
 
 def grounds(sys: Path, dev: Path, device: Device, nodes: tuple[Node, ...]) -> Grounds:

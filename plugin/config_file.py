@@ -1,52 +1,70 @@
-"""The config file: reads YAML as a Config, or says in one line where it is wrong; and its JSON schema."""
+"""The config as a file: YAML in, Config out, or one line that says where it is wrong; and its JSON schema.
+
+PyYAML and pydantic are imported with the first file: most nodes have none.
+"""
 
 import difflib
 import re
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
-
-from pydantic import TypeAdapter, ValidationError
+from typing import TYPE_CHECKING, Any
 
 from plugin.cards.config import Config, Fabric, Rule
-from program.document import NotYAML, read_document
 from program.errors import Nonsense, UserError
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
 
 _READ = "gpu-plugin config schema prints all that a config may say"
 
 
+def config_of(path: Path | None) -> Config:
+    """Return the config of a file, or the config without a file."""
+    return Config() if path is None else read_config(path)
+
+
 def read_config(path: Path) -> Config:
-    """Read a config file. UserError if it is missing, is not YAML or makes no sense."""
+    """Read a config file. UserError, in one line, for a file that is missing, is not YAML or asks for nonsense."""
+    from pydantic import ValidationError
+
+    from program.document import NotYAML, read_document
+
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         wrong = error.strerror if isinstance(error, OSError) else str(error)
         raise UserError(path, f"cannot read the config: {wrong}", "expected a file of text, in YAML") from error
     if not text:
-        # A file that an editor or a full disk left half-written must not put every GPU on offer.
+        # What an editor or a full disk leaves half-way must not put every GPU on offer.
         raise UserError(path, "is empty", "a config that asks for nothing is a comment, or {}")
     try:
         document = read_document(text)
     except NotYAML as error:
         raise UserError(path, f"is not YAML: {error}", _READ) from error
     try:
-        return TypeAdapter(Config).validate_python({} if document is None else document)
+        return _adapter().validate_python({} if document is None else document)
     except ValidationError as error:
         raise UserError(path, *_first(error)) from error
 
 
 def schema() -> dict[str, Any]:
     """Return the JSON schema of the file, for editors."""
-    return TypeAdapter(Config).json_schema()
+    return _adapter().json_schema()
 
 
 def written_out(config: Config) -> Any:
-    """Return the config as a document with every field, also those that the file left out."""
-    return TypeAdapter(Config).dump_python(config, mode="json")
+    """Return the config as a file that leaves out no word."""
+    return _adapter().dump_python(config, mode="json")
 
 
-def _first(error: ValidationError) -> tuple[str, str]:
-    """Return what is wrong with the first of the wrong fields, and the fix."""
+def _adapter() -> "TypeAdapter[Config]":
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Config)
+
+
+def _first(error: "ValidationError") -> tuple[str, str]:
+    """Return what is wrong by the first error, and the fix."""
     first = error.errors()[0]
     # A selector is text or a list of texts, and pydantic reports both it tried.
     where = ".".join(str(part) for part in first["loc"] if part not in ("str", "tuple[str, ...]")) or "the file"
@@ -62,13 +80,13 @@ def _first(error: ValidationError) -> tuple[str, str]:
     if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         return f"{where}: is no word of the config", _meant(str(first["loc"][-1]), _words(first["loc"]))
     if first["type"] == "enum":
-        values = re.findall("'([^']*)'", first["ctx"]["expected"])  # as pydantic writes them: 'a', 'b' or 'c'
+        values = re.findall("'([^']*)'", first["ctx"]["expected"])  # 'a', 'b' or 'c'
         return f"{where}: {first['msg']}", _meant(str(first["input"]), values)
     return f"{where}: {first['msg']}", _READ
 
 
 def _words(location: tuple[int | str, ...]) -> list[str]:
-    """Return the fields that may stand in this place: of a rule, of the Fabric Manager, or of the config."""
+    """Return the words that may stand at this location: of a rule, of the Fabric Manager, or of the config."""
     within = Config if len(location) == 1 else Fabric if location[0] == "fabric" else Rule
     return [field.name for field in fields(within)]
 

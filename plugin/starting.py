@@ -24,7 +24,6 @@ from program.flags import Flag
 #: Where the kubelet finds DRA drivers, which cannot register with it.
 _PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 
-
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 _PORT = "[ADDRESS:]PORT"
 
@@ -47,7 +46,7 @@ def _port(word: str) -> Port:
 
 @dataclass(frozen=True, kw_only=True)
 class Flags:
-    """What the command line says."""
+    """The flags of `gpu-plugin serve`."""
 
     sysfs: Sysfs = Path("/sys")
     dev: Annotated[Path, Flag("The directory that stands for /dev.")] = Path("/dev")

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from pci.address import PCIAddress
+from pci.address import PCIAddress, address_or_none
 from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
 from plugin.cards.naming import is_prefix, is_resource_name
@@ -169,7 +169,7 @@ class Fabric:
             raise Nonsense(f"found library {self.library!r}", "expected a name or a path, like libnvfm.so.1")
         by_module: dict[int, str] = {}
         for address, module in self.modules.items():
-            if not _is_address(address):
+            if address_or_none(address) is None:
                 raise Nonsense(f"modules: found {address!r}", "expected a PCI address, like '0000:41:00.0'")
             if not 0 <= module < 64:
                 raise Nonsense(
@@ -245,14 +245,6 @@ def _is_number(text: str, below: int) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < below
 
 
-def _is_address(text: str) -> bool:
-    try:
-        PCIAddress.parse(text)
-    except ValueError:
-        return False
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class _Selector:
     takes: Callable[[str], object]
@@ -270,7 +262,7 @@ SELECTORS: Mapping[str, _Selector] = {
     "device": _Selector(_IDS, "vendor:device in hexadecimal, like '10de:1f08'", True),
     "subsystem": _Selector(_IDS, "vendor:device of the board in hexadecimal, like '1462:3756'", True),
     "pci_class": _Selector(_CLASS, "2, 4 or 6 hexadecimal digits, like '0302'", True),
-    "address": _Selector(_is_address, "a PCI address, like '0000:41:00.0'", True),
+    "address": _Selector(address_or_none, "a PCI address, like '0000:41:00.0'", True),
     "driver": _Selector(bool, "a driver, like 'vfio-pci'"),
     "mdev_type": _Selector(bool, "a type of mediated devices, like 'GRID T4-1Q'"),
     "vgpu_type": _Selector(bool, "a type of vGPUs by name or number, like 'NVIDIA L40S-1B' or '1145'"),

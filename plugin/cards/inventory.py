@@ -144,12 +144,8 @@ def _by_config(host: Host, card: Card, config: Config, pci_ids: PCIIDs) -> Devic
     resource, withheld = _by_rule(rule) or _automatic(host, lead, rule, pci_ids)
     if lead.vgpu_type is not None:
         model = host.vgpu_types.get(lead.vgpu_type, f"vGPU type {lead.vgpu_type}")
-    serve = _serve(rule, config)
+    serve = (rule and rule.serve) or config.serve
     return Device(functions=card, lead=lead, model=model, resource=resource, serve=serve, withheld=withheld)
-
-
-def _serve(rule: Rule | None, config: Config) -> Serve:
-    return config.serve if rule is None or rule.serve is None else rule.serve
 
 
 #: A resource, or why there is none.
@@ -279,21 +275,17 @@ def _mdevs(host: Host, config: Config, pci_ids: PCIIDs) -> Iterator[Device]:
         resource, withheld = _by_rule(rule) or _by_type(mdev, parent, rule)
         if withheld is None and mdev.iommu_group is None:
             withheld = Hindrance("is in no IOMMU group: its driver has not given it to vfio_mdev", "load vfio_mdev")
+        silent = next((name for name in (str(mdev.uuid), str(mdev.parent)) if name in host.silent), None)
         yield Device(
             functions=(),
             lead=parent,
             mdev=mdev,
             model=f"{mdev.type_name} on {pci_ids.device(parent.vendor_id, parent.device_id) or parent.pci_id}",
             resource=resource,
-            serve=_serve(rule, config),
+            serve=(rule and rule.serve) or config.serve,
             withheld=withheld,
-            unhealthy=None if withheld else _no_answer(host, mdev),
+            unhealthy=None if withheld or silent is None else no_answer(silent),
         )
-
-
-def _no_answer(host: Host, mdev: MediatedDevice) -> Hindrance | None:
-    silent = [name for name in (str(mdev.uuid), str(mdev.parent)) if name in host.silent]
-    return no_answer(silent[0]) if silent else None
 
 
 def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory | None) -> tuple[Device, ...]:
@@ -306,9 +298,8 @@ def _told_apart(devices: tuple[Device, ...], config: Config, before: Inventory |
     counting = [device for device in devices if before is None or device.withheld is None]
     claims = {(device.resource, device.kind) for device in counting if device.resource is not None}
     earlier = {(device.resource, device.kind) for device in before.offered if device.resource} if before else set()
-    by_variable: dict[str, _Claim] = {
-        variable(each.resource()): (each.resource(), None) for each in config.node_devices
-    }
+    node_devices = [device.resource() for device in config.node_devices]
+    by_variable: dict[str, _Claim] = {variable(resource): (resource, None) for resource in node_devices}
     clashes: dict[_Claim, Refusal] = {}
     for claim in (*sorted(claims & earlier), *sorted(claims - earlier)):
         other = by_variable.setdefault(variable(claim[0]), claim)
@@ -333,16 +324,14 @@ def _served_one_way(devices: tuple[Device, ...], before: Inventory | None) -> tu
 
     Beside the devices offered `before`, the others of that resource are withheld instead.
     """
-    ways: dict[str, Serve] = {}
-    for device in () if before is None else before.offered:
-        ways.setdefault(str(device.resource), device.serve)
+    ways = {} if before is None else {device.resource: device.serve for device in before.offered}
     kept = []
     for device in devices:
         counts = device.resource is not None and (before is None or device.withheld is None)
-        if counts and ways.setdefault(str(device.resource), device.serve) is not device.serve:
+        if counts and ways.setdefault(device.resource, device.serve) is not device.serve:
             both = Refusal(
                 f"{device.id} of {device.resource}",
-                f"would be served by {device.serve}, and other cards of that resource by {ways[str(device.resource)]}",
+                f"would be served by {device.serve}, and other cards of that resource by {ways[device.resource]}",
                 "say one `serve` for the whole resource, or give the cards two resources",
             )
             if before is None:
@@ -357,14 +346,10 @@ def _clash(resource: str, other: str, kind: Kind | None) -> Refusal:
     if resource == other and kind is None:
         node = NodeDevice(resource.rpartition("/")[2]).node
         return Refusal(resource, f"is the name of the node's /dev/{node}", "give the card another one in the config")
+    fix = "give one of them another name in the config"
     if resource == other:
-        wrong = "would be both PCI and mediated devices, and a pod could not tell them apart"
-        return Refusal(resource, wrong, "give one of them another name in the config")
-    return Refusal(
-        f"resources {other} and {resource}",
-        f"would share the variable {variable(resource)}",
-        "give one of them another name in the config",
-    )
+        return Refusal(resource, "would be both PCI and mediated devices, and a pod could not tell them apart", fix)
+    return Refusal(f"resources {other} and {resource}", f"would share the variable {variable(resource)}", fix)
 
 
 def _not_told_apart(clash: Problem) -> Hindrance:

@@ -16,7 +16,7 @@ from pci.host import Host
 from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_cards, offered_cards, plan_bind, plan_unbind
 from plugin.binding.rebinding import Roots, planned, rebind
 from plugin.cards.config import Config
-from plugin.commands import config_of
+from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from plugin.flags import STATE, State
 from program.errors import Refusal, UserError

@@ -8,7 +8,8 @@ import typer
 
 from pci.vendors import PREFIXES
 from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule
-from plugin.commands import config_of
+from plugin.config_file import config_of, written_out
+from plugin.config_file import schema as schema_of_the_file
 from program.commands import AsJSON
 from program.output import print_text
 from program.problem import one_line
@@ -20,8 +21,6 @@ config = typer.Typer(help="Say what a config file means, or print its JSON schem
 def check(file: Annotated[Path, typer.Argument(help="The config file.")], as_json: AsJSON = False) -> None:
     """Read a config file as the daemon would: 0 and what it means, or one line that says what is wrong with it."""
     if as_json:
-        from plugin.config_file import written_out
-
         print_text(json.dumps(written_out(config_of(file)), indent=2) + "\n")
         return
     print_text("\n".join([f"{file}: fine", *in_words(config_of(file)), ""]))
@@ -77,6 +76,4 @@ def _rule(rule: Rule) -> str:
 @config.command()
 def schema() -> None:
     """Print the JSON schema of the file, for editors."""
-    from plugin.config_file import schema as schema_of_the_file
-
     print_text(json.dumps(schema_of_the_file(), indent=2) + "\n")

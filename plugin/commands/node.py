@@ -1,4 +1,4 @@
-"""The node as a command looks at it, once: the flags say where."""
+"""One look at the node for a command, in the places that its flags name."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from pci.host import Function
 from plugin import question
 from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.naming import PCI_IDS, PCIIDs
-from plugin.commands import config_of
+from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
 from plugin.node.look import Places, look_at_all

@@ -28,10 +28,9 @@ from plugin.fabric.owning import Partitions
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
-from plugin.watching.counters import Counters
 from plugin.watching.registry import RegistrationServicer
 from plugin.watching.sockets import PREFIX, identity_of, kubelet_directory, remove, remove_dead_sockets, target
-from plugin.watching.watch import Watch
+from plugin.watching.watch import Counters, Watch
 from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)
@@ -57,9 +56,9 @@ class Settings:
     former: Path
 
 
-async def drive(watch: Watch, counters: Counters, partitions: Partitions, settings: Settings) -> None:
+async def drive(watch: Watch, partitions: Partitions, settings: Settings) -> None:
     """Be the node's driver until the watch is stopped. ProgramError if something is wrong from the start."""
-    counters.watched[DRIVER] = False
+    watch.counters.watched[DRIVER] = False
     registry = kubelet_directory(settings.registry, "plugins_registry", "--plugins-registry")
     async with APIServer.connected(settings.kubeconfig) as api:
         kept = Kept(
@@ -76,7 +75,7 @@ async def drive(watch: Watch, counters: Counters, partitions: Partitions, settin
             tasks = [
                 group.create_task(task)
                 for task in (
-                    _serve(watch, settings.node, claims, socket, counters),
+                    _serve(watch, settings.node, claims, socket),
                     publisher.keep(),
                     _reconcile(claims),
                 )
@@ -106,21 +105,21 @@ class _Socket:
         return all((identity[2], identity[1]) < (ours[2], ours[1]) for identity in ages)
 
 
-async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket, counters: Counters) -> None:
+async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket) -> None:
     """Serve on the socket, and again whenever it is taken away."""
     while not watch.stopped:
         server = grpc.aio.server()
-        dra_pb2_grpc.add_DRAPluginServicer_to_server(DRAServicer(claims, node, counters), server)
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(DRAServicer(claims, node, watch.counters), server)
         health_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthServicer(watch, node), server)
         registration = RegistrationServicer(
-            kind="DRAPlugin", name=DRIVER, socket=socket.path, versions=VERSIONS, hear=_heard(counters)
+            kind="DRAPlugin", name=DRIVER, socket=socket.path, versions=VERSIONS, hear=_heard(watch.counters)
         )
         registration_pb2_grpc.add_RegistrationServicer_to_server(registration, server)
         remove_dead_sockets(socket.path.parent)
         try:
             server.add_insecure_port(target(socket.path))
             await server.start()
-            counters.registrations[DRIVER] += 1
+            watch.counters.registrations[DRIVER] += 1
             ours = identity_of(socket.path)
             while not watch.stopped and identity_of(socket.path) == ours:
                 with contextlib.suppress(TimeoutError):
@@ -131,7 +130,7 @@ async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket, count
             _log.warning("%s: not served, trying again: %s", DRIVER, error)
             await asyncio.sleep(_LOOK_AT_SOCKET)
         finally:
-            counters.watched[DRIVER] = False
+            watch.counters.watched[DRIVER] = False
             await server.stop(grace=_ENDS_WITHIN)
             remove(socket.path)
 

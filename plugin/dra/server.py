@@ -14,9 +14,8 @@ from plugin.dra.slices import device_name
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2 as api
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
-from plugin.watching.counters import Counters
 from plugin.watching.registry import Context
-from plugin.watching.watch import Watch
+from plugin.watching.watch import Counters, Watch
 from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)

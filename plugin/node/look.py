@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
@@ -22,10 +22,6 @@ from plugin.fabric.modules import read_module_ids
 from plugin.fabric.sight import Sight
 from plugin.node.snapshot import Closely, Snapshot
 from program.errors import Refusal
-
-if TYPE_CHECKING:
-    from pci.address import PCIAddress
-    from pci.host import Details, Fault
 
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
 #: Refusal if nothing can be read in that tree now.
@@ -90,8 +86,7 @@ async def look_at_all(
     """Return all that can be known of the node now; nothing is changed, and no sleeping card is woken. ProgramError as
     of `look`.
 
-    `pods` asks the kubelet, `claims` the DRA driver's checkpoint, each for None if that does not answer. With `fabric`
-    the Fabric Manager that the config names is asked.
+    `pods` asks the kubelet, `claims` the DRA driver's checkpoint; None if unknown. `fabric` asks the Fabric Manager.
     """
     snapshot = await look(places, names, config, ask)
     inventory, assignments = snapshot.inventory, await pods()
@@ -118,8 +113,8 @@ async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Si
 
 
 def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:
-    details: dict[PCIAddress, Details] = {}
-    faults: list[Fault] = []
+    details = {}
+    faults = []
     for function in (function for device in inventory.devices for function in device.functions):
         try:
             details[function.address] = read_details(sys, function.address)

@@ -48,14 +48,16 @@ def picture(snapshot: Snapshot) -> str:
     trees = {at: tree(((box.at.bridges, box) for box in by_complex[at]), pci_ids) for at in complexes}
     reasons = dict.fromkeys(box.reason for nodes in trees.values() for box in leaves(nodes) if box.reason)
     numbers = {reason: number for number, reason in enumerate(reasons, start=1)}
-    common = _sheet(trees.values(), numbers)
+    shared = shared_groups(boxes)
+    widths = columns([*trees.values()], lambda item: _block(item, numbers), margin=_MARGIN if shared else 0)
+    sheet = _Sheet(numbers, shared, widths)
     numa_nodes = [
         framed(
             "numa",
             "NUMA node unknown: the firmware names none" if numa_node is None else f"NUMA node {numa_node}",
             flowed(
                 [
-                    framed("root", f"root complex {one_line(at[1])}", _laid_out(trees[at], common), Colours())
+                    framed("root", f"root complex {one_line(at[1])}", _laid_out(trees[at], sheet), Colours())
                     for at in its
                 ]
             ),
@@ -66,13 +68,13 @@ def picture(snapshot: Snapshot) -> str:
     parts = [
         flowed(numa_nodes),
         _notes(numbers, map(str, host.faults), notes),
-        _legend({box.style for box in boxes}, outlines=bool(common.shared)),
+        _legend({box.style for box in boxes}, outlines=bool(shared)),
     ]
     return svg(title(snapshot), stacked(*(part for part in parts if part.height)))
 
 
 def _notes(numbers: Mapping[str, int], faults: Iterable[str], others: Iterable[str]) -> Block:
-    """Return the reasons by their numbers, what of sysfs could not be read, and what is to be known of partitions."""
+    """Return the reasons by their numbers, the entries of sysfs that could not be read, and the notes on partitions."""
     notes = [(f"({number})", f"It {reason}.") for reason, number in numbers.items()]
     notes += [("not read", fault) for fault in faults]
     notes += [("partitions", other) for other in others]
@@ -87,7 +89,7 @@ def _notes(numbers: Mapping[str, int], faults: Iterable[str], others: Iterable[s
 
 
 def _legend(styles: set[Style], *, outlines: bool) -> Block:
-    """Return what the colours and the outlines mean, as far as there are any."""
+    """Return the meaning of the colours and outlines that occur."""
     rows = [([Line(f"{style.word}: {style.meaning}")], style.colours) for style in Style if style in styles]
     if outlines:
         rows.append(([Line("IOMMU group: a guest gets all of one, or nothing")], OUTLINE))
@@ -95,31 +97,18 @@ def _legend(styles: set[Style], *, outlines: bool) -> Block:
     return stacked(*(boxed("legend", *row, width=width) for row in rows), gap=4)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class _Sheet:
-    """What the root complexes of a picture share.
-
-    `numbers` are those of the reasons; `shared` says of each IOMMU group with several boxes how many it has.
-    """
+    """Common to all root complexes of a picture: the `numbers` of the reasons, the count of boxes of each IOMMU group
+    with several, and the columns, each as wide as its widest box."""
 
     numbers: Mapping[str, int]
     shared: Mapping[int, int]
     columns: Columns
 
 
-def _sheet(trees: Iterable[Sequence[Node[Box]]], numbers: Mapping[str, int]) -> _Sheet:
-    """Return the sheet for these trees: each column is as wide as the widest box in it."""
-    trees = list(trees)
-    shared = shared_groups(item for nodes in trees for item in leaves(nodes))
-    return _Sheet(
-        numbers=numbers,
-        shared=shared,
-        columns=columns(trees, lambda item: _block(item, numbers), margin=_MARGIN if shared else 0),
-    )
-
-
 def _laid_out(nodes: Sequence[Node[Box]], sheet: _Sheet) -> Block:
-    """Return what hangs on a root complex, to be framed: the first lines begin at the frame."""
+    """Return the tree below a root complex, to be framed: the first lines begin at the frame."""
     in_order = groupby(leaves(nodes), lambda item: item.group if item.group in sheet.shared else None)
     runs = [list(run) for shared, run in in_order if shared is not None]
     first, last = frozenset(run[0].ids for run in runs), frozenset(run[-1].ids for run in runs)

@@ -1,4 +1,4 @@
-"""`gpu-plugin serve`: what tells of changes, the watch over the node, and the kubelet, in one event loop."""
+"""`gpu-plugin serve`: the sources of changes, the watch over the node, and the servers, in one event loop."""
 
 import asyncio
 import signal
@@ -10,12 +10,11 @@ from typing import Any
 from plugin.fabric.owning import RECONCILED_EVERY, Partitions, reconciling
 from plugin.serving.kubelet import serve
 from plugin.serving.monitoring import Port, monitoring
-from plugin.watching.counters import Counters
 from plugin.watching.events import directories
 from plugin.watching.keeping import keeping
 from plugin.watching.listening import listening
 from plugin.watching.podresources import WORTH_WAITING, Pods, list_pods
-from plugin.watching.sockets import Kubelet, kubelet_directory
+from plugin.watching.sockets import Kubelet
 from plugin.watching.watch import Sources, Watch
 from program.errors import ProgramError, Refusal
 from program.first import STOPS, hear
@@ -31,18 +30,14 @@ async def run(
     own_pod: str | None,
     metrics: Port | None,
     health: Port | None,
-    beside: Callable[[Watch, Counters, Partitions], Coroutine[Any, Any, None]] | None,
+    beside: Callable[[Watch, Partitions], Coroutine[Any, Any, None]] | None,
 ) -> None:
     """Serve until SIGTERM or SIGINT. ProgramError if something is wrong from the start.
 
     `own_pod` is this plugin's pod (`namespace/name`), `beside` another server on the same watch; None for either, and
     for each port that is not served.
     """
-    directory = kubelet_directory(kubelet_dir, "device plugin directory", "--kubelet-dir")
-    registry = None
-    if plugins_registry is not None:
-        registry = kubelet_directory(plugins_registry, "plugins_registry", "--plugins-registry")
-    kubelet, counters, ending = Kubelet(directory, registry), Counters(), asyncio.Event()
+    kubelet, ending = Kubelet(kubelet_dir, plugins_registry), asyncio.Event()
     failures: list[ProgramError] = []
     hear(ending.set, *STOPS)
     with listening(sources, ending) as bells:
@@ -52,20 +47,20 @@ async def run(
             kubelet.moved()
             bells.kubelet.ring()  # the kubelet writes its checkpoint there at every allocation
 
-        with directories([directory, kubelet.sockets], moved):
+        with directories([kubelet.directory, kubelet.sockets], moved):
             watch = await _begun(sources, ending)
             if watch is not None:
                 pods, partitions = Pods(watch), _partitions(watch, own_pod)
-                async with monitoring(watch, counters, metrics=metrics, health=health):
+                async with monitoring(watch, metrics=metrics, health=health):
                     await pods.ask(WORTH_WAITING)
                     async with (
-                        keeping(watch, pods, bells, counters),
+                        keeping(watch, pods, bells),
                         reconciling(partitions),
                         asyncio.TaskGroup() as servers,
                     ):
                         if beside is not None:
-                            servers.create_task(_until(ending, beside(watch, counters, partitions), failures))
-                        servers.create_task(serve(watch, kubelet, counters, partitions))
+                            servers.create_task(_until(ending, beside(watch, partitions), failures))
+                        servers.create_task(serve(watch, kubelet, partitions))
     # A server of grpc may end before its tasks have answered, and grpc prints a traceback for each that is cancelled.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:
         await asyncio.wait(answering, timeout=_ANSWERS_END_WITHIN)

@@ -24,7 +24,6 @@ from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
 from plugin.serving.offer import CardOffer, NodeDeviceOffer, Offer
 from plugin.serving.server import DevicePluginServicer
-from plugin.watching.counters import Counters
 from plugin.watching.registry import RegistrationServicer
 from plugin.watching.sockets import CHANNEL, PREFIX, Identity, Kubelet, identity_of, remove, remove_dead_sockets, target
 from plugin.watching.watch import Watch
@@ -42,7 +41,7 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
 _WORTH_A_WARNING = 5  # failures in a row
 
 
-async def serve(watch: Watch, kubelet: Kubelet, counters: Counters, partitions: Partitions) -> None:
+async def serve(watch: Watch, kubelet: Kubelet, partitions: Partitions) -> None:
     """Serve every resource of the node, also those that come later, until the watch is stopped."""
     remove_dead_sockets(kubelet.sockets)
     serving: dict[str, _Serving] = {}
@@ -52,7 +51,7 @@ async def serve(watch: Watch, kubelet: Kubelet, counters: Counters, partitions: 
             change = watch.next_change
             offers = _offers(watch, partitions)
             for resource in sorted(offers.keys() - serving.keys()):
-                served = serving[resource] = _Serving(offers[resource], watch, kubelet, counters)
+                served = serving[resource] = _Serving(offers[resource], watch, kubelet)
                 tasks[resource] = group.create_task(served.keep(after=tasks.get(resource)))
             for resource, served in sorted(serving.items()):
                 if resource in offers:
@@ -75,13 +74,12 @@ def _offers(watch: Watch, partitions: Partitions) -> Mapping[str, Offer]:
 class _Serving:
     """One resource, served and registered as long as it is offered; `config` is the last config that offered it."""
 
-    def __init__(self, offer: Offer, watch: Watch, kubelet: Kubelet, counters: Counters) -> None:
+    def __init__(self, offer: Offer, watch: Watch, kubelet: Kubelet) -> None:
         self.config = watch.snapshot.config
         self._offer = offer
         self._resource = offer.resource
         self._watch = watch
         self._kubelet = kubelet
-        self._counters = counters
         self._servicer: DevicePluginServicer | None = None
         self._ended = False
 
@@ -121,7 +119,7 @@ class _Serving:
 
     async def _serve_until_lost(self) -> None:
         """Serve and register once; return when the kubelet no longer has this registration."""
-        kubelet, resource = self._kubelet, self._resource
+        kubelet, resource, watched = self._kubelet, self._resource, self._watch.counters.watched
         # New at every start, and short for any resource.
         ours = kubelet.sockets / f"{_sockets_of(resource)}{secrets.token_hex(4)}.sock"
         identity = None
@@ -130,7 +128,7 @@ class _Serving:
             identity = await self._kubelet_there()
             if identity is None:
                 return
-        servicer = self._servicer = DevicePluginServicer(self._offer, self._watch, self._counters, kubelet.moved)
+        servicer = self._servicer = DevicePluginServicer(self._offer, self._watch, kubelet.moved)
         server = grpc.aio.server()
         deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
         if kubelet.registry is not None:
@@ -145,16 +143,16 @@ class _Serving:
             if kubelet.registry is None:
                 await _register(resource, ours.name, kubelet.socket)
                 servicer.hear(registered=True)
-            self._counters.registrations[resource] += 1
+            self._watch.counters.registrations[resource] += 1
             if not await self._is_watched(servicer, ours, identity):
                 return
-            self._counters.watched[resource] = True
+            watched[resource] = True
             _log.info("%s: registered, and watched by the kubelet", resource, extra={"resource": resource})
             await self._until_lost(servicer, ours, identity, siblings)
         finally:
-            self._counters.watched[resource] = False
+            watched[resource] = False
             if self._ended:
-                del self._counters.watched[resource]
+                del watched[resource]
             servicer.close()
             self._watch.wake()
             # Streams end by themselves; the grace lets their last message through.

@@ -77,7 +77,8 @@ class CardOffer:
 
     async def _hold(self, grounds: Sequence[Grounds]) -> bool:
         sources = self._watch.sources
-        if any(each.ask_a_driver for each in grounds):
+        # The type of a vGPU is read from its driver, which may never answer.
+        if any(each.device.mdev is None and each.device.lead.vgpu_type is not None for each in grounds):
             return await sources.reader.ask(hold, sources.sys, grounds)
         return hold(sources.sys, grounds)
 

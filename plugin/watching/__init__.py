@@ -2,5 +2,5 @@
 
 `listening` opens the sources (`events`), `watch` has the latest snapshot, `podresources` asks the kubelet which pods
 have which devices, and `keeping` looks at each event and from time to time. A server waits for the watch's next change.
-`sockets` and `registry` are common to the servers of the kubelet, `counters` is what they count.
+`sockets` and `registry` are common to the servers of the kubelet.
 """

@@ -80,7 +80,15 @@ def directories(paths: Sequence[Path], changed: Callable[[], None], *, written: 
 
     A directory may also be made later. With `written`, call it when a file in one has been written, too.
     """
-    inotify = _inotify()
+    try:
+        inotify = INotify(nonblocking=True)
+    except OSError as error:
+        _log.warning(
+            "changes of directories are seen only by the regular look, and a new config by SIGHUP: %s; "
+            "raise the sysctl fs.inotify.max_user_instances",
+            error.strerror,
+        )
+        inotify = None
     if inotify is None:
         yield
         return
@@ -94,12 +102,11 @@ def directories(paths: Sequence[Path], changed: Callable[[], None], *, written: 
             for directory in (path, *path.parents):
                 try:
                     inotify.add_watch(directory, mask)
-                    break
                 except (FileNotFoundError, NotADirectoryError):
                     continue
                 except OSError as error:
                     _log.warning("%s: changes are seen only by the regular look: %s", directory, error.strerror)
-                    break
+                break
 
     def read() -> None:
         if inotify.read(timeout=0):
@@ -119,19 +126,6 @@ def _read_when_ready(source: "socket.socket | INotify", read: Callable[[], None]
         yield
     finally:
         asyncio.get_running_loop().remove_reader(source)
-
-
-def _inotify() -> INotify | None:
-    """Return an inotify instance; None if the node has no more of them, which leaves the regular look alone."""
-    try:
-        return INotify(nonblocking=True)
-    except OSError as error:
-        _log.warning(
-            "changes of directories are seen only by the regular look, and a new config by SIGHUP: %s; "
-            "raise the sysctl fs.inotify.max_user_instances",
-            error.strerror,
-        )
-        return None
 
 
 def is_about_devices(message: bytes) -> bool:

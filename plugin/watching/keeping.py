@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pci.address import PCIAddress
 from pci.sysfs.bus import off_the_bus
-from plugin.watching.counters import Counters
+from plugin.watching.events import Bell
 from plugin.watching.listening import Bells
 from plugin.watching.podresources import WORTH_WAITING, Pods
 from plugin.watching.watch import Watch
@@ -27,9 +27,9 @@ _STAYS = "the node's inventory stays as it was"
 
 
 @contextlib.asynccontextmanager
-async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) -> AsyncIterator[None]:
+async def keeping(watch: Watch, pods: Pods, bells: Bells) -> AsyncIterator[None]:
     """Keep the watch until the block ends."""
-    due, trouble = asyncio.Event(), Trouble(_log, logging.ERROR, _STAYS, "the node can be looked at again")
+    due, trouble = Bell(), Trouble(_log, logging.ERROR, _STAYS, "the node can be looked at again")
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(task)
@@ -37,7 +37,7 @@ async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) ->
                 _end(watch),
                 _look_at_sysfs(watch, bells, trouble),
                 _look_at_nodes(watch, bells, trouble),
-                _look_from_time_to_time(watch, pods, counters, trouble),
+                _look_from_time_to_time(watch, pods, trouble),
                 _reload(watch, pods, bells),
                 _find_due(due, bells),
                 _ask_when(due, pods),
@@ -80,7 +80,7 @@ async def _look_at_nodes(watch: Watch, bells: Bells, trouble: Trouble) -> None:
             watch.look_at_nodes()
 
 
-async def _look_from_time_to_time(watch: Watch, pods: Pods, counters: Counters, trouble: Trouble) -> None:
+async def _look_from_time_to_time(watch: Watch, pods: Pods, trouble: Trouble) -> None:
     """Look at everything at intervals, for changes without an event; also at the files that the kernel was silent
     about."""
     while True:
@@ -90,26 +90,26 @@ async def _look_from_time_to_time(watch: Watch, pods: Pods, counters: Counters, 
             await watch.look_again(uses=True)
             trouble.tell(None)
         with _reported(trouble):
-            await _look_for_fallen(watch, pods, counters)
+            await _look_for_fallen(watch, pods)
 
 
-async def _look_for_fallen(watch: Watch, pods: Pods, counters: Counters) -> None:
+async def _look_for_fallen(watch: Watch, pods: Pods) -> None:
     """Tell the watch which functions fell off the bus: two reads have to agree, each right after the kubelet's list of
     who has what. Without that list nothing is read."""
-    fallen = await _fallen(watch, pods, counters)
+    fallen = await _fallen(watch, pods)
     if fallen:
         await asyncio.sleep(_RESETS_END_WITHIN)
-        again = await _fallen(watch, pods, counters)
+        again = await _fallen(watch, pods)
         fallen = None if again is None else fallen & again
     if fallen is not None:  # else the last answer stands
         watch.see(replace(watch.snapshot, fallen=fallen))
 
 
-async def _fallen(watch: Watch, pods: Pods, counters: Counters) -> frozenset[PCIAddress] | None:
+async def _fallen(watch: Watch, pods: Pods) -> frozenset[PCIAddress] | None:
     """Return the functions of free devices that read as ones; None if it cannot be told."""
-    allocations = counters.allocations.copy()
+    allocations = watch.counters.allocations.copy()
     # A container that was given a device meanwhile may be missing in the list.
-    if not await pods.ask() or counters.allocations != allocations:
+    if not await pods.ask() or watch.counters.allocations != allocations:
         return None
     snapshot = watch.snapshot
     addresses = [
@@ -142,17 +142,16 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
             _log.exception("the config stays as it was")
 
 
-async def _find_due(due: asyncio.Event, bells: Bells) -> None:
+async def _find_due(due: Bell, bells: Bells) -> None:
     """Make a question to the kubelet due when its directory changes, and again when its list has the change."""
     while True:
         await bells.kubelet.rung()
-        due.set()
-        asyncio.get_running_loop().call_later(_PODS_APPEAR_WITHIN, due.set)
+        due.ring()
+        asyncio.get_running_loop().call_later(_PODS_APPEAR_WITHIN, due.ring)
 
 
-async def _ask_when(due: asyncio.Event, pods: Pods) -> None:
+async def _ask_when(due: Bell, pods: Pods) -> None:
     while True:
-        await due.wait()
-        due.clear()
+        await due.rung()
         await pods.ask()
         await asyncio.sleep(_QUESTIONS_APART)

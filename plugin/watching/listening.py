@@ -5,7 +5,6 @@ import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from plugin.cards.nodes import CDEVS, VFIO
 from plugin.watching.events import Bell, directories, uevents
@@ -33,16 +32,12 @@ class Bells:
 def listening(sources: Sources, ending: asyncio.Event) -> Iterator[Bells]:
     """Listen until the block ends; set `ending` when nothing can be read any more. Listen before the first look, so as
     to miss no change between the two."""
-    bells = Bells()
+    bells, dev = Bells(), sources.dev
     with contextlib.ExitStack() as stack:
-
-        def listen(paths: list[Path], bell: Bell, *, written: bool = False) -> None:
-            stack.enter_context(directories(paths, bell.ring, written=written))
-
-        listen([sources.dev / VFIO, sources.dev / CDEVS, sources.dev, sources.dev / "net"], bells.nodes)
+        stack.enter_context(directories([dev / VFIO, dev / CDEVS, dev, dev / "net"], bells.nodes.ring))
         if sources.config is not None:
             # A changed ConfigMap is another link in the file's directory; an editor may write the file in its place.
-            listen([sources.config.absolute().parent], bells.config, written=True)
+            stack.enter_context(directories([sources.config.absolute().parent], bells.config.ring, written=True))
         try:
             stack.enter_context(uevents(bells.sysfs.ring))
         except OSError as error:

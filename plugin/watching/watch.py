@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
@@ -41,8 +41,21 @@ class Sources(Places):
     rescan: float
 
 
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the servers count, for metrics and health.
+
+    `allocations`: containers that asked for a resource, by outcome (`given`, `refused`). `registrations`: how often a
+    resource was registered. `watched`: True if the kubelet watches the resource now.
+    """
+
+    allocations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    registrations: Counter[str] = field(default_factory=Counter)
+    watched: dict[str, bool] = field(default_factory=dict)
+
+
 class Watch:
-    """The latest snapshot of the node, for every server; lives in one event loop.
+    """The latest snapshot of the node, for every server, and what the servers count; lives in one event loop.
 
     A look that fails leaves the last snapshot in place, and `sees_node` is False until a look succeeds. `next_change`
     is set when the snapshot changes, or when `ending` is set: take it before reading the snapshot, then wait for it.
@@ -52,6 +65,7 @@ class Watch:
         """Begin with a snapshot; `begin` takes the first one."""
         self.sources = sources
         self.ending = ending
+        self.counters = Counters()
         self.next_change = asyncio.Event()
         self.sees_node = True
         self.snapshot = snapshot

@@ -25,7 +25,6 @@ from plugin.dra.slices import device_of
 from plugin.node.snapshot import Snapshot, State
 from plugin.picture import picture
 from plugin.serving.monitoring import _Collector
-from plugin.watching.counters import Counters
 from plugin.watching.reader import Reader
 from plugin.watching.watch import Sources, Watch
 from program.errors import ProgramError
@@ -132,7 +131,7 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
     assert {device_id: each["claim"] for device_id, each in listed.items()} == claims
     examined = doctor._as_json(seen, examine(seen))["devices"]
     assert {each["id"]: each["reason"] for each in examined} == reasons
-    metrics = {metric.name: metric.samples for metric in _Collector(watch, Counters()).collect()}
+    metrics = {metric.name: metric.samples for metric in _Collector(watch).collect()}
     told = {sample.labels["device"]: sample.labels for sample in metrics["gpu_plugin_device"]}
     assert {device_id: labels["reason"] or None for device_id, labels in told.items()} == reasons
     assert {

@@ -8,7 +8,6 @@ import pytest
 
 from plugin.cards.config import Config
 from plugin.cards.naming import PCIIDs
-from plugin.watching.counters import Counters
 from plugin.watching.keeping import keeping
 from plugin.watching.listening import listening
 from plugin.watching.podresources import Pods
@@ -26,7 +25,7 @@ async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str],
     """The server."""
     with listening(sources, ending) as bells:
         watch = await Watch.begin(sources, ending)
-        async with keeping(watch, Pods(watch), bells, Counters()):
+        async with keeping(watch, Pods(watch), bells):
             while not watch.stopped:
                 change, snapshot = watch.next_change, watch.snapshot
                 for resource in snapshot.inventory.listed:
