@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.functions import is_vfio_driver
-from pci.resource import Kind, encode, variable
+from pci.resource import DeviceKind, encode, variable
 from pci.sysfs.attribute import Unreadable, link_name, text
 from pci.sysfs.entries import Entries, unchanged
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV, VGPU_TYPE
 from plugin.cards.inventory import Device
-from plugin.cards.nodes import Node, egm_nodes
+from plugin.cards.nodes import DeviceNode, egm_nodes
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 
@@ -20,7 +20,7 @@ class Allocation:
     """What a container gets: environment variables, and device nodes."""
 
     env: Mapping[str, str]
-    nodes: tuple[Node, ...]
+    nodes: tuple[DeviceNode, ...]
 
 
 def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = None) -> tuple[Device, ...]:
@@ -40,7 +40,7 @@ def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = N
 
 
 def allocate(
-    snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[Node, ...]]
+    snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[DeviceNode, ...]]
 ) -> Allocation:
     """Return what a container gets for these devices of a resource; `nodes` are the nodes of each device.
 
@@ -52,7 +52,7 @@ def allocate(
     egms = () if snapshot.nodes is None else egm_nodes(snapshot.host.egms, addresses, snapshot.nodes)
     mdevs = [device.mdev.uuid for device in devices if device.mdev is not None]
     if mdevs:
-        env = {variable(resource, Kind.MDEV): encode(mdevs)}
+        env = {variable(resource, DeviceKind.MDEV): encode(mdevs)}
     else:
         env = {variable(resource): encode(device.functions[0].address for device in devices)}
     return Allocation(env=env, nodes=(*its, *egms))
@@ -63,11 +63,11 @@ class Grounds:
     """The entries of sysfs and /dev from which the verdict on a device follows, with the device and its nodes."""
 
     device: Device
-    nodes: tuple[Node, ...]
+    nodes: tuple[DeviceNode, ...]
     entries: Entries
 
 
-def grounds(sys: Path, dev: Path, device: Device, nodes: tuple[Node, ...]) -> Grounds:
+def grounds(sys: Path, dev: Path, device: Device, nodes: tuple[DeviceNode, ...]) -> Grounds:
     """Return the grounds of a device: the members of its group, their drivers, their place in VFIO, and its nodes.
 
     Every path leads through the group, so that a function that changed its group is noticed too.

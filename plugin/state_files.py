@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: The fix if a file below the directory of --state cannot be read or written.
-STATE = "run as root, or name a directory with --state"
+STATE_FIX = "run as root, or name a directory with --state"
 
 _LONGEST = 1 << 20  # bytes
 _TRIES_APART = 0.02  # seconds
@@ -46,7 +46,7 @@ class StateFile(Generic[T]):
     of: Callable[[bytes], T]
     wrong: str
     fix: str
-    place: str = STATE
+    place: str = STATE_FIX
     mode: int | None = None
     sync: bool = True
 
@@ -133,7 +133,7 @@ def _make(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, wrong: str, fix: str, place: str = STATE) -> Iterator[int]:
+def locked(path: Path, wrong: str, fix: str, place: str = STATE_FIX) -> Iterator[int]:
     """Lock this file against other processes, and yield its descriptor. Busy, with `wrong` and `fix`, if another has
     the lock; Refusal, with the fix `place`, if the directory cannot be written.
 
@@ -153,7 +153,7 @@ def locked(path: Path, wrong: str, fix: str, place: str = STATE) -> Iterator[int
 
 
 @contextlib.asynccontextmanager
-async def locked_within(seconds: float, path: Path, fix: str, place: str = STATE) -> AsyncIterator[int]:
+async def locked_within(seconds: float, path: Path, fix: str, place: str = STATE_FIX) -> AsyncIterator[int]:
     """Lock as `locked` does, and wait for another process that has the lock; Busy after so many seconds."""
     deadline, lock = time.monotonic() + seconds, None
     with contextlib.ExitStack() as stack:

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pci.host import Function
-from plugin import question
+from plugin import sysfs_child
 from plugin.cards.holders import Assignment, CannotAsk
-from plugin.cards.naming import PCI_IDS, PCIIDs
+from plugin.cards.names import PCI_IDS, PCIIDs
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
@@ -57,7 +57,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
         proc, dev, dra_state = proc or Path("/proc"), dev or Path("/dev"), dra_state or DRA_STATE
 
     async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
-        return question.ask(read, sys, *arguments, **named)[0]
+        return sysfs_child.ask(read, sys, *arguments, **named)[0]
 
     looking = look_at_all(
         Places(sys=sysfs, dev=dev, proc=proc, state=state or STATE),
@@ -76,7 +76,7 @@ async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[A
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
     # grpc takes as long to import as everything else together.
-    from plugin.watching import podresources
+    from plugin.watch import podresources
 
     try:
         return (await podresources.list_pods(named or POD_RESOURCES, at_most=10.0)).assignments

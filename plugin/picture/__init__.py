@@ -26,8 +26,8 @@ from drawing.boxes import (
     written,
 )
 from drawing.trees import Columns, Place, columns, every, lines, placed
-from pci.topology import Node, Twig, leaves, tree
-from plugin.fabric import sight as fabric
+from pci.topology import TreeNode, Twig, leaves, tree
+from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot
 from plugin.picture.boxes import Box, Style, by, node_boxes, shared_groups, title, wrapped
 from plugin.picture.boxes import lines as text_of
@@ -107,7 +107,7 @@ class _Sheet:
     columns: Columns
 
 
-def _laid_out(nodes: Sequence[Node[Box]], sheet: _Sheet) -> Block:
+def _laid_out(nodes: Sequence[TreeNode[Box]], sheet: _Sheet) -> Block:
     """Return the tree below a root complex, to be framed: the first lines begin at the frame."""
     in_order = groupby(leaves(nodes), lambda item: item.group if item.group in sheet.shared else None)
     runs = [list(run) for shared, run in in_order if shared is not None]
