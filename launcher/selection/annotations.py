@@ -92,7 +92,7 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
         avoid_ids=avoid_ids,
         numa_bind=numa_bind,
         select=select,
-        together=cast("Place | None", together),
+        together=cast("Proximity | None", together),
         given=tuple((name, texts[name]) for name in NAMES if asks[name]),
     )
 
