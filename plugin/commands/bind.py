@@ -14,7 +14,6 @@ from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from pci.host import Host
 from plugin.binding.plan import (
-    DriverBinding,
     Plan,
     Survey,
     cards_to_bind,
@@ -125,7 +124,8 @@ def _rebind(
         return
     decided = rebind(roots, choose, decide, before)
     for move in decided.moves:
-        print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
+        target = "as the kernel chose" if move.target is None else move.target.driver or "no driver"
+        print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {target}\n")
     if not decided.moves:
         print_text("nothing to do\n")
 
@@ -137,10 +137,6 @@ def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> N
             keep(state, ask_nvidia_smi(nvidia_smi, _IDS_WITHIN))
         except Refusal as error:
             _warn(f"module IDs are not known, and those cards go only to guests of one GPU: {error}")
-
-
-def _name(target: DriverBinding | None) -> str:
-    return "as the kernel chose" if target is None else target.driver or "no driver"
 
 
 def _warn(line: str) -> None:

@@ -1,6 +1,7 @@
 """`gpu-plugin doctor`: one page for the person whose GPU does not show up."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Any
@@ -46,7 +47,8 @@ def doctor(flags: NodeFlags, as_json: AsJSON = False) -> None:
 
 def _as_page(snapshot: Snapshot, findings: tuple[NodeFinding, ...], *, coloured: bool) -> str:
     """Return the page: what is wrong, worst first; what is fine; what is there."""
-    lines = [_verdict(findings)]
+    counts = Counter(finding.severity for finding in findings)
+    lines = [f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."]
     for severity in sorted(Severity, reverse=True):
         several = [*_alike(finding for finding in findings if finding.severity is severity)]
         for number, alike in enumerate(several):
@@ -61,11 +63,6 @@ def _as_page(snapshot: Snapshot, findings: tuple[NodeFinding, ...], *, coloured:
         lines += _heading(snapshot, device)
         lines += [f"  {row}" for (its, _), row in zip(functions, rows, strict=True) if its is device]
     return "\n".join(lines)
-
-
-def _verdict(findings: tuple[NodeFinding, ...]) -> str:
-    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    return f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."
 
 
 def _alike(findings: Iterable[NodeFinding]) -> Iterable[list[NodeFinding]]:
