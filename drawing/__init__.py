@@ -1,1 +1,1 @@
-"""Boxes, text and lines as SVG, for the pictures of both programs; they decide what is in them."""
+"""Boxes, text and lines as SVG, for the pictures of both programs."""

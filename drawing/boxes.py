@@ -1,7 +1,7 @@
-"""Boxes with text, set beside and below each other, as SVG.
+"""Boxes with text, beside and below each other, as SVG.
 
-Every place is known before anything is drawn: in letters of one width a text needs no font to be measured. Lengths are
-pixels, y grows downwards.
+All positions are known before anything is drawn, since the width of monospaced text needs no font. Lengths are pixels,
+y grows downwards.
 """
 
 import math
@@ -21,7 +21,7 @@ GAP = 14
 _FONT, _TITLE_FONT = 12, 18
 _LETTER = 0.625  # of the font's size; no monospaced font in use has wider letters
 _STRIP = 6
-_ASPECT = 1.5  # width to height of what a picture is looked at on
+_ASPECT = 1.5  # width to height of a screen
 
 _SVG = "http://www.w3.org/2000/svg"
 _E = ElementMaker(namespace=_SVG, nsmap={None: _SVG})
@@ -38,7 +38,7 @@ path.curve {{ shape-rendering: auto; stroke-width: 2px; }}
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """`indent` is in letters."""
+    """A line of text; `indent` is in letters."""
 
     text: str
     strong: bool = False
@@ -51,7 +51,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Colours:
-    """How a box looks; a strip along its left has the colour of the edge."""
+    """The colours of a box. With `strip` its left side has a strip in the colour of the edge."""
 
     box: str = "#ffffff"
     edge: str = "#666666"
@@ -64,9 +64,9 @@ OUTLINE = Colours(box="none", edge="#000000", dashed=True)
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Something of a size that can be drawn anywhere: `draw(x, y)` gives its elements, x and y its upper left.
+    """A part of a picture: `draw(x, y)` returns its elements with the upper left corner at x, y.
 
-    `ends` are where lines from elsewhere end, by what they lead to, counted from the upper left.
+    `ends` are the points where lines from outside end, by name, relative to the upper left corner.
     """
 
     width: int
@@ -75,12 +75,12 @@ class Block:
     ends: Mapping[str, tuple[int, int]] = field(default_factory=dict)
 
     def ends_at(self, x: int, y: int) -> dict[str, tuple[int, int]]:
-        """The same where the block is at x, y."""
+        """Return the ends if the block is at x, y."""
         return {name: (x + left, y + top) for name, (left, top) in self.ends.items()}
 
 
 def written(lines: Sequence[Line], *, width: int = 0) -> Block:
-    """Lines below each other, at least that wide."""
+    """Return lines below each other, at least that wide."""
 
     def draw(x: int, y: int) -> list[Element]:
         return [text(x, y + number * LINE + _FONT, line) for number, line in enumerate(lines)]
@@ -89,7 +89,7 @@ def written(lines: Sequence[Line], *, width: int = 0) -> Block:
 
 
 def boxed(kind: str, lines: Sequence[Line], colours: Colours, *, width: int = 0) -> Block:
-    """Lines in a box of at least that width."""
+    """Return lines in a box of at least that width."""
     inner = written(lines)
     strip = _STRIP if colours.strip else 0
     whole = max(width, inner.width + 2 * PAD + strip)
@@ -103,7 +103,7 @@ def boxed(kind: str, lines: Sequence[Line], colours: Colours, *, width: int = 0)
 
 
 def framed(kind: str, title: str, inner: Block, colours: Colours) -> Block:
-    """A block in a frame with a title."""
+    """Return a block in a frame with a title."""
     heading = written([Line(title, strong=True)])
     width = max(inner.width, heading.width) + 2 * PAD
     height = inner.height + heading.height + 3 * PAD
@@ -123,19 +123,19 @@ def framed(kind: str, title: str, inner: Block, colours: Colours) -> Block:
 
 
 def beside(*blocks: Block) -> Block:
-    """One right of the other."""
+    """Return the blocks in a row."""
     lefts = [sum(block.width + GAP for block in blocks[:number]) for number in range(len(blocks))]
     return _together([(block, left, 0) for block, left in zip(blocks, lefts, strict=True)])
 
 
 def stacked(*blocks: Block, gap: int = GAP) -> Block:
-    """One below the other."""
+    """Return the blocks in a column."""
     tops = [sum(block.height + gap for block in blocks[:number]) for number in range(len(blocks))]
     return _together([(block, 0, top) for block, top in zip(blocks, tops, strict=True)])
 
 
 def flowed(blocks: Sequence[Block]) -> Block:
-    """In rows from left to right, without gaps below what is low: in as many columns as look largest on a screen."""
+    """Return the blocks in rows, in columns without gaps: as many columns as make the picture largest on a screen."""
     arrangements = (
         beside(*(stacked(*blocks[column::columns]) for column in range(columns)))
         for columns in range(1, len(blocks) + 1)
@@ -144,16 +144,16 @@ def flowed(blocks: Sequence[Block]) -> Block:
 
 
 def svg(title: str, block: Block) -> str:
-    """A picture of its own: the title above the block, on white."""
+    """Return a whole picture: the title above the block, on white."""
     width = max(block.width, _width(len(title), _TITLE_FONT)) + 2 * GAP
     top = _TITLE_FONT + 3 * GAP
     height = top + block.height + GAP
     root = _element(
         "svg",
-        _labelled("title", title),
-        _labelled("style", _STYLE),
+        _element("title", title),
+        _element("style", _STYLE),
         box(0, 0, width, height, Colours(edge="none")),
-        _labelled("text", title, x=GAP, y=GAP + _TITLE_FONT, class_="title strong"),
+        _element("text", title, x=GAP, y=GAP + _TITLE_FONT, class_="title strong"),
         *block.draw(GAP, top),
         width=width,
         height=height,
@@ -172,12 +172,12 @@ def box(x: int, y: int, width: int, height: int, colours: Colours) -> Element:
 
 
 def path(*corners: tuple[int, int]) -> Element:
-    """A line through these corners."""
+    """Return a line through these corners."""
     return _element("path", d="M" + " L".join(f"{x},{y}" for x, y in corners))
 
 
 def curve(start: tuple[int, int], end: tuple[int, int], colour: str, *, between: tuple[int, int]) -> Element:
-    """A line in that colour that goes up or down between these two x, and is level outside."""
+    """Return a line in that colour, which goes up or down between these two x and is level outside."""
     (x, y), (to_x, to_y), (left, right) = start, end, between
     middle = (left + right) // 2
     corners = f"M{x},{y} L{left},{y} C{middle},{y} {middle},{to_y} {right},{to_y} L{to_x},{to_y}"
@@ -186,7 +186,7 @@ def curve(start: tuple[int, int], end: tuple[int, int], colour: str, *, between:
 
 def text(x: int, baseline: int, line: Line) -> Element:
     strong = {"class_": "strong"} if line.strong else {}
-    return _labelled("text", line.text, x=x + _width(line.indent, _FONT), y=baseline, **strong)
+    return _element("text", line.text, x=x + _width(line.indent, _FONT), y=baseline, **strong)
 
 
 def _width(letters: int, font: int) -> int:
@@ -205,12 +205,6 @@ def _together(placed: Sequence[tuple[Block, int, int]]) -> Block:
     )
 
 
-def _labelled(tag: str, text: str, **attributes: str | int) -> Element:
-    element = _element(tag, **attributes)
-    element.text = text
-    return element
-
-
-def _element(tag: str, *children: Element, **attributes: str | int) -> Element:
-    """With attributes as Python can spell them: `class_`, `stroke_dasharray`."""
+def _element(tag: str, *children: Element | str, **attributes: str | int) -> Element:
+    """Return an element; attributes are spelled as Python can: `class_`, `stroke_dasharray`."""
     return _E(tag, *children, {name.rstrip("_").replace("_", "-"): str(value) for name, value in attributes.items()})

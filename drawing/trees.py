@@ -1,4 +1,4 @@
-"""A tree of bridges in columns: root ports first, then what is behind them, the leaves in the last column."""
+"""A tree of bridges in columns: root ports in the first, leaves in the last."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -14,8 +14,8 @@ Leaf = TypeVar("Leaf")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What several trees of a picture share: `ports` are the columns of root ports and of what is below them, left and
-    right edge of each; `leaves` that of the leaves."""
+    """The left and right edges of the columns that the trees of a picture share: `ports` of the bridges, from the root
+    ports down, and `leaves`."""
 
     ports: tuple[tuple[int, int], ...]
     leaves: tuple[int, int]
@@ -27,7 +27,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Place(Generic[Leaf]):
-    """A node, its box and where that is, and the places of what hangs on it."""
+    """A node, its box at x, y, and the places of the nodes below it."""
 
     node: TreeNode[Leaf]
     block: Block
@@ -45,7 +45,7 @@ class Place(Generic[Leaf]):
 
 
 def columns(trees: Iterable[Iterable[TreeNode[Leaf]]], box: Callable[[Leaf], Block], *, margin: int = 0) -> Columns:
-    """Each column as wide as the widest in it, with a margin before that of the leaves."""
+    """Return columns as wide as their widest box, with a margin before the leaves."""
     nodes = [node for tree in trees for node in tree]
     last = max((box(leaf).width for leaf in leaves(nodes)), default=0)
     left = GAP
@@ -65,9 +65,9 @@ def placed(
     box: Callable[[Leaf, int], Block],
     room: Callable[[Leaf], tuple[int, int]] = lambda _: (0, 0),
 ) -> tuple[tuple[Place[Leaf], ...], int]:
-    """The nodes below each other, and the height of all.
+    """Return the nodes below each other, and their height.
 
-    `box` is that of a leaf, at least so wide; `room` is what it needs above and below.
+    `box` returns the box of a leaf, at least so wide; `room` the space that it needs above and below.
     """
 
     def down(nodes: Iterable[TreeNode[Leaf]], column: int, y: int) -> tuple[tuple[Place[Leaf], ...], int]:
@@ -93,7 +93,7 @@ def placed(
 
 
 def flipped(places: Iterable[Place[Leaf]], width: int) -> tuple[Place[Leaf], ...]:
-    """The same with the leaves in the first column, of all that is so wide."""
+    """Mirror the tree horizontally within `width`, so that the leaves come first."""
     return tuple(replace(place, x=width - place.right, below=flipped(place.below, width)) for place in places)
 
 
@@ -104,8 +104,8 @@ def every(places: Iterable[Place[Leaf]]) -> Iterator[Place[Leaf]]:
 
 
 def lines(places: Iterable[Place[Leaf]], x: int, y: int, *, edge: int = -PAD) -> Iterator[Element]:
-    """A line to each from what it hangs on, and from the frame, whose edge is there, to the first; on it the switch's
-    port that it comes out of."""
+    """Yield a line to each place from its parent, with the switch's port on it; without a parent from the frame, whose
+    edge is at `edge`."""
     for place in places:
         is_right = edge < place.x
         end = (x + (place.x if is_right else place.right), y + place.middle)

@@ -1,4 +1,4 @@
-"""The floor that both programs stand on: PCI devices as values, the one reader of sysfs, and what the two agree on.
+"""The base of both programs: PCI devices as values, the one reader of sysfs, and the programs' contract.
 
-Standard library only, so that importing it costs neither program anything.
+It needs the standard library alone, so that importing it costs neither program anything.
 """

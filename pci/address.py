@@ -1,4 +1,4 @@
-"""A PCI address, parsed once at the edge and carried as four numbers from there on."""
+"""A PCI address as four numbers; text is parsed where it enters a program."""
 
 import re
 from dataclasses import dataclass
@@ -22,10 +22,10 @@ class InvalidPCIAddress(ValueError):
 
 @dataclass(frozen=True, order=True, slots=True)
 class PCIAddress:
-    """One function of one slot: libvirt's four words for it.
+    """The address of a PCI function, with libvirt's names for its parts.
 
-    The kernel writes it as the name of a directory in /sys/bus/pci/devices (`%04x:%02x:%02x.%d`,
-    drivers/pci/probe.c). A domain has more than four digits behind Intel's VMD.
+    As text it is the name of a directory in /sys/bus/pci/devices (`%04x:%02x:%02x.%d`, drivers/pci/probe.c). A domain
+    has more than four digits behind Intel's VMD.
     """
 
     domain: int
@@ -35,7 +35,7 @@ class PCIAddress:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `0000:41:00.0`, in either case of hexadecimal; anything else is InvalidPCIAddress."""
+        """Read `0000:41:00.0`, in either case of hexadecimal; raise InvalidPCIAddress for any other text."""
         match = _ADDRESS.fullmatch(text)
         if match is None:
             raise InvalidPCIAddress(text)
@@ -45,12 +45,12 @@ class PCIAddress:
         return f"{self.domain:04x}:{self.bus:02x}:{self.slot:02x}.{self.function}"
 
     def shares_slot(self, other: Self) -> bool:
-        """Whether both are functions of one slot. Addresses tell no more of a card than that."""
+        """Whether both are functions of one slot; more of a card cannot be told from addresses."""
         return (self.domain, self.bus, self.slot) == (other.domain, other.bus, other.slot)
 
 
 def address_or_none(text: str) -> PCIAddress | None:
-    """Return the address that the text is; None if it is none."""
+    """Return the address in the text; None for any other text."""
     try:
         return PCIAddress.parse(text)
     except InvalidPCIAddress:

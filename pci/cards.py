@@ -1,9 +1,10 @@
 """Which PCI functions are one card: the functions that travel together, from the host to a guest.
 
 A graphics card is one slot with several functions: the GPU, its audio, sometimes USB and UCSI. A function's companions
-are the others of its card. A function that must not travel with its slot's others is a rule of `travels_alone`.
+are the other functions of its card.
 """
 
+from collections.abc import Iterable
 from typing import TypeAlias
 
 from pci.address import PCIAddress
@@ -22,10 +23,10 @@ def travels_alone(function: Function) -> bool:
 
 
 def listed_with(host: Host, address: PCIAddress) -> Card:
-    """Return the functions that older device plugins list for the device that this one is of, itself included: those of
-    its slot in its IOMMU group, whether they travel together or not. A virtual function is a device of its own.
+    """Return the functions that older device plugins list for this function's device, itself included: those of its
+    slot in its IOMMU group, whether they travel together or not. A virtual function is a device of its own.
 
-    Empty if the host has no such function, or it could not be read.
+    Empty if the host has no such function, or could not read it.
     """
     function = host.functions.get(address)
     if function is None or function.is_virtual:
@@ -43,7 +44,7 @@ def card_of(host: Host, address: PCIAddress) -> Card:
     return tuple(other for other in listed_with(host, address) if not travels_alone(other))
 
 
-def cards_of(host: Host) -> tuple[Card, ...]:
-    """Return every card of the host once, ascending by its first function."""
-    # The host's functions are ascending, so each card appears first by its first function.
-    return tuple({card[0].address: card for card in (card_of(host, address) for address in host.functions)}.values())
+def cards_of(host: Host, addresses: Iterable[PCIAddress] | None = None) -> tuple[Card, ...]:
+    """Return the cards of these ascending functions, or of all that the host has: each once, ascending."""
+    cards = (card_of(host, address) for address in (host.functions if addresses is None else addresses))
+    return tuple({card[0].address: card for card in cards}.values())

@@ -24,21 +24,18 @@ IN_CONTAINER = Path("/var/run/kubernetes.io/dra-device-attributes")
 #: What each file's name ends with; before it stands the driver's name.
 SUFFIX = "-metadata.json"
 
-_VERSION = "metadata.resource.k8s.io/v1alpha1"
+VERSION = "metadata.resource.k8s.io/v1alpha1"
 _PCI = "resource.kubernetes.io/pciBusID"
 _MDEV = "mdevUUID"
 
 
 class InvalidMetadata(ValueError):
-    """The file names no device, or several: what is `wrong`, in words that go after its path, and the `fix`."""
+    """The file does not name one device: what is `wrong`, in words after its path, and the `fix`."""
 
     def __init__(self, wrong: str, fix: str = "the DRA driver that wrote it may say why in its log") -> None:
         super().__init__(wrong, fix)
         self.wrong = wrong
         self.fix = fix
-
-    def __str__(self) -> str:
-        return f"{self.wrong}; {self.fix}"
 
 
 def of_claim(claim: str, request: str) -> PurePath:
@@ -47,15 +44,13 @@ def of_claim(claim: str, request: str) -> PurePath:
 
 
 def of_template(name: str, request: str) -> PurePath:
-    """Return the directory of a request of a claim that was made from a template; `name` is the pod's for it."""
+    """Return the directory of a request of a claim from a template; `name` is the pod's name for the claim."""
     return PurePath("resourceclaimtemplates", name, request)
 
 
 def decode(text: str, request: str) -> PCIAddress | UUID:
-    """Return the one device of a request, by the file's first document of a version that is known here.
-
-    A UUID is that of a mediated device. Raise InvalidMetadata if the file is malformed or does not name one device.
-    """
+    """Return the one device of a request, a PCI address or a mediated device's UUID, by the first document of a known
+    version. Raise InvalidMetadata if the file is malformed or does not name one device."""
     requests = _objects(_document(text), "requests")
     entry = next((each for each in requests if each.get("name") == request), None)
     if entry is None:
@@ -83,11 +78,11 @@ def _document(text: str) -> dict[str, Any]:
     versions = []
     for document in _documents(text):
         if not isinstance(document, dict) or not isinstance(version := document.get("apiVersion"), str):
-            raise InvalidMetadata("has a document without apiVersion", f"expected apiVersion: {_VERSION}")
-        if version == _VERSION:
+            raise InvalidMetadata("has a document without apiVersion", f"expected apiVersion: {VERSION}")
+        if version == VERSION:
             return document
         versions.append(version)
-    raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}", f"expected a document of {_VERSION}")
+    raise InvalidMetadata(f"is of {', '.join(versions) or 'no version'}", f"expected a document of {VERSION}")
 
 
 def _documents(text: str) -> Iterator[Any]:

@@ -16,9 +16,9 @@ class Location:
 
 
 class Distance(StrEnum):
-    """How far apart two devices are, from near to far. The value is the word for it."""
+    """How far apart two devices are, from near to far; the value is the word for it."""
 
-    SWITCH = "same switch"  # what one sends the other passes no root complex
+    SWITCH = "same switch"  # traffic between them passes no root complex
     ROOT = "same root"
     NODE = "same node"  # two root complexes of one NUMA node
     OTHER_NODE = "other node"
@@ -27,9 +27,8 @@ class Distance(StrEnum):
 def distance(one: Location, other: Location) -> Distance:
     """Return how far apart two devices of one machine are.
 
-    A switch is what pci.topology takes for one: a bridge below a root port, with bridges behind it. Switches in a row
-    below one root port count as one. A root complex whose NUMA node is unknown counts as on a node of its own, since
-    nothing is called near without being known to be.
+    As in pci.topology, a switch is a bridge below a root port, with bridges behind it. Switches in a row below one root
+    port count as one. A root complex of unknown NUMA node counts as on a node of its own.
     """
     if one.root == other.root:
         below_switches = min(len(one.bridges), len(other.bridges)) > 2
@@ -40,7 +39,7 @@ def distance(one: Location, other: Location) -> Distance:
 
 
 class Way(StrEnum):
-    """The same as `nvidia-smi topo -m` abbreviates it, which tells one switch from several in a row."""
+    """The abbreviations of `nvidia-smi topo -m`, which tells one switch from several in a row."""
 
     PIX = "PIX"
     PXB = "PXB"
@@ -49,7 +48,7 @@ class Way(StrEnum):
     SYS = "SYS"
 
 
-#: What each is, for who has never read nvidia-smi's legend.
+#: What each abbreviation means.
 WORDS = {
     Way.PIX: "same switch",
     Way.PXB: "same switch, over several in a row",
@@ -63,6 +62,6 @@ def way(one: Location, other: Location) -> Way:
     """Return how far apart two devices of one machine are, in nvidia-smi's classes."""
     far = distance(one, other)
     if far is Distance.SWITCH:
-        # Each is behind a port of its own, of the same switch.
+        # Each device is behind a port of its own, of the same switch.
         return Way.PIX if one.bridges[:-1] == other.bridges[:-1] else Way.PXB
     return {Distance.ROOT: Way.PHB, Distance.NODE: Way.NODE, Distance.OTHER_NODE: Way.SYS}[far]

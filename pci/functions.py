@@ -30,16 +30,16 @@ _CLASS_WORDS = {
 
 
 def is_gpu(function: Function) -> bool:
-    """Whether it is a display controller (class 03xx), or one of AMD's processing accelerators (1200)."""
+    """Whether the function is a display controller (class 03xx), or AMD's processing accelerator (1200)."""
     return function.pci_class >> 16 == _DISPLAY or (
         function.vendor_id == AMD and function.pci_class >> 8 == _PROCESSING_ACCELERATOR
     )
 
 
 def is_integrated_gpu(host: Host, function: Function) -> bool:
-    """Whether it is a display controller of the processor itself: the node's console, rather than a card for guests.
+    """Whether the function is a display controller of the processor itself, which the node uses as its console.
 
-    A Ryzen's is behind a bridge like any card, in one slot with the processor's cryptography and USB.
+    In a Ryzen it is behind a bridge like any card, in one slot with the processor's cryptography and USB.
     """
     if not is_gpu(function) or function.is_virtual:
         return False
@@ -49,28 +49,28 @@ def is_integrated_gpu(host: Host, function: Function) -> bool:
 
 
 def is_nvswitch(function: Function) -> bool:
-    """Whether it is an NVSwitch, which connects GPUs: an endpoint to PCI, though its class is "other bridge"."""
+    """Whether the function is an NVSwitch, which connects GPUs: a PCI endpoint with the class "other bridge"."""
     return function.vendor_id == NVIDIA and function.pci_class >> 8 == _OTHER_BRIDGE
 
 
 def is_vfio_driver(driver: str) -> bool:
-    """Whether it is vfio-pci or a variant of it: nvgrace_gpu_vfio_pci, mlx5_vfio_pci, hisi-acc-vfio-pci."""
+    """Whether the driver is vfio-pci or a variant: nvgrace_gpu_vfio_pci, mlx5_vfio_pci, hisi-acc-vfio-pci."""
     return driver.replace("-", "_").endswith("vfio_pci")
 
 
 def is_on_vfio(function: Function) -> bool:
-    """Whether VFIO has the function; it also has a virtual function that is one of NVIDIA's vGPUs."""
+    """Whether VFIO has the function, by its own drivers or, for a vGPU of NVIDIA's, by the nvidia driver."""
     if function.driver is None:
         return False
     return is_vfio_driver(function.driver) or (function.vgpu_type is not None and function.driver == "nvidia")
 
 
 def word(function: Function) -> str:
-    """Return the word for its class: `audio`, `VGA`, `class 0b40`."""
+    """Return the word for the function's class: `audio`, `VGA`, `class 0b40`."""
     base = function.pci_class >> 8
     return "NVSwitch" if is_nvswitch(function) else _CLASS_WORDS.get(base, f"class {base:04x}")
 
 
 def what(function: Function) -> str:
-    """Return its address and class: `0000:01:00.1 (audio)`."""
+    """Return the function's address and class: `0000:01:00.1 (audio)`."""
     return f"{function.address} ({word(function)})"

@@ -1,7 +1,4 @@
-"""What is known of a node's PCI functions, IOMMU groups and mediated devices, as frozen values.
-
-pci.sysfs reads them; what follows from them is decided elsewhere.
-"""
+"""A node's PCI functions, IOMMU groups, mediated devices and platform as frozen values, which pci.sysfs reads."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -78,13 +75,12 @@ class BAR:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What is read of a function only when somebody looks closely (pci.sysfs.details).
+    """What pci.sysfs.details reads of one function.
 
-    `power_state`: D0, D3hot, D3cold ...; None if the kernel
-    is older than 5.10. `reset_methods`: in the order in which the kernel tries them; empty if the admin took all away;
-    None if the function has no reset, or the kernel is older than 5.15 (pci_dev_reset_method_attr_is_visible in
-    drivers/pci/pci.c). `bars`: None if `resource` was not recorded. `virtual_functions`: how many exist now;
-    `virtual_functions_possible`: how many there can be; both None without SR-IOV.
+    `power_state`: D0, D3hot, D3cold ...; None before Linux 5.10. `reset_methods`: as the kernel tries them in turn;
+    empty if the admin took all away; None if the function has no reset, or before Linux 5.15
+    (pci_dev_reset_method_attr_is_visible in drivers/pci/pci.c). `bars`: None if `resource` was not recorded.
+    `virtual_functions`: how many exist; `virtual_functions_possible`: how many can exist; both None without SR-IOV.
     """
 
     power_state: str | None
@@ -97,8 +93,8 @@ class Details:
 
 @dataclass(frozen=True, slots=True)
 class MediatedDevice:
-    """A device that a driver made of a part of another: its type by name (`GRID T4-1Q`), its parent, its group, and
-    the name of its node in /dev/vfio/devices."""
+    """A device that a driver made from a part of another: the name of its type (`GRID T4-1Q`), its parent, its group,
+    and the name of its node in /dev/vfio/devices."""
 
     uuid: UUID
     type_name: str
@@ -128,6 +124,31 @@ class Fault:
         return f"{self.path}: {self.wrong}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """The platform; None for what could not be seen: a record may lack it, a container may hide it, an architecture may
+    not have it.
+
+    `iommus` are the names of the IOMMU's units: `dmar0` (Intel), `ivhd0` (AMD), `smmu3.0x...` (ARM). `iommu_tables` are
+    the ACPI tables by which the firmware announces an IOMMU: DMAR, IVRS. `unsafe_interrupts` has each module that can
+    map a guest's memory (vfio_iommu_type1, iommufd), and whether its allow_unsafe_interrupts is on. `drivers` are those
+    of the PCI bus. `tells_resets`: some function has a `reset_method`, so that one without it has no reset.
+    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ... `command_line` has the kernel's parameters, one each.
+    """
+
+    iommus: tuple[str, ...] = ()
+    iommu_tables: frozenset[str] | None = None
+    interrupt_remapping: bool | None = None
+    unsafe_interrupts: Mapping[str, bool] | None = None
+    noiommu_mode: bool | None = None
+    drivers: frozenset[str] | None = None
+    tells_resets: bool = False
+    cpu_vendor: str | None = None
+    virtual_machine: bool | None = None
+    command_line: tuple[str, ...] | None = None
+    faults: tuple[Fault, ...] = ()
+
+
 @dataclass(frozen=True)
 class Host:
     """A node's PCI functions by address, ascending; its IOMMU groups by number; and what could not be read.
@@ -151,7 +172,7 @@ class Host:
     silent: frozenset[str] = frozenset()
 
     def as_seen_since(self, before: "Host") -> "Host":
-        """Return this host with what the kernel does not answer for as it was `before`, as far as it was known then."""
+        """Return this host with the silent functions and devices as they were `before`, as far as they were known."""
         if not self.silent:
             return self
         kept = {

@@ -24,8 +24,7 @@ class Processors:
     cores: tuple[tuple[int, ...], ...] = ()
 
     def node_of(self, numa_node: int | None) -> int | None:
-        """Return the NUMA node of a device, by its file numa_node: the firmware of a machine that has one node need not
-        name it."""
+        """Return the NUMA node of a device whose file has this `numa_node`; firmware need not name the only node."""
         return self.nodes[0].id if numa_node is None and len(self.nodes) == 1 else numa_node
 
 

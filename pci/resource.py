@@ -12,9 +12,8 @@ For every resource that a container requests, the plugin sets one environment va
   names the variable and the item. USB devices are `bus:device`, in decimal.
 - **Meaning.** An address in the value is usable: its whole IOMMU group is bound to vfio and its nodes are in the
   container. A device is a card (or one virtual function, or one mediated device), named by one of its functions.
-- **Partition.** `FABRIC_PARTITION_` and a number, with addresses as above: those are exactly the GPUs of this
-  partition of NVIDIA's Fabric Manager, which is active, so they have NVLink to each other. It is for whoever explains a
-  guest; devices are claimed by the others.
+- **Partition.** `FABRIC_PARTITION_` and a number, with addresses as above: exactly the GPUs of this partition of
+  NVIDIA's Fabric Manager, which is active, so they have NVLink to each other. It explains a guest, and claims nothing.
 - **The older dialect.** NVIDIA's plugin before its pull request 191 listed every function of each group. When a
   value has more addresses than there are entries that draw on it, functions of one slot collapse to one card.
 """
@@ -68,7 +67,7 @@ class NodeDevice(StrEnum):
 
 @dataclass(frozen=True, order=True, slots=True)
 class USBAddress:
-    """A USB device, as the kernel numbers it: /dev/bus/usb/BBB/DDD. It has another number when it is plugged again."""
+    """A USB device's numbers, as in /dev/bus/usb/BBB/DDD. It gets another number when it is plugged in again."""
 
     bus: int
     device: int
@@ -78,22 +77,19 @@ class USBAddress:
 
 
 class InvalidValue(ValueError):
-    """A variable of the contract holds something that is not in the contract."""
+    """A variable has an item that the contract does not allow."""
 
     def __init__(self, variable: str, item: str, expected: str) -> None:
         super().__init__(f"{variable}: {item!r} is not {expected}")
 
 
 def variable(resource: str, kind: DeviceKind = DeviceKind.PCI) -> str:
-    """Return the name of a resource's variable.
-
-    `nvidia.com/GH100_H100_PCIE` -> `PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE`.
-    """
+    """Return a resource's variable: `PCI_RESOURCE_NVIDIA_COM_GH100` for `nvidia.com/GH100`."""
     return f"{kind}_{resource.upper().replace('/', '_').replace('.', '_')}"
 
 
 def partition_variable(number: int) -> str:
-    """Return the name of the variable of a partition, by the Fabric Manager's number."""
+    """Return the variable of a partition, by the Fabric Manager's number."""
     return f"{_PARTITION}{number}"
 
 
@@ -137,9 +133,8 @@ def cards(
     """Return one address per device, whichever dialect the value is written in.
 
     `wanted` is how many manifest entries draw on the variable. Up to that many addresses stand for themselves, even
-    within one slot. More are the older dialect: of the addresses that `same_card` puts together the first that does not
-    travel alone stands for all, in order of first appearance. If sysfs is known, both ask it; otherwise the slot
-    decides.
+    within one slot. More are the older dialect: the first address of each card (`same_card`) that does not travel alone
+    stands for it, in order of first appearance. Both functions may ask sysfs; by default the slot decides.
     """
     if len(addresses) <= wanted:
         return addresses

@@ -1,5 +1,5 @@
-"""What a device is called and described by in a node's ResourceSlices (resource.k8s.io/v1): the contract between the
-plugin, which publishes them, and the launcher, which writes selectors for them and reads them.
+"""The attributes of devices in a node's ResourceSlices (resource.k8s.io/v1): the plugin publishes them, the launcher
+writes selectors for them and reads them.
 
 Names without a domain are the driver's own: in CEL `device.attributes["gpu-launcher.dev"].model`. The others are
 Kubernetes' standard names (k8s.io/dynamic-resource-allocation/deviceattribute). An attribute that is unknown is absent.
@@ -35,8 +35,8 @@ UUID = "uuid"
 #: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it), and the function that it
 #: is a part of.
 MDEV_UUID, PARENT = "mdevUUID", "parent"
-#: With NVSwitches: which GPU of the board it is, as nvidia-smi says, and with a number of GPUs, as in `partition4`, the
-#: Fabric Manager's ID of the partition of so many that it is in. Where it is in several, `partition8_2` is one of them.
+#: With NVSwitches: the GPU's module ID, and with a number of GPUs, as in `partition4`, the Fabric Manager's ID of the
+#: GPU's partition of that size. If it is in several, `partition8_2` is one of them.
 MODULE_ID, PARTITION = "moduleID", "partition"
 
 #: The taint of a device that cannot be handed out now; its value says why, as far as a label's value can.
@@ -50,13 +50,12 @@ Attributes: TypeAlias = dict[str, Value]
 LONGEST = 64
 _DIGEST = 8  # hexadecimal digits
 
-#: Of no meaning but to be ours.
+#: Any UUID: the namespace of ours.
 _PLACES = uuid.UUID("6d5b1c0e-63b8-5c9c-9a34-0f6c1d0b8a52")
 
 
 def fitted(text: str) -> str:
-    """Return the text as an attribute has it: whole, or where it is too long, cut, with a digest that tells it from
-    others that begin alike."""
+    """Return the text of an attribute: a text that is too long is cut, and gets a digest to stay unique."""
     if len(text.encode()) <= LONGEST:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
@@ -64,11 +63,8 @@ def fitted(text: str) -> str:
 
 
 def place_uuid(node: str, device_id: str, pci_id: str) -> str:
-    """Return the UUID of a card or virtual function: the same at every boot, for as long as a device of that vendor and
-    device ID has that address on that node.
-
-    The kernel knows no serial number of most cards, and a card's own UUID is known to its vendor's driver alone.
-    """
+    """Return the UUID of a card or virtual function: the same for devices of one vendor and device ID at one address of
+    one node. The kernel knows no serial number of most cards, and only the vendor's driver knows a card's own UUID."""
     return str(uuid.uuid5(_PLACES, f"{node}/{device_id}/{pci_id}"))
 
 

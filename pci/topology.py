@@ -1,9 +1,9 @@
-"""How devices hang on a host bridge: below root ports, switches and other bridges, as one would draw it.
+"""The tree of devices below a host bridge: root ports, switches and other bridges.
 
-What a bridge is follows from its place, since all have the class 0604: the first one below a host bridge is a root
-port, below it one with bridges behind it is a switch's upstream port, and those are its downstream ports (PCI Express
-Base Specification, "Switch"). A switch may show several levels of them: what has the vendor and device of the level
-above belongs to the same switch, so that two equal switches in a row are drawn as one.
+All bridges have the class 0604, so their kind follows from their place: the first below a host bridge is a root port; a
+bridge below it with bridges behind it is a switch's upstream port, and those are its downstream ports (PCI Express Base
+Specification, "Switch"). A switch may have several levels of ports: a bridge with the vendor and device of the level
+above belongs to the same switch, so two equal switches in a row count as one.
 """
 
 from collections.abc import Iterable, Mapping
@@ -37,9 +37,9 @@ class Twig(Generic[Leaf]):
 class Branch(Generic[Leaf]):
     """A root port, a switch or another bridge, and what hangs on it.
 
-    `ports` are the functions it consists of with their level, depth first: of a switch its upstream port and the ports
-    between its levels; the downstream ports stand with what is behind them. `pci_id` is that of the first one
-    (`1000:c010`), None if it cannot be read. `port` is as in Twig.
+    `ports` are its own functions with their level, depth first: a switch's upstream port and the ports between its
+    levels. A downstream port is the `port` of the node behind it, as in Twig. `pci_id` is that of the first function
+    (`1000:c010`), None if it cannot be read.
     """
 
     kind: BridgeKind
@@ -58,10 +58,10 @@ def leaves(nodes: Iterable[TreeNode[Leaf]]) -> list[Leaf]:
 
 
 def tree(places: Iterable[tuple[_Chain, Leaf]], pci_ids: Mapping[PCIAddress, str]) -> tuple[TreeNode[Leaf], ...]:
-    """Return what hangs on one host bridge: each leaf with the bridges above it, from the root port down.
+    """Return the tree below one host bridge, from the bridges above each leaf, the root port first.
 
-    Siblings keep the order of their leaves, those without a bridge first. `pci_ids` are the bridges' vendor and device,
-    as far as they can be read.
+    Siblings keep the order of their leaves, those without a bridge first. `pci_ids` are the known vendors and devices
+    of the bridges.
     """
     direct, behind = _by_first(places)
     ports = (_single(BridgeKind.ROOT_PORT, port, rest, None, pci_ids) for port, rest in behind.items())

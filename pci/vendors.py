@@ -5,7 +5,7 @@ from collections.abc import Mapping
 NVIDIA = 0x10DE
 AMD = 0x1002
 INTEL = 0x8086
-#: Whose devices NVIDIA and AMD sell too: ConnectX and BlueField; chipsets and processors.
+#: Further vendor IDs of NVIDIA (ConnectX and BlueField) and of AMD (chipsets and processors).
 MELLANOX = 0x15B3
 AMD_PROCESSORS = 0x1022
 

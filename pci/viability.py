@@ -1,9 +1,9 @@
-"""Whether a guest could start with a device: what the kernel's VFIO asks of its IOMMU group and drivers, in words.
+"""Whether a guest could start with a device: the kernel's conditions on its IOMMU group and drivers, in words.
 
-The plugin asks before it offers a device, the launcher before it starts a guest with one. To the plugin there are two
-kinds of no. What is not meant for guests as it stands (on another driver, without an IOMMU, in one group with another
-card) is withheld: the kubelet never hears of it. What was given to VFIO and is broken (a companion on another driver)
-is unhealthy: the kubelet counts it, and hands it out to nobody.
+The plugin asks before it offers a device, the launcher before it starts a guest with one. The plugin withholds a device
+that is not meant for guests (on another driver, without an IOMMU, in one group with another card): the kubelet never
+hears of it. A device that VFIO has and that is broken (a companion on another driver) is unhealthy: the kubelet counts
+it, and hands it out to no pod.
 """
 
 from dataclasses import dataclass
@@ -32,7 +32,7 @@ NO_IOMMU = Hindrance(
 )
 
 
-#: Of a function that the node shows its own screen on.
+#: For a function with the node's own screen.
 BOOT_VGA = Hindrance(
     "is the boot VGA, the node's own screen",
     "let the firmware put that on another card (its setup calls it primary display)",
@@ -45,13 +45,13 @@ END_THE_WAIT = (
 
 
 def no_answer(name: str) -> Hindrance:
-    """Return what it means that the kernel does not answer for a function or a mediated device of that name."""
+    """Return the hindrance of a silent function or mediated device of that name."""
     return Hindrance(f"is unknown, the kernel did not answer for {name}", END_THE_WAIT)
 
 
 def keeps_its_group(member: OtherMember) -> bool:
-    """Whether this member, which is no PCI function, keeps its group from being opened: its driver is none of VFIO's
-    (vfio-platform, vfio-amba, vfio-fsl-mc). All buses with an IOMMU count (iommu_device_use_default_domain)."""
+    """Whether this member, which is no PCI function, keeps its group from being opened: it is on a driver other than
+    VFIO's (vfio-platform, vfio-amba, vfio-fsl-mc). All buses count (iommu_device_use_default_domain)."""
     return not member.is_readable or (member.driver is not None and not member.driver.startswith("vfio"))
 
 
@@ -82,10 +82,9 @@ def not_for_guests(host: Host, lead: Function, *, noiommu: bool) -> Hindrance | 
 
 
 def not_viable(host: Host, functions: tuple[Function, ...]) -> Hindrance | None:
-    """Return why the group of these functions cannot be opened, or why they would not all come, naming the offender;
-    None if all is well.
+    """Return why the guest would not get all of these functions, naming the offender; None if all is well.
 
-    `functions` go to the guest together. Of the group's others it is enough that nobody else has them.
+    The others of the IOMMU group only need to be without another driver.
     """
     group = functions[0].iommu_group
     if group is None:

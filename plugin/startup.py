@@ -132,7 +132,8 @@ def start(flags: ServeFlags, reader: Reader) -> None:
     beside = None
     if flags.node_name is not None:
         # The client of the API server is a third of the plugin's memory.
-        from plugin.dra.driver import Settings, drive
+        from plugin.dra.driver import drive
+        from plugin.dra.preparation import Settings
 
         settings = Settings(
             node=flags.node_name,

@@ -1,4 +1,4 @@
-"""What both programs are as programs: problems and errors, exit codes, the command line, YAML, output.
+"""What both programs have in common as programs: errors, exit codes, the command line, child processes, YAML, output.
 
-It knows nothing of GPUs. Importing program.problem and program.errors costs nothing.
+Nothing here knows of GPUs. Importing program.problem and program.errors costs nothing.
 """

@@ -1,6 +1,6 @@
-"""What a program does before anything else: which command is it called for, and may a signal come already?
+"""What a program does first: it finds its command, and holds signals back until it can handle them.
 
-It imports next to nothing: until hold() is called, a stop is lost or ends the program as the kernel does.
+This imports next to nothing: until hold() is called, a SIGTERM is lost or ends the program at once.
 """
 
 import signal
@@ -10,15 +10,15 @@ STOPS = (signal.SIGTERM, signal.SIGINT)
 
 
 def command_named(arguments: Sequence[str]) -> str:
-    """Return the command that a command line names: its first argument, also behind a `--`; "" where there is none."""
+    """Return the command that a command line names: its first argument other than `--`; "" if there is none."""
     return next((argument for argument in arguments if argument != "--"), "")
 
 
 def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
-    """Return the values of a flag, from --flag=VALUE and --flag VALUE, in their order; "" where no value follows.
+    """Return the values of a flag, from --flag=VALUE and --flag VALUE, in their order; "" if no value follows.
 
-    This is for a process that acts on a flag before a child of it reads the command line. It knows no other flags, so
-    it misreads a value that looks like this flag (--name --user=1): the child has to compare.
+    For a process that acts on a flag before its child reads the command line. A value of another flag that looks like
+    this flag (--name --user=1) is misread, so the child has to compare.
     """
     values: list[str] = []
     words = iter(arguments)
@@ -32,17 +32,17 @@ def values_of(flag: str, arguments: Sequence[str]) -> list[str]:
 
 
 def hold(*others: signal.Signals) -> None:
-    """Have SIGTERM, SIGINT and these wait from now on until somebody asks for them; the sooner the better.
+    """Block SIGTERM, SIGINT and these from now on, for forked children too, until hear() unblocks them.
 
-    The kernel drops what process 1 of a namespace has no handler for (signal(7)), unless it is blocked: a SIGTERM that
-    came while modules are still being imported would be lost, and the pod would start what it was told to end. Any
-    other process would end with -15, and Python prints a traceback for SIGINT. What is forked holds them too.
+    The kernel drops a signal for which process 1 of a namespace has no handler (signal(7)), unless it is blocked: a
+    SIGTERM during the imports would be lost, and the pod would go on. Any other process would end with -15, and Python
+    prints a traceback for SIGINT.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, {*STOPS, *others})
 
 
 def hear(told: Callable[[], object], *signals: signal.Signals) -> None:
-    """Have the running event loop call it at each of these, also at one that was held."""
+    """Have the running event loop call `told` at each of these signals, also at one that was held."""
     from asyncio import get_running_loop
 
     for signum in signals:

@@ -1,8 +1,8 @@
-"""What is done in a child: a call in a fork of this process, a call in a Python of its own, or a program.
+"""Child processes: a call in a fork of this process, a call in a new Python, or a program.
 
-A call gives its value, or raises here what it raised there. An answer has at most MOST bytes. A child that is late is
-killed; if the kernel does not let it go, it is left behind, and the error has its process ID. Which modules start
-processes themselves, and why: docs/decisions/0040.
+A call returns its value, or raises its exception, in this process. An answer has at most MOST bytes. A late child is
+killed; if the kernel does not let it go, it is left behind, and the error has its process ID. docs/decisions/0040 lists
+the modules that start processes themselves.
 """
 
 import os
@@ -24,7 +24,7 @@ _ENDS_WITHIN = 0.1  # seconds from SIGKILL, where the kernel lets go
 
 T = TypeVar("T")
 
-_left: set[int] = set()  # children that had not ended when nobody waited for them any more
+_left: set[int] = set()  # children that were left behind, to be reaped later
 
 
 class NoAnswer(Refusal):
@@ -41,10 +41,10 @@ class Late(NoAnswer):
 
 
 class Child(Generic[T]):
-    """A process that is to give an answer `within` so many seconds, or at any time. Errors call it by its `name`.
+    """A process that has to answer `within` so many seconds, or at any time. Errors call it by its `name`.
 
-    The answer of a call is in the file `place`; that of a program is its exit code. One that `goes_on` is not killed
-    for being late, and may outlive this process.
+    The answer of a call is in the file `place`; a program's answer is its exit code. A child that `goes_on` is not
+    killed for being late, and may outlive this process.
     """
 
     def __init__(self, name: str, pid: int, place: int | None, within: float | None, *, goes_on: bool = False) -> None:
@@ -64,7 +64,7 @@ class Child(Generic[T]):
         return cast("T", self.answer_until())
 
     def answer_until(self, *stops: int) -> T | None:
-        """Do the same, or end it and return None when there is something to read from one of these descriptors."""
+        """Wait for the answer too, but end the child and return None when one of these descriptors can be read."""
         ready: set[int] = set()
         try:
             ready = readable([self._ends, *stops], self.seconds_left)
@@ -73,7 +73,7 @@ class Child(Generic[T]):
         return None if ready.intersection(stops) else self._value(code, is_late=not ready)
 
     async def answered(self) -> T:
-        """Do the same in an event loop."""
+        """Wait for the answer in an event loop."""
         import asyncio
 
         loop, ended = asyncio.get_running_loop(), asyncio.Event()
@@ -88,7 +88,7 @@ class Child(Generic[T]):
         return self._value(code, is_late=not ended.is_set())
 
     def end(self) -> int | None:
-        """Kill it, unless it goes on, and be done with it; return its exit code, None if it is left behind."""
+        """Kill the child, unless it goes on, and close its files; return its exit code, None if it is left behind."""
         if not self._goes_on:
             with suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._ends, signal.SIGKILL)  # to no effect on one that has ended
@@ -114,7 +114,7 @@ class Child(Generic[T]):
 
 
 def readable(descriptors: Iterable[int], seconds: float | None) -> set[int]:
-    """Wait so many seconds, or for ever, until there is something to read from some of these; return which."""
+    """Wait so many seconds, or for ever, until some of these can be read; return which."""
     events = select.poll()
     for descriptor in descriptors:
         events.register(descriptor, select.POLLIN)
@@ -122,7 +122,7 @@ def readable(descriptors: Iterable[int], seconds: float | None) -> set[int]:
 
 
 def _exit_code(pid: int) -> int | None:
-    """Return the exit code of a child, negative for the signal that ended it; None if it has not ended."""
+    """Return the exit code of a child, negative for a signal; None if it has not ended."""
     try:
         ended, status = os.waitpid(pid, os.WNOHANG)
     except ChildProcessError:
@@ -131,12 +131,12 @@ def _exit_code(pid: int) -> int | None:
 
 
 def forked(name: str, call: Callable[[], T], *, within: float | None = None, goes_on: bool = False) -> Child[T]:
-    """Call it in a fork of this process, which has to have one thread: a fork copies no other. SIGTERM ends the child.
-    OSError if nothing can be forked."""
+    """Call `call` in a fork of this process, which must have one thread: a fork copies no others. SIGTERM ends the
+    child. OSError if the fork fails."""
     place = os.memfd_create("answer")
     pid = os.fork()
     if pid == 0:
-        # The kernel's: an exception could be raised anywhere, and Python prints one that is raised where it imports.
+        # The kernel's default: a handler could raise anywhere, and Python prints an exception from within an import.
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         _leave(place, call)
@@ -146,10 +146,10 @@ def forked(name: str, call: Callable[[], T], *, within: float | None = None, goe
 def spawned(
     name: str, call: Callable[[], T], *, within: float | None = None, goes_on: bool = False, keep: Sequence[int] = ()
 ) -> Child[T]:
-    """Call a function of a module, or a partial of one, in a Python of its own: for a process with threads.
+    """Call a module's function, or a partial of one, in a new Python: for a process with threads.
 
-    It has no standard files, but the open files in `keep`. It ends when the thread that calls this does, unless it
-    `goes_on`. OSError if nothing can be started.
+    The child has the open files in `keep` and no standard files. It ends with the thread that calls this, unless it
+    `goes_on`. OSError if it cannot be started.
     """
     place = os.memfd_create("answer")
     program = f"from program.child import called; called({place}, {0 if goes_on else os.getpid()})"
@@ -166,7 +166,7 @@ def spawned(
 
 
 def called(place: int, parent: int) -> NoReturn:
-    """In the child of spawned(): do the call that is on standard input, unless `parent`, if not 0, has ended before."""
+    """In the child of spawned(): do the call on standard input, unless `parent` (a PID, or 0 for none) has ended."""
     if parent:
         from program.prctl import PR_SET_PDEATHSIG, prctl
 
@@ -232,7 +232,7 @@ def _leave(place: int, call: Callable[[], object]) -> NoReturn:
         with os.fdopen(place, "wb") as file:
             file.write(pickled(flushed))
     finally:
-        os._exit(0)  # Python would take apart first what was imported, for 20 to 40 ms, and somebody waits
+        os._exit(0)  # Python's own exit would take 20 to 40 ms for the imported modules, and the parent waits
 
 
 def pickled(call: Callable[[], object]) -> bytes:
@@ -254,7 +254,7 @@ def pickled(call: Callable[[], object]) -> bytes:
 
 
 def unpickled(answer: bytes | bytearray, otherwise: Exception) -> Any:
-    """Return, or raise, what a call in another process did; raise `otherwise` if that is not all there."""
+    """Return or raise what a call in another process did; raise `otherwise` if the answer is incomplete."""
     try:
         is_value, value = pickle.loads(answer)  # noqa: S301 (by a process of ours)
     except (EOFError, pickle.UnpicklingError):
@@ -265,7 +265,7 @@ def unpickled(answer: bytes | bytearray, otherwise: Exception) -> Any:
 
 
 def let_go_of_standard_files() -> None:
-    """Have nobody wait for this process who reads what the one prints that it was forked from."""
+    """Close the standard files, so that a reader of the parent's output does not wait for this child."""
     nowhere = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nowhere, standard)

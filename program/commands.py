@@ -1,4 +1,4 @@
-"""A command line of which each command is a module, imported only when it is called."""
+"""A command line with a module for each command, imported only when the command is called."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -14,13 +14,13 @@ from program.bootstrap import command_named
 from program.flags import Flag
 from program.problem import one_line
 
-#: The flag of every command that prints for people, and can print the same for programs.
+#: The flag of a command that prints for people, and can print the same for programs.
 AsJSON = Annotated[bool, typer.Option("--json", help="For programs.")]
 
 
 def _say_version(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        # Nobody else waits for it.
+        # Other commands need not wait for this import.
         from importlib.metadata import version
 
         print(f"{context.info_name} {version('gpu-launcher')}")
@@ -32,15 +32,14 @@ def _program(
         bool, typer.Option("--version", callback=_say_version, is_eager=True, help="Say which version this is.")
     ] = False,
 ) -> None:
-    """Take what goes before a command. A program of one command would take no command's name."""
+    """Take the flags before a command. Without this callback, typer takes no command's name if there is one command."""
 
 
 def command_line(arguments: Sequence[str], modules: Mapping[str, str], description: str) -> typer.Typer:
-    """Return the program for these arguments: the command they name, or all, for help and for what is no command.
+    """Return the program with the command that these arguments name; with all commands if they name none.
 
-    `modules` has the module of each command, which has a function, as `taken_by_typer` describes it, or commands of its
-    own, of the command's name. A command is imported when it is called, since one should not wait for what another
-    needs.
+    `modules` has the module of each command. There the command's name is a function, as `taken_by_typer` describes it,
+    or a typer.Typer with commands of its own. Only a called command is imported: none waits for another's imports.
     """
     app = typer.Typer(
         pretty_exceptions_enable=False,
@@ -104,15 +103,15 @@ def _refusing(parser: Callable[[str], object]) -> Callable[[str], object]:
 
 
 def called(program: str, app: typer.Typer) -> Any:
-    """Call the command of this process's arguments; return what it returns.
+    """Call the command of this process's arguments, and return what it returns.
 
-    A wrong command line is one line on standard error, with the command whose help says more; its exit code is
-    returned.
+    For a wrong command line print one line on standard error, which names the command whose help says more, and return
+    the exit code.
     """
     try:
         return app(standalone_mode=False)
     except typer.TyperException as error:
-        # What may be chosen stands in lines of its own, and a wrong choice is introduced by pydantic's words.
+        # The possible choices stand in lines of their own, and pydantic introduces a wrong choice.
         message = one_line(" ".join(error.format_message().replace("Value error, ", "").split())).rstrip(".")
         end = "" if message.endswith("?") else "."
         context = getattr(error, "ctx", None)

@@ -1,4 +1,4 @@
-"""YAML as Kubernetes reads it, from text to plain values in one pass; what a scalar means is PyYAML's to say."""
+"""Reads YAML as Kubernetes does, from text to plain values in one pass. PyYAML decides what a scalar means."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
@@ -13,7 +13,7 @@ _MOST = 100_000  # ten times what etcd would store of the smallest values
 
 
 class NotYAML(ValueError):
-    """The text is not a YAML document that is taken here; says where and why."""
+    """The text is no YAML, or YAML that is refused here; says where and why."""
 
 
 class Document(NamedTuple):
@@ -35,12 +35,11 @@ def read_document(text: str) -> Any:
 
 
 def read_documents(text: str, most: int = _MOST) -> tuple[Document, ...]:
-    """Return the documents of a YAML text. One that is empty, like what comes after a `---` at the end, is none.
+    """Return the documents of a YAML text, without empty ones, like the one after a `---` at the end.
 
-    NotYAML for what is not YAML, for a key that is there twice, for a value that is not of its tag (!!int "",
-    !!bool maybe), for a document nested deeper than anybody writes, and for more in all documents than that. Aliases
-    are shared and cost nothing until somebody walks through them: what counts is how much a document holds with each
-    alias written out.
+    NotYAML for a text that is not YAML, a key that stands twice, a value that does not fit its tag (!!int "", !!bool
+    maybe), a document nested deeper than 100 levels, and more than `most` values in all documents with each alias
+    written out. Aliases are shared: they cost nothing here, but a caller that walks through the value pays for each.
     """
     try:
         return _Stream(text, most).read()
@@ -53,7 +52,7 @@ def read_documents(text: str, most: int = _MOST) -> tuple[Document, ...]:
 
 
 class _Stream(yaml.CSafeLoader):
-    """Makes values of libyaml's events as they come."""
+    """Makes values from libyaml's events as they come."""
 
     def __init__(self, text: str, most: int) -> None:
         super().__init__(text)
@@ -101,14 +100,11 @@ class _Stream(yaml.CSafeLoader):
         if event.anchor is not None:
             self._anchored[event.anchor] = collection, 1  # it may contain itself
         if is_list:
-            self._fill_list(collection, depth + 1)
+            while type(event := self.get_event()) is not yaml.SequenceEndEvent:
+                collection.append(self._value(event, depth + 1))
         else:
             self._fill_mapping(collection, depth + 1)
         return collection
-
-    def _fill_list(self, items: list[Any], depth: int) -> None:
-        while type(event := self.get_event()) is not yaml.SequenceEndEvent:
-            items.append(self._value(event, depth))
 
     def _fill_mapping(self, mapping: dict[Any, Any], depth: int) -> None:
         event: Any
@@ -132,7 +128,7 @@ class _Stream(yaml.CSafeLoader):
         mapping.update(own)
 
     def _merged(self, depth: int) -> dict[Any, Any]:
-        """Return what stands behind a merge key: of several mappings, the first that has a key counts."""
+        """Return the mapping behind a merge key; if there are several, the first one with a key counts."""
         event: Any = self.get_event()
         value = self._value(event, depth)
         merged: dict[Any, Any] = {}

@@ -1,4 +1,4 @@
-"""Where a program ends: the one place that turns an error into its lines and an exit code."""
+"""The end of a program: the one place that turns an error into its lines and an exit code."""
 
 import os
 import sys
@@ -10,10 +10,8 @@ from program.problem import one_line
 
 
 def ends_with(program: str, call: Callable[[], int | None]) -> NoReturn:
-    """Call it, and end the process with the exit code that it returns, or that its error has.
-
-    `program` is the name that stands before each line on standard error.
-    """
+    """Call `call`, and end the process with the exit code that it returns, or with its error's. Each line on standard
+    error begins with the name `program`."""
     from signal import SIG_DFL, SIGCHLD, signal
 
     signal(SIGCHLD, SIG_DFL)  # its parent may have had it ignore its children

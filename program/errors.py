@@ -12,10 +12,7 @@ from program.problem import MOST_LINES, Problem
 
 
 class ProgramError(Exception):
-    """Carries a Problem, or several that have to be solved together; as text it is their one line.
-
-    `left_out`: how many more there are, which nobody has put into words.
-    """
+    """Carries a Problem, or several that have to be solved together. `left_out` counts further ones without a text."""
 
     exit_code = 1
 
@@ -27,7 +24,7 @@ class ProgramError(Exception):
 
     @classmethod
     def of(cls, problems: Sequence[Problem], left_out: int = 0) -> Self:
-        """Return the error of at least one problem, and of so many more."""
+        """Return the error of these problems, at least one, and of `left_out` more."""
         first, *more = problems
         error = cls(*first, *more)
         error.left_out = left_out
@@ -35,7 +32,7 @@ class ProgramError(Exception):
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """A line for each problem, of many for the first twenty, and how many more there are."""
+        """A line for each of the first MOST_LINES problems, and one that counts the others."""
         return first_lines(self.problems, left_out=self.left_out)
 
     def __str__(self) -> str:
@@ -47,26 +44,24 @@ class UserError(ProgramError):
 
 
 class Refusal(ProgramError):
-    exit_code = 1
+    pass
 
 
 def together(errors: Sequence[ProgramError]) -> ProgramError:
-    """Return one error with all problems of these, which ends a program as the first would alone."""
+    """Return one error with all problems of these errors, and the first one's exit code."""
     kind = UserError if isinstance(errors[0], UserError) else Refusal
     return kind.of([each for error in errors for each in error.problems], sum(error.left_out for error in errors))
 
 
 def first_lines(texts: Sequence[object], most: int = MOST_LINES, left_out: int = 0) -> tuple[str, ...]:
-    """Return the first of the texts, and how many more there are, of these and of those left out before."""
+    """Return the first `most` texts, and a line that counts the other ones and those left out before."""
     more = len(texts[most:]) + left_out
     return (*map(str, texts[:most]), *([f"and {more} more"] if more else []))
 
 
 class Nonsense(ValueError):
-    """A value is `wrong`, and the `fix`. Who reads the file that it is in knows its place, and makes a UserError of it.
-
-    `wrong` goes after the path of a field, or after "it".
-    """
+    """What is `wrong` with a value, in words after the path of a field or "it", and the `fix`. The reader of the file
+    knows that path, and makes a UserError of it."""
 
     def __init__(self, wrong: str, fix: str) -> None:
         super().__init__(wrong, fix)

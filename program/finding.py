@@ -1,4 +1,4 @@
-"""What a look at many things comes to: the findings of `gpu-plugin doctor` and `gpu-launcher check`."""
+"""The findings of `gpu-plugin doctor` and `gpu-launcher check`."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,10 +8,7 @@ from program.problem import Problem, Severity
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What was found of a thing, and how bad that is.
-
-    What is OK needs no fix, and what is worth a NOTE may need none.
-    """
+    """The result of one check, and how bad it is. An OK has no fix, and a NOTE may have none."""
 
     severity: Severity
     problem: Problem
@@ -21,10 +18,10 @@ class Finding:
 
 
 def worst(findings: Iterable[Finding]) -> Severity:
-    """Return the severity of the worst; OK if there is none."""
+    """Return the severity of the worst finding; OK without findings."""
     return max((finding.severity for finding in findings), default=Severity.OK)
 
 
 def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
-    """Return each once, the worst first, and else in their order."""
+    """Return each finding once, the worst first, otherwise in their order."""
     return tuple(sorted(dict.fromkeys(findings), key=lambda finding: -finding.severity))

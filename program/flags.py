@@ -1,14 +1,13 @@
-"""A flag of a command, as a value that a process without typer can have too."""
+"""A command's flag as a value, which does not need typer."""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 
 class Flag(NamedTuple):
-    """Describe a flag in the annotation of a field or a parameter. The names are those of typer.Option.
+    """A flag in the annotation of a field or a parameter, with the names of typer.Option.
 
-    `parser` turns the word of the command line into the value. It raises ValueError, with the word and what was
-    expected, for a wrong word.
+    `parser` makes the value from the word of the command line; its ValueError has the word and what was expected.
     """
 
     help: str

@@ -22,10 +22,10 @@ def print_bytes(data: bytes) -> None:
 
 
 def aligned(rows: Sequence[Sequence[str]], columns: int | None = None) -> list[str]:
-    """Return a line for each row, with its cells below each other, two blanks apart.
+    """Return a line for each row, with the cells of a column below each other, two blanks between columns.
 
-    Within that many `columns`, a row's last cell goes on in the lines below; where not even its words fit beside the
-    others, all of it stands below them.
+    If a line is longer than `columns`, the last cell is wrapped in its column, or, if not even its words fit there,
+    below the other cells.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     left = sum(width + 2 for width in widths[:-1])
@@ -46,22 +46,21 @@ def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _within(columns: int, indent: str, text: str) -> list[str]:
-    """Wrap the text, and break no word, since people copy them."""
+    """Wrap the text, and break no word: people copy words."""
     return wrap(
         text, columns, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
 
 
 def picture_file(svg: Path | None) -> Path | None:
-    """Return the file of `--svg`, or `-`; UserError for one that is called something else, before anything is read."""
+    """Return the file of `--svg`, or `-`; UserError, before anything is read, if its name does not end with .svg."""
     if svg is not None and str(svg) != "-" and svg.suffix.lower() != ".svg":
         raise UserError(f"--svg {svg}", "is no name of an SVG file", "expected FILE.svg, or - for standard output")
     return svg
 
 
 def write_picture(svg: str, file: Path) -> None:
-    """Write an SVG to the file that the user named, or to standard output for `-`; UserError if that cannot be
-    done."""
+    """Write an SVG to the user's file, or to standard output for `-`; UserError if that fails."""
     if str(file) == "-":
         print_text(svg)
         return

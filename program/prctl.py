@@ -1,4 +1,4 @@
-"""prctl(2), by the numbers of linux/prctl.h: the standard library has none, and a package would have to be compiled."""
+"""prctl(2), with numbers of linux/prctl.h: the standard library lacks it, and packages for it have to be compiled."""
 
 import ctypes
 import os

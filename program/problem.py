@@ -1,13 +1,12 @@
 """What is wrong with a thing and what to do about it, as one value; and how bad it is.
 
-Every error of both programs carries a Problem, and so does every finding of `gpu-plugin doctor` and
-`gpu-launcher check`.
+Every error and every finding of both programs carries a Problem.
 """
 
 from enum import IntEnum
 from typing import NamedTuple
 
-#: How many problems are said, each in its line. Of more, people hear how many they are.
+#: How many problems are printed, each in its line. Further ones are counted.
 MOST_LINES = 20
 
 
@@ -35,10 +34,10 @@ class Severity(IntEnum):
 
 
 class Problem(NamedTuple):
-    """A thing, what is wrong with it, and what to do about it.
+    """A thing, what is wrong with it, and what to do about it; as text one line, `subject: wrong; fix`.
 
-    `subject` names a file, a field, a device, a resource. `wrong` is what goes after its name, or after "it". `fix` is
-    a sentence of what to do, or what was expected. As text it is one line, `subject: wrong; fix`.
+    `subject` names a file, a field, a device, a resource. `wrong` goes after its name, or after "it". `fix` says what
+    to do, or what was expected.
     """
 
     subject: str
@@ -51,5 +50,5 @@ class Problem(NamedTuple):
 
 
 def one_line(text: object) -> str:
-    """Return the text with whatever would break the line shown as an escape: names come from files and flags."""
+    """Return the text with unprintable characters escaped: names come from files and flags."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))

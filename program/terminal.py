@@ -1,4 +1,4 @@
-"""What a terminal is given that a file is not: colours, and lines as wide as it is."""
+"""Colours and the width of a terminal."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from program.problem import Severity
 
-#: Columns of what is printed, where no terminal says how many it has.
+#: The width of the output if there is no terminal.
 COLUMNS = 100
 
 #: The colours of ECMA-48, as `ls` and `systemctl` use them.
@@ -14,13 +14,12 @@ _COLOURS = {Severity.ERROR: "1;31", Severity.WARNING: "1;33", Severity.NOTE: "36
 
 
 def columns() -> int:
-    """Return how many columns standard output has: its terminal's, COLUMNS of the environment, or else 100."""
+    """Return the width of standard output: the terminal's, COLUMNS of the environment, or else 100."""
     return shutil.get_terminal_size((COLUMNS, 24)).columns
 
 
 def is_coloured(descriptor: int, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether what is written there is shown in colours: it is a terminal, and nobody has set NO_COLOR
-    (https://no-color.org) or has a terminal without any."""
+    """Whether the descriptor is a terminal with colours, and NO_COLOR is not set (https://no-color.org)."""
     return os.isatty(descriptor) and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 

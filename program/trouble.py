@@ -1,17 +1,17 @@
-"""A trouble that lasts, of something that is tried again and again: the log has it once."""
+"""Logs a lasting trouble of repeated attempts once."""
 
 import logging
 
 
 class Trouble:
-    """Logs what is `wrong` when it is another trouble than at the last try, and `over` when there is none any more."""
+    """Logs what is `wrong` when an attempt has another trouble than the one before, and `over` when it has none."""
 
     def __init__(self, log: logging.Logger, level: int, wrong: str, over: str | None = None) -> None:
         self._log, self._level, self._wrong, self._over = log, level, wrong, over
         self._last: str | None = None
 
     def tell(self, trouble: object) -> None:
-        """Take what came of a try; None where all is well."""
+        """Take the trouble of an attempt; None if it succeeded."""
         last, self._last = self._last, None if trouble is None else str(trouble)
         if self._last == last:
             return

@@ -1,5 +1,5 @@
-"""The one reader of sysfs: everything that either program reads there, it reads through these modules.
+"""The one reader of sysfs for both programs.
 
-Each takes the directory that stands for /sys, and returns the frozen values of pci.host, pci.platform and
-pci.processors. Nothing is decided here.
+Each module takes the directory that stands for /sys, and returns the frozen values of pci.host and pci.processors.
+Nothing is decided here.
 """

@@ -1,9 +1,7 @@
-"""One attribute of sysfs at a time: a file's line, a link's target, a directory's names.
+"""Reads one attribute of sysfs at a time: a file's line, a link's target, a directory's names.
 
-What exists and cannot be read raises Unreadable, which has its path.
-
-A driver answers for a file, and may never do so: who cannot wait reads in a process of its own
-(plugin.sysfs_child). The kernel answers by itself for links and directories.
+An entry that exists and cannot be read raises Unreadable, with its path. A driver answers for a file, and may never do
+so: a caller that cannot wait reads in a child (plugin.sysfs_child). The kernel answers for links and directories.
 """
 
 import errno
@@ -14,21 +12,21 @@ from pathlib import Path
 
 from pci.host import Fault
 
-#: What sysfs gives for one attribute at most. The limit keeps a broken tree from filling memory.
+#: The most that sysfs gives for one attribute. The limit keeps a broken tree from filling memory.
 _PAGE = 4096
 
-#: Errors of whoever reads, which say nothing of what is read; and what to do about each.
+#: Errors that say nothing about the file, since the reading process lacks something; and what to do about each.
 SHORTAGES = {
     errno.EMFILE: "raise the limit of open files (ulimit -n)",
     errno.ENFILE: "raise the sysctl fs.file-max, or end what has so many files open",
     errno.ENOMEM: "free memory of the node, or raise the container's limit",
 }
-#: The same of a directory, which the kernel lists by itself: that it cannot is no word of a device's driver.
+#: The same for listing a directory: the kernel does that without a driver, so EIO says nothing about a device.
 NO_LISTS = {**SHORTAGES, errno.EIO: "the kernel's log may say why"}
 
 
 class Unreadable(Exception):
-    """One attribute could not be read; carries its path below the sysfs root."""
+    """One attribute could not be read; `fault` has its path below the root of sysfs."""
 
     def __init__(self, path: str, wrong: str) -> None:
         super().__init__(path, wrong)
@@ -49,8 +47,7 @@ class Silent(Unreadable):
 
 
 class CannotLook(Unreadable):
-    """Nothing is to be learnt from this tree now, and whoever has looked before keeps what was seen then; `fix` says
-    what to do."""
+    """Nothing can be read from this tree now, so a caller keeps what it read before; `fix` says what to do."""
 
     def __init__(self, path: str, wrong: str, fix: str) -> None:
         super().__init__(path, wrong)
@@ -58,12 +55,12 @@ class CannotLook(Unreadable):
         self.fix = fix
 
     def words(self, sys: Path) -> tuple[Path, str, str]:
-        """Return the file of the tree `sys`, what is wrong with it and what to do, as a program says them."""
+        """Return the three parts of a Problem: the file in the tree `sys`, what is wrong with it, and the fix."""
         return sys / self.fault.path, self.fault.wrong, self.fix
 
 
 def content(sys: Path, path: str, most: int = _PAGE) -> bytes:
-    """Read at most so many bytes of a file; OSError where there is none, or it cannot be read."""
+    """Read at most so many bytes of a file; OSError if it does not exist or cannot be read."""
     # A file object costs three times what the read does, and a node has thousands.
     descriptor = os.open(f"{sys}/{path}", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -123,7 +120,7 @@ def number(sys: Path, path: str, pattern: str, expected: str) -> int | None:
 
 
 def unreadable(path: str, error: OSError, of_all: Mapping[int, str] = SHORTAGES) -> Unreadable:
-    """Return what the error means: that this entry cannot be read; or, if it is one `of_all`, that nothing can."""
+    """Return what the error means: Unreadable for this entry, or CannotLook for an error in `of_all`."""
     wrong = f"cannot be read: {error.strerror}"
     fix = of_all.get(error.errno or 0)
     return Unreadable(path, wrong) if fix is None else CannotLook(path, wrong, fix)

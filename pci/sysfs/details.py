@@ -1,20 +1,22 @@
-"""Reads of a function what is asked only when somebody looks closely: its BARs, resets, power, virtual functions.
+"""Reads one function closely: its BARs, resets, power state, virtual functions, and whether it is still on the bus.
 
 The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pci.address import PCIAddress
 from pci.host import BAR, Details
-from pci.sysfs.attribute import Unreadable, number, text
+from pci.sysfs.attribute import CannotLook, Unreadable, content, number, text, unreadable
 from pci.sysfs.functions import DEVICES
 
-#: What is read here, and so recorded.
+#: The files that read_details reads, and so the recorded ones.
 DETAILS = ("power_state", "reset_method", "resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
 
 _IO, _MEMORY, _PREFETCHABLE, _MEMORY_64, _UNSET = 0x100, 0x200, 0x2000, 0x100000, 0x20000000  # include/linux/ioport.h
 _BARS = 6  # the first lines of `resource`; the others are the ROM, the virtual functions' BARs, bridge windows
+_ONES = b"\xff\xff\xff\xff"
 
 
 def read_details(sys: Path, address: PCIAddress) -> Details:
@@ -64,3 +66,27 @@ def read_bars(sys: Path, address: PCIAddress) -> tuple[BAR, ...] | None:
                 )
             )
     return tuple(bars)
+
+
+def off_the_bus(sys: Path, addresses: Iterable[PCIAddress]) -> frozenset[PCIAddress]:
+    """Return which of these functions fell off the bus; CannotLook if the tree cannot be read now."""
+    return frozenset(address for address in addresses if is_off_the_bus(sys, address))
+
+
+def is_off_the_bus(sys: Path, address: PCIAddress) -> bool:
+    """Whether the function's config space reads as ones while it is powered (D0): it fell off the bus, or is in reset.
+
+    False for a sleeping function, which reading would wake, and for a function whose files cannot be read.
+    """
+    config = f"{DEVICES}/{address}/config"
+    try:
+        if text(sys, f"{DEVICES}/{address}/power_state") != "D0":
+            return False
+        try:
+            return content(sys, config, len(_ONES)) == _ONES
+        except OSError as error:
+            raise unreadable(config, error) from None
+    except CannotLook:
+        raise
+    except Unreadable:
+        return False

@@ -1,4 +1,4 @@
-"""Whether entries of sysfs and /dev are still as they were, asked with as few system calls as can be."""
+"""Checks with few system calls whether entries of sysfs and /dev are still as they were."""
 
 import os
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ class Entries:
 
 
 def unchanged(entries: Sequence[Entries]) -> bool:
-    """Whether all of these are as they were. Reads nothing else, since every pod waits for it."""
+    """Whether all of these are as they were. Nothing else is read, since every pod waits for this."""
     try:
         for seen in entries:
             if seen.count is not None and len(os.listdir(seen.count[0])) != seen.count[1]:

@@ -1,8 +1,8 @@
 """Reads a node's PCI functions, IOMMU groups and mediated devices.
 
 `read_host` returns a Host: every function that could be read, every IOMMU group, every mediated device, and a Fault for
-each entry that could not be read. Where the functions or the groups cannot even be listed, it raises CannotLook: a node
-without GPUs is another thing than one that was not seen.
+each entry that could not be read. It raises CannotLook if the functions or the groups cannot be listed: a node that was
+not seen must not look like a node without GPUs.
 
 The files are those of the kernel's Documentation/ABI/testing/sysfs-bus-pci, sysfs-kernel-iommu_groups and
 sysfs-bus-vfio-mdev. `uevent` holds driver, class and IDs in one read (pci_uevent in drivers/pci/pci-driver.c), which
@@ -13,9 +13,10 @@ import errno
 import os
 import re
 import stat
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache, partial
 from pathlib import Path
+from typing import TypeVar
 from uuid import UUID
 
 from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
@@ -42,14 +43,14 @@ MDEV_TYPE_NAME = "mdev_type/name"
 EGMS = "class/egm"
 EGM_GPUS = "gpu_devices"
 
+T = TypeVar("T")
+
 _UEVENT = re.compile(
     r"(?:DRIVER=(?P<driver>\S+)\n)?PCI_CLASS=(?P<class>[0-9A-F]{1,6})\n"
     r"PCI_ID=(?P<vendor>[0-9A-F]{4}):(?P<device>[0-9A-F]{4})\n"
     r"PCI_SUBSYS_ID=(?P<subsystem_vendor>[0-9A-F]{4}):(?P<subsystem_device>[0-9A-F]{4})(?:\n|$)",
     re.ASCII,
 )
-
-
 _DISPLAY = 0x03  # the base class
 _KERNELS_LOG = "the kernel's log may say why"
 
@@ -69,59 +70,59 @@ class NotSysfs(CannotLook):
 
 
 class _Unread:
-    """What a look leaves unread: `faults`, and by name the functions and others that the kernel does not answer for."""
+    """What could not be read: `faults`, and `silent`, the names of all things that the kernel does not answer for."""
 
     def __init__(self) -> None:
         self.faults: list[Fault] = []
         self.silent: set[str] = set()
 
     def add(self, unreadable: Unreadable, name: str | None = None) -> None:
-        """Go on without this entry, which is about the thing of that name; CannotLook where nothing else can be read
-        either."""
+        """Note an unreadable entry of the thing with this name; CannotLook if nothing else can be read either."""
         if isinstance(unreadable, CannotLook):
             raise unreadable
         self.faults.append(unreadable.fault)
         if name is not None and isinstance(unreadable, Silent):
             self.silent.add(name)
 
+    def all_read(self, names: Iterable[str], read: Callable[[str], T]) -> dict[str, T]:
+        """Return what `read` returns for each name; a name for which it raises Unreadable is noted and left out."""
+        values = {}
+        for name in names:
+            try:
+                values[name] = read(name)
+            except Unreadable as unreadable:
+                self.add(unreadable, name)
+        return values
+
 
 def require_sysfs(sys: Path) -> None:
-    """Raise NotSysfs if that directory stands for no /sys, CannotLook if that cannot be told."""
+    """Raise NotSysfs if `sys` is not like /sys, CannotLook if the kernel does not say."""
     try:
-        is_directory = stat.S_ISDIR(os.stat(sys / DEVICES).st_mode)
-    except (FileNotFoundError, NotADirectoryError):
-        is_directory = False
+        if stat.S_ISDIR(os.stat(sys / DEVICES).st_mode):
+            return
     except OSError as error:
-        if error.errno != errno.ENAMETOOLONG:
-            raise CannotLook(
-                DEVICES, f"cannot be read: {error.strerror}", NO_LISTS.get(error.errno or 0, _KERNELS_LOG)
-            ) from None
-        is_directory = False
-    if not is_directory:
-        raise NotSysfs(sys)
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            fix = NO_LISTS.get(error.errno or 0, _KERNELS_LOG)
+            raise CannotLook(DEVICES, f"cannot be read: {error.strerror}", fix) from None
+    raise NotSysfs(sys)
 
 
 def read_host(sys: Path) -> Host:
-    """Read the node whose /sys is `sys`; NotSysfs if that directory is none, CannotLook if it cannot be listed."""
+    """Read the node whose /sys is `sys`. Raise NotSysfs as require_sysfs does, CannotLook if it cannot be listed."""
     require_sysfs(sys)
     unread = _Unread()
-    functions: dict[PCIAddress, Function] = {}
-    for name in _all_names(sys, DEVICES):
-        try:
-            function = _read_function(sys, name)
-        except Unreadable as unreadable:
-            unread.add(unreadable, name)
-        else:
-            functions[function.address] = function
+    found = unread.all_read(_all_names(sys, DEVICES), partial(_read_function, sys)).values()
+    functions = {function.address: function for function in sorted(found, key=lambda function: function.address)}
     groups, others, noiommu = _read_groups(sys, functions, unread)
+    mdevs = unread.all_read(_names(sys, MDEVS, unread), partial(_read_mdev, sys)).values()
     return Host(
-        functions=dict(sorted(functions.items())),
+        functions=functions,
         groups=groups,
         noiommu=noiommu,
         others=others,
-        mdevs=_read_mdevs(sys, unread),
+        mdevs=tuple(sorted(mdevs, key=lambda mdev: mdev.uuid)),
         vgpu_types=_read_vgpu_types(sys, functions, unread),
-        egms=_read_egms(sys, unread),
+        egms=unread.all_read(_names(sys, EGMS, unread), partial(_read_egm, sys)),
         faults=tuple(unread.faults),
         silent=frozenset(unread.silent),
     )
@@ -129,10 +130,7 @@ def read_host(sys: Path) -> Host:
 
 def _read_function(sys: Path, name: str) -> Function:
     entry = f"{DEVICES}/{name}"
-    try:
-        address = PCIAddress.parse(name)
-    except InvalidPCIAddress as error:
-        raise Unreadable(entry, str(error)) from None
+    address = _address(entry, name)
     target = link(sys, entry)
     if target is None:
         raise Unreadable(entry, "was removed while it was read")
@@ -154,7 +152,8 @@ def _read_function_at(
 ) -> Function:
     uevent = _uevent(sys, f"{place}/uevent")
     vendor_id = int(uevent["vendor"], 16)
-    physical_function = _physical_function(sys, f"{place}/physfn")
+    physical = link_name(sys, f"{place}/physfn")
+    physical_function = None if physical is None else _address(f"{place}/physfn", physical)
     vgpu_type = None
     if vendor_id == NVIDIA and physical_function is not None:
         # 0 is a virtual function that is no vGPU yet.
@@ -241,16 +240,6 @@ def _read_other_member(sys: Path, path: str, unread: _Unread) -> OtherMember:
         return OtherMember(name, None, is_readable=False)
 
 
-def _read_mdevs(sys: Path, unread: _Unread) -> tuple[MediatedDevice, ...]:
-    mdevs: list[MediatedDevice] = []
-    for name in _names(sys, MDEVS, unread):
-        try:
-            mdevs.append(_read_mdev(sys, name))
-        except Unreadable as unreadable:
-            unread.add(unreadable, name)
-    return tuple(sorted(mdevs, key=lambda mdev: mdev.uuid))
-
-
 def _read_mdev(sys: Path, name: str) -> MediatedDevice:
     entry = f"{MDEVS}/{name}"
     try:
@@ -271,37 +260,24 @@ def _read_mdev(sys: Path, name: str) -> MediatedDevice:
 
 
 def _read_vgpu_types(sys: Path, functions: Mapping[PCIAddress, Function], unread: _Unread) -> Mapping[int, str]:
-    """Read the lists of all virtual functions and join them: each names only the types that it can become now.
+    """Join the lists of all virtual functions: each lists only the vGPU types that it can still become.
 
     ID    : vGPU Name
     1145  : NVIDIA L40S-1B
     """
     types: dict[int, str] = {}
-    for function in functions.values():
-        if function.vendor_id == NVIDIA and function.is_virtual:
-            try:
-                listed = text(sys, f"{DEVICES}/{function.address}/{VGPU_TYPES}")
-            except Unreadable as unreadable:
-                unread.add(unreadable, str(function.address))
-                continue
-            for line in (listed or "").splitlines():
-                identity, _, name = line.partition(":")
-                if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
-                    types[int(identity)] = name.strip()
+    virtual = (str(each.address) for each in functions.values() if each.vendor_id == NVIDIA and each.is_virtual)
+    for listed in unread.all_read(virtual, lambda name: text(sys, f"{DEVICES}/{name}/{VGPU_TYPES}")).values():
+        for line in (listed or "").splitlines():
+            identity, _, name = line.partition(":")
+            if re.fullmatch("[0-9]{1,9}", identity.strip(), re.ASCII) and name.strip():
+                types[int(identity)] = name.strip()
     return dict(sorted(types.items()))
 
 
-def _read_egms(sys: Path, unread: _Unread) -> Mapping[str, tuple[PCIAddress, ...]]:
-    egms: dict[str, tuple[PCIAddress, ...]] = {}
-    for name in _names(sys, EGMS, unread):
-        path = f"{EGMS}/{name}/{EGM_GPUS}"
-        try:
-            egms[name] = tuple(sorted(map(PCIAddress.parse, (text(sys, path) or "").split())))
-        except InvalidPCIAddress as error:
-            unread.faults.append(Fault(path, str(error)))
-        except Unreadable as unreadable:
-            unread.add(unreadable, name)
-    return egms
+def _read_egm(sys: Path, name: str) -> tuple[PCIAddress, ...]:
+    path = f"{EGMS}/{name}/{EGM_GPUS}"
+    return tuple(sorted(_address(path, word) for word in (text(sys, path) or "").split()))
 
 
 def _vfio_device(sys: Path, entry: str) -> str | None:
@@ -319,12 +295,9 @@ def _group_number(path: str, name: str) -> int:
     return int(name)
 
 
-def _physical_function(sys: Path, path: str) -> PCIAddress | None:
-    name = link_name(sys, path)
-    if name is None:
-        return None
+def _address(path: str, text: str) -> PCIAddress:
     try:
-        return PCIAddress.parse(name)
+        return PCIAddress.parse(text)
     except InvalidPCIAddress as error:
         raise Unreadable(path, str(error)) from None
 
@@ -344,7 +317,7 @@ def _names(sys: Path, directory: str, unread: _Unread) -> list[str]:
 
 
 def _all_names(sys: Path, directory: str) -> list[str]:
-    """The same of a directory without which nothing can be said of the node; CannotLook if it cannot be read."""
+    """Read the names in a directory that every answer about the node needs; CannotLook if it cannot be read."""
     try:
         return names(sys, directory)
     except CannotLook:

@@ -1,8 +1,7 @@
-"""Reads what a node itself brings along for passthrough: its IOMMU, isolated interrupts, VFIO, its kernel's parameters.
+"""Reads what a node itself has for passthrough: its IOMMU, interrupt remapping, VFIO, its kernel's parameters.
 
-`read_platform` takes the directories that stand for /sys and /proc. The files are those of the
-kernel's Documentation/ABI: stable/sysfs-module, testing/sysfs-class-iommu, testing/sysfs-kernel-irq,
-testing/sysfs-firmware-acpi; the parameters those of drivers/vfio and drivers/iommu/iommufd.
+The files are those of the kernel's Documentation/ABI: stable/sysfs-module, testing/sysfs-class-iommu,
+testing/sysfs-kernel-irq, testing/sysfs-firmware-acpi; the parameters those of drivers/vfio and drivers/iommu/iommufd.
 """
 
 import os
@@ -11,8 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from pci.host import Fault
-from pci.platform import Platform
+from pci.host import Fault, Platform
 from pci.sysfs.attribute import Unreadable, names, text
 from pci.sysfs.functions import DEVICES
 
@@ -22,18 +20,18 @@ IRQS = "kernel/irq"
 CHIP_NAME = "chip_name"
 ACPI_TABLES = "firmware/acpi/tables"
 
-#: What of VFIO's parameters is read, and so recorded.
+#: The parameters of VFIO that are read, and so recorded.
 NOIOMMU_MODE = "module/vfio/parameters/enable_unsafe_noiommu_mode"
 UNSAFE_INTERRUPTS: Mapping[str, str] = {
     "iommufd": "module/iommufd/parameters/allow_unsafe_interrupts",
     "vfio_iommu_type1": "module/vfio_iommu_type1/parameters/allow_unsafe_interrupts",
 }
 
-#: Those that announce Intel's and AMD's IOMMU; and the one that every machine with ACPI has.
+#: The tables that announce Intel's and AMD's IOMMU; and the one that every machine with ACPI has.
 IOMMU_TABLES = ("DMAR", "IVRS")
 EVERY_MACHINES_TABLE = "APIC"
 
-#: In the name of each interrupt of an IO-APIC; with "IR-" before it where interrupts are remapped, which they are all
+#: The chip of each interrupt of an IO-APIC has this in its name, after "IR-" if interrupts are remapped: either all are
 #: or none (arch/x86/kernel/apic/io_apic.c, drivers/iommu/intel/irq_remapping.c, drivers/iommu/amd/init.c).
 IO_APIC = "IO-APIC"
 
@@ -41,7 +39,7 @@ T = TypeVar("T")
 
 
 def read_platform(sys: Path, proc: Path | None) -> Platform:
-    """Read the node whose /sys and /proc are these; without `proc`, what stands there is unknown."""
+    """Read the node whose /sys and /proc these are; without `proc`, the values from there are None."""
     faults: list[Fault] = []
 
     def seen(read: Callable[[Path], T], root: Path | None) -> T | None:
@@ -54,6 +52,7 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
             faults.append(Fault(f"proc/{fault.path}", fault.wrong) if root is proc else fault)
             return None
 
+    functions = seen(lambda sys: names(sys, DEVICES), sys)
     return Platform(
         iommus=tuple(seen(lambda sys: names(sys, IOMMUS), sys) or ()),
         iommu_tables=seen(_iommu_tables, sys),
@@ -61,16 +60,12 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
         unsafe_interrupts=seen(_unsafe_interrupts, sys),
         noiommu_mode=seen(lambda sys: _switch(sys, NOIOMMU_MODE), sys),
         drivers=seen(_drivers, sys),
-        tells_resets=any(os.path.exists(sys / DEVICES / name / "reset_method") for name in seen(_functions, sys) or ()),
+        tells_resets=any(os.path.exists(sys / DEVICES / name / "reset_method") for name in functions or ()),
         cpu_vendor=seen(lambda proc: _of_the_first_cpu(proc, "vendor_id"), proc),
         virtual_machine=seen(_virtual_machine, proc),
         command_line=seen(_command_line, proc),
         faults=tuple(faults),
     )
-
-
-def _functions(sys: Path) -> list[str]:
-    return names(sys, DEVICES)
 
 
 def _iommu_tables(sys: Path) -> frozenset[str] | None:

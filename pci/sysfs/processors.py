@@ -1,4 +1,4 @@
-"""Reads the node's CPUs: which of them a NUMA node has, how far the nodes are apart, which are threads of one core.
+"""Reads the node's CPUs: the CPUs of each NUMA node, the distances between nodes, the threads of each core.
 
 The files are those of the kernel's Documentation/ABI: stable/sysfs-devices-node, stable/sysfs-devices-system-cpu.
 """

@@ -1,101 +1,72 @@
 """Records a node's sysfs, so that a bug report can become a test: exactly what pci.sysfs reads, links kept.
 
 None of the copied files identifies a single device (serial numbers stand in `config` and `vpd`, which are left out),
-so there is nothing to blank. Where it counts only that a file is there, an empty one stands for it.
+so there is nothing to blank. A file whose presence alone counts is recorded as an empty file.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from pci.address import address_or_none
-from pci.sysfs import details
+from pci.sysfs import details, functions, platform, processors
 from pci.sysfs.attribute import Silent, content
-from pci.sysfs.functions import (
-    DEVICES,
-    EGM_GPUS,
-    EGMS,
-    FILES,
-    GROUP_NAME,
-    IOMMU_GROUPS,
-    LINKS,
-    MDEV_TYPE,
-    MDEV_TYPE_NAME,
-    MDEVS,
-    OTHER_DRIVER,
-    VFIO_DEV,
-    VFIO_DEV_NUMBER,
-    require_sysfs,
-)
-from pci.sysfs.platform import (
-    ACPI_TABLES,
-    CHIP_NAME,
-    DRIVERS,
-    EVERY_MACHINES_TABLE,
-    IO_APIC,
-    IOMMU_TABLES,
-    IOMMUS,
-    IRQS,
-    NOIOMMU_MODE,
-    UNSAFE_INTERRUPTS,
-)
-from pci.sysfs.processors import CPUS, NODE_FILES, NODES, SIBLINGS
 
 
 def record(sys: Path, out: Path) -> int:
-    """Copy what is read of the tree `sys` to the directory `out`; return the number of functions copied.
+    """Copy what pci.sysfs reads of the tree `sys` to the directory `out`; return the number of functions.
 
-    `out` is empty, or has what an earlier try left. What cannot be read, or leads out of the tree, is left out: broken
-    trees are what bug reports are about. NotSysfs if `sys` is no sysfs; OSError if `out` cannot be written.
+    `out` is empty, or has what an earlier try left. An entry that cannot be read, or leads out of the tree, is left
+    out: bug reports are about broken trees. NotSysfs if `sys` is no sysfs; OSError if `out` cannot be written.
     """
-    require_sysfs(sys)
-    functions = sorted((sys / DEVICES).iterdir())
-    for group in sorted((sys / IOMMU_GROUPS).glob("*")):
-        _copy_file(sys, out, group / GROUP_NAME)
+    functions.require_sysfs(sys)
+    devices = sorted((sys / functions.DEVICES).iterdir())
+    for group in sorted((sys / functions.IOMMU_GROUPS).glob("*")):
+        _copy_file(sys, out, group / functions.GROUP_NAME)
         for member in sorted((group / "devices").glob("*")):
             if address_or_none(member.name) is None:
-                _copy_device(sys, out, member, files=(), links=(OTHER_DRIVER,))
+                _copy_device(sys, out, member, files=(), links=(functions.OTHER_DRIVER,))
             else:
                 _copy_link(sys, out, member)
-    for function in functions:
-        place = _copy_device(sys, out, function, files=(*FILES, *details.DETAILS), links=LINKS)
+    for function in devices:
+        place = _copy_device(sys, out, function, files=(*functions.FILES, *details.DETAILS), links=functions.LINKS)
         if place is not None:
             # The name of the directory is what is read; git keeps no empty one.
-            for node in sorted((place / VFIO_DEV).glob("*")):
-                _copy_file(sys, out, node / VFIO_DEV_NUMBER)
-    for mdev in sorted((sys / MDEVS).glob("*")):
-        _copy_device(sys, out, mdev, files=(MDEV_TYPE_NAME,), links=(MDEV_TYPE, "iommu_group"))
-    for egm in sorted((sys / EGMS).glob("*")):
-        _copy_device(sys, out, egm, files=(EGM_GPUS,), links=())
+            for node in sorted((place / functions.VFIO_DEV).glob("*")):
+                _copy_file(sys, out, node / functions.VFIO_DEV_NUMBER)
+    for mdev in sorted((sys / functions.MDEVS).glob("*")):
+        _copy_device(sys, out, mdev, files=(functions.MDEV_TYPE_NAME,), links=(functions.MDEV_TYPE, "iommu_group"))
+    for egm in sorted((sys / functions.EGMS).glob("*")):
+        _copy_device(sys, out, egm, files=(functions.EGM_GPUS,), links=())
     _record_platform(sys, out)
     _record_processors(sys, out)
-    return len(functions)
+    return len(devices)
 
 
 def _record_platform(sys: Path, out: Path) -> None:
-    for unit in sorted((sys / IOMMUS).glob("*")):
+    for unit in sorted((sys / platform.IOMMUS).glob("*")):
         _copy_link(sys, out, unit)
-    for path in (NOIOMMU_MODE, *UNSAFE_INTERRUPTS.values()):
+    for path in (platform.NOIOMMU_MODE, *platform.UNSAFE_INTERRUPTS.values()):
         _copy_file(sys, out, sys / path)
-    for interrupt in sorted((sys / IRQS).glob(f"*/{CHIP_NAME}")):
+    for interrupt in sorted((sys / platform.IRQS).glob(f"*/{platform.CHIP_NAME}")):
         # A server has thousands of others.
-        _copy_file(sys, out, interrupt, only=IO_APIC.encode())
-    for driver in sorted((sys / DRIVERS).glob("*/bind")):
+        _copy_file(sys, out, interrupt, only=platform.IO_APIC.encode())
+    for driver in sorted((sys / platform.DRIVERS).glob("*/bind")):
         _place(sys, out, driver).touch()
-    for table in (EVERY_MACHINES_TABLE, *IOMMU_TABLES):
-        if (sys / ACPI_TABLES / table).exists():
-            _place(sys, out, sys / ACPI_TABLES / table).touch()
+    for table in (platform.EVERY_MACHINES_TABLE, *platform.IOMMU_TABLES):
+        if (sys / platform.ACPI_TABLES / table).exists():
+            _place(sys, out, sys / platform.ACPI_TABLES / table).touch()
 
 
 def _record_processors(sys: Path, out: Path) -> None:
-    for node in sorted((sys / NODES).glob("node[0-9]*")):
-        for name in NODE_FILES:
+    for node in sorted((sys / processors.NODES).glob("node[0-9]*")):
+        for name in processors.NODE_FILES:
             _copy_file(sys, out, node / name)
-    for cpu in sorted((sys / CPUS).glob("cpu[0-9]*")):
-        _copy_file(sys, out, cpu / SIBLINGS)
+    for cpu in sorted((sys / processors.CPUS).glob("cpu[0-9]*")):
+        _copy_file(sys, out, cpu / processors.SIBLINGS)
 
 
 def _copy_device(sys: Path, out: Path, entry: Path, *, files: Iterable[str], links: Iterable[str]) -> Path | None:
-    """Copy an entry of a bus or a class, and what is read of the device behind it; return where that really is."""
+    """Copy an entry of a bus or a class, and these files and links of its device; return the device's real path."""
     _copy_link(sys, out, entry)
     try:
         # Through the link: files are kept where the device really is, below devices/pciDDDD:BB.

@@ -1,2 +1,2 @@
-"""Giving cards to vfio, and back: who uses them (`processes`, `uses`), which driver (`modalias`), what they had before
-(`former_drivers`), which writes (`plan`), and doing it (`rebind`)."""
+"""Gives cards to vfio, and back: their users (`processes`, `uses`), their vfio driver (`modalias`), their former
+drivers (`former_drivers`), the writes (`plan`), and doing these (`rebind`)."""

@@ -1,7 +1,7 @@
-"""Which vfio driver a function wants: vfio-pci, or the variant that knows the device (Grace's GPUs, ConnectX).
+"""The vfio driver of a function: vfio-pci, or a variant for the device (Grace's GPUs, ConnectX).
 
-A variant says so as an alias, which depmod writes to modules.alias (kernel Documentation/driver-api/vfio-pci-device-
-specific-driver-acceptance.rst); of those that fit, the one with the fewest wildcards is meant, as for libvirt.
+A variant has aliases in modules.alias, which depmod writes (kernel Documentation/driver-api/vfio-pci-device-
+specific-driver-acceptance.rst). As in libvirt, the alias with the fewest wildcards wins.
 """
 
 from collections.abc import Iterable
@@ -12,24 +12,23 @@ from pathlib import Path
 from pci.host import Function
 from program.errors import Refusal
 
-_ALIASES = "modules.alias"
 VFIO_PCI = "vfio_pci"
 
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A line of modules.alias: what it fits, `vfio_pci:v000010DEd00002342sv*sd*bc*sc*i*`, and the module."""
+    """A line of modules.alias: the pattern, `vfio_pci:v000010DEd00002342sv*sd*bc*sc*i*`, and the module."""
 
     pattern: str
     module: str
 
 
 def read_aliases(modules: Path) -> tuple[Alias, ...]:
-    """Read the vfio aliases of the kernel whose /lib/modules/RELEASE that is; none if depmod has not written them.
+    """Read the vfio aliases in a kernel's /lib/modules/RELEASE; none if depmod has not written them.
 
-    Refusal if the file cannot be read: a Grace GPU on plain vfio-pci starts, and has no memory.
+    Refusal if the file cannot be read: on plain vfio-pci a Grace GPU would start without its memory.
     """
-    path = modules / _ALIASES
+    path = modules / "modules.alias"
     try:
         lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,8 +1,8 @@
-"""Which writes to sysfs give whole cards to vfio, and give them back: decided before the first one, or refused.
+"""The writes to sysfs that give whole cards to vfio, or back: all are decided before the first one, or refused.
 
-By `driver_override` alone (kernel Documentation/ABI/testing/sysfs-bus-pci), which is about one function; `new_id` is
-about every function with that ID, those that are plugged in later too. A function's override is written before its
-driver is unbound: from then on no other driver that is being loaded can take it.
+They use `driver_override` (kernel Documentation/ABI/testing/sysfs-bus-pci), which concerns one function; `new_id` also
+concerns functions that are plugged in later. A function's override is written before its driver is unbound, so that no
+other driver can take the function in between.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from pci.address import PCIAddress
-from pci.cards import Card, card_of, cards_of
+from pci.cards import Card, cards_of
 from pci.functions import is_gpu, is_vfio_driver
 from pci.host import Details, Function, Host
 from pci.sysfs.functions import DEVICES
@@ -34,13 +34,13 @@ class DriverBinding:
 
     @property
     def is_vfio(self) -> bool:
-        """Whether vfio has the function, or is the only one that may: a bind that was cut off leaves the override."""
+        """Whether vfio has the function, or alone may have it: an interrupted bind leaves the override behind."""
         return _is_vfio(self.driver) or _is_vfio(self.override)
 
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One line, `text`, to be written to the file `path` below /sys. As a string, it is a shell command."""
+    """The line `text` for the file `path` below /sys; as a string it is a shell command."""
 
     path: str
     text: str
@@ -51,16 +51,17 @@ class Write:
 
 @dataclass(frozen=True, slots=True)
 class Former:
-    """What a function had before it was bound to vfio. `pci_id` tells it from another card in the same slot."""
+    """What a function had before it was bound to vfio. Another card in the same slot has another PCI `id`."""
 
-    pci_id: str
-    binding: DriverBinding
+    id: str
+    driver: str | None
+    override: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Move:
-    """One function on its way from one driver to another. `target` is None if the kernel is to choose. `former` is what
-    to remember while vfio has the function; None when it comes back."""
+    """The move of a function from one driver to another. `target` is None if the kernel is to choose. `former` is
+    remembered while vfio has the function; None for a move back."""
 
     address: PCIAddress
     now: DriverBinding
@@ -74,7 +75,7 @@ class Move:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The moves, in order, and which cards are left as they are, and why."""
+    """The moves, in order, and the skipped cards, with reasons."""
 
     moves: tuple[Move, ...]
     skipped: tuple[Problem, ...] = ()
@@ -84,9 +85,8 @@ class Plan:
 class Survey:
     """What a plan is made from.
 
-    Of every function of the cards that it is about: `details`, `uses`, and in `modules` the name of the vfio driver's
-    module for it. `drivers` are those of the PCI bus. `former` are the remembered former drivers. `unseen` says why
-    some uses may be missing; None if none are.
+    `details`, `uses` and `modules` (of the vfio drivers) have every function of the cards. `drivers` are all drivers of
+    the PCI bus. `former` are the remembered former drivers. `unseen` says why uses may be missing; None if none are.
     """
 
     host: Host
@@ -108,18 +108,17 @@ def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]
         if address not in host.functions:
             faults = "".join(f", {fault}" for fault in host.faults if str(address) in fault.path)
             raise Refusal(address, f"this node has no such PCI function{faults}", "lspci -D lists what it has")
-    return tuple({card[0].address: card for card in (card_of(host, address) for address in addresses)}.values())
+    return cards_of(host, addresses)
 
 
 def offered_cards(host: Host, config: Config) -> tuple[Card, ...]:
-    """Return the cards that would be offered if vfio had them: every NVIDIA, AMD and Intel GPU, and what the config
-    fits."""
+    """Return the cards that would be offered if vfio had them: every NVIDIA, AMD and Intel GPU, and cards of rules."""
     return tuple(card for card in cards_of(host) if _is_offered(host, card, config))
 
 
 def cards_to_bind(host: Host, config: Config) -> tuple[Card, ...]:
-    """Return those of the offered cards that are bound without being named: all but the processor's own GPU, which is
-    the node's console, unless a rule of the config fits it."""
+    """Return the offered cards that `bind --all` binds: all but the processor's own GPU, the node's console, unless a
+    rule of the config fits it."""
     return tuple(
         card
         for card in offered_cards(host, config)
@@ -134,11 +133,11 @@ def _is_offered(host: Host, card: Card, config: Config) -> bool:
 
 
 def plan_bind(survey: Survey, cards: Iterable[Card], *, skip: bool = False) -> Plan:
-    """Plan to bind every function of these cards to vfio, but for what vfio has already.
+    """Plan to bind to vfio every function of these cards that is not there already.
 
     Refusal, naming every card that cannot be bound with its reason. With `skip` the node's own cards (its console, its
-    disk, what shares a group with those) are left alone instead, since that is no news. A card that could be bound once
-    somebody lets go of it, or a module is loaded, is still a Refusal.
+    disk, cards in one group with those) are skipped instead. A card that could be bound once its users let go of it, or
+    a module is loaded, is still a Refusal.
     """
     left, own, refused = _reasons(survey, cards)
     if not skip:
@@ -173,13 +172,10 @@ _Reasons: TypeAlias = dict[PCIAddress, Hindrance]
 
 
 def _reasons(survey: Survey, cards: Iterable[Card]) -> tuple[dict[PCIAddress, Card], _Reasons, _Reasons]:
-    """Return the cards that vfio has not wholly, by the first function of each; which of those are the node's own, and
-    why; and why others cannot be bound at the moment."""
+    """Return, by first functions, the cards that vfio does not wholly have; why some of them are the node's own; and
+    why others cannot be bound at the moment."""
     left = {card[0].address: card for card in cards if any(not _is_vfio(function.driver) for function in card)}
-    own: dict[PCIAddress, Hindrance] = {}
-    for address, card in left.items():
-        if (reason := _own_reason(survey, card)) is not None:
-            own[address] = reason
+    own = {address: reason for address, card in left.items() if (reason := _own_reason(survey, card)) is not None}
     while True:
         taken = {function.address for address, card in left.items() if address not in own for function in card}
         strangers = {
@@ -189,7 +185,7 @@ def _reasons(survey: Survey, cards: Iterable[Card]) -> tuple[dict[PCIAddress, Ca
         }
         if not strangers:
             break
-        own |= strangers  # whoever shares a group with one of them has a stranger more
+        own |= strangers  # a card that shares a group with one of them has a stranger more
     refused = {
         address: reason
         for address, card in left.items()
@@ -199,11 +195,8 @@ def _reasons(survey: Survey, cards: Iterable[Card]) -> tuple[dict[PCIAddress, Ca
 
 
 def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
-    """Plan to give back what vfio has of these cards to the drivers they had before; for those not remembered, the
-    kernel chooses.
-
-    Refusal if a guest has one, or its former driver is not loaded any more.
-    """
+    """Plan to give back the functions of these cards that vfio has: to their former drivers, or, if not remembered, to
+    the kernel's choice. Refusal if a guest has a card, or its former driver is not loaded any more."""
     moves: list[Move] = []
     refused: dict[PCIAddress, Hindrance] = {}
     for card in sorted(cards, key=lambda card: card[0].address):
@@ -219,8 +212,7 @@ def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
 
 
 def writes(address: PCIAddress, now: DriverBinding, target: DriverBinding | None) -> tuple[Write, ...]:
-    """Return the writes that take a function from one binding to another, or to the kernel's choice; none if it is
-    there already."""
+    """Return the writes that take a function from `now` to `target`, or to the kernel's choice."""
     function = f"{DEVICES}/{address}"
     unbind = (Write(f"{function}/driver/unbind", str(address)),) if now.driver is not None else ()
     probe = Write(_PROBE, str(address))
@@ -234,17 +226,12 @@ def writes(address: PCIAddress, now: DriverBinding, target: DriverBinding | None
         return override(now.override, target.override)
     if target.driver is None:
         return (*override(now.override, target.override), *unbind)
-    # A probe asks every driver of the bus; while it does, the override names the one that is meant.
-    return (
-        *override(now.override, target.driver),
-        *unbind,
-        probe,
-        *override(target.driver, target.override),
-    )
+    # A probe asks every driver of the bus; during it the override names the wanted one.
+    return (*override(now.override, target.driver), *unbind, probe, *override(target.driver, target.override))
 
 
 def _refusal(verb: str, refused: Mapping[PCIAddress, Hindrance]) -> Refusal:
-    """Return an error with a problem for each reason, which names all cards that have it."""
+    """Return an error with a problem for each reason, and all cards with that reason in it."""
     cards: dict[Hindrance, list[str]] = {}
     for address in sorted(refused):
         cards.setdefault(refused[address], []).append(str(address))
@@ -257,7 +244,7 @@ def _problem(subject: str, reason: Hindrance) -> Problem:
 
 
 def _in_order(card: Iterable[Function]) -> list[Function]:
-    """Return the highest function first and the GPU last: the later one goes, the less can fail after it."""
+    """Sort the highest function first and the GPU last, after which the least can fail."""
     return sorted(card, key=lambda function: (is_gpu(function), -function.address.function))
 
 
@@ -265,14 +252,10 @@ def _to_vfio(survey: Survey, function: Function) -> Move:
     now = survey.binding(function)
     driver = _vfio_driver(survey, function)
     remembered = _remembered(survey, function)
-    # A bind that was cut off remembered what it found, and left an override that was not there before.
+    # An interrupted bind remembered what it found, and left an override that was not there before.
     former = remembered if remembered is not None and now.is_vfio else now
-    return Move(
-        address=function.address,
-        now=now,
-        target=DriverBinding(driver, driver),
-        former=Former(function.pci_id, former),
-    )
+    remember = Former(function.pci_id, former.driver, former.override)
+    return Move(address=function.address, now=now, target=DriverBinding(driver, driver), former=remember)
 
 
 def _from_vfio(survey: Survey, function: Function) -> Move:
@@ -285,7 +268,9 @@ def _from_vfio(survey: Survey, function: Function) -> Move:
 
 def _remembered(survey: Survey, function: Function) -> DriverBinding | None:
     former = survey.former.get(function.address)
-    return former.binding if former is not None and former.pci_id == function.pci_id else None
+    if former is None or former.id != function.pci_id:
+        return None
+    return DriverBinding(former.driver, former.override)
 
 
 def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
@@ -314,7 +299,7 @@ def _own_reason(survey: Survey, card: Card) -> Hindrance | None:
 
 
 def _strangers(host: Host, card: Card, taken: Iterable[PCIAddress]) -> Hindrance | None:
-    """Return who else is in the card's IOMMU group, not among those `taken`, with a driver of its own."""
+    """Return which other members of the card's IOMMU group, not `taken`, have drivers that keep it from vfio."""
     group = card[0].iommu_group
     if group is None:
         return None
@@ -381,7 +366,7 @@ def _driver_gone(survey: Survey, card: Card, functions: Iterable[Function]) -> H
 
 
 def _it(address: PCIAddress, card: Card) -> str:
-    """Return what a function is called after the name of its card."""
+    """Return the word for a function after the name of its card."""
     return "it" if address == card[0].address else str(address)
 
 

@@ -13,14 +13,13 @@ from program.problem import Problem
 #: The node's own PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h). In any other, /proc shows a part.
 _WHOLE_NODE = "pid:[4026531836]"
 
-#: File systems on several devices, which a mount names by one of them. Whoever is not root can mount none of these; any
-#: other may claim to be mounted from whatever it likes.
+#: File systems on several devices, which a mount names by one of them. Only root can mount these, so their sources are
+#: true; other file systems may name any source.
 _NAMED_BY_A_DEVICE = ("bcachefs", "btrfs")
 
 
 class DeviceNumber(NamedTuple):
-    """What a device file stands for, whatever the path that it was opened by. Character and block devices have numbers
-    of their own."""
+    """The number of a device. Character and block devices are numbered independently."""
 
     is_block: bool
     major: int
@@ -31,10 +30,10 @@ class DeviceNumber(NamedTuple):
 class Processes:
     """What the node's processes hold.
 
-    `openers`: who has a device open, by its number: (`Xorg (pid 812)`, ...), by pid. `mounts`:
-    where a file system is mounted, by the number of its device, `259:2`, and by what was mounted, `/dev/nvme0n1p2`.
-    `swaps`: the device files that are swapped to. `nvidia_minors`: the minor numbers of NVIDIA's device files by PCI
-    address, of which sysfs knows nothing. `unseen`: why not every process of the node was looked at; None if all were.
+    `openers`: the processes that have a device open, (`Xorg (pid 812)`, ...), by its number. `mounts`: the mount points
+    by device number, `259:2`, and by source, `/dev/nvme0n1p2`. `swaps`: the device files of swap. `nvidia_minors`: the
+    minor numbers of NVIDIA's device files by PCI address, which sysfs does not have. `unseen`: why some process could
+    not be looked at; None if all were.
     """
 
     openers: Mapping[DeviceNumber, tuple[str, ...]]
@@ -87,7 +86,7 @@ def read_processes(proc: Path) -> Processes:
 
 
 def number_of(device_file: Path) -> DeviceNumber | None:
-    """Return what a device file stands for, or an open one in /proc; None if it is none."""
+    """Return the number of a device file, or of a descriptor in /proc; None for any other file."""
     status = device_file.stat()
     is_block = stat.S_ISBLK(status.st_mode)
     if not is_block and not stat.S_ISCHR(status.st_mode):
@@ -99,16 +98,15 @@ def _open_devices(process: Path) -> set[DeviceNumber]:
     devices: set[DeviceNumber] = set()
     for descriptor in (process / "fd").iterdir():
         try:
-            device = number_of(descriptor)
+            if (device := number_of(descriptor)) is not None:
+                devices.add(device)
         except FileNotFoundError:
             continue  # closed meanwhile
-        if device is not None:
-            devices.add(device)
     return devices
 
 
 def _mounts(process: Path) -> Iterator[tuple[str, str]]:
-    """Device and mount point, from lines of proc_pid_mountinfo(5); btrfs has numbers of its own, so its source too.
+    """Yield devices and mount points from lines of proc_pid_mountinfo(5); btrfs has its own numbers, so also sources.
 
     36 35 259:2 / /data rw,noatime master:1 - ext4 /dev/nvme0n1p2 rw
     """
@@ -123,7 +121,7 @@ def _mounts(process: Path) -> Iterator[tuple[str, str]]:
 
 
 def _nvidia_minors(gpus: Path) -> Iterator[tuple[str, int]]:
-    """From `Device Minor: 	 0` in driver/nvidia/gpus/0000:01:00.0/information."""
+    """Yield addresses and minors from `Device Minor: 	 0` in driver/nvidia/gpus/0000:01:00.0/information."""
     for information in sorted(gpus.glob("*/information")):
         match = re.search(r"^Device Minor:\s*([0-9]+)$", _text_if_any(information), re.MULTILINE)
         if match is not None:

@@ -1,10 +1,10 @@
-"""The plans of plugin.binding on the node: what they are made from is read; their writes are done, watched, undone."""
+"""Reads what plans are made from, and does, watches and undoes their writes."""
 
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
@@ -19,7 +19,7 @@ from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
 from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.modalias import Alias, best_module, read_aliases
-from plugin.binding.plan import DriverBinding, Move, Plan, Survey, Write, hindrance, named_cards, writes
+from plugin.binding.plan import DriverBinding, Former, Move, Plan, Survey, Write, hindrance, named_cards, writes
 from plugin.binding.processes import Processes, read_processes
 from plugin.binding.uses import uses
 from plugin.state_files import boot_id
@@ -33,14 +33,13 @@ _ASK_THE_KERNEL = "the kernel's log says why (dmesg)"
 
 #: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
 _WRITE_SECONDS = 30.0
-_DRIVER_SECONDS = 5.0  # until the driver shows that the write was to lead to
+_DRIVER_SECONDS = 5.0  # from a write until the function has its new driver
 _LOOK_EVERY = 0.05
 
-
-#: Which cards, and what is to become of them.
+#: Chooses cards, and decides what is to become of them.
 Choose = Callable[[Host], tuple[Card, ...]]
 Decide = Callable[[Survey, tuple[Card, ...]], Plan]
-#: Does one write; OSError where the kernel refuses it, Late where it does not come back.
+#: Does one write; OSError if the kernel refuses it, Late if it does not return.
 Writer = Callable[[Write], None]
 
 
@@ -56,14 +55,14 @@ class Roots:
 
     @classmethod
     def beside(cls, sys: Path, state: Path) -> Self:
-        """The directories of a node whose /sys that is: the others are its neighbours."""
+        """Return the directories of a node by its /sys: the others are neighbours of that."""
         root = sys.absolute().parent
         modules = root / "lib/modules" / os.uname().release
         return cls(sys=sys, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
 
 
 class _Failed(Exception):
-    """Which write or move failed, and how. `hangs`: the kernel is still at it."""
+    """The write or move that failed, and how. `hangs`: the kernel has not returned from it."""
 
     def __init__(self, subject: object, wrong: str, fix: str, *, hangs: bool = False) -> None:
         super().__init__(f"{subject}: {wrong}")
@@ -72,15 +71,15 @@ class _Failed(Exception):
 
 
 def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
-    """Read all that a plan for these cards is made from; Refusal if some of it cannot be read."""
+    """Read what a plan for these cards is made from; Refusal if that fails."""
     with _read_or_refused(roots):
-        survey = _survey(roots, host, cards, read_processes(roots.proc), read_aliases(roots.modules))
-        return replace(survey, former=read_former(roots.state, boot_id(roots.proc)))
+        processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
+        return _survey(roots, host, cards, processes, aliases, read_former(roots.state, boot_id(roots.proc)))
 
 
 def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: Path) -> Mapping[str, Hindrance | None]:
-    """Return why each device, of these functions by any name, cannot be bound to vfio now, None if it can: what `bind`
-    would say of it alone, but for what is wrong with its file. For Reader.ask; Refusal if the node cannot be read."""
+    """Return why each device (its functions, by any name) cannot be bound to vfio now, None if it can: the reason of
+    `bind` for it alone, without errors of the state file. For Reader.ask; Refusal if the node cannot be read."""
     roots, host = Roots.beside(sys, state), read_host(sys)
     try:
         with _read_or_refused(roots):
@@ -92,8 +91,8 @@ def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: P
         try:
             cards = named_cards(host, functions)
             with _read_or_refused(roots):
-                # Former drivers keep nothing from being bound, and reading them takes longer than all else.
-                return hindrance(_survey(roots, host, cards, processes, aliases), cards)
+                # Former drivers keep no card from being bound, and reading them takes longest.
+                return hindrance(_survey(roots, host, cards, processes, aliases, former={}), cards)
         except Refusal as error:
             return _cannot_be_bound(error)
 
@@ -114,7 +113,14 @@ def _read_or_refused(roots: Roots) -> Iterator[None]:
         raise Refusal(roots.sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
 
 
-def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processes, aliases: Sequence[Alias]) -> Survey:
+def _survey(
+    roots: Roots,
+    host: Host,
+    cards: Iterable[Card],
+    processes: Processes,
+    aliases: Sequence[Alias],
+    former: Mapping[PCIAddress, Former],
+) -> Survey:
     functions = [function for card in cards for function in card]
     return Survey(
         host=host,
@@ -123,14 +129,14 @@ def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processe
         modules={function.address: best_module(function, aliases) for function in functions},
         drivers=frozenset(names(roots.sys, _DRIVERS))
         | {function.driver for function in host.functions.values() if function.driver is not None},
-        former={},
+        former=former,
         unseen=processes.unseen,
     )
 
 
 def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan], None] = lambda plan: None) -> Plan:
-    """Look at the cards that are chosen, decide on a plan for them and carry it out, while every other binder of this
-    node is kept out; return the plan. `before` is called just before its first write. Refusal if it cannot be done."""
+    """Choose cards, decide on a plan for them and carry it out, while other binders of this node are kept out; return
+    the plan. `before` is called just before the first write. Refusal if that fails."""
     with locked(roots.state):
         plan, unseen = planned(roots, choose, decide)
         if plan.moves and unseen is not None:
@@ -141,7 +147,7 @@ def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan]
 
 
 def planned(roots: Roots, choose: Choose, decide: Decide) -> tuple[Plan, Problem | None]:
-    """Return the plan that is decided on for the cards that are chosen, and why not all of their uses may be seen."""
+    """Return the plan for the chosen cards, and why some of their uses may be missing."""
     host, _ = ask(read_host, roots.sys)
     cards = choose(host)
     # Details and parts of a function take its driver's lock.
@@ -153,8 +159,8 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
     """Do the plan's writes, and wait for each function to get its driver within `driver_seconds`.
 
     The former drivers are remembered before the first write and forgotten after the last. If a write or a driver fails,
-    what was done is undone, the last first, from what is there then. Refusal says what failed, and what could not be
-    undone: that stays remembered, so that unbind can give it back.
+    the moves are undone, the last first. Refusal says what failed, and what could not be undone: that stays remembered,
+    so that unbind can give it back.
     """
     if not plan.moves:
         return
@@ -181,8 +187,8 @@ def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float 
 def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:
     """Return a writer below `sys` that does each write in a child process.
 
-    A driver whose device somebody has open may keep the writer in the kernel until that is closed, where no signal
-    reaches it. After `seconds` the child is left to itself.
+    While a device is open its driver may keep the writer in the kernel, where no signal reaches it. After `seconds` the
+    child is left behind.
     """
 
     def write(step: Write) -> None:
@@ -234,11 +240,11 @@ def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, 
 def _undo(
     sys: Path, touched: Iterable[Move], write: Writer, seconds: float, *, hanging: PCIAddress | None
 ) -> dict[PCIAddress, str]:
-    """Bring back what these moves started from; return, by address, why that failed."""
+    """Bring these functions back to where they were; return, by address, why that failed."""
     stuck: dict[PCIAddress, str] = {}
     for move in reversed(tuple(touched)):
         if move.address == hanging:
-            # Whoever read its driver_override would hang as well: the kernel holds the device's lock.
+            # Reading its driver_override would hang as well: the kernel holds the device's lock.
             stuck[move.address] = "the kernel is still at it"
             continue
         try:

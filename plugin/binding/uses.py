@@ -1,4 +1,4 @@
-"""Who is using a function: what hangs on it in sysfs, and what of that is open, mounted, up or in a guest."""
+"""The uses of a function: which parts of it in sysfs are open, mounted, up or in a guest."""
 
 import errno
 import os
@@ -17,26 +17,23 @@ from plugin.binding.processes import DeviceNumber, Processes, number_of
 _IFF_UP = 0x1  # include/uapi/linux/if.h
 _NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
 _VFIO_GROUPS = "class/vfio"
-_NAMED = 3  # of the processes that have one file open, as many are named
+_NAMED = 3  # processes that have one file open
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What somebody does with a function, in words.
-
-    `passing`: a process does it, which can be stopped. Any other use makes the function the node's own: its console,
-    its disk, its network.
-    """
+    """A use of a function, in words. `passing`: by a process, which can be stopped. Any other use makes the function
+    the node's own: its console, its disk, its network."""
 
     what: str
     passing: bool
 
 
 def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tuple[Use, ...]:
-    """Return every use of a function that can be seen, in a fixed order; Unreadable if its sysfs cannot be read.
+    """Return every visible use of a function, in a fixed order; Unreadable if its sysfs cannot be read.
 
     `sys` and `dev` stand for /sys and /dev. A disk is opened for a moment, for reading and exclusively: the kernel
-    refuses that for one that a file system, RAID or ZFS has, whatever mount namespace or pool it is in.
+    refuses that if a file system, RAID or ZFS has it, in any mount namespace or pool.
     """
     parts = tuple(read_parts(sys, function.address))
     own = [what for part in parts for what in _own_uses(sys, processes, part)]
@@ -79,7 +76,7 @@ def _number(part: Part) -> DeviceNumber | None:
 def _nodes_elsewhere(
     sys: Path, dev: Path, processes: Processes, function: Function
 ) -> list[tuple[str, DeviceNumber | None]]:
-    """Return the device files of a function that do not stand below it in sysfs, and their numbers."""
+    """Return the device files of a function that are not below it in sysfs, and their numbers."""
     nodes: list[tuple[str, DeviceNumber | None]] = []
     if (minor := processes.nvidia_minors.get(str(function.address))) is not None:
         nodes.append((f"nvidia{minor}", _in_dev(dev, f"nvidia{minor}") or DeviceNumber(False, _NVIDIA_MAJOR, minor)))
@@ -99,8 +96,7 @@ def _in_dev(dev: Path, node: str) -> DeviceNumber | None:
 
 
 def _claim(sys: Path, dev: Path, part: Part) -> str | None:
-    """Return why the kernel may have a disk for itself, which an exclusive open tells; a disk that cannot be asked
-    counts."""
+    """Return why the kernel has a disk for itself, as an exclusive open shows, or why such an open is not possible."""
     if part.subsystem != "block" or part.node is None or text(sys, f"{part.path}/partition") is not None:
         return None  # the whole disk answers for its partitions
     try:

@@ -6,7 +6,7 @@ Pure: from a snapshot to findings. A finding says so if its part of the node cou
 from collections.abc import Iterator
 
 from pci.functions import is_vfio_driver
-from pci.platform import Platform
+from pci.host import Platform
 from pci.sysfs.attribute import Silent
 from pci.viability import END_THE_WAIT
 from plugin.doctor.finding import Check, NodeFinding, error, fine, note, warning

@@ -1,4 +1,4 @@
-"""The API server, as far as the driver asks it: claims, its node, and the node's slices."""
+"""The API server's claims, node, and slices of the node, as the driver needs them."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from plugin.dra.claims import Reference
 from plugin.dra.slices import SliceObject
 from program.errors import Refusal, UserError
 
-# It would log a line for each request.
+# httpx2 would log a line for each request.
 logging.getLogger("httpx2").setLevel(logging.WARNING)
 
 #: Dicts, not lightkube's models: those would be most of its memory.
@@ -26,7 +26,7 @@ _CLAIMS = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "
 _NODES = create_global_resource("", "v1", "Node", "nodes")
 
 _ANSWERS_WITHIN = 10.0  # seconds
-#: A watch is begun anew after so many seconds, whether anything was told or not: a connection may be dead.
+#: A watch is begun anew after so many seconds, with or without events: its connection may be dead.
 _WATCHES_FOR = 300.0
 
 _NOT_FOUND, _CONFLICT = 404, 409
@@ -35,19 +35,19 @@ T = TypeVar("T")
 
 
 class Unanswered(Refusal):
-    """The API server did not answer, or would not."""
+    """The API server did not answer, or refused to."""
 
 
 class NotFound(Refusal):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Conflict(Refusal):
-    """The object is another one than what was read, or is there already."""
+    """The object was changed since it was read, or exists already."""
 
 
 class APIServer:
-    """Asks the API server. Each question raises Unanswered where it is not answered in time."""
+    """Asks the API server. Each question raises Unanswered if it is not answered in time."""
 
     def __init__(self, client: AsyncClient) -> None:
         self._client = client
@@ -55,7 +55,7 @@ class APIServer:
     @classmethod
     @contextlib.asynccontextmanager
     async def connected(cls, kubeconfig: Path | None) -> AsyncIterator[Self]:
-        """Speak with the server that the file names, or with the one whose pod this is; UserError if neither tells."""
+        """Connect to the server of a kubeconfig, or of the pod's service account; UserError if it names no server."""
         try:
             config = KubeConfig.from_service_account() if kubeconfig is None else KubeConfig.from_file(kubeconfig)
             client = AsyncClient(config=config, trust_env=False)
@@ -76,7 +76,7 @@ class APIServer:
         return str(node["metadata"]["uid"])
 
     async def claim(self, reference: Reference) -> Mapping[str, Any]:
-        """Return the claim of that name, whatever its UID is; NotFound if there is none."""
+        """Return the claim of that name, which may have another UID; NotFound if there is none."""
         question = self._client.get(_CLAIMS, reference.name, namespace=reference.namespace)
         claim: Mapping[str, Any] = await _answer(f"claim {reference}", question)
         return claim
@@ -95,23 +95,23 @@ class APIServer:
         return await _answer(f"slices of {node}", all_of_them())
 
     async def create(self, new: SliceObject) -> SliceObject:
-        """Create a slice; return it as the server has it. Conflict if one of its name is there."""
+        """Create a slice; return it as the server has it. Conflict if one of its name exists."""
         name = new["metadata"]["name"]
         return dict(await _answer(f"slice {name}", self._client.create(_SLICES.from_dict(new))))
 
     async def replace(self, new: SliceObject) -> SliceObject:
-        """Replace a slice; Conflict if the server has another version of it, NotFound if it is gone."""
+        """Replace a slice; Conflict if the server has another version of it, NotFound if it does not exist."""
         name = new["metadata"]["name"]
         return dict(await _answer(f"slice {name}", self._client.replace(_SLICES.from_dict(new))))
 
     async def delete(self, name: str) -> None:
-        """Delete a slice, if it is there."""
+        """Delete a slice if it exists."""
         with contextlib.suppress(NotFound):
             await _answer(f"slice {name}", self._client.delete(_SLICES, name))
 
     async def changes(self, node: str, version: str) -> AsyncIterator[SliceObject]:
-        """Yield each slice of the driver and node that is written or deleted after this version of the list, for some
-        minutes. Unanswered if the server ends that, or has forgotten the version."""
+        """Yield each slice of the node that is written or deleted after this version of the list, for some minutes.
+        Unanswered if the server ends the watch, or has forgotten the version."""
         events = self._client.watch(
             _SLICES, resource_version=version, server_timeout=int(_WATCHES_FOR), fields=_of(node)
         )

@@ -1,7 +1,7 @@
-"""A claim's cards from their host's drivers to vfio, and back: as `gpu-plugin bind` and `unbind` do it for anybody.
+"""Binds a claim's cards to vfio and gives them back to their drivers, as `gpu-plugin bind` and `unbind` do.
 
-Each is done in a process of its own, which may wait for a driver as long as that wants. It is not ended for being late:
-it has the lock of all binders, remembers what it does, and the next one says who is at work.
+Each call has a process of its own, which may wait for a driver without end. It is not killed for being late: it has the
+lock of all binders and remembers what it does, and the next binder says that it is at work.
 """
 
 import asyncio
@@ -25,32 +25,31 @@ _FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own i
 
 
 class StillAtWork(Refusal):
-    """The process has not ended in time, and goes on."""
+    """The process that binds has not ended in time, and goes on."""
 
 
 class Binder:
     """Binds and unbinds cards of the node whose /sys is `sysfs`; former drivers are kept in `state`. Lives in one event
-    loop."""
+    loop, and takes one call at a time."""
 
     def __init__(self, sysfs: Path, state: Path, *, at_most: float = _AT_MOST) -> None:
         self._roots = Roots.beside(sysfs, state)
         self._at_most = at_most
-        self._running: set[asyncio.Task[frozenset[str]]] = set()
+        self._latest: asyncio.Task[frozenset[str]] | None = None
 
     async def bind(self, addresses: Iterable[str]) -> frozenset[str]:
-        """Give the cards of these functions to vfio, all or none; return which functions it had not before. Refusal if
-        they cannot be bound, StillAtWork if that is not known yet."""
+        """Give the cards of these functions to vfio, all or none; return the functions that it did not have before.
+        Refusal if they cannot be bound, StillAtWork if that is not known yet."""
         return await self._run("bind", plan_bind, addresses)
 
     async def unbind(self, addresses: Iterable[str]) -> None:
-        """Give the cards of these functions back to the drivers that they had. Refusal and StillAtWork as above."""
+        """Give the cards of these functions back to their former drivers; Refusal and StillAtWork as for bind."""
         await self._run("unbind", plan_unbind, addresses)
 
     async def _run(self, verb: str, decide: Decide, addresses: Iterable[str]) -> frozenset[str]:
         deadline = asyncio.get_running_loop().time() + self._at_most
-        # One that an earlier question did not wait for.
-        for earlier in tuple(self._running):
-            await self._wait(earlier, deadline)
+        if self._latest is not None:
+            await self._wait(self._latest, deadline)  # an earlier call may not have waited for its end
         functions = sorted(map(PCIAddress.parse, addresses))
         command = f"gpu-plugin {verb} {' '.join(map(str, functions))}"
         try:
@@ -58,10 +57,9 @@ class Binder:
         except OSError as error:
             fix = "see whether the container may have more processes"
             raise Refusal(command, f"cannot be started: {error.strerror}", fix) from error
-        task = asyncio.create_task(child.answered(), name=command)
-        # It goes on when whoever waits does not wait any more.
-        self._running.add(task)
-        task.add_done_callback(self._ended)
+        # The task goes on if the caller does not wait any more.
+        task = self._latest = asyncio.create_task(child.answered(), name=command)
+        task.add_done_callback(_log_failure)
         await self._wait(task, deadline)
         return task.result()
 
@@ -74,10 +72,10 @@ class Binder:
                 "it goes on, and is asked again; the kernel's log (dmesg) may say what it waits for",
             )
 
-    def _ended(self, task: asyncio.Task[frozenset[str]]) -> None:
-        self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            _log.warning("%s", error)
+
+def _log_failure(task: asyncio.Task[frozenset[str]]) -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        _log.warning("%s", error)
 
 
 def _rebound(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:

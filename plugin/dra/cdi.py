@@ -1,12 +1,11 @@
 """The files by which a container gets a claim's devices: a specification for the container runtime (CDI), and for each
-request the file that tells the container what it was given (KEP-5304, pci.device_metadata).
+request a file that tells the container its devices (KEP-5304, pci.device_metadata).
 
 One CDI device is one request of one claim: its device nodes, its file, the variable of the claim's partition of GPUs,
-and for an extended resource the one that the device plugin would set. A container that asks for the claim gets those of
-the requests that it names.
+and for an extended resource the variable of the device plugin. A container gets the CDI devices of the requests that it
+names.
 """
 
-import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,14 +18,10 @@ from plugin.dra.claims import ResourceClaim
 from plugin.state_files import write_json
 from program.errors import Refusal
 
-_log = logging.getLogger(__name__)
-
-#: The newest that all that is in nothing newer than deviceNodes.hostPath needs (CNCF's CDI specification, SPEC.md).
+#: The version that introduced deviceNodes.hostPath, the newest field in use (CNCF's CDI specification, SPEC.md).
 _VERSION = "0.5.0"
 _KIND = f"{DRIVER}/claim"
 _PREFIX = f"{DRIVER}-claim_"
-_METADATA = "metadata"
-_METADATA_VERSION = "metadata.resource.k8s.io/v1alpha1"
 
 
 class Files:
@@ -34,7 +29,7 @@ class Files:
 
     def __init__(self, cdi: Path, directory: Path) -> None:
         self._cdi = cdi
-        self._metadata = directory / _METADATA
+        self._metadata = directory / "metadata"
 
     def write(
         self,
@@ -44,12 +39,11 @@ class Files:
         env: Mapping[str, str],
         pool: str,
     ) -> None:
-        """Write all files of a claim: what a container gets by request, the name and attributes of each device, and the
-        variables that a container has for any of them. Refusal if one cannot be written."""
+        """Write all files of a claim, from the allocations and the devices (name and attributes) of each request, and
+        the variables `env` of every container. Refusal if a file cannot be written."""
         uid = claim.reference.uid
         for request, its in devices.items():
-            document = metadata(claim, request, its, pool)
-            write_json(self._file(uid, request), document, PLACE, mode=0o644)
+            write_json(self._file(uid, request), metadata(claim, request, its, pool), PLACE, mode=0o644)
         specification = {
             "cdiVersion": _VERSION,
             "kind": _KIND,
@@ -63,7 +57,7 @@ class Files:
     def remove(self, uid: str) -> None:
         """Remove all files of a claim; Refusal if one is left."""
         try:
-            # The specification first: one that names a file that is gone keeps the runtime from starting containers.
+            # The specification first: if a file that it names is gone, the runtime starts no containers.
             self._specification(uid).unlink(missing_ok=True)
             directory = self._metadata / uid
             if directory.is_dir():
@@ -76,7 +70,7 @@ class Files:
             ) from error
 
     def claims(self) -> frozenset[str]:
-        """Return the UIDs of all claims that there is a file of."""
+        """Return the UIDs of all claims that have a file."""
         specifications = self._cdi.glob(f"{_PREFIX}*.json") if self._cdi.is_dir() else ()
         directories = self._metadata.iterdir() if self._metadata.is_dir() else ()
         return frozenset(
@@ -119,17 +113,17 @@ class Files:
 
 
 def device_id(uid: str, request: str) -> str:
-    """Return the CDI device of a claim's request, as the kubelet is told."""
+    """Return the CDI device of a claim's request, by the name that the kubelet gets."""
     return f"{_KIND}={uid}_{request}"
 
 
 def metadata(
     claim: ResourceClaim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str
 ) -> dict[str, Any]:
-    """Return what a container is told of the devices of a request: their names and attributes."""
+    """Return the document that tells a container the devices of a request: their names and attributes."""
     reference = claim.reference
     document: dict[str, Any] = {
-        "apiVersion": _METADATA_VERSION,
+        "apiVersion": device_metadata.VERSION,
         "kind": "DeviceMetadata",
         "metadata": {
             "name": reference.name,

@@ -1,11 +1,11 @@
-"""What is prepared on this node, in a file that outlives the plugin: for Unprepare, which is told a claim's name alone.
+"""The claims that are prepared on this node, in a file that outlives the plugin: Unprepare gets only a claim's name.
 
     {"version": 1, "checksum": "9f86d0...", "boot": "5f0e...", "claims": {"UID": {"namespace": "vms", "name": "gpu",
      "completed": true, "devices": [{"request": "gpu", "name": "pci-0000-41-00-0", "id": "0000:41:00.0",
      "bound": ["0000:41:00.0", "0000:41:00.1"]}]}}}
 
-A boot ends every pod and undoes every binding, so what another boot wrote is prepared no more. Two plugins of one node,
-as in a rolling update, go by the same file, one at a time.
+A boot ends every pod and undoes every binding, so the file of another boot has no prepared claims. Two plugins of one
+node, as in a rolling update, use the same file, one at a time.
 """
 
 import hashlib
@@ -15,7 +15,6 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from plugin.dra.claims import Reference
 from plugin.state_files import StateFile, json_of, locked_within
 
 #: What to do where a file of the driver's cannot be read or written.
@@ -26,8 +25,8 @@ _VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class PreparedDevice:
-    """A device that a claim has: for which request, its name in the slices, its ID in the inventory; and the functions
-    that are bound to vfio for the claim, or were begun to be: none if vfio had it before."""
+    """A device that a claim has: the request, its name in the slices, its ID in the inventory. `bound` are functions
+    that are, or are being, bound to vfio for the claim; none if vfio had the device before."""
 
     request: str
     name: str
@@ -37,28 +36,24 @@ class PreparedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A claim that is prepared, or was begun to be: then `completed` is False, and nobody was told of it."""
+    """A prepared claim; `completed` is False while it is being prepared, and its pod has none of it."""
 
-    reference: Reference
-    devices: tuple[PreparedDevice, ...]
-    completed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class _Claim:
     namespace: str
     name: str
     completed: bool
     devices: tuple[PreparedDevice, ...]
 
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Claims:
-    """All claims of a boot; ValueError if the checksum is another's."""
+    """All claims of a boot; ValueError if the checksum is wrong."""
 
     version: int
     boot: str
-    claims: Mapping[str, _Claim]
+    claims: Mapping[str, Prepared]
     checksum: str
 
     def __post_init__(self) -> None:
@@ -66,7 +61,7 @@ class _Claims:
             raise ValueError("another version or checksum")
 
 
-def _checksum(boot: str, claims: Mapping[str, _Claim]) -> str:
+def _checksum(boot: str, claims: Mapping[str, Prepared]) -> str:
     document = {"version": _VERSION, "boot": boot, "claims": claims}
     return hashlib.sha256(json.dumps(document, sort_keys=True, default=asdict).encode()).hexdigest()
 
@@ -80,25 +75,17 @@ class Checkpoint:
 
     def alone(self, at_most: float) -> AbstractAsyncContextManager[int]:
         """Keep every other plugin of this node out until the block ends; Refusal if one is at work for longer than so
-        many seconds. The kernel ends it with the process."""
+        many seconds. The kernel gives up the lock with the process."""
         return locked_within(at_most, self.directory / "lock", "see that one's log", PLACE)
 
     def read(self) -> Mapping[str, Prepared]:
-        """Return what is prepared, by the claim's UID; Refusal if the file is not what was written."""
+        """Return the claims by UID; Refusal if the file is not what was written."""
         kept = self._file.read()
-        if kept is None or kept.boot != self.boot:
-            return {}
-        return {
-            uid: Prepared(Reference(its.namespace, its.name, uid), its.devices, its.completed)
-            for uid, its in kept.claims.items()
-        }
+        return {} if kept is None or kept.boot != self.boot else kept.claims
 
     def write(self, claims: Mapping[str, Prepared]) -> None:
-        """Replace what is prepared, whole or not at all; Refusal if it cannot be written."""
-        kept = {
-            uid: _Claim(its.reference.namespace, its.reference.name, its.completed, its.devices)
-            for uid, its in sorted(claims.items())
-        }
+        """Replace all claims, whole or not at all; Refusal if they cannot be written."""
+        kept = dict(sorted(claims.items()))
         self._file.write(_Claims(_VERSION, self.boot, kept, _checksum(self.boot, kept)))
 
     @property
@@ -115,4 +102,4 @@ class Checkpoint:
 
 def claimed(claims: Mapping[str, Prepared]) -> Mapping[str, str]:
     """Return the ResourceClaim (`namespace/name`) that each device is prepared for, by the device's ID."""
-    return {device.id: str(prepared.reference) for prepared in claims.values() for device in prepared.devices}
+    return {device.id: str(prepared) for prepared in claims.values() for device in prepared.devices}

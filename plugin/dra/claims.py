@@ -1,4 +1,4 @@
-"""What a ResourceClaim says of this node's devices: the scheduler's choice, checked before anything rests on it."""
+"""Reads from a ResourceClaim which devices of this node the scheduler chose, and checks them."""
 
 import re
 from collections.abc import Mapping
@@ -8,7 +8,7 @@ from typing import Any
 from pci.slices import DRIVER
 from program.errors import Refusal
 
-#: By which name the pod knows a claim that was made from a template (resourceclaim.PodResourceClaimAnnotation).
+#: The pod's name for a claim that was made from a template (resourceclaim.PodResourceClaimAnnotation).
 _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 #: On a claim that the scheduler made for a container's `nvidia.com/...: 1` (KEP-5004).
 _OF_A_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
@@ -44,8 +44,8 @@ class Result:
 class ResourceClaim:
     """A claim, and the devices of this node that it was given.
 
-    `pod_claim` is the pod's name for a claim that was made from a template; None for one by its own name.
-    `of_a_resource`: the scheduler made it for containers that ask for an extended resource.
+    `pod_claim` is the pod's name for a claim that was made from a template; None for any other claim.
+    `of_a_resource`: the scheduler made the claim for containers that request an extended resource.
     """
 
     reference: Reference
@@ -55,7 +55,7 @@ class ResourceClaim:
 
 
 def check(reference: Reference) -> None:
-    """Refusal if the kubelet's words could not be parts of a file's name."""
+    """Refusal if the kubelet's names for a claim could not be parts of a file's name."""
     is_name = _LABEL.fullmatch(reference.namespace) and _SUBDOMAIN.fullmatch(reference.name)
     if not (is_name and _UID.fullmatch(reference.uid)):
         raise Refusal(
@@ -66,8 +66,8 @@ def check(reference: Reference) -> None:
 
 
 def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> ResourceClaim:
-    """Read a claim from the API server; Refusal if it does not give this node's devices to whoever the kubelet prepares
-    it for."""
+    """Read the API server's object of a claim; Refusal if it does not allocate this node's devices to the kubelet's
+    claim."""
     subject = f"claim {reference}"
     metadata, status = claim.get("metadata") or {}, claim.get("status") or {}
     if (uid := metadata.get("uid")) != reference.uid:

@@ -1,6 +1,6 @@
 """Prepare and Unprepare: a claim's cards to its pod, and back; one claim at a time, on the whole node.
 
-What is done is written down before it is begun: whoever comes next, also after a crash, goes on with it or takes it
+Each step is written down before it is begun, so that the next attempt, also after a crash, can finish it or take it
 back.
 """
 
@@ -10,6 +10,7 @@ import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from pci.viability import Hindrance
 from plugin.allocation import Allocation, allocate, pick
@@ -27,43 +28,49 @@ from program.errors import ProgramError, Refusal, together
 
 _log = logging.getLogger(__name__)
 
-#: A claim that is gone is given back after so many seconds: after a deletion by force its pod may still be ending.
+#: A deleted claim is taken back after so many seconds: after a deletion by force its pod may still be ending.
 _STAYS_PREPARED = 500.0
-#: For the other plugin of the node, in a rolling update, to be done with a claim. Seconds.
+#: Seconds for the other plugin of the node, in a rolling update, to be done with a claim.
 _OTHERS_END_WITHIN = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """Where what is prepared is written down: the checkpoint, and the containers' files; and who binds cards."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """The name of the node, the directory of the checkpoint, the runtime's directory for CDI, the kubelet's
+    plugins_registry, a kubeconfig or None for the pod's own account, the ID of this boot, and the directory of the
+    former drivers."""
 
-    checkpoint: Checkpoint
-    files: Files
-    binder: Binder
+    node: str
+    state: Path
+    cdi: Path
+    registry: Path
+    kubeconfig: Path | None
+    boot: str
+    former: Path
 
 
 class Claims:
     """The node's claims. Lives in the watch's event loop."""
 
-    def __init__(self, watch: Watch, api: APIServer, node: str, kept: Kept, partitions: Partitions) -> None:
+    def __init__(self, watch: Watch, api: APIServer, partitions: Partitions, settings: Settings) -> None:
         self._watch = watch
         self._api = api
-        self._node = node
-        self._checkpoint = kept.checkpoint
-        self._files = kept.files
-        self._binder = kept.binder
+        self._node = settings.node
+        self._checkpoint = Checkpoint(settings.state, settings.boot)
+        self._files = Files(settings.cdi, settings.state)
+        self._binder = Binder(watch.sources.sys, settings.former)
         self._partitions = partitions
-        self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver has it not again
+        self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
         self._lock = asyncio.Lock()
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
     def recall(self) -> None:
-        """Take it from the checkpoint which devices are prepared. ProgramError if that cannot be told."""
+        """Read the prepared devices from the checkpoint; ProgramError if that is not possible."""
         self._tell(self._checkpoint.read())
 
     async def prepare(self, reference: Reference) -> tuple[PreparedDevice, ...]:
-        """Give the claim's devices of this node to its pod: return them, none if it has none here. The same answer
-        whenever it is asked again. ProgramError, naming claim or card, if it cannot have them."""
+        """Give the claim's devices of this node to its pod, and return them: the same again when called again.
+        ProgramError, naming claim or card, if the pod cannot have them."""
         check(reference)
         async with self._alone():
             claims = dict(self._checkpoint.read())
@@ -78,7 +85,7 @@ class Claims:
             try:
                 return await self._prepare(claim, claims)
             finally:
-                self._tell(self._checkpoint.read())
+                self.recall()
 
     async def _prepare(self, claim: ResourceClaim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
         uid = claim.reference.uid
@@ -93,14 +100,14 @@ class Claims:
                 return known.devices
             self._files.remove(uid)
             if not is_same:
-                # It was given back while nobody told this node, and allocated anew.
+                # The claim was allocated anew, and this node did not hear of its end.
                 await self._partitions.release(uid)
                 await self._give_back(uid)
                 self._checkpoint.write(claims)
                 known = None
         if not claim.results:
             return ()
-        # What was begun and not completed goes on: a driver may take longer than the kubelet waits.
+        # An attempt that was not completed goes on: a driver may take longer than the kubelet waits.
         bound = {} if known is None else {device.id: device.bound for device in known.devices}
         try:
             devices = await self._take(claim, claims, bound, is_given=is_given)
@@ -128,9 +135,8 @@ class Claims:
         *,
         is_given: bool,
     ) -> tuple[PreparedDevice, ...]:
-        """Check, write down, bind and put into files what the claim was given. `bound` has the functions that are bound
-        for it already, by the device's ID; `is_given` is whether a pod may have it. ProgramError if that fails on the
-        way."""
+        """Check, write down and bind the claim's devices, and write their files. `bound` are the functions that are
+        bound for it already, by device ID; `is_given`: a pod may have them. ProgramError if any of it fails."""
         uid = claim.reference.uid
         await self._watch.look_again(uses=True)
         snapshot = self._watch.snapshot
@@ -149,39 +155,40 @@ class Claims:
         )
         _refuse_overlap(claim.reference, devices, others)
         pick(snapshot, [device.id for device in devices])
-        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=is_given)})
+        prepared = Prepared(claim.reference.namespace, claim.reference.name, is_given, devices)
+        self._checkpoint.write({**others, uid: prepared})
         devices = await self._bind(devices, bound)
         snapshot = self._watch.snapshot
         cards = pick(snapshot, [device.id for device in devices])
         (variables,) = await self._partitions.acquire([cards], uid)
         self._write_files(claim, self._watch.snapshot, cards, variables)
-        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=True)})
+        self._checkpoint.write({**others, uid: replace(prepared, devices=devices, completed=True)})
         return devices
 
     def _want_again(self, known: Prepared) -> None:
-        """That a device of the claim could not be given back keeps nobody from having it for this claim again."""
+        """Let the claim have its devices again, also those that could not be given back to their drivers."""
         ids = {device.id for device in known.devices} & self._not_given_back.keys()
         for device in ids:
             del self._not_given_back[device]
         if ids:
-            self._tell(self._checkpoint.read())
+            self.recall()
 
     async def _bind(
         self, devices: tuple[PreparedDevice, ...], before: Mapping[str, tuple[str, ...]]
     ) -> tuple[PreparedDevice, ...]:
-        """Bind to vfio what is to be bound, and return the devices as they are then; what of it was bound `before` is
-        the claim's, too. ProgramError if that fails."""
+        """Bind the devices to vfio, and return them as they are then. Functions that were bound `before` are the
+        claim's too. ProgramError if that fails."""
         functions = [address for device in devices for address in device.bound]
         if not functions:
             return devices
         ours = await self._binder.bind(functions) | {address for each in before.values() for address in each}
         await self._watch.look_again()
-        # What somebody has bound in the meantime is not given back.
+        # A device that somebody else has bound in the meantime is not given back.
         return tuple(device if ours & {*device.bound} else replace(device, bound=()) for device in devices)
 
     async def _give_back(self, uid: str) -> None:
-        """Give what was bound for a claim back to its drivers, and write that down. ProgramError, when all else is
-        done, if some of it cannot be given back; it is unhealthy until it is."""
+        """Give the devices that were bound for a claim back to their drivers, and write that down. ProgramError, at the
+        end, for those that cannot be given back: they are unhealthy until they are."""
         claims = dict(self._checkpoint.read())
         errors: list[ProgramError] = []
         for device in claims[uid].devices:
@@ -222,7 +229,7 @@ class Claims:
         self._files.write(claim, allocations, told, env, self._node)
 
     async def unprepare(self, reference: Reference) -> None:
-        """Take back what the claim was given; nothing is done where it has nothing. ProgramError if that fails."""
+        """Take back all that the claim has, if anything; ProgramError if that fails."""
         check(reference)
         async with self._alone():
             await self._take_back(reference.uid)
@@ -239,10 +246,10 @@ class Claims:
         self._checkpoint.write(claims)
         self._tell(claims)
         if known.completed:
-            _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
+            _log.info("unprepared claim %s", known, extra={"claim": str(known)})
 
     async def _take_back_if_it_can(self, uid: str) -> bool:
-        """Take back a claim, or say in the log why not: it stays written down then, for the next attempt."""
+        """Take back a claim, or log why not: it stays in the checkpoint then, for the next attempt."""
         try:
             await self._take_back(uid)
         except ProgramError as error:
@@ -251,9 +258,9 @@ class Claims:
         return True
 
     async def reconcile(self) -> bool:
-        """Take back what nobody wants any more: claims that were begun and never completed, files and partitions of
-        claims that are not prepared, and claims that the API server has not had for some minutes. Return whether none
-        of it is left. ProgramError if what is prepared cannot be told, or the API server does not answer."""
+        """Take back claims that were never completed, files and partitions of claims that are not prepared, and claims
+        that the API server has not had for some minutes. Return whether nothing of that is left. ProgramError if the
+        checkpoint cannot be read, or the API server does not answer."""
         async with self._alone():
             claims = self._checkpoint.read()
             nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
@@ -265,11 +272,13 @@ class Claims:
             self._tell(claims)
         now = asyncio.get_running_loop().time()
         self._gone = {
-            uid: self._gone.get(uid, now) for uid, prepared in claims.items() if await self._is_gone(prepared.reference)
+            uid: self._gone.get(uid, now)
+            for uid, prepared in claims.items()
+            if await self._is_gone(Reference(prepared.namespace, prepared.name, uid))
         }
         async with self._alone():
             for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
-                _log.warning("claim %s exists no more, and was never unprepared", claims[uid].reference)
+                _log.warning("claim %s exists no more, and was never unprepared", claims[uid])
                 done.append(await self._take_back_if_it_can(uid))
         return all(done)
 
@@ -303,6 +312,6 @@ def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], o
             if any(device.id == its.id for its in other.devices):
                 raise Refusal(
                     f"{device.id} of claim {reference}",
-                    f"is prepared for claim {other.reference} already",
+                    f"is prepared for claim {other} already",
                     "delete this pod, to have its claim allocated anew",
                 )

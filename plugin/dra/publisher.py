@@ -1,8 +1,7 @@
-"""Keeps the node's slices at the API server as the node is: written when something differs, and not otherwise.
+"""Keeps the node's slices at the API server like the node: they are written only if they differ.
 
-Whatever the server has is compared with what it ought to have, so it does not matter what became of the last attempt,
-or who deleted or edited a slice. Slices are never deleted because something could not be read, nor when the plugin
-ends: another one may have begun.
+The server's slices are compared with the wanted ones, also after a failed attempt or another client's edit. Slices are
+never deleted because something could not be read, nor when the plugin ends: another plugin may have begun.
 """
 
 import asyncio
@@ -26,8 +25,8 @@ _MOST = 1 << 62  # a generation is an int64
 
 
 class Publisher:
-    """Publishes what the watch sees of a node. `is_ours`: this plugin is the one to write, the younger of two in a
-    rolling update."""
+    """Publishes what the watch sees of a node. `is_ours` says whether this plugin writes the slices: the younger of two
+    does in a rolling update."""
 
     def __init__(self, watch: Watch, api: APIServer, node: str, is_ours: Callable[[], bool]) -> None:
         self._watch = watch
@@ -35,7 +34,7 @@ class Publisher:
         self._node = node
         self._is_ours = is_ours
         self._uid: str | None = None
-        # By name: what was sent last, and the version of it that the server has; it may have dropped a field.
+        # By name: the slice as it was sent, and the server's version of it, which may lack a field.
         self._sent: dict[str, tuple[SliceObject, str]] = {}
         self._takes_taints = True
         self._trouble = Trouble(
@@ -47,7 +46,7 @@ class Publisher:
         failures = 0
         while not self._watch.stopped:
             if not self._is_ours():
-                # Nothing tells of another plugin that ends.
+                # No event says that the other plugin has ended.
                 await _first(_LOOK_AT_SIBLINGS, self._watch.ending.wait())
                 continue
             change = self._watch.next_change
@@ -80,7 +79,7 @@ class Publisher:
         if self._is_as_wanted(there, wanted):
             return version
         if generation > _MOST:
-            # Somebody wrote a number that none comes after. The pool begins anew.
+            # Somebody wrote the highest number. The pool begins anew.
             for name in there:
                 await self._api.delete(name)
             there, generation = {}, 0
@@ -136,7 +135,7 @@ class Publisher:
         _log.warning("the API server keeps slice %s otherwise than it was sent: fields were dropped", name)
 
     async def _until_touched(self, version: str) -> None:
-        """Return when somebody else has written or deleted a slice, or it is time to look again."""
+        """Return when another client has written or deleted a slice, or it is time to look again."""
         with contextlib.suppress(ProgramError):
             async for changed in self._api.changes(self._node, version):
                 metadata = changed.get("metadata") or {}
@@ -149,7 +148,7 @@ class Publisher:
 
 
 async def _first(at_most: float | None, *waiting: Coroutine[Any, Any, object]) -> None:
-    """Wait for the first of them, or so many seconds; the others are cancelled."""
+    """Wait for the first of these, or so many seconds; the others are cancelled."""
     tasks = [asyncio.ensure_future(each) for each in waiting]
     try:
         done, _ = await asyncio.wait(tasks, timeout=at_most, return_when=asyncio.FIRST_COMPLETED)
@@ -162,7 +161,8 @@ async def _first(at_most: float | None, *waiting: Coroutine[Any, Any, object]) -
 
 
 def _as_compared(each: SliceObject) -> tuple[Any, ...]:
-    """Return what of a slice is ours: its spec, whoever owns it. Taints have a time that the server adds."""
+    """Return the parts of a slice that are compared: its owners and its spec, without the time that the server adds to
+    taints."""
     owners = tuple((owner.get("kind"), owner.get("uid")) for owner in each["metadata"].get("ownerReferences") or ())
     spec = {**each["spec"], "devices": [_device(device) for device in each["spec"].get("devices") or ()]}
     return owners, spec

@@ -1,4 +1,4 @@
-"""The kubelet's DRA API: its messages on one side, the node's claims behind; and the stream of the devices' health."""
+"""The servers of the kubelet's DRA API: claims are prepared and unprepared, and the devices' health is streamed."""
 
 import asyncio
 import contextlib
@@ -23,12 +23,12 @@ _log = logging.getLogger(__name__)
 #: The services on the driver's socket, as a registration names them.
 VERSIONS = ("v1.DRAPlugin", "v1alpha1.DRAResourceHealth")
 
-#: A device's health is unknown to the kubelet this long after it was told, so it is told again in half that. Seconds.
+#: Seconds for which the kubelet takes a device's health as known; it is sent again in half that time.
 _HEALTH_HOLDS = 60
 
 
 class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
-    """Every claim of a request has an answer of its own: its devices, or why it has none."""
+    """Prepares and unprepares claims. The answer has for every claim its devices, or why it has none."""
 
     def __init__(self, claims: Claims, node: str, counters: Counters) -> None:
         self._claims = claims
@@ -61,7 +61,7 @@ class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
                     request_names=[device.request],
                     pool_name=self._node,
                     device_name=device.name,
-                    # It is for all devices of the request, and may be named once: mounts would be made twice.
+                    # One for all devices of the request: the mounts of an ID named twice would be made twice.
                     cdi_device_ids=(
                         [device_id(reference.uid, device.request)] if first[device.request] is device else []
                     ),
@@ -90,7 +90,7 @@ class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
 
 
 class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
-    """Tells the kubelet which devices are healthy, which writes it into the status of their pods."""
+    """Tells the kubelet which devices are healthy; the kubelet writes that into the status of their pods."""
 
     def __init__(self, watch: Watch, node: str) -> None:
         self._watch = watch
@@ -99,7 +99,7 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
     async def NodeWatchResources(
         self, request: health_pb2.NodeWatchResourcesRequest, context: Context
     ) -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
-        """Send the health of all devices at every change, and again before what was told is out of date."""
+        """Send the health of all devices at every change, and again before the last message is out of date."""
         while not self._watch.stopped:
             change = self._watch.next_change
             yield self._response()

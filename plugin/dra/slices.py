@@ -1,7 +1,7 @@
-"""A node's devices as ResourceSlices: what the scheduler chooses from.
+"""A node's devices as ResourceSlices, from which the scheduler chooses.
 
-A pure function of the node as it was seen. One device of the inventory is one device here, whatever has it; what is
-unhealthy stays, with a taint, so that a claim that has it is not of an unknown device.
+One device of the inventory is one device here, also while a pod has it. An unhealthy device stays, with a taint, so
+that a claim that has it does not refer to an unknown device.
 """
 
 import re
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pci import slices as words
-from pci.slices import Attributes, Value
+from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
 from plugin.cards.inventory import Device
@@ -18,9 +18,6 @@ from plugin.node.snapshot import Snapshot
 
 #: A device, a slice: as Kubernetes' JSON has it.
 SliceObject: TypeAlias = dict[str, Any]
-
-API_VERSION = "resource.k8s.io/v1"
-KIND = "ResourceSlice"
 
 #: The API takes 128 devices in a slice, and half as many where one of them has a taint
 #: (ResourceSliceMaxDevicesWithAdvancedFeatures). A device that is tainted must not move to another slice.
@@ -34,28 +31,28 @@ _SELLERS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 
 @dataclass(frozen=True, slots=True)
 class OwningNode:
-    """The node, which its slices belong to: they go with it."""
+    """The node that owns the slices: they are deleted with it."""
 
     name: str
     uid: str
 
 
 def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list[SliceObject]:
-    """Return the slices of the node's devices; one without devices if it has none.
+    """Return the slices of the node's devices; one slice without devices if it has none.
 
-    All of a pool have its generation, by which the scheduler knows whether it has seen them all. The devices are
-    ascending by address: the scheduler takes the first that fit, so the order decides.
+    By the `generation` of a pool the scheduler knows whether it has seen all its slices. The devices are ascending by
+    address: the scheduler takes the first that fit, so the order decides.
     """
     devices = [device_of(snapshot, device, node.name) for device in snapshot.inventory.published]
     parts = [devices[at : at + _DEVICES_IN_A_SLICE] for at in range(0, len(devices), _DEVICES_IN_A_SLICE)] or [[]]
     return [
         {
-            "apiVersion": API_VERSION,
-            "kind": KIND,
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
             "metadata": {
                 "name": slice_name(node.name, number),
                 "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "OwningNode", "name": node.name, "uid": node.uid, "controller": True}
+                    {"apiVersion": "v1", "kind": "Node", "name": node.name, "uid": node.uid, "controller": True}
                 ],
             },
             "spec": {
@@ -70,8 +67,7 @@ def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list
 
 
 def slice_name(node: str, number: int) -> str:
-    """Return the name of the node's slice of that number. Two plugins of one node write the same objects, and none
-    twice."""
+    """Return the name of the node's slice of that number, which two plugins of one node share."""
     end = f"-{words.DRIVER}-{number}"
     return f"{node[: _LONGEST_NAME - len(end)]}{end}"
 
@@ -83,7 +79,7 @@ def device_name(device: Device) -> str:
 
 
 def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
-    """Return the device as a slice has it: its name, its attributes, and why it cannot be handed out now."""
+    """Return the device in a slice: its name, its attributes, and a taint if it cannot be handed out now."""
     published: SliceObject = {
         "name": device_name(device),
         "attributes": attributes(device, node, snapshot.place(device)),
@@ -94,14 +90,13 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
 
 
 def attributes(device: Device, node: str | None, place: Mapping[str, int]) -> Attributes:
-    """Return what is known of the device, by name (pci.slices has the names).
+    """Return the known attributes of the device (pci.slices has their names).
 
-    The UUID of a card is that of its slot in a `node`: it has none where that is None. `place` is its place on a board
-    with NVSwitches.
+    A card has a UUID only with the name of its `node` (pci.slices.place_uuid). `place` is its place on a board with
+    NVSwitches.
     """
     lead = device.lead
     known: dict[str, str | int | None] = {
-        words.TYPE: _type(device),
         words.VENDOR: f"{lead.vendor_id:04x}",
         words.DEVICE: lead.pci_id,
         words.SUBSYSTEM: None if lead.subsystem_id == "0000:0000" else lead.subsystem_id,
@@ -117,18 +112,24 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int]) -> At
         **place,
     }
     if device.mdev is None:
+        known[words.TYPE] = "vf" if lead.is_virtual else "card"
         known[words.PCI_BUS_ID] = device.id
         known[words.UUID] = None if node is None else words.place_uuid(node, device.id, lead.pci_id)
         known[words.FUNCTIONS] = len(device.functions)
     else:
+        known[words.TYPE] = "mdev"
         known[words.UUID] = known[words.MDEV_UUID] = device.id
         known[words.PARENT] = str(lead.address)
-    return {name: _value(known[name]) for name in sorted(known) if known[name] is not None}
+    return {
+        name: {"int": value} if isinstance(value, int) else {"string": value}
+        for name, value in sorted(known.items())
+        if value is not None
+    }
 
 
 def product(device: Device) -> str:
-    """Return the words by which the device is sold, with the vendor's: what pci.ids has in brackets, `GA102 [GeForce
-    RTX 3090]`, or all that it has."""
+    """Return the product's name with the vendor's: the text that pci.ids has in brackets, `GA102 [GeForce RTX 3090]`,
+    or all of its text."""
     sold = re.search(r"\[(.+)\]", device.model)
     words_of_it = device.model if sold is None or device.mdev is not None else sold[1]
     seller = _SELLERS.get(device.lead.vendor_id)
@@ -136,17 +137,5 @@ def product(device: Device) -> str:
 
 
 def taint_value(reason: Hindrance) -> str:
-    """Return why a device cannot be handed out, in the characters that a label's value may have:
-    `is-bound-to-snd_hda_intel`."""
+    """Return why a device cannot be handed out, as a label's value: `is-bound-to-snd_hda_intel`."""
     return re.sub(r"[^A-Za-z0-9_.]+", "-", reason.wrong)[:_LONGEST_TAINT].strip("-_.")
-
-
-def _type(device: Device) -> str:
-    if device.mdev is not None:
-        return "mdev"
-    return "vf" if device.lead.is_virtual else "card"
-
-
-def _value(value: str | int | None) -> Value:
-    assert value is not None
-    return {"int": value} if isinstance(value, int) else {"string": value}

@@ -1,10 +1,10 @@
-"""Which partitions this plugin has had activated, and for whom, in a file: it outlives the plugin and the manager.
+"""The partitions that this plugin has had activated, and their owners, in a file that outlives plugin and manager.
 
     {"activations": [{"partition": 3, "modules": [1, 3], "devices": ["0000:07:00.0", "0000:47:00.0"],
                       "pod": "default/vm", "claim": null, "is_active": true}], "others": [9]}
 
-It is written before the manager is asked to activate anything: what is active and not in it is another's. That the file
-exists says that this node's manager had partitions once.
+The file is written before the manager is asked to activate a partition, so an active partition that is not in the file
+is another program's. If the file exists, this node's manager has had partitions.
 """
 
 from collections.abc import Iterable
@@ -18,11 +18,11 @@ from plugin.state_files import StateFile, json_of, locked_within
 
 @dataclass(frozen=True, slots=True, order=True)
 class Activation:
-    """One partition and whom it is for.
+    """One partition and its owner, a claim's UID or a pod (`namespace/name`).
 
-    `devices` are the IDs that the kubelet was, or a claim is given. A claim is known from the start; the kubelet never
-    says for which pod it allocates, so `pod` (`namespace/name`) is None until it lists one that has the devices.
-    `is_active` is False from before the manager is asked until it has said yes.
+    `devices` are the device IDs of the claim, or of the kubelet's answer. The kubelet does not say for which pod it
+    allocates, so `pod` is None until it lists a pod with these devices. `is_active` is False until the manager has
+    activated the partition.
     """
 
     partition: int
@@ -67,8 +67,7 @@ class Book:
 
 
 def book_file(state: Path) -> StateFile[Book]:
-    """Return where the book is. Whoever takes one that cannot be read for empty deactivates or gives away what a guest
-    has."""
+    """Return the file of the book. An unreadable book must not count as empty: guests may have its partitions."""
     return StateFile(
         path=state / "partitions.json",
         of=json_of(Book),
@@ -78,7 +77,7 @@ def book_file(state: Path) -> StateFile[Book]:
 
 
 def locked(state: Path, within: float) -> AbstractAsyncContextManager[int]:
-    """Keep every other plugin of this node out, also one that is replaced by this one in a rolling update; Refusal if
-    another keeps it for so many seconds. It is the open file's, whose number is given."""
+    """Keep every other plugin of this node out, also the old one in a rolling update, and give the lock's descriptor;
+    Refusal if another keeps the lock for so many seconds."""
     fix = "try again, and see in its log what the other one waits for"
     return locked_within(within, state / "partitions.lock", fix)

@@ -1,4 +1,4 @@
-"""Which sets of cards are partitions: which a container would best get, and what is wrong with a set that is none."""
+"""Chooses sets of cards that are partitions for containers, and says what is wrong with a set that is none."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ _MOST_PLACES = 14
 
 
 def gpus(device: Device, ids: ModuleIDs) -> tuple[Function, ...]:
-    """Return the functions of a device that may have NVLinks: whole GPUs of NVIDIA's, and what has a module ID."""
+    """Return the functions of a device that may have NVLinks: NVIDIA's whole GPUs, and functions with a module ID."""
     return tuple(
         function
         for function in device.functions
@@ -36,64 +36,60 @@ def gpus(device: Device, ids: ModuleIDs) -> tuple[Function, ...]:
 
 def ids_of(inventory: Inventory, ids: ModuleIDs) -> ModuleIDs:
     """Return the module IDs of the GPUs that the node has."""
-    return ids.of(gpu.address for device in inventory.devices for gpu in gpus(device, ids))
+    present = {gpu.address for device in inventory.devices for gpu in gpus(device, ids)}
+    return ModuleIDs({each: module for each, module in ids.by_address.items() if each in present}, ids.faults)
 
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """The partitions of a node's GPUs: the manager's table, and which address is which module. `ids` has no address
-    that the node does not have."""
+    """The partitions of a node's GPUs: the manager's table, and the module IDs of GPUs that the node has."""
 
     table: Table
     ids: ModuleIDs
-
-    @property
-    def is_wholly_known(self) -> bool:
-        """Whether every module of the table has its address, so that a GPU without an ID is not on the board."""
-        return self.table.modules <= set(self.ids.by_address.values())
 
     def gpus(self, device: Device) -> tuple[Function, ...]:
         return gpus(device, self.ids)
 
     def variables(self, partition: Partition | None) -> Mapping[str, str]:
-        """Return the variable by which a container is told that its GPUs are a partition; none where they are none."""
+        """Return the variable that tells a container that its GPUs are this partition; none for None."""
         if partition is None:
             return {}
         return {partition_variable(partition.id): encode(self.addresses(partition.modules).values())}
 
     def is_unknown(self, device: Device) -> bool:
-        """Whether the device has a GPU that may be on the board, and nobody knows which one it is."""
-        return not self.is_wholly_known and any(gpu.address not in self.ids.by_address for gpu in self.gpus(device))
+        """Whether the device has a GPU of unknown module ID that may be on the board."""
+        known = self.ids.by_address
+        if self.table.modules <= set(known.values()):
+            return False  # a GPU without an ID is not on the board
+        return any(gpu.address not in known for gpu in self.gpus(device))
 
     def modules(self, device: Device) -> frozenset[int]:
-        """Return the modules of a device, as far as they are known."""
+        """Return the known module IDs of a device."""
         known = self.ids.by_address
         return frozenset(known[gpu.address] for gpu in self.gpus(device) if gpu.address in known)
 
     def partition(self, devices: Sequence[Device]) -> Partition | None:
         """Return the partition that is exactly the GPUs of these devices; None if they need none.
 
-        Refusal if they are no partition, or nobody knows: of several GPUs that are no partition some have no NVLink to
-        each other, and CUDA may fail or hang in the guest.
+        Refusal if they are no partition, or a module ID is not known. Without a partition some of several GPUs have no
+        NVLink to each other, and CUDA may fail or hang in the guest.
         """
         modules = frozenset(module for device in devices for module in self.modules(device))
         on_board = [device for device in devices if self.modules(device) or self.is_unknown(device)]
         unknown = [device.id for device in on_board if self.is_unknown(device)]
+        partition = self.table.by_modules(modules)
         is_alone = sum(len(self.gpus(device)) for device in on_board) == 1
-        if is_alone and (unknown or modules not in self.table.by_modules):
+        if is_alone and (unknown or partition is None):
             return None  # a GPU by itself works without
         subject = ", ".join(device.id for device in devices)
         if unknown:
-            raise Refusal(
-                subject,
-                f"are no known partition: the module ID of {', '.join(unknown)} is not known",
-                MAKE_KNOWN,
-            )
-        if not modules or modules in self.table.by_modules:
-            return self.table.by_modules.get(modules)
+            wrong = f"are no known partition: the module ID of {', '.join(unknown)} is not known"
+            raise Refusal(subject, wrong, MAKE_KNOWN)
+        if not modules or partition is not None:
+            return partition
         raise Refusal(
             subject,
-            f"are modules {_listed(modules)}, which are no partition of the Fabric Manager",
+            f"are modules {', '.join(map(str, sorted(modules)))}, which are no partition of the Fabric Manager",
             f"the nearest that are: {' or '.join(map(self._named, self._nearest(modules))) or 'none'}",
         )
 
@@ -104,11 +100,11 @@ class Board:
         size: int,
         taken: frozenset[int],
     ) -> tuple[str, ...] | None:
-        """Return the IDs of `size` devices that are one partition, in the order of their addresses, with those that
-        must be included; None if there is none, or none is needed.
+        """Return the IDs of `size` available devices that are one partition, in the order of their addresses, with all
+        that `must_include` has; None if there is no such partition.
 
-        `taken` are modules of active partitions that stay. Of several partitions the best leaves the most of the
-        largest partitions whole, then the most of the next size; then those with the lower addresses.
+        `taken` are modules of active partitions that stay. The best of several partitions leaves the most of the
+        largest partitions whole, then the most of the next size; then the lower addresses decide.
         """
         free = {device.id: self.modules(device) for device in available if not self.is_unknown(device)}
         free = {device_id: modules for device_id, modules in free.items() if modules and not modules & taken}
@@ -165,10 +161,6 @@ class Board:
         return len(modules) == len(set(modules))
 
     def addresses(self, modules: Iterable[int]) -> Mapping[int, PCIAddress]:
-        """Return the addresses of these modules, as far as they are known."""
+        """Return the known addresses of these modules."""
         wanted = set(modules)
         return {module: address for address, module in self.ids.by_address.items() if module in wanted}
-
-
-def _listed(modules: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(modules)))

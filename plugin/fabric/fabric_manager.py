@@ -1,7 +1,6 @@
-"""Asks the Fabric Manager: a process for each question (plugin.fabric.library), ended when it takes too long."""
+"""Asks the Fabric Manager: a process for each question (plugin.fabric.library), ended if it takes too long."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, cast
@@ -10,16 +9,16 @@ from plugin.cards.config import Fabric
 from plugin.fabric.abi import AddressType, Code
 from plugin.fabric.library import FabricError, NoLibraryError, answer
 from plugin.fabric.partitions import Partition, Table
-from program.child import Child, Late, NoAnswer, spawned
+from program.child import Late, NoAnswer, spawned
 from program.errors import Refusal
 
 
 class NoLibrary(Refusal):
-    """There is no libnvfm to ask with."""
+    """libnvfm cannot be loaded."""
 
 
 class Unanswered(Refusal):
-    """The manager did not answer in time; whether it does what it was asked is not known."""
+    """The manager did not answer in time, and may still do what it was asked."""
 
 
 class ManagerError(Refusal):
@@ -52,11 +51,10 @@ _FIXES: dict[int, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """The manager that a config names. Refusal from all: NoLibrary, Unanswered or ManagerError.
+    """The manager that a config names. Each method raises NoLibrary, Unanswered or ManagerError.
 
-    A question and a change are given up after so many seconds. To activate a partition is to train the links of all its
-    GPUs. `lock` is an open file that the process which asks has as well: it stays locked while that may still ask, also
-    if this one was killed.
+    `table_within` and `change_within` are seconds: activating a partition trains the links of all its GPUs. `lock` is
+    the descriptor of a locked file. The asking process gets it too, and so keeps the lock even if this one is killed.
     """
 
     settings: Fabric
@@ -77,20 +75,11 @@ class Manager:
         await self._ask("give_back", "the Fabric Manager", (list(partition_ids),), self.change_within)
 
     async def _ask(self, operation: str, subject: str, arguments: tuple[Any, ...], within: float) -> Any:
-        with self._said_of(operation, subject):
-            return await self._asked(operation, arguments, within).answered()
-
-    def _asked(self, operation: str, arguments: tuple[Any, ...], within: float) -> Child[Any]:
-        call = partial(answer, self.settings.library, *_address(self.settings.manager), operation, arguments)
+        library, manager = self.settings.library, self.settings.manager
+        call = partial(answer, library, *_address(manager), operation, arguments)
         keep = () if self.lock is None else (self.lock,)
-        return spawned(f"the Fabric Manager at {self.settings.manager}", call, within=within, keep=keep)
-
-    @contextmanager
-    def _said_of(self, operation: str, subject: str) -> Iterator[None]:
-        """Say what goes wrong with this operation as an error of the manager's."""
-        library = self.settings.library
         try:
-            yield
+            return await spawned(f"the Fabric Manager at {manager}", call, within=within, keep=keep).answered()
         except Late as late:
             wrong = f"{late.problem.subject} {late.problem.wrong}"
             raise Unanswered(subject, wrong, "look into its log, and restart it") from None

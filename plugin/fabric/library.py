@@ -1,7 +1,7 @@
-"""Calls of libnvfm, for a process that does nothing else: each of them may block for ever.
+"""Calls of libnvfm, for a process that does nothing else: each call may block for ever.
 
-The connection is made for one question and ends with it, since one that is kept ends with the manager and says so only
-at its next use. The process ends with the answer; plugin.fabric.fabric_manager ends it where none comes.
+Each question has a connection of its own: one that is kept ends with the manager, and says so only at its next use. The
+process ends with its answer; plugin.fabric.fabric_manager ends a process that does not answer.
 """
 
 import ctypes
@@ -18,20 +18,19 @@ _CONNECT_WITHIN = 2000  # milliseconds; 0 fails at once
 
 
 class NoLibraryError(Exception):
-    """The library cannot be loaded, and why."""
+    """The library cannot be loaded; the text says why."""
 
 
 class FabricError(Exception):
-    """The library answered with an error: which call of it, and its code."""
+    """A call of the library has failed, with this code."""
 
     def __init__(self, call: str, code: int) -> None:
         super().__init__(call, code)
-        self.call = call
         self.code = code
 
 
 class Library:
-    """libnvfm, loaded and initialised."""
+    """libnvfm, loaded and initialised, with its connection to the manager."""
 
     def __init__(self, name: str) -> None:
         try:
@@ -42,11 +41,11 @@ class Library:
                 function.restype = c_int32
         except (OSError, AttributeError) as error:
             raise NoLibraryError(str(error)) from error
+        self._handle = c_void_p()
         self._call("fmLibInit")
 
-    def connected(self, address: str, kind: int) -> "Connection":
-        """Connect to the manager: with the newer parameters, and with the older where it does not know those."""
-        handle = c_void_p()
+    def connect(self, kind: int, address: str) -> None:
+        """Connect to the manager: with the newer parameters, or the older ones if it does not know those."""
         newer = abi.versioned(abi.ConnectParams, 2)
         older = abi.versioned(abi.ConnectParamsV1, 1)
         for params in (newer, older):
@@ -55,12 +54,14 @@ class Library:
             params.addressIsUnixSocket = kind == abi.AddressType.UNIX
         newer.addressType = kind
         try:
-            self._call("fmConnect", byref(newer), byref(handle))
+            self._call("fmConnect", byref(newer), byref(self._handle))
         except FabricError as error:
             if error.code != Code.VERSION_MISMATCH or kind == abi.AddressType.VSOCK:
                 raise
-            self._call("fmConnect", byref(older), byref(handle))
-        return Connection(self._call, handle)
+            self._call("fmConnect", byref(older), byref(self._handle))
+
+    def disconnect(self) -> None:
+        self._call("fmDisconnect", self._handle)
 
     def close(self) -> None:
         self._call("fmLibShutdown")
@@ -70,17 +71,8 @@ class Library:
         if code != Code.SUCCESS:
             raise FabricError(name, code)
 
-
-class Connection:
-    """One connection to the manager."""
-
-    def __init__(self, call: Any, handle: c_void_p) -> None:
-        self._call = call
-        self._handle = handle
-
     def table(self) -> Table:
-        """Return what the manager has; FabricError where it refuses, also if it counts more than its structures have
-        room for."""
+        """Return the manager's partitions; FabricError if it counts more than its structures have room for."""
         partitions = abi.versioned(abi.PartitionList, 1)
         self._call("fmGetSupportedFabricPartitions", self._handle, byref(partitions))
         found = [
@@ -94,8 +86,7 @@ class Connection:
         return Table(tuple(found), *self._broken())
 
     def _broken(self) -> tuple[tuple[str, ...], tuple[int, ...]]:
-        """Return the devices and the partitions that do not work. Both questions are of older boards, and a manager may
-        not know them."""
+        """Return the devices and the partitions that do not work. Managers of newer boards know neither question."""
         devices, unsupported = abi.versioned(abi.FailedDevices, 1), abi.versioned(abi.UnsupportedList, 1)
         try:
             self._call("fmGetNvlinkFailedDevices", self._handle, byref(devices))
@@ -127,9 +118,6 @@ class Connection:
             activated.partitionIds[index] = partition_id
         self._call("fmSetActivatedFabricPartitions", self._handle, byref(activated))
 
-    def close(self) -> None:
-        self._call("fmDisconnect", self._handle)
-
 
 _ARGUMENTS: dict[str, list[Any]] = {
     "fmLibInit": [],
@@ -146,21 +134,21 @@ _ARGUMENTS: dict[str, list[Any]] = {
 
 
 def _first(name: str, count: int, items: Any) -> list[Any]:
-    """Return so many of the items. What counts more than there can be is no answer to go by."""
+    """Return so many of the items; FabricError, in the name of the field that counts them, if there are not so many."""
     if count > len(items):
         raise FabricError(name, Code.GENERIC_ERROR)
     return list(items)[:count]
 
 
 def answer(name: str, kind: int, address: str, operation: str, arguments: Sequence[Any]) -> Any:
-    """Do one call of a Connection with the library of that name, and return what it does; NoLibraryError and
+    """Connect with the library of that name, and return what this method of Library returns; NoLibraryError and
     FabricError."""
     library = Library(name)
     try:
-        connection = library.connected(address, kind)
-        value = getattr(connection, operation)(*arguments)
-        with suppress(FabricError):  # what was asked is done, and this process ends
-            connection.close()
+        library.connect(kind, address)
+        value = getattr(library, operation)(*arguments)
+        with suppress(FabricError):  # the question is answered, and this process ends
+            library.disconnect()
     finally:
         with suppress(FabricError):
             library.close()

@@ -1,13 +1,12 @@
-"""Which GPU is which module of the board: the number that the Fabric Manager knows it by, and its PCI address.
+"""The GPUs' module IDs: the numbers by which the Fabric Manager knows them, by PCI address.
 
-From H100 on the manager tells neither address nor UUID. Only the nvidia driver tells which address has which module ID,
-and it knows a card no more once that is vfio's. Bus numbers do not tell: their order differs from server to server. So
-an ID is known from the config, from the file that the GPU operator writes, or from what `gpu-plugin bind` has read and
-kept before it took the cards; else it is not known.
+From H100 on the manager tells neither address nor UUID, and bus numbers have another order on each server model. Only
+the nvidia driver knows the module ID of an address, and only until vfio has the card. So an ID comes from the config,
+from a file that the config names, or from what `gpu-plugin bind` read before it took the cards.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,15 +26,10 @@ _MODULE = re.compile(r"^\s+(?:GPU )?Module ID\s*:\s*(\d{1,2})\s*$", re.IGNORECAS
 
 @dataclass(frozen=True, slots=True)
 class ModuleIDs:
-    """The module IDs that are known, by the GPUs' addresses; and what is wrong with what was read of them."""
+    """The known module IDs by the GPUs' addresses, and what is wrong with their sources."""
 
     by_address: Mapping[PCIAddress, int]
     faults: tuple[str, ...] = ()
-
-    def of(self, addresses: Iterable[PCIAddress]) -> "ModuleIDs":
-        """Return those of these addresses alone."""
-        present = set(addresses)
-        return ModuleIDs({each: module for each, module in self.by_address.items() if each in present}, self.faults)
 
 
 def read_nvidia_smi(text: str) -> Mapping[PCIAddress, int]:
@@ -51,8 +45,8 @@ def read_nvidia_smi(text: str) -> Mapping[PCIAddress, int]:
 
 
 def ask_nvidia_smi(command: Sequence[str], within: float) -> Mapping[PCIAddress, int]:
-    """Return the module IDs of the GPUs that the nvidia driver has; Refusal if nvidia-smi does not say within so many
-    seconds. `command` is the program with what comes before its own arguments."""
+    """Return the module IDs of the GPUs that the nvidia driver has; Refusal if nvidia-smi does not print them `within`
+    so many seconds. `command` starts nvidia-smi, without its own arguments."""
     program = " ".join(command)
     fix = "name the driver's nvidia-smi with --nvidia-smi, or write the IDs to fabric.modules of the config"
     try:
@@ -68,9 +62,9 @@ def ask_nvidia_smi(command: Sequence[str], within: float) -> Mapping[PCIAddress,
 
 
 def keep(state: Path, ids: Mapping[PCIAddress, int]) -> None:
-    """Write these IDs down beside those that were kept before; Refusal if that cannot be done.
+    """Add these IDs to the kept ones; Refusal if the file cannot be read or written.
 
-    An address or a module that has another partner now had the other before: cards were moved.
+    A kept ID goes if its address or its module is among the new ones: cards were moved.
     """
     file, new = _kept(state), {str(address): module for address, module in ids.items()}
     others = {
@@ -82,9 +76,9 @@ def keep(state: Path, ids: Mapping[PCIAddress, int]) -> None:
 
 
 def read_module_ids(fabric: Fabric, state: Path) -> ModuleIDs:
-    """Return what is known: by the config, else by the file that it names, else as it was kept.
+    """Return the known module IDs: by the config, else by the file that it names, else as they were kept.
 
-    What cannot be read is a fault, and so are two GPUs that are said to be one module: both are unknown then.
+    A source that cannot be read is a fault. So are two GPUs with one module ID: both IDs are unknown then.
     """
     faults: list[str] = []
     ids: dict[PCIAddress, int] = {}

@@ -1,7 +1,7 @@
-"""Has partitions activated for those who get their cards, and deactivated when they are gone.
+"""Has partitions activated for the pods and claims that get their cards, and deactivated when those are gone.
 
-Whatever happens to this process, the manager or the kubelet: no partition is ever active for two, none is deactivated
-under a guest that runs, and none stays active for long after its guest. docs/fabric.md has the rules.
+Whatever happens to this process, the manager or the kubelet: no partition is ever active for two owners, none is
+deactivated under a running guest, and none stays active for long after its guest. docs/fabric.md has the rules.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 _log = logging.getLogger(__name__)
 
-_LOCK_WITHIN = 120.0  # seconds for another plugin of this node to have done what it does
+_LOCK_WITHIN = 120.0  # seconds for another plugin of this node to let go of the lock
 _TRIES = 3
 _TRIES_APART = 0.5  # seconds
 
@@ -47,10 +47,10 @@ _GIVE_BACK_EVERY = 15.0  # seconds between looks, where the manager ends if it h
 class Partitions:
     """The partitions of this node; lives in one event loop.
 
-    `settings` and `inventory` give what is in force now, `listed` asks the kubelet. `own_pod` is this plugin's pod,
-    `namespace/name`: a list of the kubelet's without it is not whole. `every` is the seconds between two reconciles.
-    `tell` is told what is known of the partitions, and why devices, by ID, have NVLinks that do not work. The last
-    three are the world: whom to ask while a lock is held, where to write down who has what, and the time in seconds.
+    `settings` and `inventory` return what is in force now, `listed` asks the kubelet; `own_pod` is as in Absences.
+    `every` is the seconds between two reconciles. `tell` gets what is known of the partitions, and by device ID why
+    NVLinks do not work. The last three are the world: the manager to ask under a lock, the file of the book, and the
+    time in seconds.
     """
 
     def __init__(
@@ -85,14 +85,13 @@ class Partitions:
 
     @property
     def next_reconcile(self) -> float:
-        """Return the seconds until then."""
+        """The seconds until then."""
         settings = self._settings()
         soon = _GIVE_BACK_EVERY if settings is not None and settings.resume else self._every
         return min(self._every, soon, GONE_AFTER if self._absences.since else self._every)
 
     def preferred(self, available: Sequence[Device], must_include: Sequence[str], size: int) -> tuple[str, ...] | None:
-        """Return the IDs of the devices that a container would best get; None where the partitions do not matter, or
-        none is free."""
+        """Return the IDs of the devices that are the best free partition, as Board.preferred; None without one."""
         if self._settings() is None or self.sight.board is None:
             return None
         others = (module for each in self.sight.others for module in each.modules)
@@ -100,18 +99,18 @@ class Partitions:
         return self.sight.board.preferred(available, must_include, size, frozenset({*others, *claimed}))
 
     def claims(self) -> frozenset[str]:
-        """Return the claims that have partitions, as they are written down; Refusal if that cannot be read."""
+        """Return the claims that have partitions by the book; Refusal if it cannot be read."""
         book = None if self._settings() is None else self._file.read()
         return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
 
     async def acquire(
         self, sets: Sequence[Sequence[Device]], claim: str | None = None
     ) -> tuple[Mapping[str, str], ...]:
-        """Have the partition of each set of devices activated, for a claim or for a pod that is not known yet; all of
-        them, or none. Return the variables by which each one's container is told of it.
+        """Have the partition of each set of devices activated, all or none, for a claim or for a pod that is not known
+        yet. Return the variables for the container of each set. Nothing is done if the claim has them already.
 
-        Refusal if a set is no partition, if it is another's, or if the manager does not do it: a guest that starts
-        without its NVLinks is worse than one that does not start. For a claim that has them already nothing is done.
+        Refusal if a set is no partition, if another owner has it, or if the manager does not activate it: a guest that
+        starts without its NVLinks is worse than a guest that does not start.
         """
         settings = self._settings()
         if settings is None:
@@ -119,19 +118,19 @@ class Partitions:
         ids = read_module_ids(settings, self._state)
         if not any(gpus(device, ids) for devices in sets for device in devices):
             return tuple({} for _ in sets)
-        # Whoever asks may end; what the manager is doing then has to be written down all the same.
+        # The caller may be cancelled; what the manager is doing then has to be written down all the same.
         return await self._to_its_end(self._acquire(settings, sets, claim))
 
     async def release(self, claim: str) -> None:
-        """Have the partitions of a claim deactivated, which no guest uses any more; Refusal if the manager does not do
-        it, or may still be activating one. A claim that has none needs nothing."""
+        """Have the partitions of a claim deactivated, which no guest uses any more; nothing is done if it has none.
+        Refusal if the manager does not deactivate one, or may still be activating it."""
         settings = self._settings()
         if settings is not None:
             await self._to_its_end(self._release(settings, claim))
 
     async def reconcile(self) -> None:
-        """Look at what is active, bring back what the manager has lost, and deactivate what is left of guests that are
-        gone. What fails is logged, once."""
+        """Look at the active partitions, activate those again that the manager has lost, and deactivate those of pods
+        that are gone. A failure is logged once."""
         settings = self._settings()
         if settings is None:
             return
@@ -151,11 +150,11 @@ class Partitions:
     def _done(self, task: asyncio.Future[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            _log.debug("%s", error)  # whoever asked has it, unless he went
+            _log.debug("%s", error)  # the caller has it, unless that was cancelled
 
     @asynccontextmanager
     async def _alone(self, settings: Fabric) -> AsyncIterator[Manager]:
-        """Keep out all else that would change something, here and in another plugin, and give whom to ask."""
+        """Keep every other change out, of this plugin and of another, and give the manager to ask."""
         async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:
             try:
                 yield self._manager(settings, lock)
@@ -185,8 +184,8 @@ class Partitions:
             return tuple(told)
 
     async def _give(self, manager: Manager, partition: Partition, devices: Sequence[Device], claim: str | None) -> bool:
-        """Activate a partition; return whether it was not the claim's before. The lock is held, and the last look is of
-        this moment."""
+        """Activate a partition; return False if the claim had it before. The lock is held, and the last look is of this
+        moment."""
         subject = f"partition {partition.id}"
         ids = tuple(sorted(device.id for device in devices))
         mine = self.sight.book.of(partition.id)
@@ -213,33 +212,32 @@ class Partitions:
                 self._write(self.sight.book.without(partition.id))
             elif error.code == Code.NVLINK_ERROR:
                 self._mark_unlinked(error, ids)
-                await self._undo(manager, partition)
+                try:
+                    await self._deactivate(manager, partition)
+                except Refusal:
+                    pass  # it stays in the book, and a reconcile deactivates it
+                else:
+                    self._write(self.sight.book.without(partition.id))
             raise
         self._write(self.sight.book.having(replace(new, is_active=True)))
         self._set_active(partition.id, is_active=True)
         return True
 
-    async def _undo(self, manager: Manager, partition: Partition) -> None:
-        """Deactivate a partition that was activated with errors, if it was."""
+    async def _deactivate(self, manager: Manager, partition: Partition) -> None:
         try:
             await manager.deactivate(partition)
         except ManagerError as error:
-            if error.code != Code.UNINITIALIZED:
-                return  # it stays written down, and a reconcile deactivates it
-        except Refusal:
-            return
-        self._write(self.sight.book.without(partition.id))
+            if error.code != Code.UNINITIALIZED:  # it is not active
+                raise
 
     async def _require_gone(self, other: Activation, claim: str | None) -> None:
-        """Refuse, unless whoever has a partition is known to be gone.
+        """Refuse, unless the owner of a partition is known to be gone.
 
         The kubelet allocates a device again only when the pod that had it has ended, and its list has to say so too.
-        Who asks for a claim knows nothing of pods, and a claim's end is told by the claim's own.
+        The end of a claim is known only by its release; a claim is not told which pods have ended.
         """
-        is_gone = False
-        if other.claim is None and claim is None:
-            is_gone = self._absences.is_missing(other, await self._listed())
-        if not is_gone:
+        by_list = other.claim is None and claim is None
+        if not (by_list and self._absences.is_missing(other, await self._listed())):
             wrong = f"would overlap partition {other.partition} of {other.owner}, which is not known to be gone"
             raise Refusal("the partition", wrong, "try again when it has ended")
         if self._may_still_be_activating(other.partition, _STILL_COMING):
@@ -247,7 +245,7 @@ class Partitions:
             raise Refusal("the partition", wrong, "try again in a minute")
 
     def _require_answered(self, partition_id: int) -> None:
-        """Refuse, if the manager may still be activating a partition that is not active: it would be nobody's then."""
+        """Refuse if the manager may still be activating a partition: without an entry it would have no owner then."""
         if not self._is_active(partition_id) and self._may_still_be_activating(partition_id, self._every):
             wrong = "may still be activated: the Fabric Manager was asked to, and did not answer"
             raise Refusal(f"partition {partition_id}", wrong, "it is tried again")
@@ -257,19 +255,14 @@ class Partitions:
         return asked is not None and self._now() - asked < min(at_most, _STILL_COMING)
 
     async def _take_back(self, manager: Manager, partition_id: int) -> None:
-        """Deactivate a partition of ours, and strike it off the book. Refusal if the manager does not do it; it stays
-        in the book then."""
+        """Deactivate a partition of ours, and strike it off the book; Refusal if the manager does not deactivate it."""
         written = self.sight.book.of(partition_id)
         partition = None if self.sight.board is None else self.sight.board.table.by_id(partition_id)
         if written is None:
             return
         # By another table the number is of other GPUs, and nothing of ours is active.
         if partition is not None and partition.modules == written.modules and partition.is_active:
-            try:
-                await manager.deactivate(partition)
-            except ManagerError as error:
-                if error.code != Code.UNINITIALIZED:  # it is not active
-                    raise
+            await self._deactivate(manager, partition)
             self._set_active(partition_id, is_active=False)
             _log.info("deactivated partition %d of %s", partition_id, written.owner)
         self._write(self.sight.book.without(partition_id))
@@ -304,7 +297,7 @@ class Partitions:
             self._tell(troubles)
 
     async def _sweep(self, manager: Manager, listed: Listed) -> None:
-        """Write down which pods have what, and deactivate what no pod has any more."""
+        """Write down which pods have which partitions, and deactivate those of pods that are gone."""
         pods = [each for each in self.sight.book.activations if each.claim is None]
         for each in pods:
             if each.pod is None and (pod := holder(each, listed)) is not None:
@@ -314,8 +307,8 @@ class Partitions:
                 await self._take_back(manager, each.partition)
 
     async def _look(self, settings: Fabric, manager: Manager) -> Board | None:
-        """See what is active now, and have activated again what the manager has lost. None if this node has no
-        partitions; Refusal if it had some before, and nothing can be said of them."""
+        """Read the table, and activate again what the manager has lost. None if this node has no partitions; Refusal
+        if it had some before, and the manager does not answer."""
         book = self._file.read()
         try:
             table = await self._table(settings, manager, book or Book())
@@ -342,8 +335,8 @@ class Partitions:
         return self.sight.board
 
     async def _table(self, settings: Fabric, manager: Manager, book: Book) -> Table:
-        """Ask for the table, again if the manager has just been started; give it its active partitions back if it wants
-        them."""
+        """Ask for the table, repeatedly if the manager has just been started; give it its active partitions back if it
+        waits for them."""
         active = sorted({*(each.partition for each in book.activations if each.is_active), *book.others})
         for _ in range(_TRIES - 1):
             try:
@@ -360,7 +353,7 @@ class Partitions:
         return await manager.table()
 
     async def _bring_back(self, manager: Manager, lost: Activation) -> None:
-        """Activate again what is ours, if the manager has been started anew since."""
+        """Activate a partition of ours again if the manager has been restarted since."""
         board = self.sight.board
         partition = None if board is None else board.table.by_id(lost.partition)
         if partition is None or partition.modules != lost.modules:

@@ -1,15 +1,12 @@
-"""What the Fabric Manager says of its partitions, as values."""
+"""The Fabric Manager's partitions, as values."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Partition:
-    """A set of GPUs that may have NVLink among themselves.
-
-    `modules` are their physical IDs, which nvidia-smi calls module IDs, ascending.
-    """
+    """A set of GPUs that may have NVLink among themselves. `modules` are their module IDs, ascending."""
 
     id: int
     modules: tuple[int, ...]
@@ -21,20 +18,15 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """All partitions of the node that the manager would activate, by its own ID, and what is broken.
+    """All partitions that the manager can activate, and what is broken.
 
-    Sets are looked up as sets: IDs begin at 0 on some boards and at 1 on others, and a GPU may be in several partitions
-    of one size. `failed` names GPUs and switches with broken NVLinks; `unsupported` are partitions that the manager
-    took off the table for that. Both are always empty from H100 on, where broken links are not told.
+    `failed` names GPUs and switches with broken NVLinks; `unsupported` are the IDs of partitions that the manager took
+    off the table for that. Both are always empty from H100 on, where the manager does not tell of broken links.
     """
 
     partitions: tuple[Partition, ...]
     failed: tuple[str, ...] = ()
     unsupported: tuple[int, ...] = ()
-    by_modules: Mapping[frozenset[int], Partition] = field(init=False, compare=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "by_modules", {frozenset(each.modules): each for each in self.partitions})
 
     @property
     def modules(self) -> frozenset[int]:
@@ -50,7 +42,11 @@ class Table:
         partitions = (
             replace(each, is_active=is_active) if each.id == partition_id else each for each in self.partitions
         )
-        return Table(tuple(partitions), self.failed, self.unsupported)
+        return replace(self, partitions=tuple(partitions))
 
     def by_id(self, partition_id: int) -> Partition | None:
         return next((each for each in self.partitions if each.id == partition_id), None)
+
+    def by_modules(self, modules: Iterable[int]) -> Partition | None:
+        """Return the partition of exactly these GPUs: its ID does not tell, since boards number them differently."""
+        return next((each for each in self.partitions if each.modules == tuple(sorted(modules))), None)

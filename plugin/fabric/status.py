@@ -13,8 +13,8 @@ from program.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """What is known of the partitions at one moment. `board` is None where there is nothing to go by; `trouble` says
-    why the manager could not be asked."""
+    """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
+    why."""
 
     board: Board | None = None
     book: Book = field(default_factory=Book)
@@ -22,13 +22,13 @@ class Status:
 
     @property
     def others(self) -> tuple[Partition, ...]:
-        """Return the partitions that are active for nobody known."""
+        """The partitions that are active, and whose owner is not known."""
         active = () if self.board is None else self.board.table.active
         return tuple(each for each in active if self.book.of(each.id) is None)
 
 
 def state(sight: Status, partition: Partition) -> str:
-    """Return who has a partition, or whether it could be had: `active for pod default/vm`, `free`."""
+    """Return the state of a partition in words: `active for pod default/vm`, `free`."""
     activation = sight.book.of(partition.id)
     if activation is not None:
         return f"{'active' if partition.is_active else 'not active'} for {activation.owner}"
@@ -40,14 +40,14 @@ def state(sight: Status, partition: Partition) -> str:
 
 
 def unknown(sight: Status, inventory: Inventory) -> tuple[Device, ...]:
-    """Return the devices whose module IDs are not known, and may be on the board."""
+    """Return the devices that may be on the board, and whose module IDs are not known."""
     board = sight.board
     return () if board is None else tuple(each for each in inventory.devices if board.is_unknown(each))
 
 
 def places(sight: Status | None, inventory: Inventory) -> Mapping[str, str]:
-    """Return what a picture says of a device's place on the board, by its ID: its modules, the active partition that
-    they are in, and for whom that is."""
+    """Return the text of a picture for each device on the board, by device ID: its modules, their active partition and
+    its owner."""
     board = None if sight is None else sight.board
     if sight is None or board is None:
         return {}
@@ -62,7 +62,7 @@ def places(sight: Status | None, inventory: Inventory) -> Mapping[str, str]:
 
 
 def rows(sight: Status) -> Iterator[tuple[str, str, str, str]]:
-    """Yield a table of the partitions, beginning with its heads; nothing where there are none."""
+    """Yield a table of the partitions, its heads first; nothing without a board."""
     if sight.board is None:
         return
     yield ("PARTITION", "MODULES", "STATE", "CARDS")
@@ -73,7 +73,7 @@ def rows(sight: Status) -> Iterator[tuple[str, str, str, str]]:
 
 
 def notes(sight: Status, inventory: Inventory) -> Iterator[str]:
-    """Yield what keeps cards from being given out as partitions, a line each."""
+    """Yield a line for each reason why cards cannot be given out as partitions."""
     if sight.trouble is not None:
         yield f"no partitions: {sight.trouble}"
     for device in unknown(sight, inventory):

@@ -6,8 +6,7 @@ from enum import StrEnum
 from functools import cached_property
 
 from pci.address import PCIAddress
-from pci.host import Details, Fault, Host
-from pci.platform import Platform
+from pci.host import Details, Fault, Host, Platform
 from pci.viability import Hindrance
 from plugin.cards.config import Config, Serve
 from plugin.cards.holders import Assignment, holders

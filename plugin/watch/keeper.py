@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 
 from pci.address import PCIAddress
-from pci.sysfs.bus import off_the_bus
+from pci.sysfs.details import off_the_bus
 from plugin.watch.events import Bell
 from plugin.watch.listeners import Bells
 from plugin.watch.podresources import WORTH_WAITING, Pods

@@ -21,7 +21,6 @@ from plugin.config_file import read_config
 from plugin.device_plugin.monitoring import _Collector
 from plugin.doctor import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
-from plugin.dra.claims import Reference
 from plugin.dra.slices import device_of
 from plugin.node.snapshot import Snapshot, State
 from plugin.picture import picture
@@ -57,7 +56,7 @@ class Node:
 
     def prepare(self, device_id: str) -> None:
         """Write down that a claim has the device, as the DRA driver does."""
-        prepared = Prepared(Reference("vms", "gpu", "1"), (PreparedDevice("gpu", "pci", device_id),), completed=True)
+        prepared = Prepared("vms", "gpu", True, (PreparedDevice("gpu", "pci", device_id),))
         Checkpoint(self.dra_state, self.boot).write({"1": prepared})
 
     @property

@@ -11,10 +11,9 @@ import pytest
 
 from pci.address import PCIAddress
 from plugin.binding.former_drivers import read_former, write_former
-from plugin.binding.plan import DriverBinding, Former
+from plugin.binding.plan import Former
 from plugin.cards.config import Fabric
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
-from plugin.dra.claims import Reference
 from plugin.fabric.activations import Activation, Book, book_file
 from plugin.fabric.modules import keep, read_module_ids
 from plugin.state_files import Busy, StateFile, json_of, locked, locked_within
@@ -26,8 +25,8 @@ FILES = FIXTURES / "state"
 BOOT = "5f0e"
 
 FORMER = {
-    PCIAddress.parse("0000:01:00.0"): Former("10de:1f08", DriverBinding("nouveau", None)),
-    PCIAddress.parse("0000:01:00.1"): Former("10de:10f9", DriverBinding(None, "vfio-pci")),
+    PCIAddress.parse("0000:01:00.0"): Former("10de:1f08", "nouveau", None),
+    PCIAddress.parse("0000:01:00.1"): Former("10de:10f9", None, "vfio-pci"),
 }
 MODULE_IDS = {PCIAddress.parse("0000:0f:00.0"): 5, PCIAddress.parse("0000:86:00.0"): 1}
 BOOK = Book(
@@ -38,7 +37,7 @@ BOOK = Book(
     (4,),
 )
 DEVICE = PreparedDevice("gpu", "pci-0000-41-00-0", "0000:41:00.0", ("0000:41:00.0", "0000:41:00.1"))
-PREPARED = {"UID": Prepared(Reference("vms", "gpu", "UID"), (DEVICE,), completed=True)}
+PREPARED = {"UID": Prepared("vms", "gpu", True, (DEVICE,))}
 
 #: What each has in it, how it is read from a directory, and how it is written to one.
 KINDS: dict[str, tuple[object, Callable[[Path], object], Callable[[Path], None]]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from pci.address import PCIAddress
-from pci.sysfs.bus import is_off_the_bus
+from pci.sysfs.details import is_off_the_bus
 from tests.compose import look_closely
 from tests.conftest import Machine
 from tests.kernel import bind

@@ -69,7 +69,10 @@ class Node:
         carry_out(self.roots, plan, kernel or Sysfs(self.sys), driver_seconds=0)
 
     def remembered(self) -> dict[str, DriverBinding]:
-        return {str(address): former.binding for address, former in read_former(self.roots.state, "").items()}
+        return {
+            str(address): DriverBinding(former.driver, former.override)
+            for address, former in read_former(self.roots.state, "").items()
+        }
 
     def drivers(self) -> list[str | None]:
         """Of the card's functions, the first one first."""

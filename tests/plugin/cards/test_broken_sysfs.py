@@ -13,7 +13,7 @@ from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.sysfs import details
 from pci.sysfs.attribute import Unreadable
-from pci.sysfs.bus import is_off_the_bus
+from pci.sysfs.details import is_off_the_bus
 from pci.sysfs.functions import DEVICES, EGMS, FILES, IOMMU_GROUPS, LINKS, MDEVS, read_host
 from plugin.allocation import pick
 from plugin.cards.config import Config, Groups, Rule
