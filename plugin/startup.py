@@ -142,7 +142,6 @@ def start(flags: ServeFlags, reader: Reader) -> None:
             registry=flags.plugins_registry or _PLUGINS_REGISTRY,
             kubeconfig=flags.kubeconfig,
             boot=boot_id(flags.sysfs.absolute().parent / "proc"),
-            former=flags.state,
         )
         beside = partial(drive, settings=settings)
     serving = run(
