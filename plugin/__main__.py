@@ -1,4 +1,4 @@
-"""Where gpu-plugin starts."""
+"""The entry point of gpu-plugin."""
 
 import sys
 from signal import SIGHUP
@@ -19,7 +19,7 @@ def main() -> None:
 
 
 def _command() -> Any:
-    """What the command returns that the command line names; None where it has just done something."""
+    """Call the command that the command line names, and return its value: the flags of `serve`, or an exit code."""
     from plugin.cli import command_line
     from program.commands import called
 
@@ -27,7 +27,7 @@ def _command() -> Any:
 
 
 def _serve() -> int:
-    """`serve` stays on its node, and so is a process without what read its command line."""
+    """Serve without typer in this process's memory: a child reads the command line, and `serve` stays on its node."""
     from plugin.startup import ServeFlags, readied, start
     from program.child import forked
 

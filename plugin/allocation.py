@@ -1,4 +1,4 @@
-"""What a container gets for the devices it was assigned: one environment variable and the VFIO device nodes."""
+"""What a container gets for its devices: one environment variable and the VFIO device nodes."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,37 +24,32 @@ class Allocation:
 
 
 def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = None) -> tuple[Device, ...]:
-    """Return the devices of these IDs, ascending: the kubelet's order is a Go map's.
+    """Return the devices with these IDs, ascending: the kubelet sends them in the order of a Go map.
 
-    Without a `resource` they may be of any: the device plugin is asked for one resource's devices, a DRA driver is not.
-    Refusal, naming the device, if one is unknown, of another resource or cannot be handed out: a pod that starts
-    without its device is worse than one that doesn't start.
+    Without a `resource` they may be of any, as for the DRA driver. Refusal, naming the device, if one is unknown, of
+    another resource or cannot be handed out: a pod that starts without its device is worse than one that doesn't start.
+    Refusal too for a part of a resource that is `whole`: a board's GPUs and switches work only all together.
     """
-    return tuple(_device(snapshot, device_id, resource) for device_id in sorted(set(device_ids)))
-
-
-def require_whole(snapshot: Snapshot, resource: str, devices: Sequence[Device]) -> None:
-    """Refuse a part of a resource that is for one container alone: a board's GPUs and its switches, which work for a
-    guest that has them all."""
-    every = snapshot.inventory.listed[resource]
-    if len(devices) != len(every):
-        wrong = f"are {len(devices)} of {len(every)}, and a container gets all of {resource} or none (whole)"
-        raise Refusal(", ".join(device.id for device in devices), wrong, f"request {len(every)}")
+    devices = tuple(_device(snapshot, device_id, resource) for device_id in sorted(set(device_ids)))
+    if resource is not None and resource in snapshot.config.whole:
+        every = snapshot.inventory.listed[resource]
+        if len(devices) != len(every):
+            wrong = f"are {len(devices)} of {len(every)}, and a container gets all of {resource} or none (whole)"
+            raise Refusal(", ".join(device.id for device in devices), wrong, f"request {len(every)}")
+    return devices
 
 
 def allocate(
     snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[DeviceNode, ...]]
 ) -> Allocation:
-    """Hand out these devices of a resource, with the `nodes` of each.
+    """Return what a container gets for these devices of a resource; `nodes` are the nodes of each device.
 
-    The nodes of a device are those of its whole group, so a card's companions come with it; each node once, whatever
-    shares it.
+    A device's nodes are those of its whole group, so a card's companions come with it. A node that several devices
+    share is in the answer once.
     """
     its = dict.fromkeys(node for each in nodes for node in each)
-    egms: tuple[DeviceNode, ...] = ()
-    if snapshot.inventory.egms and snapshot.nodes is not None:
-        addresses = [function.address for device in devices for function in device.functions]
-        egms = egm_nodes(snapshot.inventory.egms, addresses, snapshot.nodes)
+    addresses = {function.address for device in devices for function in device.functions}
+    egms = () if snapshot.nodes is None else egm_nodes(snapshot.host.egms, addresses, snapshot.nodes)
     mdevs = [device.mdev.uuid for device in devices if device.mdev is not None]
     if mdevs:
         env = {variable(resource, DeviceKind.MDEV): encode(mdevs)}
@@ -65,31 +60,26 @@ def allocate(
 
 @dataclass(frozen=True, slots=True)
 class Grounds:
-    """What the verdict on a device rests on: entries of sysfs and /dev, and what its virtual function comes from."""
+    """The entries of sysfs and /dev from which the verdict on a device follows, with the device and its nodes."""
 
-    entries: Entries
     device: Device
-
-    @property
-    def ask_a_driver(self) -> bool:
-        """Whether a driver has to answer for them, which it may not do."""
-        return self.device.mdev is None and self.device.lead.vgpu_type is not None
+    nodes: tuple[DeviceNode, ...]
+    entries: Entries
 
 
-def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[DeviceNode]) -> Grounds:
-    """Return what the verdict on a device rests on: the members of its group, their drivers, their place in VFIO, and
-    the device's nodes.
+def grounds(sys: Path, dev: Path, device: Device, nodes: tuple[DeviceNode, ...]) -> Grounds:
+    """Return the grounds of a device: the members of its group, their drivers, their place in VFIO, and its nodes.
 
     Every path leads through the group, so that a function that changed its group is noticed too.
     """
     present = [f"{dev}{node.host.removeprefix('/dev')}" for node in nodes]
     if device.mdev is not None:
         link = f"{sys}/{MDEVS}/{device.id}/iommu_group"
-        return Grounds(Entries(None, ((link, f"/{device.iommu_group}"),), tuple(present), ()), device)
+        return Grounds(device, nodes, Entries(None, ((link, f"/{device.iommu_group}"),), tuple(present), ()))
     group = f"{sys}/{IOMMU_GROUPS}/{device.iommu_group}/devices"
     endpoints = [(member, f"{group}/{member.address}") for member in device.members if not member.is_bridge]
     present += [f"{path}/{VFIO_DEV}/{member.vfio_device}" for member, path in endpoints if member.vfio_device]
-    # What has its place in VFIO is on the driver it was on; what has none (before Linux 6.1 all) is asked for it.
+    # A member with a node of VFIO's is still on its driver. Others (before Linux 6.1 all) are asked for their driver.
     drivers = [(member.driver, f"{path}/driver") for member, path in endpoints if not member.vfio_device]
     drivers += [(other.driver, f"{group}/{other.name}/{OTHER_DRIVER}") for other in device.others]
     entries = Entries(
@@ -98,19 +88,18 @@ def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[DeviceNode]) -
         present=tuple(present),
         absent=tuple(path for driver, path in drivers if not driver),
     )
-    return Grounds(entries, device)
+    return Grounds(device, nodes, entries)
 
 
 def hold(sys: Path, all_grounds: Sequence[Grounds]) -> bool:
-    """Whether all grounds are still as they were."""
+    """True if all grounds are still as they were seen."""
     return unchanged([grounds.entries for grounds in all_grounds]) and all(
         _origin_is_as_seen(sys, grounds.device) for grounds in all_grounds
     )
 
 
 def _origin_is_as_seen(sys: Path, device: Device) -> bool:
-    """Whether a virtual function is still the vGPU that it was; or whether its physical function is still on its own
-    driver."""
+    """True unless a virtual function is no longer the vGPU that it was, or its physical function lost its driver."""
     lead = device.lead
     if device.mdev is not None or lead.physical_function is None:
         return True

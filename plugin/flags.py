@@ -1,4 +1,4 @@
-"""The flags that several commands of gpu-plugin have, `serve` among them, whose process has no typer."""
+"""The flags that several commands of gpu-plugin have, without typer, which the process of `serve` has not."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,11 +6,11 @@ from typing import Annotated
 from pci.slices import DRIVER
 from program.flags import Flag
 
-#: What has to outlive the plugin: former drivers, module IDs, who has which partition.
+#: State that has to outlive the plugin: former drivers, module IDs, the owners of partitions.
 STATE = Path("/var/lib/gpu-plugin")
-#: Where the kubelet says which pod has what, whatever its --root-dir.
+#: The kubelet's list of which pods have which devices, for every --root-dir.
 POD_RESOURCES = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
-#: What the DRA driver has prepared: a directory of its own below the kubelet's.
+#: The claims that the DRA driver has prepared, in a directory of its own below the kubelet's.
 DRA_STATE = Path("/var/lib/kubelet/plugins") / DRIVER
 
 Sysfs = Annotated[Path, Flag("The directory that stands for /sys.")]

@@ -1,4 +1,4 @@
-"""`gpu-plugin serve` as a process: what it is told, what it reads the node with, and the servers on that."""
+"""`gpu-plugin serve` as a process: its flags, the process that reads sysfs for it, and its servers."""
 
 import asyncio
 import os
@@ -24,14 +24,13 @@ from program.flags import Flag
 #: Where the kubelet finds DRA drivers, which cannot register with it.
 _PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
 
-
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 _PORT = "[ADDRESS:]PORT"
 
 
 def _seconds(word: str) -> float:
-    """Refuse what is out of range; nan is neither less nor more than a number."""
     with suppress(ValueError):
+        # Not `if ... < ... or`: nan is neither less nor more than a number.
         if _MOST_OFTEN <= float(word) <= _LEAST_OFTEN:
             return float(word)
     raise ValueError(f"{word}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
@@ -49,7 +48,7 @@ def _port(word: str) -> HTTPPort:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeFlags:
-    """What the command line says."""
+    """The flags of `gpu-plugin serve`."""
 
     sysfs: Sysfs = Path("/sys")
     dev: Annotated[Path, Flag("The directory that stands for /dev.")] = Path("/dev")
@@ -92,7 +91,7 @@ class ServeFlags:
 
 
 def readied() -> Reader:
-    """Return what reads the node, and import what serves. To be called while this process has one thread."""
+    """Return the process that reads the node, and import the servers. Call this while this process has one thread."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     reader = Reader()  # first, while there are no threads and little memory
@@ -107,7 +106,7 @@ def readied() -> Reader:
 def start(flags: ServeFlags, reader: Reader) -> None:
     """Serve until SIGTERM. ProgramError if something is wrong from the start."""
     start_logging()
-    from plugin.device_plugin.daemon import World, run
+    from plugin.device_plugin.daemon import run
 
     os.umask(0o177)  # the sockets are for root's kubelet alone
 
@@ -143,24 +142,22 @@ def start(flags: ServeFlags, reader: Reader) -> None:
             registry=flags.plugins_registry or _PLUGINS_REGISTRY,
             kubeconfig=flags.kubeconfig,
             boot=boot_id(flags.sysfs.absolute().parent / "proc"),
-            former=flags.state,
         )
         beside = partial(drive, settings=settings)
-    world = World(
-        sources=sources,
+    serving = run(
+        sources,
         kubelet_dir=flags.kubelet_dir,
         plugins_registry=flags.plugins_registry,
-        state=flags.state,
         own_pod=flags.own_pod,
         metrics=flags.metrics,
         health=flags.health,
         beside=beside,
     )
-    asyncio.run(run(world))
+    asyncio.run(serving)
 
 
 def _read_config(_: Path, config: Path) -> Config:
-    """In another process: what reads YAML and checks it would stay in this one's memory."""
+    """Read the config in another process: the modules that parse and check YAML would stay in this one's memory."""
     from plugin.config_file import read_config
 
     return read_config(config)

@@ -1,7 +1,7 @@
 """Files that tell a plugin what an earlier one did: one reader, one writer, and one lock.
 
-What is written is a frozen dataclass as JSON. pydantic makes the same of it again, and refuses all else. It is imported
-with the first file that exists: it costs 0.1 s of a processor and 6 MB, which most daemons never need.
+A file has a frozen dataclass as JSON. pydantic reads it, and refuses anything else. It is imported with the first file
+that exists: it costs 0.1 s of a processor and 6 MB, which most daemons never need.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: What to do where a file below the directory of --state cannot be read or written.
+#: The fix if a file below the directory of --state cannot be read or written.
 STATE_FIX = "run as root, or name a directory with --state"
 
 _LONGEST = 1 << 20  # bytes
@@ -38,9 +38,8 @@ class Busy(Refusal):
 class StateFile(Generic[T]):
     """A file with one value, which `of` makes of its text.
 
-    `wrong` and `fix` say what it should be, and what to do if it is something else; `place` is the fix where it cannot
-    be read or written. `mode` is as for chmod(2), else as the umask has it; `sync` is for what means something after a
-    crash of the node.
+    `wrong` and `fix` are for a file with something else, `place` is the fix if it cannot be read or written. `mode` is
+    as for chmod(2), None for the umask's; `sync` writes it to the disk at once, so as to outlive a crash of the node.
     """
 
     path: Path
@@ -52,7 +51,7 @@ class StateFile(Generic[T]):
     sync: bool = True
 
     def read(self) -> T | None:
-        """Return what was written; None if nothing ever was. Refusal if it cannot be read, or is something else."""
+        """Return the value; None if there is no file. Refusal if it cannot be read, or holds something else."""
         try:
             with self.path.open("rb") as file:
                 text = file.read(_LONGEST + 1)
@@ -72,8 +71,8 @@ class StateFile(Generic[T]):
 
 
 def json_of(kind: type[T]) -> Callable[[bytes], T]:
-    """Return what makes a value of JSON: a frozen dataclass, or a mapping. It converts nothing, and raises ValueError
-    for what would not be written the same again: a field that is missing, also one that has a default, or one more."""
+    """Return a reader of JSON for a frozen dataclass or a mapping. It converts nothing; ValueError if a field is
+    unknown or missing, even one with a default."""
 
     def read(text: bytes) -> T:
         value: T = _adapter(kind).validate_json(text, strict=True)  # type: ignore[arg-type]
@@ -92,11 +91,11 @@ def _adapter(kind: Any) -> "TypeAdapter[Any]":
 
 
 def write_json(path: Path, value: object, place: str, *, mode: int | None = None, sync: bool = False) -> None:
-    """Replace a file with a document, or with a dataclass as such, so that its readers find all of it or none, with
-    `sync` also after a crash of the node. The directory is made.
+    """Replace a file with a document or a dataclass as JSON, whole or not at all, with `sync` also after a crash of the
+    node. Its directory is made.
 
-    Refusal, with the fix `place`, if that fails; the file is as before then, or new and perhaps not on the disk. Two
-    writers at once use the same temporary file: hold a lock.
+    Refusal, with the fix `place`, if that fails; the file is as before then, or new and perhaps not on the disk. Hold a
+    lock: two writers at once would use the same temporary file.
     """
     text, new = json.dumps(value, indent=1, default=asdict) + "\n", path.with_name(f"{path.name}.new")
     try:
@@ -125,7 +124,7 @@ def write_json(path: Path, value: object, place: str, *, mode: int | None = None
 
 
 def _make(path: Path) -> None:
-    """Make a directory and those above it, which others may look into, whatever the umask is."""
+    """Make a directory and those above it, with mode 755 under any umask."""
     for directory in (*reversed(path.parents), path):
         if not directory.is_dir():
             with contextlib.suppress(FileExistsError):
@@ -135,10 +134,10 @@ def _make(path: Path) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path, wrong: str, fix: str, place: str = STATE_FIX) -> Iterator[int]:
-    """Keep out every other process that locks this file, and give its descriptor. Busy, with what is `wrong` and the
-    `fix`, if another has it; Refusal, with the fix `place`, if the directory cannot be written.
+    """Lock this file against other processes, and yield its descriptor. Busy, with `wrong` and `fix`, if another has
+    the lock; Refusal, with the fix `place`, if the directory cannot be written.
 
-    The lock is the open file's: a child that was given the descriptor has it too, until it ends (flock(2)).
+    The lock belongs to the open file: a child that inherits the descriptor has it too, until it ends (flock(2)).
     """
     try:
         _make(path.parent)
@@ -155,7 +154,7 @@ def locked(path: Path, wrong: str, fix: str, place: str = STATE_FIX) -> Iterator
 
 @contextlib.asynccontextmanager
 async def locked_within(seconds: float, path: Path, fix: str, place: str = STATE_FIX) -> AsyncIterator[int]:
-    """Keep out every other process as `locked` does, and wait for one that has it; Busy after so many seconds."""
+    """Lock as `locked` does, and wait for another process that has the lock; Busy after so many seconds."""
     deadline, lock = time.monotonic() + seconds, None
     with contextlib.ExitStack() as stack:
         while lock is None:

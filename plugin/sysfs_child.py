@@ -1,38 +1,38 @@
 """Reads in a process of its own, since the kernel may never answer.
 
-From mid-2024 to Linux 6.15, and in stable kernels of that time, whoever reads a function's `uevent` waits for the
-device's lock (uevent_show in drivers/base/core.c). A driver that is told to let go of a device which a guest still has
-keeps that lock until the guest ends. The same holds for `driver_override` in every kernel, and a driver's own files may
-wait for whatever it likes. No signal reaches a process that waits there.
+From mid-2024 to Linux 6.15, and in stable kernels of that time, a read of a function's `uevent` waits for the device's
+lock (uevent_show in drivers/base/core.c). A driver that has to release a device of a running guest holds that lock
+until the guest ends. The same holds for `driver_override` in every kernel, and a driver's own files may wait for
+anything. No signal reaches a process that waits there.
 
-The process that reads notes each file that it opens on a page that both have. If it comes no further for PATIENCE, it
-is left behind, and another one reads everything but that file, which is Silent.
+The reading process notes each file that it opens on a page that it shares with the waiting one. If it makes no progress
+for PATIENCE, it is left behind, and another one reads everything but that file, which is Silent.
 """
 
 import mmap
 import os
-import select
 import signal
 import struct
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from sys import addaudithook
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from pci.sysfs.attribute import SHORTAGES, CannotLook, Silent
-from program.child import forked, let_go_of_standard_files, pickled, unpickled
+from program.child import forked, let_go_of_standard_files, pickled, readable, unpickled
 from program.errors import Refusal
 
-#: Seconds for which a process waits in one file before the kernel counts as silent. It answers in microseconds; on a
-#: node that is short of memory, perhaps in a second or two.
+#: Seconds in one file before the kernel counts as silent. It answers in microseconds, on a node that is short of memory
+#: perhaps in a second or two.
 PATIENCE = 5.0
-#: The same for a process that could run, and gets no processor.
+#: The same for a process that could run, but gets no processor.
 PATIENCE_WITHOUT_PROCESSOR = 30.0
-#: Seconds between two looks at how far it has come.
+#: Seconds between two looks at its progress.
 TICK = 0.2
-#: Files for each of which a process is left behind before nothing is asked any more.
+#: Silent files, each with a process left behind, up to which questions are asked at all.
 MOST_SILENT = 16
 
 _PAGE = 8192
@@ -46,21 +46,19 @@ T = TypeVar("T")
 def ask(
     read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs
 ) -> tuple[T, tuple[str, ...]]:
-    """Return what `read` returns of the tree `sys`, called in another process, and the files that the kernel did not
-    answer for, which are Silent to `read`. What it raises is raised here.
+    """Call `read` with the tree `sys` in another process. Return or raise its result, and return the files for which
+    the kernel did not answer, which are Silent to `read`.
 
-    Refusal if there are more than MOST_SILENT of them. To be called while this process has one thread: a fork copies no
+    Refusal if there are more than MOST_SILENT of them. Call this while the process has one thread: a fork copies no
     other.
     """
     silent: list[str] = []
-
-    def answer_it() -> NoReturn:
-        answer(question.writer, question.page, sys, silent, lambda: read(sys, *arguments, **named))
-
+    call = partial(read, sys, *arguments, **named)
     while True:
         with refused(sys), closing(Question()) as question:
             try:
-                child = forked("the process that reads", answer_it)
+                answering = partial(answer, question.writer, question.page, sys, silent, call)
+                child = forked("the process that reads", answering)
             except OSError as error:
                 raise _shortage(error) from None
             question.sent()
@@ -78,7 +76,7 @@ def ask(
 
 @contextmanager
 def refused(sys: Path) -> Iterator[None]:
-    """Say it as a Refusal if nothing can be read below `sys` now."""
+    """Turn CannotLook into a Refusal that names `sys`."""
     try:
         yield
     except CannotLook as error:
@@ -86,8 +84,10 @@ def refused(sys: Path) -> Iterator[None]:
 
 
 class Question:
-    """What the process that waits for a read has of it: a pipe for the answer, and a page on which the one that reads
-    notes what it opens. `writer` and `page` are for that one."""
+    """A pipe for the answer of a reading process, and a page on which that process notes the files that it opens.
+
+    `writer` and `page` are for the reading process.
+    """
 
     def __init__(self) -> None:
         """CannotLook if this process can open no more files, or the node has no more memory."""
@@ -108,12 +108,12 @@ class Question:
 
     @property
     def pid(self) -> int:
-        """The process that reads; 0 before it has begun."""
+        """The ID of the reading process; 0 before it has begun."""
         pid: int = _HEAD.unpack_from(self._notes)[0]
         return pid
 
     def sent(self) -> None:
-        """Let go of what is for the other process alone."""
+        """Close the files that only the reading process needs."""
         self._theirs.close()
 
     def close(self) -> None:
@@ -121,24 +121,21 @@ class Question:
         self._ours.close()
 
     def wait(self) -> None:
-        """Wait for the answer; Silent if the other process comes no further."""
-        poll = select.poll()
-        poll.register(self.reader, select.POLLIN)
+        """Wait for the answer; Silent if the reading process makes no progress."""
         while True:
-            if not poll.poll(TICK * 1000):
+            if not readable([self.reader], TICK):
                 self.require_progress()
             elif self.receive():
                 return
 
     def receive(self) -> bool:
-        """Read what there is of the answer; return whether that was the end of it."""
+        """Read a part of the answer; return True at its end."""
         chunk = os.read(self.reader, _CHUNK)
         self._pickled += chunk
         return not chunk
 
     def require_progress(self) -> None:
-        """Raise Silent if the other process has waited in one file for PATIENCE; CannotLook if it has not begun, or has
-        no processor."""
+        """Raise Silent if the reading process has been in one file for PATIENCE, CannotLook if it gets no processor."""
         now = time.monotonic()
         pid, opened, length = _HEAD.unpack_from(self._notes)
         if opened != self._opened:
@@ -155,7 +152,7 @@ class Question:
         return bool(self._pickled)
 
     def answer(self) -> Any:
-        """Return the answer that was received, or raise what it is."""
+        """Return the value that was received, or raise the received exception."""
         killed = CannotLook("", "cannot be read: the process that read was killed", _WHY_IT_ENDED)
         return unpickled(self._pickled, otherwise=killed)
 
@@ -168,7 +165,7 @@ def _shortage(error: OSError) -> CannotLook:
 
 
 def _could_run(pid: int) -> bool:
-    """Whether this process waits for nothing but a processor (state R: proc_pid_stat(5))."""
+    """True if the process waits only for a processor (state R: proc_pid_stat(5))."""
     try:
         return Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[0] == b"R"
     except OSError:
@@ -183,9 +180,9 @@ def require_few(silent: Collection[str]) -> None:
 
 
 def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Callable[[], object]) -> NoReturn:
-    """Do the read, write what it returns or raises to `writer`, and end this process.
+    """Do the read, write its value or exception to `writer`, and end this process.
 
-    What it opens is noted on `page`. The `silent` files are not opened; both are paths below `sys`.
+    The files that it opens are noted on `page`; the `silent` ones are not opened. Both are paths below `sys`.
     """
     try:
         for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
@@ -200,7 +197,7 @@ def answer(writer: int, page: int, sys: Path, silent: Collection[str], read: Cal
 
 
 def _let_go_of_all_but(descriptor: int) -> None:
-    """Close every other file: whoever waits for one to be closed must not wait for a process that hangs."""
+    """Close every other file, so that nobody who waits for one to be closed waits for a process that hangs."""
     let_go_of_standard_files()
     for name in os.listdir("/proc/self/fd"):  # noqa: PTH208 (names are wanted)
         if int(name) not in (0, 1, 2, descriptor):
@@ -209,9 +206,9 @@ def _let_go_of_all_but(descriptor: int) -> None:
 
 
 def _note_what_is_opened(notes: mmap.mmap, root: str, silent: Collection[str]) -> None:
-    """Have each file noted before this process opens it from now on, and Silent raised instead of opening those.
+    """From now on, note each file before this process opens it, and raise Silent instead of opening a silent one.
 
-    Python tells its audit hooks of every open, and they may prevent it (PEP 578); so nobody who reads has to know.
+    Python calls its audit hooks before every open, and they may prevent it (PEP 578), so the readers need no change.
     """
     count, pid = 0, os.getpid()
     _HEAD.pack_into(notes, 0, pid, count, 0)

@@ -9,7 +9,7 @@ from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
 from plugin.cards.names import PCIIDs
-from plugin.node.look import Places, Witnesses, look_at_all
+from plugin.node.look import Places, look_at_all
 from plugin.node.snapshot import Snapshot
 
 
@@ -31,5 +31,5 @@ def look_at(sys: Path, pci_ids: PCIIDs, config: Config | None = None, **places: 
     at = Places(
         sys=sys, dev=places.get("dev"), proc=places.get("proc"), state=places.get("state", sys.parent / "state")
     )
-    witnesses = Witnesses(pods=nobody, claims=lambda: None, fabric=False)
-    return asyncio.run(look_at_all(at, pci_ids, config or Config(), ask, witnesses))
+    looking = look_at_all(at, pci_ids, config or Config(), ask, pods=nobody, claims=lambda: None, fabric=False)
+    return asyncio.run(looking)

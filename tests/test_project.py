@@ -54,7 +54,7 @@ BREACHES = {
     "plugin-storeys": ("plugin/cards/names.py", "import plugin.config_file"),
     "cards-storeys": ("plugin/cards/names.py", "import plugin.cards.inventory"),
     "node-storeys": ("plugin/node/snapshot.py", "import plugin.node.look"),
-    "doctor-storeys": ("plugin/doctor/node.py", "import plugin.doctor.findings"),
+    "doctor-storeys": ("plugin/doctor/finding.py", "import plugin.doctor.node"),
     "device-plugin-storeys": ("plugin/device_plugin/offer.py", "import plugin.device_plugin.server"),
     "dra-storeys": ("plugin/dra/claims.py", "import plugin.dra.slices"),
     "watch-storeys": ("plugin/watch/events.py", "import plugin.watch.keeper"),

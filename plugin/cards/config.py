@@ -1,4 +1,4 @@
-"""What the admin asks for: which functions and mediated devices are offered, and under which names.
+"""The admin's config: which functions and mediated devices are offered, and under which names.
 
     offer:                             # in order: the first rule that fits a function of a card counts for the card
     - device: "10de:1f08"              # selectors; all that a rule has must fit one function
@@ -23,12 +23,13 @@
 A GPU that no rule fits keeps its name from pci.ids. `plugin.config_file` reads the file; these are the values.
 """
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
 
-from pci.address import PCIAddress
+from pci.address import PCIAddress, address_or_none
 from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
 from plugin.cards.names import is_prefix, is_resource_name
@@ -39,21 +40,21 @@ Selector = str | tuple[str, ...]
 
 
 class Groups(StrEnum):
-    """What becomes of an IOMMU group with several cards that could be offered: it is withheld, or is one unit."""
+    """How an IOMMU group with several cards is offered: not at all, or as one unit."""
 
     WITHHOLD = "withhold"
     TOGETHER = "together"
 
 
 class Serve(StrEnum):
-    """By which of the kubelet's two protocols a device is given to pods."""
+    """The kubelet's protocol by which pods get a device."""
 
     DEVICE_PLUGIN = "device-plugin"
     DRA = "dra"
 
 
 class Bind(StrEnum):
-    """When a card that DRA serves is bound to vfio: by somebody before it is offered, or by the driver for a claim."""
+    """When a card that DRA serves is bound to vfio: before it is offered, or by the DRA driver for a claim."""
 
     BEFOREHAND = "beforehand"
     WHEN_CLAIMED = "when-claimed"
@@ -61,10 +62,10 @@ class Bind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """What is offered, and as what.
+    """Which devices are offered, and under which name; Nonsense if the fields contradict each other.
 
     A selector with several values fits any of them; every selector that is set has to fit. Exactly one of `resource`,
-    `prefix` and `withhold` is set. `serve` is None for what the config says. Nonsense for anything else.
+    `prefix` and `withhold` is set. `serve` is None for the config's own.
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
@@ -90,7 +91,7 @@ class Rule:
                 if not selector.takes(value):
                     raise Nonsense(f"found {name} {value!r}", f"expected {selector.expected}")
             if name == "address":
-                values = tuple(str(PCIAddress.parse(value)) for value in values)  # nvidia-smi has longer domains
+                values = tuple(str(PCIAddress.parse(value)) for value in values)  # nvidia-smi writes longer domains
             elif selector.is_hexadecimal:
                 values = tuple(value.lower() for value in values)
             object.__setattr__(self, name, values)
@@ -117,7 +118,7 @@ class Rule:
             raise Nonsense(f"{self.prefix!r} is not a prefix of resources", "expected a domain, like example.com")
 
     def fits(self, function: Function, vgpu_types: Mapping[int, str] = MappingProxyType({})) -> bool:
-        """Whether the rule is about this function. `vgpu_types` are the names of NVIDIA's vGPU types."""
+        """True if all selectors fit this function. `vgpu_types` are the names of NVIDIA's vGPU types by number."""
         if self.mdev_type:
             return False
         if self.vgpu_type:
@@ -127,7 +128,7 @@ class Rule:
         return self._fits_function(function)
 
     def fits_mdev(self, mdev: MediatedDevice, parent: Function) -> bool:
-        """Whether the rule is about this mediated device: its type, and its parent."""
+        """True if all selectors fit this mediated device's type and its parent."""
         return mdev.type_name in self.mdev_type and self._fits_function(parent)
 
     def _fits_function(self, function: Function) -> bool:
@@ -146,9 +147,8 @@ class Fabric:
     """NVIDIA's Fabric Manager, which gives the GPUs of a guest their NVLinks on machines with NVSwitches.
 
     `manager` is where it listens: address:port, the path of a unix socket, or vsock:cid:port. `library` is its client
-    library, by name or path. `modules` are GPUs' module IDs by PCI address; `modules_file` is a file of such: JSON, as
-    the GPU operator writes it, or what nvidia-smi -q has printed. `resume` is whether the manager resumes after a
-    restart (FABRIC_MODE_RESTART=1).
+    library, by name or path. `modules` are GPUs' module IDs by PCI address; `modules_file` has the same, as JSON of the
+    GPU operator or as nvidia-smi -q prints it. `resume`: the manager resumes after a restart (FABRIC_MODE_RESTART=1).
     """
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
@@ -169,7 +169,7 @@ class Fabric:
             raise Nonsense(f"found library {self.library!r}", "expected a name or a path, like libnvfm.so.1")
         by_module: dict[int, str] = {}
         for address, module in self.modules.items():
-            if not _is_address(address):
+            if address_or_none(address) is None:
                 raise Nonsense(f"modules: found {address!r}", "expected a PCI address, like '0000:41:00.0'")
             if not 0 <= module < 64:
                 raise Nonsense(
@@ -183,7 +183,7 @@ class Fabric:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Config:
-    """What the admin asks for. An empty config offers every NVIDIA, AMD and Intel GPU, and nothing else."""
+    """The admin's config. An empty one offers every NVIDIA, AMD and Intel GPU, and nothing else."""
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012
 
@@ -199,16 +199,14 @@ class Config:
 
     @property
     def uses_dra(self) -> bool:
-        """Whether any device may be served by DRA."""
+        """True if any device may be served by DRA."""
         return Serve.DRA in (self.serve, *(rule.serve for rule in self.offer))
 
     def __post_init__(self) -> None:
-        for resource in self.prefer:
-            if not is_resource_name(resource):
-                raise Nonsense(f"prefer: {resource!r} is not an extended resource name", "expected prefix/name")
-        for resource in self.whole:
-            if not is_resource_name(resource):
-                raise Nonsense(f"whole: {resource!r} is not an extended resource name", "expected prefix/name")
+        for word, resources in (("prefer", self.prefer), ("whole", self.whole)):
+            for resource in resources:
+                if not is_resource_name(resource):
+                    raise Nonsense(f"{word}: {resource!r} is not an extended resource name", "expected prefix/name")
         for device, count in self.node_devices.items():
             if not 0 < count <= 10_000:
                 raise Nonsense(
@@ -232,15 +230,6 @@ class Config:
                 )
 
 
-def _is_hex(text: str, *lengths: int) -> bool:
-    return len(text) in lengths and all(digit in "0123456789abcdefABCDEF" for digit in text)
-
-
-def _is_pci_id(text: str) -> bool:
-    vendor, _, device = text.partition(":")
-    return _is_hex(vendor, 4) and _is_hex(device, 4)
-
-
 def _is_manager(text: str) -> bool:
     if not text.isprintable() or len(text.encode()) > 255:
         return False
@@ -256,28 +245,24 @@ def _is_number(text: str, below: int) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 11 and int(text) < below
 
 
-def _is_address(text: str) -> bool:
-    try:
-        PCIAddress.parse(text)
-    except ValueError:
-        return False
-    return True
-
-
 @dataclass(frozen=True, slots=True)
 class _Selector:
-    takes: Callable[[str], bool]
+    takes: Callable[[str], object]
     expected: str
     is_hexadecimal: bool = False
 
 
+_ID = "[0-9a-fA-F]{4}"
+_IDS = re.compile(f"{_ID}:{_ID}").fullmatch
+_CLASS = re.compile("([0-9a-fA-F]{2}){1,3}").fullmatch
+
 #: The selectors of a rule, by name.
 SELECTORS: Mapping[str, _Selector] = {
-    "vendor": _Selector(lambda text: _is_hex(text, 4), "four hexadecimal digits, like '10de'", True),
-    "device": _Selector(_is_pci_id, "vendor:device in hexadecimal, like '10de:1f08'", True),
-    "subsystem": _Selector(_is_pci_id, "vendor:device of the board in hexadecimal, like '1462:3756'", True),
-    "pci_class": _Selector(lambda text: _is_hex(text, 2, 4, 6), "2, 4 or 6 hexadecimal digits, like '0302'", True),
-    "address": _Selector(_is_address, "a PCI address, like '0000:41:00.0'", True),
+    "vendor": _Selector(re.compile(_ID).fullmatch, "four hexadecimal digits, like '10de'", True),
+    "device": _Selector(_IDS, "vendor:device in hexadecimal, like '10de:1f08'", True),
+    "subsystem": _Selector(_IDS, "vendor:device of the board in hexadecimal, like '1462:3756'", True),
+    "pci_class": _Selector(_CLASS, "2, 4 or 6 hexadecimal digits, like '0302'", True),
+    "address": _Selector(address_or_none, "a PCI address, like '0000:41:00.0'", True),
     "driver": _Selector(bool, "a driver, like 'vfio-pci'"),
     "mdev_type": _Selector(bool, "a type of mediated devices, like 'GRID T4-1Q'"),
     "vgpu_type": _Selector(bool, "a type of vGPUs by name or number, like 'NVIDIA L40S-1B' or '1145'"),

@@ -1,18 +1,14 @@
-"""Which pods have which of the node's devices, as the kubelet tells: also those that another plugin gave out."""
+"""The pods that have the node's devices, by the kubelet's list, also devices that another plugin gave out."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 from uuid import UUID
 
 from pci.address import address_or_none
 from plugin.cards.inventory import Device, Inventory
 from program.errors import Refusal
-
-if TYPE_CHECKING:
-    from pci.address import PCIAddress
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,33 +20,33 @@ class Assignment:
     device_id: str
 
     def is_of(self, device: Device) -> bool:
-        """Whether the pod has this very device as it is on offer; if not, the kubelet takes the device for free."""
+        """True if the pod has the device under its ID and resource; if not, the kubelet counts the device as free."""
         return (self.resource, self.device_id) == (device.resource, device.id)
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What the kubelet lists: all pods (`namespace/name`), and who has which device."""
+    """The kubelet's list: all pods (`namespace/name`), and the devices that they have."""
 
     pods: frozenset[str]
     assignments: frozenset[Assignment]
 
 
 class CannotAsk(Refusal):
-    """The kubelet does not say who has what."""
+    """The kubelet does not say which pods have which devices."""
 
     def __init__(self, socket: Path, wrong: str) -> None:
         super().__init__(socket, wrong, "name the kubelet's pod resources socket with --pod-resources")
 
 
 def holders(inventory: Inventory, assignments: Iterable[Assignment]) -> Mapping[str, Assignment]:
-    """Return by which assignment a pod has each device, by the device's ID; a device that no pod has is absent.
+    """Return the assignment of each device that a pod has, by the device's ID.
 
-    Other plugins have other IDs. NVIDIA's and Harvester's are addresses, also of a companion; KubeVirt's are numbers of
-    IOMMU groups; a mediated device's is its UUID. This plugin had others too, under another config. Whoever has any
-    function of a group has every device in it.
+    Other plugins use other IDs: NVIDIA's and Harvester's are addresses, also of a companion; KubeVirt's are numbers of
+    IOMMU groups; a mediated device's is its UUID. So did this plugin under another config. A pod that has any function
+    of a group has every device in it.
     """
-    by_name: dict[PCIAddress | UUID | str, list[str]] = defaultdict(list)
+    by_name: dict[object, list[str]] = defaultdict(list)
     for device in inventory.devices:
         for function in {*device.functions, *device.members}:
             by_name[function.address].append(device.id)
@@ -62,7 +58,7 @@ def holders(inventory: Inventory, assignments: Iterable[Assignment]) -> Mapping[
     for assignment in sorted(assignments, key=lambda each: (each.pod, each.resource, each.device_id)):
         name = address_or_none(assignment.device_id) or _uuid_or_none(assignment.device_id) or assignment.device_id
         for device_id in by_name.get(name, ()):
-            # Of two, the one that the kubelet does not count for this device is the news.
+            # Of two assignments, the one that the kubelet does not count for this device is the trouble.
             if device_id not in by_device or by_device[device_id].is_of(inventory.by_id[device_id]):
                 by_device[device_id] = assignment
     return dict(sorted(by_device.items()))

@@ -1,10 +1,9 @@
 """Resource names: what a card is called in a pod's resource limits.
 
-The name comes from pci.ids, made exactly as NVIDIA's kubevirt-gpu-device-plugin makes it (generic: upper case, `/` and
-`.` and blanks to `_`, everything else dropped), so that manifests written for that plugin work here:
-`TU106 [GeForce RTX 2060 Rev. A]` -> `nvidia.com/TU106_GEFORCE_RTX_2060_REV__A`. Where that is no valid extended
-resource name, it is mended: trimmed of what may not stand at its ends, cut to 63 characters. A device that pci.ids
-does not know is called by its device ID.
+The name is made of the one in pci.ids, exactly as NVIDIA's kubevirt-gpu-device-plugin makes it (upper case, `/` and `.`
+and blanks to `_`, everything else dropped), so that manifests for that plugin work here:
+`TU106 [GeForce RTX 2060 Rev. A]` -> `nvidia.com/TU106_GEFORCE_RTX_2060_REV__A`. To be a valid extended resource name,
+it is cut to 63 characters and has no `_` at its ends. A device that pci.ids does not know is called by its device ID.
 """
 
 import re
@@ -25,7 +24,7 @@ _NAME = r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?"
 class PCIIDs:
     """A pci.ids file: the names of each vendor's devices by device ID.
 
-    `date` is the day the file gives for itself; names change with the file.
+    `date` is the day that the file gives for itself; names change with the file.
     """
 
     def __init__(self, path: Path, date: str, text: str) -> None:
@@ -70,17 +69,14 @@ def resource_name(pci_ids: PCIIDs, prefix: str, vendor_id: int, device_id: int) 
 
 
 def type_resource_name(prefix: str, type_name: str) -> str | None:
-    """Return the resource of a type of mediated devices or vGPUs, as NVIDIA's plugin calls it: blanks to `_`, the rest
-    kept.
-
-    `GRID T4-1Q` -> `nvidia.com/GRID_T4-1Q`. None if that is no valid name (`8 GB / 2`): a rule has to give one.
-    """
+    """Return the resource of a type of mediated devices or vGPUs, as NVIDIA's plugin names it: `GRID T4-1Q` ->
+    `nvidia.com/GRID_T4-1Q`. None if that is no valid name (`8 GB / 2`), so that a rule has to give one."""
     resource = f"{prefix}/{'_'.join(type_name.split())}"
     return resource if is_resource_name(resource) else None
 
 
 def sanitised(name: str) -> str:
-    """Return a name of pci.ids as the second half of a resource name; empty if no character of it may stay."""
+    """Return a name of pci.ids as the second half of a resource name; empty if no character of it is allowed."""
     # The order is NVIDIA's (getDeviceName in device_plugin.go): "K. 5" has two underscores, "K.5" one.
     name = re.sub(r"\s+", "_", name.strip().upper().replace("/", "_").replace(".", "_"))
     name = re.sub(r"[^A-Z0-9_]+", "", name)
@@ -88,14 +84,13 @@ def sanitised(name: str) -> str:
 
 
 def is_resource_name(resource: str) -> bool:
-    """Whether the kubelet takes it as an extended resource, `prefix/name` (IsExtendedResourceName, apimachinery's
-    IsQualifiedName)."""
+    """True if the kubelet takes `prefix/name` as an extended resource (IsExtendedResourceName, IsQualifiedName)."""
     prefix, _, name = resource.partition("/")
     return len(name) <= _LONGEST and re.fullmatch(_NAME, name) is not None and is_prefix(prefix)
 
 
 def is_prefix(prefix: str) -> bool:
-    """Whether names below it are extended resources: it is a domain, and none of Kubernetes' own."""
+    """True if names below it are extended resources: it is a domain, and none of Kubernetes' own."""
     return (
         len(prefix) <= _LONGEST_PREFIX
         and re.fullmatch(_PREFIX, prefix) is not None

@@ -1,9 +1,9 @@
-"""The device nodes through which a guest's QEMU opens a device, by what the host has.
+"""The device nodes through which a guest's QEMU opens a device.
 
 Two ways lead to VFIO. The older: /dev/vfio/vfio and one node for each IOMMU group. The newer, of kernels with IOMMUFD:
 /dev/iommu and one node for each function, /dev/vfio/devices/vfioN (kernel Documentation/driver-api/vfio.rst,
-"IOMMUFD and VFIO_GROUP" and "VFIO device cdev"). A host has one of them or both, and each that it has must be complete:
-which one a launcher takes is the launcher's choice.
+"IOMMUFD and VFIO_GROUP" and "VFIO device cdev"). A host has one of them or both. A device needs its nodes of each way
+that the host has, because the launcher chooses between them.
 """
 
 import os
@@ -22,6 +22,7 @@ from program.errors import Refusal
 VFIO = "vfio"
 CDEVS = "vfio/devices"
 
+_OTHERS = {"iommu", *(device.node for device in NodeDevice)}
 _BIND_AGAIN = "bind the whole card to vfio-pci again"
 
 
@@ -42,7 +43,7 @@ class DeviceNodes:
     """What is below /dev.
 
     `vfio` are the names in /dev/vfio, `cdevs` those in /dev/vfio/devices, None without that directory; `others` are
-    iommu, Grace's egmN, and the node devices that containers share.
+    iommu, Grace's egmN, and the node devices that containers share (`kvm`, `net/tun`).
     """
 
     vfio: frozenset[str]
@@ -59,20 +60,17 @@ class DeviceNodes:
 
 
 def read_nodes(dev: Path) -> DeviceNodes:
-    """Read what is below the directory that stands for /dev; Refusal if that cannot be told now."""
-    vfio = _names(dev / VFIO)
+    """Read the directory that stands for /dev; Refusal if this process can list no directory now."""
+    names = {*(_names(dev) or ()), *(f"net/{name}" for name in _names(dev / "net") or ())}
     return DeviceNodes(
-        vfio=vfio or frozenset(),
+        vfio=_names(dev / VFIO) or frozenset(),
         cdevs=_names(dev / CDEVS),
-        others=frozenset(
-            {name for name in _names(dev) or () if name == "iommu" or name.startswith("egm")}
-            | {device.node for device in NodeDevice if _exists(dev / device.node)}
-        ),
+        others=frozenset(name for name in names if name in _OTHERS or name.startswith("egm")),
     )
 
 
 def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) -> Hindrance | None:
-    """Return which node a device ought to have and has not; None if all are there."""
+    """Return which node of a device does not exist; None if all are there."""
     if not nodes.has_groups and not nodes.has_cdevs:
         return Hindrance(
             "has no way into VFIO: neither /dev/vfio/vfio nor /dev/iommu with /dev/vfio/devices exists",
@@ -80,7 +78,7 @@ def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) ->
         )
     if nodes.has_groups and (name := _group_node(device, noiommu)) not in nodes.vfio:
         return Hindrance(f"has lost its node: /dev/vfio/{name} does not exist", _BIND_AGAIN)
-    if nodes.has_cdevs and nodes.cdevs is not None and not device.cdevs <= nodes.cdevs:
+    if nodes.has_cdevs and nodes.cdevs is not None:
         for owner, cdev in _cdevs(device):
             if cdev not in nodes.cdevs:
                 missing = f"/dev/vfio/devices/{cdev}" if cdev else "its node in /dev/vfio/devices"
@@ -102,14 +100,13 @@ def device_nodes(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) ->
 
 
 def egm_nodes(
-    egms: Mapping[str, tuple[PCIAddress, ...]], addresses: Iterable[PCIAddress], nodes: DeviceNodes
+    egms: Mapping[str, tuple[PCIAddress, ...]], addresses: set[PCIAddress], nodes: DeviceNodes
 ) -> tuple[DeviceNode, ...]:
-    """Return the nodes of Grace's extended GPU memories that may go along: those whose GPUs are all among these."""
-    functions = set(addresses)
+    """Return the nodes of Grace's extended GPU memories whose GPUs are all among these addresses."""
     return tuple(
         DeviceNode(f"/dev/{name}", f"/dev/{name}")
         for name, gpus in sorted(egms.items())
-        if gpus and functions.issuperset(gpus) and name in nodes.others
+        if gpus and addresses >= set(gpus) and name in nodes.others
     )
 
 
@@ -127,20 +124,7 @@ def _names(directory: Path) -> frozenset[str] | None:
     try:
         return frozenset(os.listdir(directory))
     except OSError as error:
-        _require_that_it_is_about(directory, error)
+        # Such an error says nothing about the directory, but that nothing can be read now.
+        if (fix := NO_LISTS.get(error.errno or 0)) is not None:
+            raise Refusal(directory, f"cannot be read: {error.strerror}", fix) from error
         return None
-
-
-def _exists(path: Path) -> bool:
-    try:
-        os.stat(path)
-    except OSError as error:
-        _require_that_it_is_about(path, error)
-        return False
-    return True
-
-
-def _require_that_it_is_about(path: Path, error: OSError) -> None:
-    """Refusal if the error says nothing of the path, but that nothing can be read now."""
-    if (fix := NO_LISTS.get(error.errno or 0)) is not None:
-        raise Refusal(path, f"cannot be read: {error.strerror}", fix) from error

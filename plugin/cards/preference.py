@@ -1,12 +1,12 @@
-"""Which of the free devices a container would best get: the kubelet's GetPreferredAllocation.
+"""The best of the free devices for a container: the kubelet's GetPreferredAllocation.
 
-A machine is read as a tree: NUMA node, root complex, bridges from the root port down, device. What makes a choice good
-is a sum over the tree's vertices of what is taken below each, so the best choice of every size is put together from
-the branches' best ones (a knapsack on a tree): exact, in about `available` x `size` steps, whatever the tree.
+A machine is a tree: NUMA node, root complex, bridges from the root port down, device. The price of a set of devices is
+a sum over the tree's vertices, so the best set of every size follows from the best sets of the branches (a knapsack on
+a tree): exact, in about `available` x `size` steps for any tree.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import reduce
@@ -17,7 +17,7 @@ from program.errors import Refusal
 
 
 class Policy(StrEnum):
-    """What a resource's devices are kept for, beyond a tight fit: see `preferred`."""
+    """Which of equally tight sets of a resource's devices is preferred: see `preferred`."""
 
     PACK = "pack"
     SPREAD = "spread"
@@ -36,7 +36,7 @@ class Candidate:
 def preferred(
     available: Sequence[Candidate], must_include: Sequence[str], size: int, policy: Policy | None = None
 ) -> tuple[str, ...]:
-    """The IDs of `size` devices: those that must be included, in their order, then the best others, by address.
+    """Return the IDs of `size` devices: those that must be included, in their order, then the best others, by address.
 
     Without a policy the best set is the tightest, with those that must be included in it. It has
     1. the fewest NUMA nodes, since the guest's memory and CPUs have to be near every device;
@@ -45,23 +45,23 @@ def preferred(
     4. then the fewest steps in the tree from device to device, all pairs together: this tells nested switches apart,
        and three devices with a fourth elsewhere from two and two.
 
-    Counts stand before pairs, since pairs alone would rather have three cards apart on one node and a fourth on
-    another than two pairs, each below its switch.
+    Counts stand before pairs, since pairs alone would prefer three cards apart on one node and a fourth on another
+    to two pairs, each below its switch.
 
     Of equally tight sets, `pack` takes the one that leaves the most pairs of free devices on one node, then on one
-    root complex, then with the most bridges in common: what is nearly used up goes first, whole nodes and switches
-    stay whole. `spread` is the reverse of both: the set with the fewest pairs on one node, then on one root complex,
-    then with the fewest bridges in common; of such sets, the one that leaves the fewest such pairs: from the emptiest.
-    How much a node or switch holds when all is free is not known here; what is free now counts for it.
+    root complex, then with the most bridges in common, so that whole nodes and switches stay free. `spread` takes the
+    set with the fewest pairs on one node, then on one root complex, then with the fewest bridges in common; of such
+    sets, the one that leaves the fewest such pairs. Only free devices are known here, so they stand for the size of a
+    node or switch.
 
-    What is left equal goes by address, shorter domains first. A root complex whose node the firmware doesn't tell
-    counts as a node of its own: nothing is near by guess.
+    Sets that are still equal go by address, shorter domains first. A root complex whose NUMA node is unknown counts as
+    a node of its own.
 
-    An ID that must be included and is not available is included, since the kubelet has given it out already (to an
-    init container, say), and nothing is near it. Where fewer are available than asked for, all of them are the answer.
-    The kubelet counts before it asks, and fills up a short answer itself; what it has that this node has no more is
-    for Allocate to refuse by name, where an error here would fail the pod without it (devicesToAllocate in
-    pkg/kubelet/cm/devicemanager/manager.go). Refusal where more must be included than are asked for.
+    An ID that must be included and is not available is included too: the kubelet has given it out already (to an init
+    container, say). If fewer devices are available than `size`, all of them are returned: the kubelet counts before it
+    asks, and fills up a short answer itself. An error here would fail the pod without naming the device that is gone;
+    Allocate names it (devicesToAllocate in pkg/kubelet/cm/devicemanager/manager.go). Refusal if more devices must be
+    included than `size`.
     """
     must = tuple(dict.fromkeys(must_include))
     if len(must) > size:
@@ -72,19 +72,19 @@ def preferred(
         )
     ways = {each.id: _way(each) for each in sorted(available, key=lambda each: (len(each.id), each.id))}
     number = min(size - len(set(must) - set(ways)), len(ways))
-    chosen = _best(ways, frozenset(must), number, _PRICES[policy])
+    chosen = _best(ways, frozenset(must), number, policy)
     return (*must, *(device for device in chosen if device not in must))
 
 
 _NODE, _ROOT, _BRIDGE = range(3)  # depths in the tree; a bridge below a bridge has a greater one
 
 _Way = tuple[Hashable, ...]
-#: What taking devices below a vertex costs. Lower is better; the first number that differs decides.
+#: The price of taking devices below a vertex. Lower is better; the first number that differs decides.
 _Price = tuple[int, ...]
 
 
 def _way(device: Candidate) -> _Way:
-    """Return the way from the tree's top to the device. Devices share a vertex if they share the way to it."""
+    """Return the vertices from the tree's top to the device. Devices share a vertex if they share all above it."""
     return (device.root if device.numa_node is None else device.numa_node, device.root, *device.bridges, device.id)
 
 
@@ -109,44 +109,30 @@ def _pairs(depth: int, devices: int) -> _Price:
     )
 
 
-def _tight_price(depth: int, taken: int, left: int, size: int) -> _Price:
-    return _steps(depth, taken, size)
+def _price(policy: Policy | None, depth: int, taken: int, left: int, size: int) -> _Price:
+    """Return the price of a vertex, by its depth, the devices taken and left below it, and the `size` of the set."""
+    if policy is Policy.SPREAD:
+        return (*_pairs(depth, taken), *_pairs(depth, left))
+    tight = _steps(depth, taken, size)
+    return tight if policy is None else (*tight, *(-pairs for pairs in _pairs(depth, left)))
 
 
-def _pack_price(depth: int, taken: int, left: int, size: int) -> _Price:
-    return (*_steps(depth, taken, size), *(-pairs for pairs in _pairs(depth, left)))
-
-
-def _spread_price(depth: int, taken: int, left: int, size: int) -> _Price:
-    return (*_pairs(depth, taken), *_pairs(depth, left))
-
-
-#: The price of a vertex, by its depth, the devices taken and left below it, and the number taken of the whole tree.
-_PRICES: Mapping[Policy | None, Callable[[int, int, int, int], _Price]] = {
-    None: _tight_price,
-    Policy.PACK: _pack_price,
-    Policy.SPREAD: _spread_price,
-}
-
-
-def _best(
-    ways: Mapping[str, _Way], must: frozenset[str], size: int, price: Callable[[int, int, int, int], _Price]
-) -> list[str]:
-    """Return the cheapest `size` of these devices, with those of `must` among them; of equals those that come first."""
+def _best(ways: Mapping[str, _Way], must: frozenset[str], size: int, policy: Policy | None) -> list[str]:
+    """Return the cheapest `size` of these devices, including all of `must`; of equal sets the one that comes first."""
     # The last number of a total is the set itself, negative. An earlier device outweighs all later ones together, so of
     # two sets of one size the greater comes first in order.
     bits = {device: 1 << rank for rank, device in enumerate(reversed(list(ways)))}
-    nothing = (*price(_NODE, 0, 0, size), 0)
+    nothing = (*_price(policy, _NODE, 0, 0, size), 0)
 
     def below(devices: Sequence[str], depth: int) -> dict[int, _Price]:
-        """The lowest total for every number taken of these devices, which share their way above `depth`."""
+        """Return the lowest total by the number taken of these devices, which share their vertices above `depth`."""
         branches: defaultdict[Hashable, list[str]] = defaultdict(list)
         for device in devices:
             branches[ways[device][depth]].append(device)
         return reduce(joined, (branch(each, depth) for each in branches.values()))
 
     def branch(devices: Sequence[str], depth: int) -> dict[int, _Price]:
-        """The same for devices that share `depth` as well, with its own price."""
+        """Return the same for devices that share the vertex at `depth` too, with the price of that vertex."""
         if depth < len(ways[devices[0]]) - 1:
             totals = below(devices, depth + 1)
         else:
@@ -155,7 +141,8 @@ def _best(
             if device not in must:
                 totals[0] = nothing
         return {
-            taken: _sum(total, (*price(depth, taken, len(devices) - taken, size), 0)) for taken, total in totals.items()
+            taken: _sum(total, (*_price(policy, depth, taken, len(devices) - taken, size), 0))
+            for taken, total in totals.items()
         }
 
     def joined(one: dict[int, _Price], other: dict[int, _Price]) -> dict[int, _Price]:

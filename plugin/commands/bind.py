@@ -4,6 +4,7 @@ import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,7 +14,6 @@ from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from pci.host import Host
 from plugin.binding.plan import (
-    DriverBinding,
     Plan,
     Survey,
     cards_to_bind,
@@ -36,7 +36,7 @@ _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes e
 
 @dataclass(frozen=True, kw_only=True)
 class BindFlags:
-    """Which cards, and where what is to be known of them stands."""
+    """The cards, and the places of sysfs, the config and the state."""
 
     addresses: Annotated[
         list[str] | None, typer.Argument(metavar="ADDRESS...", help="Any function of each card, like 0000:41:00.0.")
@@ -72,10 +72,7 @@ def bind(
 ) -> None:
     """Give whole cards to vfio, so that guests can have them."""
 
-    def plan(survey: Survey, cards: tuple[Card, ...]) -> Plan:
-        return plan_bind(survey, cards, skip=flags.every)
-
-    _rebind(flags, cards_to_bind, plan, nvidia_smi)
+    _rebind(flags, cards_to_bind, partial(plan_bind, skip=flags.every), nvidia_smi)
 
 
 def unbind(flags: BindFlags) -> None:
@@ -97,7 +94,10 @@ def _rebind(
         named = [PCIAddress.parse(address) for address in addresses]
     except InvalidPCIAddress as error:
         raise UserError("ADDRESS...", error.wrong, error.fix) from error
-    command = _words(nvidia_smi)
+    try:
+        command = shlex.split(nvidia_smi)
+    except ValueError as error:
+        raise UserError(f"--nvidia-smi {nvidia_smi}", f"is no command: {error}", "close the quote") from error
     rules = config_of(flags.config)
     roots = Roots.beside(sysfs, state)
 
@@ -124,16 +124,10 @@ def _rebind(
         return
     decided = rebind(roots, choose, decide, before)
     for move in decided.moves:
-        print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {_name(move.target)}\n")
+        target = "as the kernel chose" if move.target is None else move.target.driver or "no driver"
+        print_text(f"{move.address}: {move.now.driver or 'no driver'} -> {target}\n")
     if not decided.moves:
         print_text("nothing to do\n")
-
-
-def _words(command: str) -> tuple[str, ...]:
-    try:
-        return tuple(shlex.split(command))
-    except ValueError as error:
-        raise UserError(f"--nvidia-smi {command}", f"is no command: {error}", "close the quote") from error
 
 
 def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> None:
@@ -143,10 +137,6 @@ def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> N
             keep(state, ask_nvidia_smi(nvidia_smi, _IDS_WITHIN))
         except Refusal as error:
             _warn(f"module IDs are not known, and those cards go only to guests of one GPU: {error}")
-
-
-def _name(target: DriverBinding | None) -> str:
-    return "as the kernel chose" if target is None else target.driver or "no driver"
 
 
 def _warn(line: str) -> None:

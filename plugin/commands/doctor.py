@@ -1,6 +1,7 @@
 """`gpu-plugin doctor`: one page for the person whose GPU does not show up."""
 
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from textwrap import wrap
 from typing import Any
@@ -11,10 +12,10 @@ from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
 from plugin.cards.names import read_pci_ids
-from plugin.commands.node import NodeFlags, node_now
+from plugin.commands.node import NodeFlags, function_as_json, node_now
+from plugin.doctor import examine
 from plugin.doctor.devices import bus_is_reset_by_vfio, has_no_reset, size
 from plugin.doctor.finding import NodeFinding
-from plugin.doctor.findings import examine
 from plugin.doctor.node import parameters
 from plugin.node.snapshot import Snapshot, State
 from program.commands import AsJSON
@@ -27,10 +28,7 @@ _COLUMNS = 80  # at most: prose is not read in longer lines
 _UNKNOWN = "unknown"
 
 
-def doctor(
-    flags: NodeFlags,
-    as_json: AsJSON = False,
-) -> None:
+def doctor(flags: NodeFlags, as_json: AsJSON = False) -> None:
     """Say what stands between this node's GPUs and a guest, and what to do about it.
 
     Nothing is written, and no sleeping card is woken. The exit code is 0 where there is nothing worse than a note, 3
@@ -49,7 +47,8 @@ def doctor(
 
 def _as_page(snapshot: Snapshot, findings: tuple[NodeFinding, ...], *, coloured: bool) -> str:
     """Return the page: what is wrong, worst first; what is fine; what is there."""
-    lines = [_verdict(findings)]
+    counts = Counter(finding.severity for finding in findings)
+    lines = [f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."]
     for severity in sorted(Severity, reverse=True):
         several = [*_alike(finding for finding in findings if finding.severity is severity)]
         for number, alike in enumerate(several):
@@ -66,14 +65,8 @@ def _as_page(snapshot: Snapshot, findings: tuple[NodeFinding, ...], *, coloured:
     return "\n".join(lines)
 
 
-def _verdict(findings: tuple[NodeFinding, ...]) -> str:
-    counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
-    return f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."
-
-
 def _alike(findings: Iterable[NodeFinding]) -> Iterable[list[NodeFinding]]:
-    """Return the findings, with those together that say the same of several devices: a node has eight cards of one
-    kind."""
+    """Group the findings that say the same of several devices: a node has eight cards of one kind."""
     alike: dict[tuple[bool, str], list[NodeFinding]] = {}
     for finding in findings:
         alike.setdefault((finding.device is None, finding.problem.wrong), []).append(finding)
@@ -103,7 +96,7 @@ def _wrapped(label: str, text: str) -> list[str]:
 
 
 def _heading(snapshot: Snapshot, device: Device) -> Iterator[str]:
-    """Yield what a device is and whether it is on offer; why not stands further up."""
+    """Yield what a device is and whether it is on offer; the reason against it is among the findings."""
     state, user = snapshot.state(device), snapshot.user(device)
     offered = "not offered" if state is State.WITHHELD else device.resource
     unhealthy = ", unhealthy" if state is State.UNHEALTHY else ""
@@ -179,13 +172,7 @@ def _device_as_json(snapshot: Snapshot, device: Device) -> dict[str, Any]:
         "members": [str(member.address) for member in device.members],
         "numaNode": device.numa_node,
         "functions": [
-            {
-                "address": str(function.address),
-                "id": function.pci_id,
-                "class": f"{function.pci_class:06x}",
-                "driver": function.driver,
-                **_details_as_json(function, snapshot.closely.details.get(function.address)),
-            }
+            function_as_json(function) | _details_as_json(function, snapshot.closely.details.get(function.address))
             for function in device.functions
         ],
     }

@@ -9,7 +9,7 @@ import typer
 from pci.slices import value_of
 from plugin.cards.inventory import Device
 from plugin.cards.names import PCIIDs, read_pci_ids
-from plugin.commands.node import NodeFlags, node_now
+from plugin.commands.node import NodeFlags, function_as_json, node_now
 from plugin.dra.slices import attributes
 from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot, State
@@ -38,7 +38,7 @@ def inventory(
     names = read_pci_ids(flags.pci_ids)
     snapshot = node_now(flags, names)
     if svg is not None:
-        # lxml, for nobody who asks for a table.
+        # It imports lxml, which no table needs.
         from plugin.picture import picture
 
         write_picture(picture(snapshot), svg)
@@ -47,7 +47,7 @@ def inventory(
     if permitted:
         from plugin.permitted_host_devices import permitted_yaml
 
-        print_text(permitted_yaml(snapshot.inventory))
+        print_text(permitted_yaml(snapshot.inventory, snapshot.host.faults))
     else:
         text = json.dumps(_as_json(snapshot, names), indent=2) if as_json else _as_table(snapshot, names)
         print_text(f"{text}\n")
@@ -59,7 +59,7 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
-    lines += [f"not read: {fault}" for fault in snapshot.inventory.faults]
+    lines += [f"not read: {fault}" for fault in snapshot.host.faults]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
@@ -109,19 +109,11 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "attributes": {
                     name: value_of(value) for name, value in attributes(device, None, snapshot.place(device)).items()
                 },
-                "functions": [
-                    {
-                        "address": str(function.address),
-                        "id": function.pci_id,
-                        "class": f"{function.pci_class:06x}",
-                        "driver": function.driver,
-                    }
-                    for function in device.functions
-                ],
+                "functions": list(map(function_as_json, device.functions)),
             }
             for device in snapshot.inventory.devices
         ],
         "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
-        "notRead": list(snapshot.inventory.faults),
+        "notRead": list(map(str, snapshot.host.faults)),
         "unknown": list(snapshot.unknown),
     }

@@ -1,4 +1,4 @@
-"""The node as a command looks at it, once: the flags say where."""
+"""One look at the node for a command, in the places that its flags name."""
 
 import asyncio
 import os
@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from pci.host import Function
 from plugin import sysfs_child
 from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.names import PCI_IDS, PCIIDs
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
-from plugin.node.look import Places, Witnesses, look_at_all
+from plugin.node.look import Places, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
 from program.errors import Refusal
@@ -48,38 +49,37 @@ class NodeFlags:
 
 
 def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
-    """Return all that can be known of the node of that /sys. What is None is where this node has it, and is not looked
-    at if /sys is another tree. ProgramError if the node cannot be read, or a named socket does not answer."""
-    sysfs, proc, dev, state = flags.sysfs, flags.proc, flags.dev, flags.state
+    """Return all that can be known of the node of that /sys. A flag that is None means the place on this node; if /sys
+    is another tree, it is not looked at. ProgramError if the node cannot be read, or a named socket does not answer."""
+    sysfs, proc, dev, state, dra_state = flags.sysfs, flags.proc, flags.dev, flags.state, flags.dra_state
     is_this_node = sysfs == _SYS
     if is_this_node:
-        proc, dev = proc or Path("/proc"), dev or Path("/dev")
+        proc, dev, dra_state = proc or Path("/proc"), dev or Path("/dev"), dra_state or DRA_STATE
 
     async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
         return sysfs_child.ask(read, sys, *arguments, **named)[0]
 
-    async def pods() -> frozenset[Assignment] | None:
-        return await _assignments(flags.pod_resources, is_this_node=is_this_node)
-
-    def claims() -> Mapping[str, str] | None:
-        directory = flags.dra_state or (DRA_STATE if is_this_node else None)
-        return None if directory is None else _claimed(directory, proc or sysfs.absolute().parent / "proc")
-
-    places = Places(sys=sysfs, dev=dev, proc=proc, state=state or STATE)
-    witnesses = Witnesses(pods=pods, claims=claims, fabric=is_this_node or state is not None)
-    return asyncio.run(look_at_all(places, names, config_of(flags.config), ask, witnesses))
+    looking = look_at_all(
+        Places(sys=sysfs, dev=dev, proc=proc, state=state or STATE),
+        names,
+        config_of(flags.config),
+        ask,
+        pods=lambda: _assignments(flags.pod_resources, is_this_node=is_this_node),
+        claims=lambda: _claimed(dra_state, proc or sysfs.absolute().parent / "proc"),
+        fabric=is_this_node or state is not None,
+    )
+    return asyncio.run(looking)
 
 
 async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:
-    """Return who has what, by the socket that was named, which has to answer, or by this node's, which may not be
-    there."""
+    """Return which pods have which devices. A socket that was named has to answer; this node's own may be missing."""
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
     # grpc takes as long to import as everything else together.
     from plugin.watch import podresources
 
     try:
-        return await podresources.assignments(named or POD_RESOURCES, at_most=10.0)
+        return (await podresources.list_pods(named or POD_RESOURCES, at_most=10.0)).assignments
     except CannotAsk as error:
         if named is not None:
             raise
@@ -87,7 +87,19 @@ async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[A
         return None
 
 
-def _claimed(directory: Path, proc: Path) -> Mapping[str, str] | None:
+def function_as_json(function: Function) -> dict[str, Any]:
+    """Return a function as every command's JSON has it."""
+    return {
+        "address": str(function.address),
+        "id": function.pci_id,
+        "class": f"{function.pci_class:06x}",
+        "driver": function.driver,
+    }
+
+
+def _claimed(directory: Path | None, proc: Path) -> Mapping[str, str] | None:
+    if directory is None:
+        return None
     try:
         return claimed(Checkpoint(directory, boot_id(proc)).read())
     except Refusal as error:

@@ -1,7 +1,7 @@
-"""HTTP for whoever reaches a port, which may be every pod of the cluster: one request a connection, within limits.
+"""HTTP on a port that every pod of the cluster may reach: one request a connection, within limits.
 
-Where more come than are served at a time, the one that has been there longest goes: whoever asks a question and reads
-the answer needs milliseconds, and silent connections keep nobody out.
+A connection beyond the limit closes the oldest one: a request and its answer need milliseconds, so silent connections
+keep nobody out.
 """
 
 import asyncio
@@ -23,36 +23,30 @@ _PAUSE = 0.1  # seconds until the next one is accepted, where one could not be
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What stands on a page: HTTP's status, the text and its media type."""
+    """A page: HTTP's status, the text and its media type."""
 
     status: int
     text: bytes
     media_type: str = "text/plain; charset=utf-8"
 
 
-#: What makes each page, by its path. It takes no time, and does not fail.
+#: The function that makes each page, by path; it has to be quick, and must not fail.
 Pages: TypeAlias = Mapping[str, Callable[[], Answer]]
 
 
-def listener(address: str | None, port: int) -> socket.socket:
-    """Return a socket that listens on that IP address, None for every one; OSError if it cannot."""
+@contextlib.asynccontextmanager
+async def serving(address: str | None, port: int, pages: Pages) -> AsyncIterator[None]:
+    """Serve these pages on an IP address, None for every one, until the block ends; OSError if it cannot listen."""
     dual = address is None and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if dual or (address is not None and ":" in address) else socket.AF_INET
-    listening = socket.create_server((address or "", port), family=family, dualstack_ipv6=dual)
-    listening.setblocking(False)
-    return listening
-
-
-@contextlib.asynccontextmanager
-async def serving(listening: socket.socket, pages: Pages) -> AsyncIterator[None]:
-    """Serve these pages on a socket that listens, until the block ends."""
-    accepting = asyncio.create_task(_accept(listening, pages))
-    try:
-        yield
-    finally:
-        accepting.cancel()
-        await asyncio.wait([accepting])
-        listening.close()
+    with socket.create_server((address or "", port), family=family, dualstack_ipv6=dual) as listening:
+        listening.setblocking(False)
+        accepting = asyncio.create_task(_accept(listening, pages))
+        try:
+            yield
+        finally:
+            accepting.cancel()
+            await asyncio.wait([accepting])
 
 
 async def _accept(listening: socket.socket, pages: Pages) -> None:

@@ -1,8 +1,8 @@
-"""Life beside the kubelet: a socket for each resource, registration, and registration again whenever it is lost.
+"""A socket for each resource, registered with the kubelet, and registered again whenever the registration is lost.
 
 The kubelet empties its plugin directory when it starts, and Register returning OK does not mean that it watches. So a
-resource counts as served only while its socket stands, kubelet.sock is the one it registered with, and ListAndWatch
-was opened; otherwise it starts over with a socket of a new name (kubelets tell plugins apart by name).
+resource counts as served only while its socket exists, kubelet.sock is the one that it was registered with, and
+ListAndWatch was opened; otherwise all begins again with a socket of a new name (kubelets tell plugins apart by name).
 """
 
 import asyncio
@@ -24,7 +24,6 @@ from plugin.fabric.ownership import Partitions
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
-from plugin.watch.counters import Counters
 from plugin.watch.registry import RegistrationServicer
 from plugin.watch.sockets import (
     CHANNEL,
@@ -51,8 +50,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 10.0  # seconds
 _WORTH_A_WARNING = 5  # failures in a row
 
 
-async def serve(watch: Watch, kubelet: Kubelet, counters: Counters, partitions: Partitions) -> None:
-    """Serve every resource that the node has, now or later, until the watch is stopped."""
+async def serve(watch: Watch, kubelet: Kubelet, partitions: Partitions) -> None:
+    """Serve every resource of the node, also those that come later, until the watch is stopped."""
     remove_dead_sockets(kubelet.sockets)
     serving: dict[str, _Serving] = {}
     tasks: dict[str, asyncio.Task[None]] = {}
@@ -61,12 +60,12 @@ async def serve(watch: Watch, kubelet: Kubelet, counters: Counters, partitions: 
             change = watch.next_change
             offers = _offers(watch, partitions)
             for resource in sorted(offers.keys() - serving.keys()):
-                served = serving[resource] = _Serving(offers[resource], watch, kubelet, counters)
+                served = serving[resource] = _Serving(offers[resource], watch, kubelet)
                 tasks[resource] = group.create_task(served.keep(after=tasks.get(resource)))
             for resource, served in sorted(serving.items()):
                 if resource in offers:
                     served.config = watch.snapshot.config
-                # A resource whose last device went stays, at 0; one that the config no longer has goes.
+                # A resource whose last device is gone stays, with 0 devices; one that the config no longer has ends.
                 elif served.config is not watch.snapshot.config:
                     serving.pop(resource).end(tasks[resource])
             await change.wait()
@@ -82,20 +81,19 @@ def _offers(watch: Watch, partitions: Partitions) -> Mapping[str, Offer]:
 
 
 class _Serving:
-    """One resource, served and registered for as long as it is offered; `config` is the last one that offered it."""
+    """One resource, served and registered as long as it is offered; `config` is the last config that offered it."""
 
-    def __init__(self, offer: Offer, watch: Watch, kubelet: Kubelet, counters: Counters) -> None:
+    def __init__(self, offer: Offer, watch: Watch, kubelet: Kubelet) -> None:
         self.config = watch.snapshot.config
         self._offer = offer
         self._resource = offer.resource
         self._watch = watch
         self._kubelet = kubelet
-        self._counters = counters
         self._servicer: DevicePluginServicer | None = None
         self._ended = False
 
     def end(self, task: asyncio.Task[None]) -> None:
-        """Stop serving: an empty list, the end of the streams, no socket. `task` is the one that keeps it."""
+        """Stop serving: send an empty list, end the streams, remove the socket. `task` is the task of `keep`."""
         self._ended = True
         if self._servicer is not None:
             self._servicer.close()
@@ -104,7 +102,7 @@ class _Serving:
         asyncio.get_running_loop().call_later(_ENDS_WITHIN, task.cancel)
 
     async def keep(self, after: asyncio.Task[None] | None) -> None:
-        """Serve it until it is ended; `after` is the task that kept the same resource before."""
+        """Serve the resource until `end`; `after` is the task that served the same resource before."""
         if after is not None:
             await asyncio.wait([after])
         failures = 0
@@ -130,15 +128,16 @@ class _Serving:
 
     async def _serve_until_lost(self) -> None:
         """Serve and register once; return when the kubelet no longer has this registration."""
-        kubelet, resource = self._kubelet, self._resource
-        ours = kubelet.sockets / _socket_name(resource)
+        kubelet, resource, watched = self._kubelet, self._resource, self._watch.counters.watched
+        # New at every start, and short for any resource.
+        ours = kubelet.sockets / f"{_sockets_of(resource)}{secrets.token_hex(4)}.sock"
         identity = None
         if kubelet.registry is None:
             # Which kubelet.sock it is must be known before Register: the kubelet may restart right after it.
             identity = await self._kubelet_there()
             if identity is None:
                 return
-        servicer = self._servicer = DevicePluginServicer(self._offer, self._watch, self._counters, kubelet.moved)
+        servicer = self._servicer = DevicePluginServicer(self._offer, self._watch, kubelet.moved)
         server = grpc.aio.server()
         deviceplugin_pb2_grpc.add_DevicePluginServicer_to_server(servicer, server)
         if kubelet.registry is not None:
@@ -153,16 +152,16 @@ class _Serving:
             if kubelet.registry is None:
                 await _register(resource, ours.name, kubelet.socket)
                 servicer.hear(registered=True)
-            self._counters.registrations[resource] += 1
+            self._watch.counters.registrations[resource] += 1
             if not await self._is_watched(servicer, ours, identity):
                 return
-            self._counters.watched[resource] = True
+            watched[resource] = True
             _log.info("%s: registered, and watched by the kubelet", resource, extra={"resource": resource})
             await self._until_lost(servicer, ours, identity, siblings)
         finally:
-            self._counters.watched[resource] = False
+            watched[resource] = False
             if self._ended:
-                del self._counters.watched[resource]
+                del watched[resource]
             servicer.close()
             self._watch.wake()
             # Streams end by themselves; the grace lets their last message through.
@@ -174,7 +173,7 @@ class _Serving:
                 await self._another_kubelet(identity or identity_of(kubelet.socket), _STREAMS_END_WITHIN)
 
     async def _kubelet_there(self) -> SocketIdentity | None:
-        """Wait for the kubelet's socket; return which file it is, None if the resource is ended meanwhile."""
+        """Wait for the kubelet's socket; return its identity, None if serving ends meanwhile."""
         waiting = False
         while not self._ended:
             move = self._kubelet.next_move
@@ -187,7 +186,7 @@ class _Serving:
         return None
 
     async def _another_kubelet(self, before: SocketIdentity | None, at_most: float) -> bool:
-        """Wait until the kubelet's socket is another one than before, or so many seconds; return whether it is."""
+        """Wait until the kubelet's socket is another one than before; return False after so many seconds."""
         until = time.monotonic() + at_most
         while not self._ended:
             move = self._kubelet.next_move
@@ -200,8 +199,8 @@ class _Serving:
         return False
 
     async def _is_watched(self, servicer: DevicePluginServicer, ours: Path, identity: SocketIdentity | None) -> bool:
-        """Wait for ListAndWatch: that the kubelet took the registration does not mean that it watches. In its
-        plugins_registry it may come at any time."""
+        """Wait for ListAndWatch; return False to register again. A kubelet may come to a socket in its plugins_registry
+        at any time."""
         until = math.inf
         while not self._ended:
             move = self._kubelet.next_move
@@ -220,7 +219,7 @@ class _Serving:
         return False
 
     def _is_void(self, ours: Path, identity: SocketIdentity | None) -> bool:
-        """Whether the registration went with the kubelet it was made with, or with our socket."""
+        """True if the registration is lost, because the kubelet's socket or ours is another one."""
         void = not ours.exists() or (identity is not None and identity_of(self._kubelet.socket) != identity)
         if void:
             _log.info("%s: the kubelet's socket or ours is another one; registering again", self._resource)
@@ -257,8 +256,7 @@ async def _wait(event: asyncio.Event, at_most: float) -> None:
 
 
 def _pause(failures: int) -> float:
-    """Return how many seconds to wait after so many failures in a row: longer each time, and never in step with other
-    plugins."""
+    """Return the seconds to wait after so many failures in a row, never in step with other plugins."""
     return min(_FIRST_PAUSE * 2.0**failures, _LONGEST_PAUSE) * random.uniform(0.5, 1.0)  # noqa: S311 (no secret)
 
 
@@ -268,24 +266,18 @@ async def _register(resource: str, endpoint: str, kubelet: Path) -> None:
         await deviceplugin_pb2_grpc.RegistrationStub(channel).Register(request, timeout=10.0)
 
 
-def _socket_name(resource: str) -> str:
-    """Return a socket's name that is new at every start, and short whatever the resource is called."""
-    return f"{_sockets_of(resource)}{secrets.token_hex(4)}.sock"
-
-
 def _sockets_of(resource: str) -> str:
-    """Return what the names of a resource's sockets begin with, in every plugin of ours."""
+    """Return the prefix of the names of a resource's sockets, the same in every plugin of ours."""
     return f"{PREFIX}{hashlib.sha256(resource.encode()).hexdigest()[:8]}-"
 
 
 def _siblings(ours: Path, resource: str) -> frozenset[str]:
-    """Return the sockets of other plugins of ours that serve the resource too: a rolling update has two pods for a
-    while."""
+    """Return the other sockets of ours for the resource: a rolling update runs two pods for a while."""
 
     def others() -> frozenset[str]:
         return frozenset(path.name for path in ours.parent.glob(f"{_sockets_of(resource)}*.sock")) - {ours.name}
 
     if others():
-        # A plugin that was killed leaves them, also those of resources that nobody serves any more.
+        # A plugin that was killed leaves them behind, also those of resources that are no longer served.
         remove_dead_sockets(ours.parent)
     return others()

@@ -25,10 +25,8 @@ def start_logging() -> None:
 
 
 def _as_a_line(record: logging.LogRecord) -> bool:
-    """Let every record pass, but without a traceback where grpc has one for what a client did: it went at the moment it
-    was answered, or has sent what is no message (_handle_exceptions in grpc's aio/server.pyx.pxi).
-
-    A kubelet may go; the end of its stream is noticed, and logged where it matters.
+    """Let every record pass, but without grpc's traceback for a client that went away while it was answered, or sent no
+    valid message (_handle_exceptions in grpc's aio/server.pyx.pxi). The end of a kubelet's stream is logged elsewhere.
     """
     if record.name.startswith("grpc.") and record.exc_info:
         error = record.exc_info[1]

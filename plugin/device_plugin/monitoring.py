@@ -2,27 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pci.slices import DRIVER
-from plugin.device_plugin.http import Answer, Pages, listener, serving
+from plugin.device_plugin.http import Answer, Pages, serving
 from plugin.fabric.status import Status
-from plugin.node.snapshot import Snapshot, State
-from plugin.watch.counters import Counters
+from plugin.node.snapshot import State
 from plugin.watch.watch import Watch
 from program.errors import Refusal
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
 
-#: Whether this process goes on, and whether the kubelet watches every resource: the paths that Kubernetes' own servers
-#: have for that. A kubelet that is away is no reason to restart the plugin.
+#: Paths as of Kubernetes' own servers: whether this process goes on, and whether the kubelet watches every resource.
+#: They differ because a kubelet that is away is no reason to restart the plugin.
 LIVE, READY = "/livez", "/readyz"
 
-_NOT_HEALTHY = (State.UNHEALTHY, State.WITHHELD)
-_SCRAPES_APART = 0.5  # seconds; who asks more often gets the same text
+_SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,71 +37,61 @@ class HTTPPort:
 
 
 @contextlib.asynccontextmanager
-async def monitoring(
-    watch: Watch, counters: Counters, *, metrics: HTTPPort | None, health: HTTPPort | None
-) -> AsyncIterator[None]:
+async def monitoring(watch: Watch, *, metrics: HTTPPort | None, health: HTTPPort | None) -> AsyncIterator[None]:
     """Serve metrics and health on these ports, None for not at all. Refusal if a port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
-            await _serve(stack, "--metrics", metrics, {"/metrics": _Metrics(watch, counters).page})
+            await _serve(stack, "--metrics", metrics, {"/metrics": _metrics(watch)})
         if health is not None:
-            await _serve(stack, "--health", health, _health(watch, counters))
+            await _serve(stack, "--health", health, _health(watch))
         yield
 
 
 async def _serve(stack: contextlib.AsyncExitStack, flag: str, port: HTTPPort, pages: Pages) -> None:
     try:
-        listening = listener(port.address, port.number)
+        await stack.enter_async_context(serving(port.address, port.number, pages))
     except OSError as error:
         raise Refusal(f"{flag} {port}", f"cannot serve there: {error.strerror}", "name another port") from error
-    await stack.enter_async_context(serving(listening, pages))
 
 
-def _health(watch: Watch, counters: Counters) -> Pages:
-    """Return pages that cost nothing: a probe that has to wait for a look at the node would end a busy plugin."""
+def _health(watch: Watch) -> Pages:
+    """Return pages that read nothing: a probe that had to wait for a look at the node would end a busy plugin."""
 
     def ready() -> Answer:
-        if missing := [name for name in _resources(watch.snapshot, counters) if not counters.watched.get(name, False)]:
+        if missing := [name for name in _resources(watch) if not watch.counters.watched.get(name, False)]:
             return Answer(503, f"not watched by the kubelet: {', '.join(missing)}\n".encode())
         return Answer(200, b"ok\n")
 
     return {LIVE: lambda: Answer(200, b"ok\n"), READY: ready}
 
 
-class _Metrics:
-    """The page for Prometheus. It is made at most every half second, however many ask."""
+def _metrics(watch: Watch) -> Callable[[], Answer]:
+    """Return the page for Prometheus. It is made at most every half second, however many ask."""
+    # It imports http.server and ssl, which takes as long as all other imports together: only with --metrics.
+    from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 
-    def __init__(self, watch: Watch, counters: Counters) -> None:
-        # It imports http.server and ssl, as long as everything else together, and only who asks for it pays.
-        from prometheus_client import CollectorRegistry
+    collector, clock = _Collector(watch), asyncio.get_running_loop().time
+    made: tuple[float, Answer] | None = None
 
-        self._registry = CollectorRegistry(auto_describe=False)
-        self._registry.register(_Collector(watch, counters))
-        self._made: tuple[float, Answer] | None = None
+    def page() -> Answer:
+        nonlocal made
+        if made is None or clock() - made[0] > _SCRAPES_APART:
+            made = clock(), Answer(200, generate_latest(collector), CONTENT_TYPE_PLAIN_0_0_4)
+        return made[1]
 
-    def page(self) -> Answer:
-        from prometheus_client import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
-
-        now = asyncio.get_running_loop().time()
-        if self._made is None or now - self._made[0] > _SCRAPES_APART:
-            self._made = now, Answer(200, generate_latest(self._registry), CONTENT_TYPE_PLAIN_0_0_4)
-        return self._made[1]
+    return page
 
 
 class _Collector:
-    """Makes metrics of the snapshot.
+    """Makes metrics of the snapshot. A device's metric has its reason, so that an alert can say which card and why."""
 
-    A device's metric carries its reason, so that an alert can say which card and why.
-    """
-
-    def __init__(self, watch: Watch, counters: Counters) -> None:
+    def __init__(self, watch: Watch) -> None:
         self._watch = watch
-        self._counters = counters
 
     def collect(self) -> "Iterator[Metric]":
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
-        snapshot = self._watch.snapshot
+        snapshot, counters = self._watch.snapshot, self._watch.counters
         devices = GaugeMetricFamily(
             "gpu_plugin_device",
             "1 for each device of the node: healthy, unhealthy (listed, not handed out) or withheld, and why.",
@@ -116,7 +104,7 @@ class _Collector:
         )
         for device in snapshot.inventory.devices:
             reason = snapshot.reason(device)
-            state = str(each) if (each := snapshot.state(device)) in _NOT_HEALTHY else "healthy"
+            state = str(each) if (each := snapshot.state(device)) in (State.UNHEALTHY, State.WITHHELD) else "healthy"
             numa_node = "" if device.numa_node is None else str(device.numa_node)
             devices.add_metric([device.id, device.resource or "", device.model, numa_node, state, str(reason or "")], 1)
             if (holder := snapshot.holders.get(device.id)) is not None:
@@ -130,23 +118,23 @@ class _Collector:
         registered = GaugeMetricFamily(
             "gpu_plugin_registered", "1 while the kubelet watches the resource.", labels=["resource"]
         )
-        for resource in _resources(snapshot, self._counters):
-            registered.add_metric([resource], self._counters.watched.get(resource, False))
+        for resource in _resources(self._watch):
+            registered.add_metric([resource], counters.watched.get(resource, False))
         yield registered
         count = CounterMetricFamily(
             "gpu_plugin_registrations", "How often the resource was registered.", labels=["resource"]
         )
-        for resource, times in sorted(self._counters.registrations.items()):
+        for resource, times in sorted(counters.registrations.items()):
             count.add_metric([resource], times)
         yield count
         allocations = CounterMetricFamily(
             "gpu_plugin_allocations", "Containers that asked for the resource.", labels=["resource", "outcome"]
         )
-        for (resource, outcome), times in sorted(self._counters.allocations.items()):
+        for (resource, outcome), times in sorted(counters.allocations.items()):
             allocations.add_metric([resource, outcome], times)
         yield allocations
         yield GaugeMetricFamily(
-            "gpu_plugin_sysfs_faults", "Entries of sysfs that could not be read.", len(snapshot.inventory.faults)
+            "gpu_plugin_sysfs_faults", "Entries of sysfs that could not be read.", len(snapshot.host.faults)
         )
         yield GaugeMetricFamily(
             "gpu_plugin_sees_node",
@@ -181,7 +169,8 @@ class _Collector:
         )
 
 
-def _resources(snapshot: Snapshot, counters: Counters) -> list[str]:
-    """Return what the kubelet ought to watch: resources, and the DRA driver where there is one."""
-    driver = [DRIVER] if DRIVER in counters.watched else []
-    return [*snapshot.inventory.listed, *(device.resource() for device in snapshot.config.node_devices), *driver]
+def _resources(watch: Watch) -> list[str]:
+    """Return the names that the kubelet should watch: the resources, and the DRA driver if there is one."""
+    driver = [DRIVER] if DRIVER in watch.counters.watched else []
+    node_devices = [device.resource() for device in watch.snapshot.config.node_devices]
+    return [*watch.snapshot.inventory.listed, *node_devices, *driver]

@@ -1,11 +1,11 @@
-"""What stands behind one resource: which devices it lists, which of the free ones are best, what a container gets."""
+"""One resource as it is served: the devices that it lists, the best of the free ones, a container's answer."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import TypeAlias
 
 from pci.resource import NodeDevice
-from plugin.allocation import Allocation, Grounds, allocate, grounds, hold, pick, require_whole, unknown_device
+from plugin.allocation import Allocation, Grounds, allocate, grounds, hold, pick, unknown_device
 from plugin.cards.inventory import Device
 from plugin.cards.nodes import DeviceNode
 from plugin.cards.preference import Candidate, preferred
@@ -17,26 +17,6 @@ from program.errors import Refusal
 Listing = tuple[tuple[str, bool, int | None], ...]
 
 
-class Offer(Protocol):
-    """One resource. Refusal from `allocate` and `preferred` becomes the kubelet's error, and the pod's."""
-
-    resource: str
-
-    def listing(self) -> Listing: ...
-
-    def preferred(self, available: Sequence[str], must_include: Sequence[str], size: int) -> tuple[str, ...]: ...
-
-    async def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class _Handout:
-    """What handing out a device takes: its nodes, and what the verdict on it rests on."""
-
-    nodes: tuple[DeviceNode, ...]
-    grounds: Grounds
-
-
 class CardOffer:
     """Cards, virtual functions and mediated devices of one resource."""
 
@@ -45,7 +25,7 @@ class CardOffer:
         self._watch = watch
         self._partitions = partitions
         # By device ID, of one snapshot: made once, the kubelet asks again and again.
-        self._handouts: dict[str, _Handout] = {}
+        self._grounds: dict[str, Grounds] = {}
         self._snapshot = watch.snapshot
 
     def listing(self) -> Listing:
@@ -63,7 +43,7 @@ class CardOffer:
 
     async def allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         """Return one answer per container, from the node as it is now: by the last snapshot if it still holds, or else
-        by a new one. The cards of each have their NVLinks then."""
+        by a new one. The cards' NVLinks work when this returns."""
         try:
             allocations = await self._allocate(containers)
         except Refusal:
@@ -81,16 +61,14 @@ class CardOffer:
     async def _allocate(self, containers: Sequence[Sequence[str]]) -> tuple[Allocation, ...]:
         snapshot = self._watch.snapshot
         if self._snapshot is not snapshot:
-            self._handouts.clear()
+            self._grounds.clear()
             self._snapshot = snapshot
         allocations = []
         for device_ids in containers:
             devices = pick(snapshot, device_ids, self.resource)
-            if self.resource in self._watch.snapshot.config.whole:
-                require_whole(snapshot, self.resource, devices)
-            handouts = [self._handout(device) for device in devices]
-            allocation = allocate(snapshot, self.resource, devices, [handout.nodes for handout in handouts])
-            if not await self._hold([handout.grounds for handout in handouts]):
+            its_grounds = [self._grounds_of(device) for device in devices]
+            allocation = allocate(snapshot, self.resource, devices, [each.nodes for each in its_grounds])
+            if not await self._hold(its_grounds):
                 raise Refusal(
                     f"{', '.join(device_ids)} of {self.resource}", "changed while it was handed out", "try again"
                 )
@@ -99,17 +77,16 @@ class CardOffer:
 
     async def _hold(self, grounds: Sequence[Grounds]) -> bool:
         sources = self._watch.sources
-        if any(each.ask_a_driver for each in grounds):
+        # The type of a vGPU is read from its driver, which may never answer.
+        if any(each.device.mdev is None and each.device.lead.vgpu_type is not None for each in grounds):
             return await sources.reader.ask(hold, sources.sys, grounds)
         return hold(sources.sys, grounds)
 
-    def _handout(self, device: Device) -> _Handout:
-        handout = self._handouts.get(device.id)
-        if handout is None:
+    def _grounds_of(self, device: Device) -> Grounds:
+        if device.id not in self._grounds:
             sources, nodes = self._watch.sources, self._snapshot.nodes_of(device)
-            handout = _Handout(nodes, grounds(sources.sys, sources.dev, device, nodes))
-            self._handouts[device.id] = handout
-        return handout
+            self._grounds[device.id] = grounds(sources.sys, sources.dev, device, nodes)
+        return self._grounds[device.id]
 
 
 def _candidate(device: Device) -> Candidate:
@@ -149,3 +126,7 @@ class NodeDeviceOffer:
     def _exists(self) -> bool:
         nodes = self._watch.snapshot.nodes
         return nodes is not None and self._device.node in nodes.others
+
+
+#: Refusal from `allocate` and `preferred` becomes the kubelet's error, and the pod's.
+Offer: TypeAlias = CardOffer | NodeDeviceOffer

@@ -1,4 +1,4 @@
-"""The device plugin API for one resource: the kubelet's messages on one side, an offer behind."""
+"""The device plugin API for one resource: answers the kubelet's messages from an offer."""
 
 import asyncio
 import logging
@@ -11,7 +11,6 @@ from plugin.allocation import Allocation
 from plugin.device_plugin.offer import Listing, Offer
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2 as api
 from plugin.kubelet_api.v1beta1 import deviceplugin_pb2_grpc
-from plugin.watch.counters import Counters
 from plugin.watch.registry import Context
 from plugin.watch.watch import Watch
 from program.errors import ProgramError
@@ -25,17 +24,16 @@ _AFTER_THE_ANSWER = 0.1  # seconds
 
 
 class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
-    """Serves one resource. `registered` is whether the kubelet took the registration, None until it says; `watched`
-    whether it ever opened ListAndWatch; `lost` whether one ended that we did not end. `moved` is called when one of
-    them changes.
+    """Serves one resource. `registered`: the kubelet took the registration, None until it answers; `watched`: it has
+    opened ListAndWatch; `lost`: such a stream ended, and not by us. Calls `moved` when one of these changes.
 
-    `close` ends the streams, each with an empty list, so that capacity goes down at once.
+    `close` ends the streams, each with an empty list, so that the node's capacity goes down at once.
     """
 
-    def __init__(self, offer: Offer, watch: Watch, counters: Counters, moved: Callable[[], None]) -> None:
+    def __init__(self, offer: Offer, watch: Watch, moved: Callable[[], None]) -> None:
         self._offer = offer
         self._watch = watch
-        self._allocations = counters.allocations
+        self._allocations = watch.counters.allocations
         self._moved = moved
         self.registered: bool | None = None
         self.watched = False
@@ -55,7 +53,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
         return api.DevicePluginOptions(get_preferred_allocation_available=True)
 
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
-        """Send the whole list at first and at every change, and an empty one at the end."""
+        """Send the list at first and at every change, and an empty one at the end."""
         self.watched = True
         self._moved()
         try:
@@ -106,12 +104,12 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def PreStartContainer(
         self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
-        """Decline: GetDevicePluginOptions says that nobody need call this."""
+        """Decline: GetDevicePluginOptions says that no such call is needed."""
         return await context.abort(grpc.StatusCode.UNIMPLEMENTED, "nothing is to be done before a container starts")
 
     def _report_soon(self, allocations: Iterable[Allocation]) -> None:
-        """Log what was given after the answer, and all of a moment in one line: writing a line takes as long as an
-        allocation, and pods wait for that."""
+        """Log allocations after the answer, and several in one line: writing a line takes as long as an allocation, and
+        pods wait for that."""
         if not self._given:
             asyncio.get_running_loop().call_later(_AFTER_THE_ANSWER, self._report)
         self._given += [allocation.env for allocation in allocations]

@@ -1,8 +1,7 @@
-"""What stands between each device and a guest.
+"""Findings about each device.
 
-Pure: from a snapshot to findings. The snapshot's own reason counts, in its words; what is added here are the steps that
-make the reason go away, and what no offer depends on: whether a card can be reset between two guests, whether the
-kernel found a place for its memory.
+Pure: from a snapshot to findings. They have the snapshot's reason in its own words, and add the steps against it, and
+troubles that keep no device from being offered: a card that cannot be reset between two guests, a BAR without a place.
 """
 
 from collections.abc import Iterator
@@ -27,12 +26,12 @@ def size(number: int) -> str:
 
 
 def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
-    """Yield what is not fine with a device."""
+    """Yield what is wrong with a device."""
     details = snapshot.closely.details.get(device.lead.address)
     yield from _viability(snapshot, device)
     if device.mdev is not None or _is_left_to_the_node(snapshot, device):
-        return  # what is asked below is its parent's driver's business, or the node's
-    # What has no resource goes to no guest, and so not to two.
+        return  # the rest is the business of its parent's driver, or of the node
+    # A device without a resource is given to no guest, and so not to two.
     if (
         device.resource is not None
         and details is not None
@@ -66,18 +65,18 @@ def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     if reason is None:
         return
     if is_boot_vga and not is_on_vfio(lead):
-        # A node's screen is in its place there. If that leaves the node with nothing to give, the offer is an error.
+        # A node's screen belongs on its driver. If nothing else is left to hand out, another finding is an error.
         yield note(Check.BOOT_VGA, reason.wrong, f"if a guest is to have it: {reason.fix}", of=device.id)
     elif device.resource is None or _is_left_to_the_node(snapshot, device):
-        # Asked for by nobody: the config withholds it, or would have to name it.
+        # Nobody requests it: the config withholds it, or does not name it.
         yield note(Check.VIABILITY, reason.wrong, reason.fix, of=device.id)
     else:
         yield error(Check.VIABILITY, reason.wrong, reason.fix, *_makes_viable(snapshot, device), of=device.id)
 
 
 def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
-    """Return the steps beside the fix. None for an IOMMU that is off, which is a finding of the node, and for a
-    mediated device, which is its driver's."""
+    """Return the steps beside the fix. An IOMMU that is off is a finding of the node, and a mediated device is made
+    viable by its driver: both have none."""
     if device.mdev is not None or device.iommu_group is None:
         return ()
     steps: tuple[str, ...] = ()
@@ -103,9 +102,8 @@ def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
 
 
 def _no_reset(snapshot: Snapshot, device: Device) -> NodeFinding:
-    strangers = _strangers_on_the_bus(snapshot, device)
     if device.lead.bridges:
-        where = f"it shares its bus with {', '.join(map(what, strangers))}"
+        where = f"it shares its bus with {', '.join(map(what, _strangers_on_the_bus(snapshot, device)))}"
     else:
         where = "it sits on the root complex, without a bus of its own"
     return warning(
@@ -144,7 +142,7 @@ def _bars(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
 
 
 def _is_left_to_the_node(snapshot: Snapshot, device: Device) -> bool:
-    """Whether the node has the processor's own GPU on its driver, and nobody has asked for it."""
+    """True if the device is the processor's own GPU, on its host's driver, and no rule asks for it."""
     return (
         device.mdev is None
         and not is_on_vfio(device.lead)
@@ -153,18 +151,18 @@ def _is_left_to_the_node(snapshot: Snapshot, device: Device) -> bool:
 
 
 def has_no_reset(snapshot: Snapshot, details: Details) -> bool:
-    """Whether the function is known to have no reset of its own."""
+    """True if the function is known to have no reset of its own."""
     return not details.reset_methods and (details.reset_methods is not None or snapshot.closely.platform.tells_resets)
 
 
 def bus_is_reset_by_vfio(snapshot: Snapshot, device: Device) -> bool:
-    """Whether VFIO can reset the device by its bus: it does so if all on the bus is VFIO's and it is not the root's bus
+    """True if VFIO can reset the device by its bus: all on that bus is part of the device, and it is not the root bus
     (vfio_pci_dev_set_try_reset in drivers/vfio/pci/vfio_pci_core.c)."""
     return bool(device.lead.bridges) and not _strangers_on_the_bus(snapshot, device)
 
 
 def _strangers_on_the_bus(snapshot: Snapshot, device: Device) -> tuple[Function, ...]:
-    """Return the functions on the bus of a device that are not part of it, and would be reset with it."""
+    """Return the functions on a device's bus that are not part of it, and would be reset with it."""
     at = device.lead.address
     return tuple(
         function

@@ -1,4 +1,4 @@
-"""What was found of a node or a device: what it is about, how bad it is, and what helps."""
+"""Findings about a node or a device, with severity and steps."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,7 +8,7 @@ from program.problem import Problem, Severity
 
 
 class Check(StrEnum):
-    """What a finding is about: first those of the node, then those of each device."""
+    """The subject of a finding: first those of the node, then those of each device."""
 
     OFFER = "offer"
     SYSFS = "sysfs"
@@ -31,23 +31,21 @@ class Check(StrEnum):
     NUMA = "numa"
 
 
-#: The subject of a finding that is of no device.
+#: The subject of a finding that is not about a device.
 NODE = "the node"
 
 
 @dataclass(frozen=True, slots=True)
 class NodeFinding(program.finding.Finding):
-    """What was found of a thing. `problem` is about the node, or about the device of that ID: its words go after "it".
-
-    `steps` are commands and alternatives beside the fix, one each.
-    """
+    """A finding. The subject of its `problem` is the node, or a device's ID; the words go after "it". `steps` are
+    commands and alternatives beside the fix, one each."""
 
     check: Check
     steps: tuple[str, ...] = ()
 
     @property
     def device(self) -> str | None:
-        """The ID of the device that it is about; None if it is about the node."""
+        """The ID of the device; None for a finding about the node."""
         return None if self.problem.subject == NODE else self.problem.subject
 
 

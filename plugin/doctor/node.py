@@ -1,6 +1,6 @@
-"""What stands between a node as a whole and its guests: the IOMMU, interrupts, VFIO's modules and nodes, partitions.
+"""Findings about a node as a whole: the IOMMU, interrupts, VFIO's modules and nodes, partitions.
 
-Pure: from a snapshot to findings. Where something could not be seen, the finding says so.
+Pure: from a snapshot to findings. A finding says so if its part of the node could not be read.
 """
 
 from collections.abc import Iterator
@@ -14,10 +14,10 @@ from plugin.fabric.status import unknown
 from plugin.node.snapshot import Snapshot
 from program.problem import Problem
 
-#: How the units of an IOMMU are called in sysfs, by their drivers in drivers/iommu.
+#: The prefixes of an IOMMU's units in sysfs, by their drivers in drivers/iommu.
 _KINDS = {"dmar": "Intel VT-d", "ivhd": "AMD-Vi", "smmu": "ARM SMMU"}
 
-#: What the firmware's setup calls it, by the processor's vendor.
+#: The IOMMU's name in the firmware's setup, by the processor's vendor.
 _IN_THE_FIRMWARE = {"GenuineIntel": "VT-d", "AuthenticAMD": "IOMMU (AMD-Vi)", "HygonGenuine": "IOMMU (AMD-Vi)"}
 
 #: The IOMMU's own parameter, by the processor's vendor; the kernel disregards the others'.
@@ -29,7 +29,7 @@ _PARAMETERS_OF_MODULES = ("iommu.", "iommufd.", "vfio.", "vfio_iommu_type1.", "v
 
 
 def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
-    """Return what is to be said of the node, be it fine or not."""
+    """Return all findings about the node, also those that say that something is fine."""
     return (
         _offer(snapshot),
         *_faults(snapshot),
@@ -47,16 +47,16 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
 
 def parameters(platform: Platform) -> tuple[str, ...]:
     """Return the parameters of the kernel's command line that have to do with passthrough, in its order."""
-
-    def concerns_passthrough(parameter: str) -> bool:
-        name = parameter.partition("=")[0].replace("-", "_")
-        return name in _PARAMETERS or name.startswith(_PARAMETERS_OF_MODULES)
-
-    return tuple(filter(concerns_passthrough, platform.command_line or ()))
+    return tuple(
+        parameter
+        for parameter in platform.command_line or ()
+        for name in [parameter.partition("=")[0].replace("-", "_")]
+        if name in _PARAMETERS or name.startswith(_PARAMETERS_OF_MODULES)
+    )
 
 
 def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:
-    """Yield what is to be said of the partitions that give guests their NVLinks."""
+    """Yield the findings about the partitions that give guests their NVLinks."""
     sight, devices = snapshot.partitions, snapshot.inventory.devices
     if sight is None:
         return
@@ -127,7 +127,7 @@ def _virtual_machine(platform: Platform) -> Iterator[NodeFinding]:
 def _iommu(snapshot: Snapshot) -> NodeFinding:
     platform = snapshot.closely.platform
     if not _groups(snapshot):
-        # Whoever has the config say so wants it like that.
+        # With noiommu: true in the config, the admin expects it.
         finding = warning if snapshot.config.noiommu else error
         return finding(Check.IOMMU, *_why_there_is_no_iommu(platform))
     kinds = sorted({kind for unit in platform.iommus for name, kind in _KINDS.items() if unit.startswith(name)})
@@ -139,8 +139,8 @@ def _iommu(snapshot: Snapshot) -> NodeFinding:
 
 
 def _why_there_is_no_iommu(platform: Platform) -> tuple[str, ...]:
-    """Return what is wrong, the fix, and perhaps a further step, by the first of the places that could have turned it
-    off, from the last one on."""
+    """Return what is wrong, the fix, and perhaps a further step. The kernel's command line is looked at first, then the
+    firmware's tables, then the hypervisor."""
     vendor, tables = platform.cpu_vendor or "", platform.iommu_tables
     options = [(parameter, *parameter.partition("=")[::2]) for parameter in platform.command_line or ()]
     own = {_IOMMU_PARAMETERS[vendor]} if vendor in _IOMMU_PARAMETERS else set(_IOMMU_PARAMETERS.values())
@@ -198,7 +198,7 @@ def _command_line(platform: Platform) -> Iterator[NodeFinding]:
 
 def _interrupts(snapshot: Snapshot) -> Iterator[NodeFinding]:
     if not _groups(snapshot):
-        return  # the IOMMU remaps them, and that there is none is said
+        return  # the IOMMU remaps them; another finding says that there is none
     platform = snapshot.closely.platform
     modules = sorted(module for module, allowed in (platform.unsafe_interrupts or {}).items() if allowed)
     unsafe = f"allow_unsafe_interrupts of {' and '.join(modules)} is on"
@@ -302,5 +302,5 @@ def _device_nodes(snapshot: Snapshot) -> NodeFinding:
 
 
 def _groups(snapshot: Snapshot) -> int:
-    """Return how many IOMMU groups there are, without those that vfio made up."""
+    """Return the number of IOMMU groups, without those that vfio made up."""
     return len(snapshot.host.groups.keys() - snapshot.host.noiommu)

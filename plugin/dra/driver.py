@@ -23,7 +23,6 @@ from plugin.fabric.ownership import Partitions
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
-from plugin.watch.counters import Counters
 from plugin.watch.registry import RegistrationServicer
 from plugin.watch.sockets import PREFIX, identity_of, kubelet_directory, remove, remove_dead_sockets, target
 from plugin.watch.watch import Watch
@@ -37,9 +36,9 @@ _RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 30.0  # seconds; the second where so
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
-async def drive(watch: Watch, counters: Counters, partitions: Partitions, settings: Settings) -> None:
+async def drive(watch: Watch, partitions: Partitions, settings: Settings) -> None:
     """Be the node's driver until the watch is stopped; ProgramError if the driver cannot be started."""
-    counters.watched[DRIVER] = False
+    watch.counters.watched[DRIVER] = False
     registry = kubelet_directory(settings.registry, "plugins_registry", "--plugins-registry")
     async with APIServer.connected(settings.kubeconfig) as api:
         claims = Claims(watch, api, partitions, settings)
@@ -48,7 +47,7 @@ async def drive(watch: Watch, counters: Counters, partitions: Partitions, settin
         socket = _Socket(registry)
         publisher = Publisher(watch, api, settings.node, socket.is_the_youngest)
         async with asyncio.TaskGroup() as group:
-            group.create_task(_serve(watch, settings.node, claims, socket, counters))  # ends once it has answered
+            group.create_task(_serve(watch, settings.node, claims, socket))  # ends once it has answered
             others = [group.create_task(publisher.keep()), group.create_task(_reconcile(claims))]
             await watch.ending.wait()
             for task in others:
@@ -74,17 +73,17 @@ class _Socket:
         return all((identity[2], identity[1]) < (ours[2], ours[1]) for identity in ages)
 
 
-async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket, counters: Counters) -> None:
+async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket) -> None:
     """Serve on the socket, and again whenever it is taken away."""
 
     def hear(registered: bool) -> None:
-        counters.watched[DRIVER] = registered
+        watch.counters.watched[DRIVER] = registered
         if registered:
             _log.info("%s: registered with the kubelet", DRIVER)
 
     while not watch.stopped:
         server = grpc.aio.server()
-        dra_pb2_grpc.add_DRAPluginServicer_to_server(DRAServicer(claims, node, counters), server)
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(DRAServicer(claims, node, watch.counters), server)
         health_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthServicer(watch, node), server)
         registration = RegistrationServicer(
             kind="DRAPlugin", name=DRIVER, socket=socket.path, versions=VERSIONS, hear=hear
@@ -94,7 +93,7 @@ async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket, count
         try:
             server.add_insecure_port(target(socket.path))
             await server.start()
-            counters.registrations[DRIVER] += 1
+            watch.counters.registrations[DRIVER] += 1
             ours = identity_of(socket.path)
             while not watch.stopped and identity_of(socket.path) == ours:
                 with contextlib.suppress(TimeoutError):
@@ -105,7 +104,7 @@ async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket, count
             _log.warning("%s: not served, trying again: %s", DRIVER, error)
             await asyncio.sleep(_LOOK_AT_SOCKET)
         finally:
-            counters.watched[DRIVER] = False
+            watch.counters.watched[DRIVER] = False
             await server.stop(grace=_ENDS_WITHIN)
             remove(socket.path)
 

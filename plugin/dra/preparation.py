@@ -37,8 +37,7 @@ _OTHERS_END_WITHIN = 20.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """The name of the node, the directory of the checkpoint, the runtime's directory for CDI, the kubelet's
-    plugins_registry, a kubeconfig or None for the pod's own account, the ID of this boot, and the directory of the
-    former drivers."""
+    plugins_registry, a kubeconfig or None for the pod's own account, and the ID of this boot."""
 
     node: str
     state: Path
@@ -46,7 +45,6 @@ class Settings:
     registry: Path
     kubeconfig: Path | None
     boot: str
-    former: Path
 
 
 class Claims:
@@ -58,7 +56,7 @@ class Claims:
         self._node = settings.node
         self._checkpoint = Checkpoint(settings.state, settings.boot)
         self._files = Files(settings.cdi, settings.state)
-        self._binder = Binder(watch.sources.sys, settings.former)
+        self._binder = Binder(watch.sources.sys, watch.sources.state)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
         self._lock = asyncio.Lock()
@@ -297,7 +295,7 @@ class Claims:
         now = claimed(claims)
         # Another plugin of the node may have given it back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
-        self._watch.hear_claims(now, dict(self._not_given_back))
+        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=dict(self._not_given_back)))
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

@@ -14,9 +14,8 @@ from plugin.dra.slices import device_name
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2 as api
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
-from plugin.watch.counters import Counters
 from plugin.watch.registry import Context
-from plugin.watch.watch import Watch
+from plugin.watch.watch import Counters, Watch
 from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)

@@ -1,4 +1,4 @@
-"""What is true of the node: one look makes one value, and all that the plugin says of the node follows from that value.
+"""The node at one moment: `look` reads it, `snapshot` is the value from which all that the plugin says of it follows.
 
-`look` takes the look, `snapshot` is the value. A part that was not looked at is unknown in it, never absent.
+A part that was not looked at is unknown in the snapshot, never absent.
 """

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
@@ -23,34 +23,20 @@ from plugin.fabric.status import Status
 from plugin.node.snapshot import Closely, Snapshot
 from program.errors import Refusal
 
-if TYPE_CHECKING:
-    from pci.address import PCIAddress
-    from pci.host import Details, Fault
-
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
-#: Refusal if nothing can be read there now.
+#: Refusal if nothing can be read in that tree now.
 AskSysfs: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """The directories that stand for /sys, /dev and /proc, None for one that is not to be looked at; and `state`, where
-    former drivers, module IDs and the owners of partitions are kept."""
+    """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
+    former drivers, module IDs and the owners of partitions."""
 
     sys: Path
     dev: Path | None
     proc: Path | None
     state: Path
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Witnesses:
-    """Who tells what the kernel does not: the kubelet and the DRA driver's checkpoint, each None if it does not tell.
-    `fabric`: the Fabric Manager is asked where the config names one."""
-
-    pods: Callable[[], Awaitable[frozenset[Assignment] | None]]
-    claims: Callable[[], Mapping[str, str] | None]
-    fabric: bool
 
 
 async def look(
@@ -62,11 +48,12 @@ async def look(
     *,
     uses: bool = True,
 ) -> Snapshot:
-    """Return what the kernel says of the node, with the rest of the `latest` snapshot: others may tell something while
-    the kernel is asked. ProgramError if the node cannot be read, or the config makes no sense on it.
+    """Return the `latest` snapshot with the kernel's parts read anew. ProgramError if the node cannot be read, or the
+    config makes no sense on it.
 
-    With `uses` see who uses what is to be bound to vfio when it is claimed, which takes a look at all processes of the
-    node; else only for what was not to be bound before.
+    `latest` is called after each read, since other parts may change meanwhile. `uses` looks at all processes of the
+    node, for who uses the devices that are to be bound to vfio for a claim; without it, only the devices that were not
+    to be bound before are looked at.
     """
     host, before = await ask(read_host, places.sys), latest()
     if before is not None:
@@ -86,19 +73,31 @@ async def look(
     )
 
 
-async def look_at_all(places: Places, names: PCIIDs, config: Config, ask: AskSysfs, witnesses: Witnesses) -> Snapshot:
+async def look_at_all(
+    places: Places,
+    names: PCIIDs,
+    config: Config,
+    ask: AskSysfs,
+    *,
+    pods: Callable[[], Awaitable[frozenset[Assignment] | None]],
+    claims: Callable[[], Mapping[str, str] | None],
+    fabric: bool,
+) -> Snapshot:
     """Return all that can be known of the node now; nothing is changed, and no sleeping card is woken. ProgramError as
-    of `look`."""
+    of `look`.
+
+    `pods` asks the kubelet, `claims` the DRA driver's checkpoint; None if unknown. `fabric` asks the Fabric Manager.
+    """
     snapshot = await look(places, names, config, ask)
-    inventory, assignments = snapshot.inventory, await witnesses.pods()
+    inventory, assignments = snapshot.inventory, await pods()
     partitions = None
-    if config.fabric is not None and witnesses.fabric:
+    if config.fabric is not None and fabric:
         partitions = await _partitions(config.fabric, places.state, inventory)
     return replace(
         snapshot,
         assignments=assignments,
         sees_pods=assignments is not None,
-        claimed=witnesses.claims(),
+        claimed=claims(),
         partitions=partitions,
         closely=await ask(_closely, places.sys, places.proc, inventory),
     )
@@ -114,8 +113,8 @@ async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> St
 
 
 def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:
-    details: dict[PCIAddress, Details] = {}
-    faults: list[Fault] = []
+    details = {}
+    faults = []
     for function in (function for device in inventory.devices for function in device.functions):
         try:
             details[function.address] = read_details(sys, function.address)

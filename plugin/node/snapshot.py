@@ -16,7 +16,7 @@ from plugin.fabric.status import Status
 
 
 class State(StrEnum):
-    """What can be said of a device: FREE is said only where it is known who has which device."""
+    """A device's state: FREE only if it is known which pods and ResourceClaims have which devices, else ON_OFFER."""
 
     FREE = "free"
     ON_OFFER = "on offer"
@@ -27,8 +27,8 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Closely:
-    """What only a person asks for, unknown until somebody does: the platform, and `details` of each function of a
-    device, with the `faults` of those that could not be read."""
+    """Parts that only commands look at: the platform, and `details` of each function of a device, with the `faults` of
+    those that could not be read."""
 
     platform: Platform = field(default_factory=Platform)
     details: Mapping[PCIAddress, Details] = field(default_factory=dict)
@@ -37,16 +37,16 @@ class Closely:
 
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
-    """All that is known of the node at one moment. None is for what was not looked at.
+    """All that is known of the node at one moment. None means that a part was not looked at.
 
-    From the kernel: `host`, the `inventory` of it by the `config`, and `nodes`, what is below /dev. `refusals` has,
-    for every device that is to be bound to vfio when a claim gets it, why that is not possible now, None if it is.
+    From the kernel: `host`, its `inventory` by the `config`, and `nodes`, the entries of /dev. `refusals` has each
+    device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
     `fallen` are the functions that fell off the bus.
 
-    From others: `assignments` is the kubelet's list of who has what, the last one if `sees_pods` is False. `claimed`
-    has the ResourceClaim (`namespace/name`) that a device is prepared for, by the device's ID; `kept` why one that a
-    claim had could not be given back to its driver. `partitions` is what the Fabric Manager and our own book say, and
-    `unlinked` why the NVLinks of a device do not work.
+    From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
+    False. `claimed` has the ResourceClaim (`namespace/name`) for which a device is prepared, by the device's ID; `kept`
+    why a device that a claim had could not be given back to its driver. `partitions` is known from the Fabric Manager
+    and our own book; `unlinked` has why the NVLinks of a device do not work.
     """
 
     config: Config
@@ -65,7 +65,7 @@ class Snapshot:
 
     @property
     def unknown(self) -> tuple[str, ...]:
-        """What was to be looked at and was not, or did not answer."""
+        """The parts that could not be looked at, or did not answer."""
         parts = {
             "device nodes": self.nodes is None,
             "pods": not self.sees_pods,
@@ -76,12 +76,12 @@ class Snapshot:
 
     @cached_property
     def holders(self) -> Mapping[str, Assignment]:
-        """The assignment by which a pod has a device, by the device's ID; a device that no pod has is absent."""
+        """The assignment of each device that a pod has, by the device's ID."""
         return holders(self.inventory, self.assignments or ())
 
     @cached_property
     def troubles(self) -> Mapping[str, Hindrance]:
-        """Why a device on offer is unhealthy, by its ID; a healthy one is absent."""
+        """Why devices on offer are unhealthy, by device ID; without the healthy ones."""
         return {device.id: why for device in self.inventory.offered if (why := self._trouble(device)) is not None}
 
     def reason(self, device: Device) -> Hindrance | None:
@@ -89,7 +89,7 @@ class Snapshot:
         return device.withheld or self.troubles.get(device.id)
 
     def state(self, device: Device) -> State:
-        """Return what can be said of a device. A device with a trouble is UNHEALTHY, whether or not a pod has it."""
+        """Return a device's state. A device with a trouble is UNHEALTHY, whether or not a pod has it."""
         if device.withheld is not None:
             return State.WITHHELD
         if device.id in self.troubles:
@@ -100,47 +100,42 @@ class Snapshot:
         return State.FREE if self.sees_pods and knows_claims else State.ON_OFFER
 
     def claim(self, device: Device) -> str | None:
-        """Return the ResourceClaim that the device is prepared for, as `namespace/name`; None if it is for none."""
+        """Return the ResourceClaim (`namespace/name`) for which the device is prepared; None if there is none."""
         return (self.claimed or {}).get(device.id)
 
     def user(self, device: Device) -> str | None:
-        """Return who has a device, in words: `pod vms/a`, `ResourceClaim vms/gpu`; None if nobody known has it."""
+        """Return the user of a device in words: `pod vms/a`, `ResourceClaim vms/gpu`; None if none is known."""
         if (holder := self.holders.get(device.id)) is not None:
             return f"pod {holder.pod}"
         return None if (claim := self.claim(device)) is None else f"ResourceClaim {claim}"
 
     def nodes_of(self, device: Device) -> tuple[DeviceNode, ...]:
-        """Return the nodes of a device and its group; none if /dev was not looked at."""
-        return () if self.nodes is None else device_nodes(device, self.nodes, self.inventory.noiommu)
+        """Return the device nodes of a device and its group; none if /dev was not looked at."""
+        return () if self.nodes is None else device_nodes(device, self.nodes, self.host.noiommu)
 
     def listing(self, resource: str) -> tuple[tuple[str, bool, int | None], ...]:
-        """Return what the kubelet is told of a resource: ID, whether healthy, NUMA node."""
+        """Return the kubelet's list for a resource: ID, True if healthy, NUMA node."""
         return tuple(
             (device.id, device.id not in self.troubles, device.numa_node)
             for device in self.inventory.listed.get(resource, ())
         )
 
     def place(self, device: Device) -> Mapping[str, int]:
-        """Return the device's place on a board with NVSwitches, by attribute; nothing where none is known."""
+        """Return the device's place on a board with NVSwitches, by attribute; empty if none is known."""
         board = None if self.config.fabric is None or self.partitions is None else self.partitions.board
         return {} if board is None else board.attributes(device)
 
     def _trouble(self, device: Device) -> Hindrance | None:
         return (
             device.unhealthy
-            or self._missing_node(device)
+            # Nodes are made when a card is bound.
+            or (None if self.nodes is None or device.to_bind else missing_node(device, self.nodes, self.host.noiommu))
             or self._fallen(device)
             or self._held(device)
             or self.kept.get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
             or self.unlinked.get(device.id)
         )
-
-    def _missing_node(self, device: Device) -> Hindrance | None:
-        # Nodes are made when a card is bound.
-        if self.nodes is None or device.to_bind:
-            return None
-        return missing_node(device, self.nodes, self.inventory.noiommu)
 
     def _fallen(self, device: Device) -> Hindrance | None:
         for function in device.functions:
@@ -152,11 +147,11 @@ class Snapshot:
         return None
 
     def _held(self, device: Device) -> Hindrance | None:
-        """Return who has the device in a way that the one who gives it out does not count."""
+        """Return the trouble with a device whose user is not counted by the protocol that serves the device."""
         by_dra = device.serve is Serve.DRA
         holder, claim = self.holders.get(device.id), self.claim(device)
         if holder is not None and (by_dra or not holder.is_of(device)):
-            # What the device plugin gave out before the card was served by DRA is its own, and still in use.
+            # A card that the device plugin gave out before DRA served it is still in use.
             is_another = holder.resource != device.resource
             as_what = holder.resource if is_another else f"{holder.device_id} of {device.resource}"
             fix = "delete that pod, and let one device plugin alone serve the device"

@@ -1,11 +1,11 @@
-"""What the picture says of each device: its state, its reason, and a few lines."""
+"""The boxes of the picture: each device's state, the number of its reason, and a few lines."""
 
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 from drawing.boxes import Colours, Line
 from pci.cards import card_of
@@ -16,15 +16,11 @@ from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot, State
 from program.problem import one_line
 
-if TYPE_CHECKING:
-    from pci.address import PCIAddress
-
 _LETTERS = 54  # of the longest line
 
 
 class Style(Enum):
-    """How a state is drawn: the word, what it means, and its colours, which the colour-blind tell apart too (Okabe and
-    Ito's palette)."""
+    """The look of a state: its word, the meaning, and colours that the colour-blind can tell apart (Okabe and Ito)."""
 
     FREE = State.FREE, "on offer, and no pod has it", "#009e73", "#e5f5ef"
     ON_OFFER = State.ON_OFFER, "the kubelet may hand it out", "#009e73", "#e5f5ef"
@@ -46,19 +42,19 @@ class Style(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """What gets one box: a card, or the virtual functions or mediated devices of one parent that are all alike.
+    """A card, or the virtual functions or mediated devices of one parent that are all alike.
 
     `ids` come with their IOMMU groups, ascending. `addition` goes after the style's word; `details` are a line each;
-    `at` is the function by which it hangs on the bus. `plural` is the word for several of it, None if each gets a box.
+    `at` is the function that gives the place on the bus. `plural` is the word for several, None if each gets a box.
     """
 
     ids: tuple[tuple[str, int | None], ...]
     style: Style
-    addition: str
-    reason: str | None
+    addition: str = ""
+    reason: str | None = None
     details: tuple[str, ...]
     at: Function
-    plural: str | None
+    plural: str | None = None
 
     @property
     def group(self) -> int | None:
@@ -66,30 +62,27 @@ class Box:
 
 
 def node_boxes(snapshot: Snapshot) -> list[Box]:
-    """Return a box for each card of each device, and for all else that is in their IOMMU groups; by address."""
-    host, places = snapshot.host, fabric.places(snapshot.partitions, snapshot.inventory)
-    boxes: list[Box] = []
-    ours: set[PCIAddress] = set()
-    for device in snapshot.inventory.devices:
-        if device.mdev is not None:
-            boxes.append(_mdev(snapshot, device))
-        for card in _by_card(host, device.functions):
-            ours.update(function.address for function in card)
-            boxes.append(_pci(snapshot, device, card, places.get(device.id)))
-    members = {member.address for device in snapshot.inventory.devices for member in device.members}
+    """Return a box for each card of each device, and for the other members of their IOMMU groups; by address."""
+    host, devices = snapshot.host, snapshot.inventory.devices
+    places = fabric.places(snapshot.partitions, snapshot.inventory)
+    cards = [(device, card) for device in devices for card in _by_card(host, device.functions)]
+    boxes = [_pci(snapshot, device, card, places.get(device.id)) for device, card in cards]
+    boxes += [_mdev(snapshot, device) for device in devices if device.mdev is not None]
+    ours = {function.address for _, card in cards for function in card}
+    members = {member.address for device in devices for member in device.members}
     others = (host.functions[address] for address in sorted(members - ours))
     boxes += map(_neighbour, _by_card(host, (function for function in others if not function.is_bridge)))
     return _alike_together(sorted(boxes, key=lambda box: (box.at.address, box.ids)))
 
 
 def shared_groups(boxes: Iterable[Box]) -> Mapping[int, int]:
-    """Return the IOMMU groups that several of these are in, and how many."""
+    """Return the IOMMU groups of several boxes, with their number."""
     count = Counter(box.group for box in boxes)
     return {group: number for group, number in count.items() if group is not None and number > 1}
 
 
 def lines(box: Box, numbers: Mapping[str, int]) -> list[Line]:
-    """Return the text of a box; `numbers` are those of the reasons."""
+    """Return the text of a box; `numbers` are the numbers of the reasons."""
     name = box.ids[0][0] if len(box.ids) == 1 else f"{len(box.ids)} {box.plural}"
     number = "" if box.reason is None else f" ({numbers[box.reason]})"
     if len(box.ids) == 1:
@@ -102,7 +95,7 @@ def lines(box: Box, numbers: Mapping[str, int]) -> list[Line]:
 
 
 def title(snapshot: Snapshot) -> str:
-    """Return how many devices there are, and how many of them in which state."""
+    """Return the number of devices, and of the devices in each state."""
     devices = snapshot.inventory.devices
     if not devices:
         return "This node has no GPU, and no device that the config offers"
@@ -151,16 +144,13 @@ def _neighbour(card: tuple[Function, ...]) -> Box:
     return Box(
         ids=((what(card[0]), card[0].iommu_group),),
         style=Style.NEIGHBOUR,
-        addition="",
-        reason=None,
         details=(*map(what, card[1:]), _drivers(card)),
         at=card[0],
-        plural=None,
     )
 
 
 def _style(snapshot: Snapshot, device: Device) -> tuple[Style, str, str | None]:
-    """Return how the device is drawn, what goes after the word, and the reason."""
+    """Return the device's style, the addition to its word, and the reason."""
     style = Style[snapshot.state(device).name]
     reason, user = snapshot.reason(device), snapshot.user(device)
     addition = "" if user is None else f" by {user}" if style is Style.IN_USE else f", in use by {user}"
@@ -175,9 +165,9 @@ def _resource(device: Device) -> tuple[str, ...]:
 
 def _drivers(card: tuple[Function, ...]) -> str:
     """Return `on vfio-pci`, or which function is on which driver: `.0 .2 on vfio-pci, .1 on snd_hda_intel`."""
-    drivers = by(card, lambda function: function.driver or "no driver")
     if len(card) == 1:
         return f"on {card[0].driver or 'no driver'}"
+    drivers = by(card, lambda function: function.driver or "no driver")
     return ", ".join(
         f"{' '.join(f'.{function.address.function}' for function in functions)} on {driver}"
         for driver, functions in drivers.items()
@@ -189,7 +179,7 @@ def _by_card(host: Host, functions: Iterable[Function]) -> Iterable[tuple[Functi
 
 
 def _alike_together(boxes: list[Box]) -> list[Box]:
-    """Put those together that differ in nothing but address and group: a GPU has some dozens of virtual functions."""
+    """Join boxes that differ only in address and group: a GPU may have dozens of virtual functions."""
     shared = shared_groups(boxes)
     together: dict[Hashable, Box] = {}
     for box in boxes:
@@ -207,8 +197,8 @@ def _group_words(group: int | None) -> str:
 
 
 def wrapped(text: str, letters: int) -> list[str]:
-    """Return a text in lines of at most so many letters; a word that is longer is broken."""
-    # What breaks a line or cannot stand in XML is shown as an escape; of blanks in a row one would be drawn.
+    """Return a text in lines of at most so many letters; a longer word is broken."""
+    # one_line() escapes characters that XML cannot have. SVG draws one blank for several.
     return textwrap.wrap(one_line(" ".join(text.split())), letters, break_on_hyphens=False) or [""]
 
 

@@ -1,6 +1,6 @@
-"""What tells that a node has changed, and the node as it was last seen, for every server that stands on it.
+"""The node as it was last seen, for every server, and the sources of its changes.
 
-`listeners` opens what tells of changes (`events`), `watch` has the latest snapshot, `podresources` and `bus` what sysfs
-does not tell, and `keeper` looks whenever a change was told, and from time to time. A server waits for the watch's
-next change. `sockets` and `registry` are what servers of the kubelet have in common, `counters` what they count.
+`listeners` opens the sources (`events`), `watch` has the latest snapshot, `podresources` asks the kubelet which pods
+have which devices, and `keeper` looks at each event and from time to time. A server waits for the watch's next change.
+`sockets` and `registry` are common to the servers of the kubelet.
 """

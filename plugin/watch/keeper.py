@@ -1,16 +1,18 @@
-"""Keeps a watch over the node: looks when a change was told, and from time to time for what nobody told."""
+"""Keeps a watch over the node: looks at each event, and from time to time for changes without an event."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 
-from plugin.watch.bus import look_for_fallen
-from plugin.watch.counters import Counters
+from pci.address import PCIAddress
+from pci.sysfs.details import off_the_bus
+from plugin.watch.events import Bell
 from plugin.watch.listeners import Bells
 from plugin.watch.podresources import WORTH_WAITING, Pods
 from plugin.watch.watch import Watch
-from program.errors import ProgramError
+from program.errors import ProgramError, Refusal
 from program.trouble import Trouble
 
 _log = logging.getLogger(__name__)
@@ -18,20 +20,24 @@ _log = logging.getLogger(__name__)
 #: The kubelet lists a pod a moment after it allocated for it, and a pod that ended without telling anybody. Seconds.
 _PODS_APPEAR_WITHIN = 2.0
 _QUESTIONS_APART = 0.1  # seconds; every list and every allocation is a reason to ask
+#: Between the two reads that a function has to answer with ones. Seconds; a reset takes less.
+_RESETS_END_WITHIN = 2.0
+
+_STAYS = "the node's inventory stays as it was"
 
 
 @contextlib.asynccontextmanager
-async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) -> AsyncIterator[None]:
+async def keeping(watch: Watch, pods: Pods, bells: Bells) -> AsyncIterator[None]:
     """Keep the watch until the block ends."""
-    due, looks = asyncio.Event(), _Looks(watch)
+    due, trouble = Bell(), Trouble(_log, logging.ERROR, _STAYS, "the node can be looked at again")
     async with asyncio.TaskGroup() as group:
         tasks = [
             group.create_task(task)
             for task in (
                 _end(watch),
-                _look_at_sysfs(looks, bells),
-                _look_at_nodes(looks, bells),
-                _look_from_time_to_time(looks, watch, pods, counters),
+                _look_at_sysfs(watch, bells, trouble),
+                _look_at_nodes(watch, bells, trouble),
+                _look_from_time_to_time(watch, pods, trouble),
                 _reload(watch, pods, bells),
                 _find_due(due, bells),
                 _ask_when(due, pods),
@@ -42,38 +48,16 @@ async def keeping(watch: Watch, pods: Pods, bells: Bells, counters: Counters) ->
             task.cancel()
 
 
-class _Looks:
-    """Looks at the node. Where that fails, the last snapshot stands; the log says so once for each reason, and says
-    when it is over."""
-
-    def __init__(self, watch: Watch) -> None:
-        self._watch = watch
-        self._trouble = Trouble(
-            _log, logging.ERROR, "the node's inventory stays as it was", "the node can be looked at again"
-        )
-
-    async def at_everything(self, *, uses: bool = False) -> None:
-        with self._reporting():
-            await self._watch.look_again(uses=uses)
-            self._trouble.tell(None)
-
-    def at_nodes(self) -> None:
-        with self._reporting():
-            self._watch.look_at_nodes()
-
-    async def for_fallen(self, pods: Pods, counters: Counters) -> None:
-        with self._reporting():
-            await look_for_fallen(self._watch, pods, counters)
-
-    @contextlib.contextmanager
-    def _reporting(self) -> Iterator[None]:
-        try:
-            yield
-        except ProgramError as error:
-            self._trouble.tell(error)
-        except Exception:
-            # A defect of ours must not end what is served.
-            _log.exception("the node's inventory stays as it was")
+@contextlib.contextmanager
+def _reported(trouble: Trouble) -> Iterator[None]:
+    """Have the last snapshot stay where a look fails; the log says why once for each reason."""
+    try:
+        yield
+    except ProgramError as error:
+        trouble.tell(error)
+    except Exception:
+        # A defect of ours must not end what is served.
+        _log.exception(_STAYS)
 
 
 async def _end(watch: Watch) -> None:
@@ -81,26 +65,64 @@ async def _end(watch: Watch) -> None:
     watch.wake()
 
 
-async def _look_at_sysfs(looks: _Looks, bells: Bells) -> None:
+async def _look_at_sysfs(watch: Watch, bells: Bells, trouble: Trouble) -> None:
     while True:
         await bells.sysfs.rung()
-        await looks.at_everything()
+        with _reported(trouble):
+            await watch.look_again()
+            trouble.tell(None)
 
 
-async def _look_at_nodes(looks: _Looks, bells: Bells) -> None:
+async def _look_at_nodes(watch: Watch, bells: Bells, trouble: Trouble) -> None:
     while True:
         await bells.nodes.rung()
-        looks.at_nodes()
+        with _reported(trouble):
+            watch.look_at_nodes()
 
 
-async def _look_from_time_to_time(looks: _Looks, watch: Watch, pods: Pods, counters: Counters) -> None:
-    """Look at everything at intervals, for what neither the kernel nor the kubelet told; also at what the kernel was
-    silent about."""
+async def _look_from_time_to_time(watch: Watch, pods: Pods, trouble: Trouble) -> None:
+    """Look at everything at intervals, for changes without an event; also at the files that the kernel was silent
+    about."""
     while True:
         await asyncio.sleep(watch.sources.rescan)
         await watch.sources.reader.forget_silence()
-        await looks.at_everything(uses=True)
-        await looks.for_fallen(pods, counters)
+        with _reported(trouble):
+            await watch.look_again(uses=True)
+            trouble.tell(None)
+        with _reported(trouble):
+            await _look_for_fallen(watch, pods)
+
+
+async def _look_for_fallen(watch: Watch, pods: Pods) -> None:
+    """Tell the watch which functions fell off the bus: two reads have to agree, each right after the kubelet's list of
+    who has what. Without that list nothing is read."""
+    fallen = await _fallen(watch, pods)
+    if fallen:
+        await asyncio.sleep(_RESETS_END_WITHIN)
+        again = await _fallen(watch, pods)
+        fallen = None if again is None else fallen & again
+    if fallen is not None:  # else the last answer stands
+        watch.see(replace(watch.snapshot, fallen=fallen))
+
+
+async def _fallen(watch: Watch, pods: Pods) -> frozenset[PCIAddress] | None:
+    """Return the functions of free devices that read as ones; None if it cannot be told."""
+    allocations = watch.counters.allocations.copy()
+    # A container that was given a device meanwhile may be missing in the list.
+    if not await pods.ask() or watch.counters.allocations != allocations:
+        return None
+    snapshot = watch.snapshot
+    addresses = [
+        function.address
+        for device in snapshot.inventory.offered
+        # A card on its host's driver may sleep, and a read would wake it.
+        if snapshot.user(device) is None and not device.to_bind
+        for function in device.functions
+    ]
+    try:
+        return await watch.sources.reader.ask(off_the_bus, watch.sources.sys, addresses)
+    except Refusal:
+        return None
 
 
 async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
@@ -109,28 +131,27 @@ async def _reload(watch: Watch, pods: Pods, bells: Bells) -> None:
         try:
             config = await watch.sources.read_config()
             if config != watch.snapshot.config:
-                # Under another name a device is another one to the kubelet, whoever has it.
+                # The kubelet takes a device under another name for another device, which a pod may have already.
                 await pods.ask(WORTH_WAITING)
-                await watch.reconfigure(config)
+                await watch.look_again(config, uses=True)
                 _log.info("the config has changed and is in force")
         except ProgramError as error:
             _log.error("the config stays as it was: %s", error)
         except Exception:
-            # Whatever is wrong with a new file, the old one is in force.
+            # A new file may hold anything; the old config stays in force.
             _log.exception("the config stays as it was")
 
 
-async def _find_due(due: asyncio.Event, bells: Bells) -> None:
-    """Make a question to the kubelet due when it has moved, and again when it has listed what it has done."""
+async def _find_due(due: Bell, bells: Bells) -> None:
+    """Make a question to the kubelet due when its directory changes, and again when its list has the change."""
     while True:
         await bells.kubelet.rung()
-        due.set()
-        asyncio.get_running_loop().call_later(_PODS_APPEAR_WITHIN, due.set)
+        due.ring()
+        asyncio.get_running_loop().call_later(_PODS_APPEAR_WITHIN, due.ring)
 
 
-async def _ask_when(due: asyncio.Event, pods: Pods) -> None:
+async def _ask_when(due: Bell, pods: Pods) -> None:
     while True:
-        await due.wait()
-        due.clear()
+        await due.rung()
         await pods.ask()
         await asyncio.sleep(_QUESTIONS_APART)

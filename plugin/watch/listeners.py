@@ -1,14 +1,13 @@
-"""Opens what tells of changes of a node: each rings a bell."""
+"""Opens the sources of changes of a node; each rings a bell."""
 
 import asyncio
 import contextlib
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from plugin.cards.nodes import CDEVS, VFIO
-from plugin.watch.events import Bell, Directories, Uevents
+from plugin.watch.events import Bell, directories, uevents
 from plugin.watch.watch import Sources
 
 _log = logging.getLogger(__name__)
@@ -16,11 +15,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Bells:
-    """One for each thing that may have changed.
+    """A bell for each thing that may have changed.
 
-    `sysfs` rings when the kernel tells of a device, or answers at last for one that it was silent about, `nodes` when
-    something comes or goes in /dev, `config` when the config's file may be another one, `kubelet` when the kubelet may
-    have given out or taken back a device.
+    `sysfs` rings at the kernel's event about a device, and when it answers at last for a silent file; `nodes` when an
+    entry comes or goes in /dev; `config` when the config file may have changed; `kubelet` when the kubelet may have
+    given out or taken back a device.
     """
 
     sysfs: Bell = field(default_factory=Bell)
@@ -31,20 +30,16 @@ class Bells:
 
 @contextlib.contextmanager
 def listening(sources: Sources, ending: asyncio.Event) -> Iterator[Bells]:
-    """Listen until the block ends; set `ending` when nothing can be read any more. Whoever listens before the first
-    look misses nothing between the two."""
-    bells = Bells()
+    """Listen until the block ends; set `ending` when nothing can be read any more. Listen before the first look, so as
+    to miss no change between the two."""
+    bells, dev = Bells(), sources.dev
     with contextlib.ExitStack() as stack:
-
-        def listen(paths: list[Path], bell: Bell, *, written: bool = False) -> None:
-            stack.callback(Directories(paths, bell.ring, written=written).close)
-
-        listen([sources.dev / VFIO, sources.dev / CDEVS, sources.dev, sources.dev / "net"], bells.nodes)
+        stack.enter_context(directories([dev / VFIO, dev / CDEVS, dev, dev / "net"], bells.nodes.ring))
         if sources.config is not None:
             # A changed ConfigMap is another link in the file's directory; an editor may write the file in its place.
-            listen([sources.config.absolute().parent], bells.config, written=True)
+            stack.enter_context(directories([sources.config.absolute().parent], bells.config.ring, written=True))
         try:
-            stack.callback(Uevents(bells.sysfs.ring).close)
+            stack.enter_context(uevents(bells.sysfs.ring))
         except OSError as error:
             _log.warning("no events from the kernel, changes are seen every %g s: %s", sources.rescan, error.strerror)
         stack.enter_context(sources.reader.listening(heard=bells.sysfs.ring, lost=ending.set))

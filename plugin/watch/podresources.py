@@ -2,6 +2,7 @@
 
 import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -22,14 +23,9 @@ WORTH_WAITING = 2.0
 _LONGEST_LIST = ("grpc.max_receive_message_length", 16 << 20)
 
 
-async def assignments(socket: Path, at_most: float) -> frozenset[Assignment]:
-    """Return every device that a pod of this node has, of every plugin; CannotAsk if the kubelet does not say within so
-    many seconds."""
-    return (await list_pods(socket, at_most)).assignments
-
-
 async def list_pods(socket: Path, at_most: float) -> Listed:
-    """The same, and the pods that have none."""
+    """Return the node's pods, and every device of every plugin that one of them has; CannotAsk if the kubelet does not
+    answer within so many seconds."""
     if not os.path.exists(socket):  # noqa: PTH110 (Path.exists raises where it may not look)
         raise CannotAsk(socket, "does not exist")
     async with grpc.aio.insecure_channel(target(socket), options=(*CHANNEL, _LONGEST_LIST)) as channel:
@@ -52,19 +48,21 @@ async def list_pods(socket: Path, at_most: float) -> Listed:
 
 
 class Pods:
-    """Asks the kubelet who has what, and tells the watch."""
+    """Asks the kubelet which pods have which devices, and tells the watch."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._silence = Trouble(_log, logging.WARNING, "what other plugins gave out is not seen")
 
     async def ask(self, at_most: float = 10.0) -> bool:
-        """Ask within so many seconds; return whether the kubelet said who has what."""
+        """Ask within so many seconds; return whether the kubelet answered."""
+        watch = self._watch
         try:
-            self._watch.hear(await assignments(self._watch.sources.pod_resources, at_most))
+            listed = await list_pods(watch.sources.pod_resources, at_most)
         except CannotAsk as error:
             self._silence.tell(error)
-            self._watch.hear_nothing()
+            watch.see(replace(watch.snapshot, sees_pods=False))
             return False
+        watch.see(replace(watch.snapshot, assignments=listed.assignments, sees_pods=True))
         self._silence.tell(None)
         return True

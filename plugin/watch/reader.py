@@ -1,7 +1,7 @@
 """Reads of sysfs in processes of their own, for a daemon that goes on meanwhile.
 
-The daemon cannot fork: it has grpc's threads. So before there are any it forks one process that does nothing but fork
-others, one for each question (plugin.sysfs_child has what such a process does, and why).
+The daemon cannot fork once it has grpc's threads. So it forks, before that, one process that only forks others, one for
+each question (plugin.sysfs_child has the work of such a process, and the reasons).
 """
 
 import asyncio
@@ -30,15 +30,15 @@ class Reader:
     """Asks sysfs; lives in one event loop.
 
     A process to which the kernel does not answer is left behind, and until it ends its file is Silent to all later
-    questions. `is_lost` is whether nothing can be asked any more: the process that forks others has ended.
+    questions. `is_lost`: the process that forks others has ended, and nothing can be asked any more.
     """
 
     def __init__(self) -> None:
-        """Fork the process that forks others. To be called while this one has one thread."""
+        """Fork the process that forks others. Call this while the process has one thread."""
         self.is_lost = False
         self._left: dict[Question, str] = {}
         self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        # Pages stay shared that no collector of garbage writes to.
+        # The garbage collector writes to no frozen page, so these stay shared.
         gc.collect()
         gc.freeze()
         # Not program.child's: this process goes on to fork, for a daemon that cannot (docs/decisions/0040).
@@ -50,8 +50,8 @@ class Reader:
 
     @contextmanager
     def listening(self, heard: Callable[[], None], lost: Callable[[], None]) -> Iterator[None]:
-        """Call `heard` whenever the kernel has answered at last, and `lost` when nothing can be asked any more; end
-        every process at the end."""
+        """Call `heard` whenever the kernel has answered at last, and `lost` when nothing can be asked any more; end all
+        processes at the end of the block."""
         loop = asyncio.get_running_loop()
         self._heard, self._when_lost = heard, lost
         loop.add_reader(self._requests, self._lose)
@@ -59,13 +59,13 @@ class Reader:
             yield
         finally:
             loop.remove_reader(self._requests)
-            self._requests.close()  # the other end takes it as the end, and so do those that it has forked
+            self._requests.close()  # which ends the process that forks others
             for question in list(self._left):
                 self._end(question)
 
     async def ask(self, read: Callable[Concatenate[Path, P], T], sys: Path, *arguments: P.args, **named: P.kwargs) -> T:
-        """Return what `read` returns of the tree `sys`, called in another process, or raise what it raises; Refusal if
-        nothing can be asked now."""
+        """Call `read` with the tree `sys` in another process, and return or raise its result; Refusal if nothing can be
+        asked now."""
         call = partial(read, sys, *arguments, **named)
         with refused(sys):
             while True:
@@ -86,7 +86,7 @@ class Reader:
                     return value
 
     async def forget_silence(self) -> None:
-        """Have all files asked for again by the next question, but for those whose process cannot be ended."""
+        """Let the next question read silent files again, except those whose process cannot be ended."""
         if self._left:
             for question in self._left:
                 self._kill(question)
@@ -101,7 +101,7 @@ class Reader:
         question.sent()
 
     def _hear(self, question: Question) -> None:
-        """The process that was left behind says something, or has ended."""
+        """Take the answer, or the end, of a process that was left behind."""
         if question.receive():
             is_answer = question.has_answer
             self._end(question)
@@ -115,7 +115,7 @@ class Reader:
         question.close()
 
     def _kill(self, question: Question) -> None:
-        with suppress(OSError):  # there is nobody who could, and they have ended with it
+        with suppress(OSError):  # the process that forks others has ended, and the others with it
             self._requests.send(pickle.dumps(question.pid))
 
     def _lose(self) -> None:
@@ -125,7 +125,7 @@ class Reader:
 
 
 async def _answered(question: Question) -> None:
-    """Wait for the answer; Silent if the other process comes no further."""
+    """Wait for the answer; Silent if the reading process makes no progress."""
     loop, readable = asyncio.get_running_loop(), asyncio.Event()
     loop.add_reader(question.reader, readable.set)
     try:
@@ -144,7 +144,7 @@ async def _answered(question: Question) -> None:
 
 
 def _fork_for_each(requests: socket.socket) -> NoReturn:
-    """Fork a process for each question, and end those that are named, until there is nobody to ask."""
+    """Fork a process for each question, and kill those that are named, until the daemon closes its end."""
     children: set[int] = set()
 
     def take_leave(signum: int, frame: object) -> None:
@@ -155,18 +155,18 @@ def _fork_for_each(requests: socket.socket) -> NoReturn:
     try:
         ignored = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
         for signum in ignored:
-            signal.signal(signum, signal.SIG_IGN)  # its end is the other's end
+            signal.signal(signum, signal.SIG_IGN)  # it ends with the daemon
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ignored)  # for those that it forks
         signal.signal(signal.SIGCHLD, take_leave)
-        gc.disable()  # nor in those that it forks: they end soon
+        gc.disable()  # also in those that it forks: they end soon
         while True:
             request, descriptors, _, _ = socket.recv_fds(requests, _LONGEST, 2)
-            # None ends, and gives its number to another process, between a look at the set and what is done with it.
+            # No child may be reaped, and its ID used again, between the check of the set and the kill.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
             if not request:
                 break
             if descriptors:
-                with suppress(OSError):  # who asked notices that nobody has the pipe
+                with suppress(OSError):  # the daemon notices that the pipe is closed
                     children.add(_fork(request, *descriptors))
                 for descriptor in descriptors:
                     os.close(descriptor)

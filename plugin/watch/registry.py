@@ -1,4 +1,4 @@
-"""What a server answers the kubelet that found its socket in plugins_registry."""
+"""The answers of a server to the kubelet that found its socket in plugins_registry."""
 
 import logging
 from collections.abc import Callable
@@ -18,9 +18,7 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # generic in its stub
 
 class RegistrationServicer(registration_pb2_grpc.RegistrationServicer):
     """Answers for one server: its `kind` (`DevicePlugin`, `DRAPlugin`: k8s.io/kubelet, pluginregistration/v1,
-    constants.go), its name among those, its socket and the versions of its API that it speaks.
-
-    `hear` is called with the kubelet's yes or no.
+    constants.go), its name, its socket and the versions of its API. Calls `hear` with the kubelet's yes or no.
     """
 
     def __init__(

@@ -15,7 +15,7 @@ _log = logging.getLogger(__name__)
 #: Which file a socket is: device, inode, time of making.
 SocketIdentity: TypeAlias = tuple[int, int, int]
 
-#: What the name of every socket of ours begins with.
+#: The prefix of the names of all our sockets.
 PREFIX = "gpu-plugin-"
 #: For a channel of gRPC to a socket. Go's servers refuse the encoded path that a unix: target would make the authority.
 CHANNEL = (("grpc.default_authority", "localhost"), ("grpc.enable_http_proxy", 0))
@@ -25,29 +25,22 @@ _LONGEST_PATH = 107  # sun_path has 108 bytes, one of them the final zero
 
 
 class Kubelet:
-    """The kubelet's directories, and a bell that rings when an entry of theirs comes or goes.
+    """The kubelet's directories, and an event for changes of their entries. Refusal if one is missing.
 
-    `directory` is where it listens on kubelet.sock and where our sockets stand; or, with `registry`, ours stand in its
-    plugins_registry, and it comes for them.
+    The kubelet listens on kubelet.sock (`socket`) in its device plugin `directory`. Our sockets are there too; or, with
+    a `registry`, in its plugins_registry, where the kubelet looks for them.
     """
 
     def __init__(self, directory: Path, registry: Path | None) -> None:
-        self.directory = directory
-        self.registry = registry
-        #: Set when something comes or goes: take it before looking, then wait for it.
+        self.directory = kubelet_directory(directory, "device plugin directory", "--kubelet-dir")
+        self.registry = registry and kubelet_directory(registry, "plugins_registry", "--plugins-registry")
+        self.sockets = self.registry or self.directory
+        self.socket = self.directory / "kubelet.sock"
+        #: Set when an entry comes or goes: take it before looking, then wait for it.
         self.next_move = asyncio.Event()
 
-    @property
-    def sockets(self) -> Path:
-        """Where our sockets stand."""
-        return self.registry or self.directory
-
-    @property
-    def socket(self) -> Path:
-        return self.directory / "kubelet.sock"
-
     def moved(self) -> None:
-        """Say that something came or went."""
+        """Say that an entry came or went."""
         self.next_move.set()
         self.next_move = asyncio.Event()
 
@@ -55,23 +48,20 @@ class Kubelet:
 def kubelet_directory(path: Path, what: str, flag: str) -> Path:
     """Return the directory, absolute; Refusal if it is missing or its path is too long for a socket.
 
-    `what` it is of the kubelet's, and the `flag` that names another, are for whoever reads the error.
+    The error says that it is the kubelet's `what`, and that `flag` names another.
     """
-    path = path.absolute()
+    path, fix = path.absolute(), f"expected the kubelet's {what}, name it with {flag}"
     if not os.path.isdir(path):  # noqa: PTH112 (Path.is_dir raises for a name that is too long)
-        raise Refusal(path, "no such directory", f"expected the kubelet's {what}, name it with {flag}")
+        raise Refusal(path, "no such directory", fix)
     longest = len(os.fsencode(path)) + 1 + _LONGEST_NAME
     if longest > _LONGEST_PATH:
-        raise Refusal(
-            path,
-            f"sockets below it would have {longest} bytes, and {_LONGEST_PATH} is the most Linux takes",
-            f"expected the kubelet's {what}, name it with {flag}",
-        )
+        wrong = f"sockets below it would have {longest} bytes, and {_LONGEST_PATH} is the most Linux takes"
+        raise Refusal(path, wrong, fix)
     return path
 
 
 def identity_of(path: Path) -> SocketIdentity | None:
-    """Return which file this is; None if there is none. Inode numbers are used again, so the time counts."""
+    """Return the identity of a file, None if it is missing. Inode numbers are reused, so the time is part of it."""
     try:
         status = path.stat()
     except OSError:
@@ -80,12 +70,12 @@ def identity_of(path: Path) -> SocketIdentity | None:
 
 
 def target(path: Path) -> str:
-    """Return the socket as gRPC names it: a URI, in which some characters of a path have to be quoted."""
+    """Return gRPC's name of a socket: a URI, in which some characters of a path have to be quoted."""
     return f"unix:{quote(str(path))}"
 
 
 def remove_dead_sockets(directory: Path) -> None:
-    """Remove the sockets of ours that nobody answers on: a plugin that was killed leaves them behind."""
+    """Remove our sockets on which nobody answers: a plugin that was killed leaves them behind."""
     for path in directory.glob(f"{PREFIX}*.sock"):
         if not path.is_socket():
             continue

@@ -2,20 +2,16 @@
 
 import asyncio
 import logging
-from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
-from pci.address import PCIAddress
-from pci.viability import Hindrance
 from plugin.cards.config import Config
-from plugin.cards.holders import Assignment
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.fabric.status import Status
 from plugin.node.look import Places, look
 from plugin.node.snapshot import Snapshot
 from plugin.watch.reader import Reader
@@ -27,18 +23,16 @@ _AFTER_THE_NEWS = 0.02  # seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sources:
-    """Where the plugin learns of its node.
+class Sources(Places):
+    """Where the plugin reads about its node: beside the directories, the `reader` of sysfs, the kubelet's socket
+    `pod_resources`, and pci.ids (`names`).
 
-    `sys` and `dev` are the directories that stand for /sys and /dev, `reader` asks the first, `state` has former
-    drivers; `pod_resources` is the kubelet's socket, `names` the names of models. `read_config` reads the config anew,
-    from the file `config` if there is one. `rescan` is the seconds between two looks at everything, for what no event
-    told.
+    `read_config` reads the config anew, from the file `config` if there is one. `rescan` is the seconds between two
+    looks at everything, for changes without an event.
     """
 
-    sys: Path
     dev: Path
-    state: Path
+    proc: None = None
     reader: Reader
     pod_resources: Path
     names: PCIIDs
@@ -47,17 +41,31 @@ class Sources:
     rescan: float
 
 
-class Watch:
-    """The latest snapshot of the node, for every server; lives in one event loop.
+@dataclass(frozen=True, slots=True)
+class Counters:
+    """What the servers count, for metrics and health.
 
-    A look that fails leaves the last snapshot standing, and `sees_node` is False until one succeeds. `next_change` is
-    set when the snapshot changes, or when `ending` is set: take it before reading the snapshot, then wait for it.
+    `allocations`: containers that asked for a resource, by outcome (`given`, `refused`). `registrations`: how often a
+    resource was registered. `watched`: True if the kubelet watches the resource now.
+    """
+
+    allocations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    registrations: Counter[str] = field(default_factory=Counter)
+    watched: dict[str, bool] = field(default_factory=dict)
+
+
+class Watch:
+    """The latest snapshot of the node, for every server, and what the servers count; lives in one event loop.
+
+    A look that fails leaves the last snapshot in place, and `sees_node` is False until a look succeeds. `next_change`
+    is set when the snapshot changes, or when `ending` is set: take it before reading the snapshot, then wait for it.
     """
 
     def __init__(self, sources: Sources, ending: asyncio.Event, snapshot: Snapshot) -> None:
         """Begin with a snapshot; `begin` takes the first one."""
         self.sources = sources
         self.ending = ending
+        self.counters = Counters()
         self.next_change = asyncio.Event()
         self.sees_node = True
         self.snapshot = snapshot
@@ -68,70 +76,43 @@ class Watch:
     async def begin(cls, sources: Sources, ending: asyncio.Event) -> Self:
         """Take the first look. ProgramError if the config or the node cannot be read."""
         config = await sources.read_config()
-        return cls(sources, ending, await look(_places(sources), sources.names, config, sources.reader.ask))
+        return cls(sources, ending, await look(sources, sources.names, config, sources.reader.ask))
 
     @property
     def stopped(self) -> bool:
         return self.ending.is_set()
 
-    async def look_again(self, *, uses: bool = False) -> None:
-        """Look at the whole node now; wake all that wait if it differs. ProgramError if it cannot be read. `uses` is as
-        in `look`."""
-        async with self._looking:
-            await self._look(self.snapshot.config, uses=uses)
+    async def look_again(self, config: Config | None = None, *, uses: bool = False) -> None:
+        """Look at the whole node now, and put a config in force if one is given. `uses` is as in `look`.
 
-    async def reconfigure(self, config: Config) -> None:
-        """Go by another config from now on. ProgramError if it makes no sense on this node; everything then stays as it
-        was."""
+        ProgramError if the node cannot be read or the config makes no sense on it; the old one stays in force then.
+        """
         async with self._looking:
-            await self._look(config, uses=True)
-            self.wake()
+            sources, config = self.sources, config or self.snapshot.config
+            with self._blind_if_it_fails():
+                seen = await look(sources, sources.names, config, sources.reader.ask, lambda: self.snapshot, uses=uses)
+            self.sees_node = True
+            self.see(seen)
 
     def look_at_nodes(self) -> None:
         """Read /dev alone. ProgramError if it cannot be read."""
         with self._blind_if_it_fails():
             nodes = read_nodes(self.sources.dev)
-        self._see(replace(self.snapshot, nodes=nodes))
+        self.see(replace(self.snapshot, nodes=nodes))
 
-    def hear(self, assignments: frozenset[Assignment]) -> None:
-        """Take the kubelet's list of who has what."""
-        self._see(replace(self.snapshot, assignments=assignments, sees_pods=True))
-
-    def hear_nothing(self) -> None:
-        """The kubelet does not say who has what: what a pod had, it is thought to have still."""
-        self._see(replace(self.snapshot, sees_pods=False))
-
-    def hear_claims(self, claimed: Mapping[str, str], kept: Mapping[str, Hindrance]) -> None:
-        """Take which ResourceClaim (`namespace/name`) each device is prepared for, by the device's ID, and why one that
-        was bound for a claim could not be given back."""
-        self._see(replace(self.snapshot, claimed=claimed, kept=kept))
-
-    def hear_partitions(self, partitions: Status, unlinked: Mapping[str, Hindrance]) -> None:
-        """Take what is known of the partitions, and why devices, by ID, have NVLinks that do not work."""
-        self._see(replace(self.snapshot, partitions=partitions, unlinked=unlinked))
-
-    def find_fallen(self, fallen: frozenset[PCIAddress]) -> None:
-        """Take the functions that fell off the bus."""
-        self._see(replace(self.snapshot, fallen=fallen))
+    def see(self, snapshot: Snapshot) -> None:
+        """Take this snapshot, which replaces parts of the latest one; wake all that wait if it differs."""
+        before = self.snapshot
+        if snapshot != before:
+            self.snapshot = snapshot
+            self.wake()
+            _report_soon(snapshot, before)
 
     def wake(self) -> None:
         """Wake all that wait for a change."""
-        # Who waits holds the old event; who waits from now on waits for the change after this one.
+        # A task that waits holds the old event; later ones wait for the change after this one.
         self.next_change.set()
         self.next_change = asyncio.Event()
-
-    async def _look(self, config: Config, *, uses: bool) -> None:
-        with self._blind_if_it_fails():
-            seen = await look(
-                _places(self.sources),
-                self.sources.names,
-                config,
-                self.sources.reader.ask,
-                lambda: self.snapshot,
-                uses=uses,
-            )
-        self.sees_node = True
-        self._see(seen)
 
     @contextmanager
     def _blind_if_it_fails(self) -> Iterator[None]:
@@ -141,33 +122,20 @@ class Watch:
             self.sees_node = False
             raise
 
-    def _see(self, snapshot: Snapshot) -> None:
-        before = self.snapshot
-        if snapshot == before:
-            return
-        self.snapshot = snapshot
-        self.wake()
-        _report_soon(snapshot, before)
-
-
-def _places(sources: Sources) -> Places:
-    return Places(sys=sources.sys, dev=sources.dev, proc=None, state=sources.state)
-
 
 def _report_soon(snapshot: Snapshot, before: Snapshot | None) -> None:
-    # Whoever waits for the change goes first: writing a line takes longer than telling the kubelet.
+    # The tasks that wait for the change run first: writing a line takes longer than telling the kubelet.
     asyncio.get_running_loop().call_later(_AFTER_THE_NEWS, _report, snapshot, before)
 
 
 def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
-    """Log what is new: what is on offer, a line per resource; each device that is not, and why; each entry of sysfs
+    """Log the differences: devices on offer, a line per resource; each device that is not, and why; each entry of sysfs
     that could not be read."""
-    known = {device.id: before.reason(device) for device in before.inventory.devices} if before else {}
-    resources = {device.id: device.resource for device in before.inventory.devices} if before else {}
+    known = {each.id: (before.reason(each), each.resource) for each in before.inventory.devices} if before else {}
     offered: dict[tuple[str, str | None], list[str]] = defaultdict(list)
     for device in snapshot.inventory.devices:
         reason = snapshot.reason(device)
-        if device.id in known and known[device.id] == reason and resources[device.id] == device.resource:
+        if known.get(device.id) == (reason, device.resource):
             continue
         details = {"device": device.id, "resource": device.resource, "reason": None if reason is None else str(reason)}
         if reason is None:
@@ -182,5 +150,5 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         _log.info("%s (%s) %s on offer as %s", ", ".join(devices), model, verb, resource, extra=fields)
     for gone in sorted(known.keys() - snapshot.inventory.by_id.keys()):
         _log.warning("%s is gone", gone, extra={"device": gone})
-    for fault in sorted(set(snapshot.inventory.faults) - set(before.inventory.faults if before else ())):
+    for fault in sorted(map(str, set(snapshot.host.faults) - set(before.host.faults if before else ()))):
         _log.warning("sysfs: %s", fault)

@@ -5,7 +5,7 @@ import json
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,12 +19,11 @@ from plugin.commands import doctor, inventory
 from plugin.commands.node import NodeFlags, node_now
 from plugin.config_file import read_config
 from plugin.device_plugin.monitoring import _Collector
-from plugin.doctor.findings import examine
+from plugin.doctor import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.slices import device_of
 from plugin.node.snapshot import Snapshot, State
 from plugin.picture import picture
-from plugin.watch.counters import Counters
 from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
 from program.errors import ProgramError
@@ -97,7 +96,8 @@ class Node:
         )
         with reader.listening(lambda: None, lambda: None):
             watch = await Watch.begin(sources, asyncio.Event())
-            watch.hear_claims(claimed(Checkpoint(self.dra_state, self.boot).read()), {})
+            claims = claimed(Checkpoint(self.dra_state, self.boot).read())
+            watch.see(replace(watch.snapshot, claimed=claims))
             yield watch
 
 
@@ -130,7 +130,7 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
     assert {device_id: each["claim"] for device_id, each in listed.items()} == claims
     examined = doctor._as_json(seen, examine(seen))["devices"]
     assert {each["id"]: each["reason"] for each in examined} == reasons
-    metrics = {metric.name: metric.samples for metric in _Collector(watch, Counters()).collect()}
+    metrics = {metric.name: metric.samples for metric in _Collector(watch).collect()}
     told = {sample.labels["device"]: sample.labels for sample in metrics["gpu_plugin_device"]}
     assert {device_id: labels["reason"] or None for device_id, labels in told.items()} == reasons
     assert {

@@ -10,8 +10,8 @@ from pci.sysfs.platform import read_platform
 from pci.sysfs.record import record
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.names import PCIIDs
+from plugin.doctor import examine
 from plugin.doctor.finding import NODE, Check, NodeFinding
-from plugin.doctor.findings import examine
 from program.finding import worst
 from program.problem import Problem, Severity
 from tests.compose import (

@@ -40,7 +40,7 @@ def draw_and_check(host: Host, config: Config, pci_ids: PCIIDs, assigned: Iterab
         assert device.id in drawn.words
         assert squeezed(str(snapshot.reason(device) or "")) in drawn.words
         assert squeezed(device.resource or "") in drawn.words
-    for fault in snapshot.inventory.faults:
+    for fault in map(str, snapshot.host.faults):
         assert squeezed(one_line(fault)) in drawn.words
     return drawn
 

@@ -15,8 +15,8 @@ from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule, Serve
 from plugin.cards.inventory import BY_CONFIG, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.config_file import read_config
+from plugin.doctor import examine
 from plugin.doctor.finding import Check
-from plugin.doctor.findings import examine
 from program.errors import ProgramError, UserError
 from program.problem import Problem, Severity
 from tests.breaking import Break, breaks, broken

@@ -8,7 +8,6 @@ import pytest
 
 from plugin.cards.config import Config
 from plugin.cards.names import PCIIDs
-from plugin.watch.counters import Counters
 from plugin.watch.keeper import keeping
 from plugin.watch.listeners import listening
 from plugin.watch.podresources import Pods
@@ -26,7 +25,7 @@ async def printing(sources: Sources, ending: asyncio.Event, say: Callable[[str],
     """The server."""
     with listening(sources, ending) as bells:
         watch = await Watch.begin(sources, ending)
-        async with keeping(watch, Pods(watch), bells, Counters()):
+        async with keeping(watch, Pods(watch), bells):
             while not watch.stopped:
                 change, snapshot = watch.next_change, watch.snapshot
                 for resource in snapshot.inventory.listed:
