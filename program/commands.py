@@ -39,8 +39,9 @@ def command_line(arguments: Sequence[str], modules: Mapping[str, str], descripti
     """Return the program for these arguments: the command they name, or all, for help and for what is no command.
 
     `modules` has the module of each command, which has a function, as `taken_by_typer` describes it, or commands of its
-    own, of the command's name. A command is imported when it is called, since one should not wait for what another
-    needs.
+    own, of the command's name, or of the name behind a colon. A command is imported when it is called, since one should
+    not wait for what another needs. To a command that takes a typer.Context, words that it does not know are no error:
+    they are in `context.args`.
     """
     app = typer.Typer(
         pretty_exceptions_enable=False,
@@ -50,11 +51,14 @@ def command_line(arguments: Sequence[str], modules: Mapping[str, str], descripti
     app.callback(help=description)(_program)
     named = command_named(arguments)
     for name in [named] if named in modules else modules:
-        command = getattr(import_module(modules[name]), name)
+        module, _, function = modules[name].partition(":")
+        command = getattr(import_module(module), function or name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command()(taken_by_typer(command))
+            more = any(each.annotation is typer.Context for each in signature(command).parameters.values())
+            settings = {"allow_extra_args": more, "ignore_unknown_options": more}
+            app.command(name, context_settings=settings)(taken_by_typer(command))
     return app
 
 
