@@ -61,8 +61,8 @@ _SCHEDULER = (
     _Reason(
         r"Insufficient ([^\s,]+/[^\s,]*[^\s,.])",
         "no node has a free {0}",
-        "`kubectl get nodes -o yaml` has what each offers under allocatable; on a node, `gpu-plugin inventory` says who has "
-        "which card, and why a card is not offered",
+        "`kubectl get nodes -o yaml` has what each offers, under allocatable; on a node `gpu-plugin inventory` says "
+        "who has which card, and why one isn't offered",
     ),
     _Reason(
         r"Insufficient (memory|cpu|ephemeral-storage)",
@@ -81,7 +81,6 @@ _SCHEDULER = (
         "the nodes left have taints that it does not tolerate",
         "`kubectl describe node` lists them: remove one, or write tolerations into the manifest",
     ),
-    _Reason(r"(.+?)(?:$|\. preemption)", "no node takes it: {0}", "`kubectl describe pod` has the scheduler's words"),
 )
 
 #: Why the kubelet has not started the container: what is in the container's status, or in a warning.
@@ -243,7 +242,7 @@ def _unscheduled(pod: Object, events: Sequence[Object], last_line: str) -> _Foun
         return f"scheduling gates hold it back: {gates}", fix
     if scheduled.get("status") == "False":
         message = str(scheduled.get("message", ""))
-        wrong, fix = _first(_SCHEDULER, message) or ("no node takes it", "")
+        wrong, fix = _first(_SCHEDULER, message) or ("no node takes it", "read the scheduler's words")
         return f"{wrong}{_quoted(message.partition(' preemption: ')[0])}", fix
     scheduler = pod.get("spec", {}).get("schedulerName", "default-scheduler")
     return f"no scheduler has looked at it ({scheduler})", "see whether a scheduler of that name runs, and its log"
@@ -296,4 +295,4 @@ def _first(reasons: Sequence[_Reason], words: str) -> tuple[str, str] | None:
 
 
 def _quoted(words: object) -> str:
-    return f" ({' '.join(str(words).split()).rstrip('.')})" if words else ""
+    return f" ({' '.join(str(words).split()).rstrip('.,')})" if words else ""

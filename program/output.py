@@ -27,6 +27,8 @@ def aligned(rows: Sequence[Sequence[str]], columns: int | None = None) -> list[s
     Within that many `columns`, a row's last cell goes on in the lines below; where not even its words fit beside the
     others, all of it stands below them.
     """
+    if not rows:
+        return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     left = sum(width + 2 for width in widths[:-1])
     if columns is None or left + widths[-1] <= columns:

@@ -5,6 +5,7 @@ import logging
 import threading
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, suppress
+from dataclasses import asdict
 from typing import Any, TypeVar
 
 from grpclib.const import Handler
@@ -141,6 +142,14 @@ class VirtualMachine:
                 api.GuestInterface(name=one.name, mac=one.mac, addresses=one.addresses) for one in info.interfaces
             ],
         )
+
+    async def GetGuestUsers(self, request: api.GetGuestUsersRequest) -> api.GuestUsers:
+        users = await self._agent(agent.users, request.seconds)
+        return api.GuestUsers(users=[api.GuestUser(**asdict(user)) for user in users])
+
+    async def GetGuestFilesystems(self, request: api.GetGuestFilesystemsRequest) -> api.GuestFilesystems:
+        found = await self._agent(agent.filesystems, request.seconds)
+        return api.GuestFilesystems(filesystems=[api.GuestFilesystem(**asdict(each)) for each in found])
 
     async def ExecInGuest(self, request: api.ExecInGuestRequest) -> api.ExecInGuestResponse:
         pause, path, seconds = _FIRST_LOOK, request.path, max(request.seconds, 1)
