@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpuvm.kubectl import Answer, Kubectl, Object, answered, refusal
+from gpuvm.kubectl import Answer, Kubectl, Object, answered, error_of
 from gpuvm.pods import MANIFEST_FILE, condition, config_map_of
 from program.errors import ProgramError, Refusal
 
@@ -40,7 +40,7 @@ def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> bytes:
     Refusal, in its words, for what it refuses."""
     answer = gpu_launcher("pod", manifest, *flags, given=given)
     if answer.code:
-        raise refusal(answer, ["gpu-launcher", "pod", manifest, *flags])
+        raise error_of(answer, ["gpu-launcher", "pod", manifest, *flags])
     print(answer.words, end="", file=sys.stderr)
     return answer.out
 

@@ -12,7 +12,7 @@ from tempfile import TemporaryFile
 from threading import Timer
 from typing import Any, NamedTuple, NoReturn
 
-from program.errors import Refusal
+from program.errors import ProgramError, Refusal, UserError
 from program.problem import Problem
 
 Object = dict[str, Any]
@@ -63,7 +63,7 @@ class Kubectl:
         """Return what a call prints. Refusal, in kubectl's own words, where it fails or is late."""
         answer = answered(self.command(*words), given=given, within=within)
         if answer.code:
-            raise refusal(answer, self.command(*words))
+            raise error_of(answer, self.command(*words))
         return answer.out
 
     def objects(self, *words: str, within: float = SECONDS, given: bytes = b"") -> list[Object]:
@@ -129,11 +129,12 @@ def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECO
         return Answer(code, out, stderr.read(_MOST_WORDS).decode(errors="replace"))
 
 
-def refusal(answer: Answer, command: Sequence[str]) -> Refusal:
+def error_of(answer: Answer, command: Sequence[str]) -> ProgramError:
     """Return kubectl's own words as an error, and what to do; those of `gpu-launcher` as they are."""
     lines = [line for line in answer.words.splitlines() if line.strip() and not _NOISE.match(line)]
     if lines and (ours := [line for line in lines if line.startswith(_OURS)]):
-        return Refusal.of([Problem("", line.removeprefix(_OURS), "") for line in ours])
+        kind = UserError if answer.code == UserError.exit_code else Refusal
+        return kind.of([Problem("", line.removeprefix(_OURS), "") for line in ours])
     said = " ".join(lines) or f"has ended with {answer.code}"
     fix = next((fix for pattern, fix in _FIXES if re.search(pattern, said)), f"try {shlex.join(command)}")
     return Refusal("kubectl", said, fix)

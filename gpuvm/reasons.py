@@ -170,7 +170,7 @@ _LAST_LINE = "docs/exit-codes.md has the codes, docs/troubleshooting.md the line
 
 def answer(pod: Object, events: Sequence[Object], last_line: str) -> Problem:
     """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first."""
-    name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+    name = _name(pod)
     phase = str(pod.get("status", {}).get("phase", "Unknown"))
     for found in (_deleted, _ended, _unscheduled, _crashed, _not_started):
         if (reason := found(pod, events, last_line)) is not None:
@@ -184,8 +184,9 @@ def answer(pod: Object, events: Sequence[Object], last_line: str) -> Problem:
     )
 
 
-def no_pod(name: str, warnings: Sequence[Object]) -> Problem:
+def no_pod(controller: Object, warnings: Sequence[Object]) -> Problem:
     """Return the answer for a controller that has no pod: what it was told when it made one, or that it is stopped."""
+    name = _name(controller)
     if not warnings:
         return Problem(name, "is Stopped: its controller is to have no pod", "`kubectl gpuvm start`")
     message = str(warnings[-1].get("message", ""))
@@ -195,6 +196,10 @@ def no_pod(name: str, warnings: Sequence[Object]) -> Problem:
     elif "exceeded quota" in message:
         fix = "raise the quota, or stop what uses it: `kubectl describe quota`"
     return Problem(name, f"is without a pod: the API server refuses it ({message})", fix)
+
+
+def _name(each: Object) -> str:
+    return f"{each['metadata']['namespace']}/{each['metadata']['name']}"
 
 
 def _state(pod: Object, phase: str) -> str:

@@ -30,8 +30,6 @@ def target_of(words: Sequence[str]) -> Target:
     kind, *names = place.split("/") if "/" in place else ("vm", place)
     if not _KINDS.fullmatch(kind) or len(names) > 2 or (at and not user):
         raise UserError(said, "names no VM", _EXPECTED)
-    if other := next((name for name in names if not _NAME.fullmatch(name)), None):
-        raise UserError(said, f"{other!r} is no name in Kubernetes", _EXPECTED)
-    if not all(names):
-        raise UserError(said, "has an empty name", _EXPECTED)
+    if wrong := [name for name in names if not _NAME.fullmatch(name)]:
+        raise UserError(said, f"{wrong[0]!r} is no name in Kubernetes", _EXPECTED)
     return Target(names[0], names[1] if len(names) == 2 else None, user or None)

@@ -1,9 +1,10 @@
 """The guest's screen on a local port: a `gpu-launcher ctl vnc` in the pod for each client that comes."""
 
+import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
@@ -24,16 +25,18 @@ class Viewer(Enum):
 _PROGRAMS = {Viewer.REMOTE_VIEWER: "remote-viewer", Viewer.TIGER: "vncviewer"}
 
 
-def viewer_command(port: int, kind: Viewer | None, path: str | None) -> list[str] | None:
+def viewer_command(
+    port: int, kind: Viewer | None, named: str | None, environ: Mapping[str, str] = os.environ
+) -> list[str] | None:
     """Return what shows the screen at that port: the viewer that is named, or the first on PATH; None for neither.
     UserError if a named one is not there."""
     for each in [kind] if kind else _PROGRAMS:
-        if program := shutil.which(path or _PROGRAMS[each]):
+        if program := shutil.which(named or _PROGRAMS[each], path=environ.get("PATH")):
             is_tiger = each is Viewer.TIGER or Path(program).name == _PROGRAMS[Viewer.TIGER]
             return [program, f"127.0.0.1:{port}" if is_tiger else f"vnc://127.0.0.1:{port}"]
-    if kind or path:
-        named = path or _PROGRAMS[kind or Viewer.TIGER]
-        raise UserError(named, "is no program that can be started", "name one with --vnc-path, or take --proxy-only")
+    if kind or named:
+        program = named or _PROGRAMS[kind or Viewer.TIGER]
+        raise UserError(program, "is no program that can be started", "name one with --vnc-path, or take --proxy-only")
     return None
 
 

@@ -28,7 +28,7 @@ def why(vm: VM, cluster: Cluster, output: Output = None) -> None:
     subject = found[-1] if found else controller or {}
     events = _events(kubectl, subject)
     last_line = _last_line(kubectl, subject) if found else ""
-    reason = answer(subject, events, last_line) if found else no_pod(target.name, warnings_of(events))
+    reason = answer(subject, events, last_line) if found else no_pod(subject, warnings_of(events))
     fit = fit_of(kubectl, subject) if found else ""
     told = [f"{event.get('reason')}: {event.get('message')}" for event in warnings_of(events)[-_MOST_EVENTS:]]
     if output is not None:

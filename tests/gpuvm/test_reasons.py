@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gpuvm.reasons import answer, no_pod
-from tests.gpuvm.cluster import CARD, ended, event, pending, pod, terminated, waiting
+from tests.gpuvm.cluster import CARD, controller, ended, event, pending, pod, terminated, waiting
 
 
 class Case(NamedTuple):
@@ -97,8 +97,8 @@ CASES = {
     "a volume on another node": Case(
         waiting("ContainerCreating"),
         'vms/vm: is Pending: its volume is still attached to another node (Multi-Attach error for volume "pvc-1" '
-        f"Volume is already exclusively attached to one node and can't be attached to another); stop the pod that has it "
-        f"there; of a node that is off for good: {OFF}",
+        f"Volume is already exclusively attached to one node and can't be attached to another); stop the pod that has "
+        f"it there; of a node that is off for good: {OFF}",
         (
             event("Scheduled", "Successfully assigned vms/vm to node-1", kind="Normal"),
             event("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already exclusively attached '
@@ -179,10 +179,10 @@ def test_the_latest_warning_counts() -> None:
 
 def test_a_controller_without_a_pod_says_what_the_api_server_refused() -> None:
     refused = event("FailedCreate", 'pods "vm-0" is forbidden: violates PodSecurity "baseline:latest": seccompProfile')
-    assert str(no_pod("vms/vm", [refused])) == (
+    assert str(no_pod(controller("StatefulSet"), [refused])) == (
         'vms/vm: is without a pod: the API server refuses it (pods "vm-0" is forbidden: violates PodSecurity '
         '"baseline:latest": seccompProfile); its namespace has to allow such pods, '
         "pod-security.kubernetes.io/enforce=privileged: docs/pod.md"
     )
-    assert "raise the quota" in no_pod("vms/vm", [event("FailedCreate", "exceeded quota: gpus")]).fix
-    assert no_pod("vms/vm", []).fix == "`kubectl gpuvm start`"
+    assert "raise the quota" in no_pod(controller("StatefulSet"), [event("FailedCreate", "exceeded quota: gpus")]).fix
+    assert no_pod(controller("StatefulSet"), []).fix == "`kubectl gpuvm start`"
