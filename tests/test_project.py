@@ -152,7 +152,9 @@ def test_docs_folders_names_every_folder_and_no_other() -> None:
 def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
     """Its parts between the names and numbers, which stand as capital letters and dots."""
     modules = [
-        path for folder in ("launcher", "plugin", "gpuvm", "program", "pci") for path in sorted((ROOT / folder).rglob("*.py"))
+        path
+        for folder in ("launcher", "plugin", "gpuvm", "program", "pci")
+        for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     code = "".join(path.read_text() for path in modules)
     said = re.sub(r'"\s*\n\s*f?"', "", code) + " ".join(map(os.strerror, errno.errorcode))

@@ -8,7 +8,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from gpuvm.commands.options import VM, Cluster, OneVM, Output, ctl_in
-from program.output import print_bytes
+from program.output import print_text
+from program.problem import one_line
 
 
 class Verb(NamedTuple):
@@ -87,6 +88,8 @@ def _run(verb: Verb, vm: list[str], cluster: Cluster, *, as_json: bool = False) 
     if verb.lasts:
         tty = ("-it" if os.isatty(0) else "-i") if verb.typed else ""
         kubectl.be(*ctl_in(pod, *words, tty=tty))
-    print_bytes(kubectl.output(*ctl_in(pod, *words)))
+    # A pod may be somebody else's, and say anything to a terminal.
+    told = kubectl.output(*ctl_in(pod, *words)).decode(errors="backslashreplace")
+    print_text("".join(f"{one_line(line)}\n" for line in told.splitlines()))
     if verb.done:
         print(f"{pod['metadata']['name']}: {verb.done}")

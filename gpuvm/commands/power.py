@@ -8,7 +8,7 @@ import json
 
 from gpuvm.commands.options import VM, Cluster, Force, GracePeriod, ctl_in
 from gpuvm.kubectl import Kubectl, Object
-from gpuvm.pods import applied, controller_of, has_ended, no_such, pods_of, vms
+from gpuvm.pods import applied, controller_of, has_ended, no_such, pods_of, status_of, vms
 from program.errors import Refusal, UserError
 
 _BESIDE = 60  # seconds for the API server and the kubelet, beside the pod's grace period
@@ -51,7 +51,8 @@ def stop(vm: VM, cluster: Cluster, force: Force = False, grace_period: GracePeri
             return
         kubectl.output("delete", "pod", pod["metadata"]["name"], "--wait=false")
     for pod in its_pods if force else ():
-        kubectl.output(*ctl_in(pod, "kill"))
+        if status_of(pod).get("state", {}).get("running"):
+            kubectl.output(*ctl_in(pod, "kill"))
     kept = (
         "" if controller is not None else "; its Pod is gone then, and `kubectl gpuvm apply -f vm.yaml` makes it anew"
     )

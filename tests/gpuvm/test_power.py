@@ -74,7 +74,8 @@ def test_a_controller_stops_and_starts_what_it_makes(
 
 
 def test_by_force_the_guest_ends_now_and_its_controller_knows_first(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    having(kubectl, controller("StatefulSet"), pod("vm-0", vm="vm", owner="StatefulSet/vm"))
+    waits = pending("0/1 nodes", name="vm-1", vm="vm", owner="StatefulSet/vm")
+    having(kubectl, controller("StatefulSet"), pod("vm-0", vm="vm", owner="StatefulSet/vm"), waits)
     result = kubectl_gpuvm("stop", "vm", "--force", "--grace-period=0", env=kubectl.env)
     assert result.stdout == "vm: ends now\n"
     assert [call[1] for call in changes(kubectl)] == ["patch", "exec"]

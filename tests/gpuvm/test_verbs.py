@@ -77,6 +77,12 @@ def test_what_ctl_does_is_one_call_in_the_pod(kubectl_gpuvm: Command, kubectl: S
     assert kubectl.calls[-1] == in_pod(*expected)
 
 
+def test_what_a_pod_says_cannot_steer_the_terminal(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pods", [pod()])
+    kubectl.answers("exec", b"vms/vm: \x1b[2Jrunning\nmore\xff\n")
+    assert kubectl_gpuvm("state", "vm", env=kubectl.env).stdout == "vms/vm: \\x1b[2Jrunning\nmore\\xff\n"
+
+
 def test_the_console_has_input_and_a_terminal_only_if_there_is_one(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("^get pods", [pod()])
     kubectl.answers("exec -i vm", "login: ")
