@@ -34,7 +34,6 @@ from program.errors import ProgramError, Refusal, UserError
 from program.problem import Problem
 
 _UNCHANGEABLE = ("Pod", "Job")
-_OURS = "gpu-launcher-"  # begins the names of what belongs to one VM
 _BESIDE = 60  # seconds for the API server, beside a pod's grace period
 _LARGEST = 1 << 20  # bytes of a manifest: a ConfigMap's
 _STDIN = "-"
@@ -81,30 +80,28 @@ def edit(rest: typer.Context, vm: OneVM, cluster: Cluster, restart: Restart = Fa
 
 
 def flags_of(found: Object) -> list[str]:
-    """Return the flags of `gpu-launcher pod` that a pod or a controller shows."""
-    claims = spec_of(found).get("resourceClaims", ())
-    is_dra = any(str(claim.get("resourceClaimTemplateName", "")).startswith(_OURS) for claim in claims)
+    """Return the flags of `gpu-launcher pod` that an object shows. The claims of --dra are in its manifest."""
     kind = [] if found["kind"] == "Pod" else ["--as", found["kind"].lower()]
-    return ["--image", container_of(found)["image"], *kind, *["--dra"] * is_dra]
+    return ["--image", container_of(found)["image"], *kind]
 
 
 def _apply(kubectl: Kubectl, text: bytes, *, restart: bool) -> None:
     new = _objects(text)
     changed = [
-        (old, each)
+        old
         for each in new
         if each["kind"] in _UNCHANGEABLE and (old := _live(kubectl, each)) is not None and not _is_same(old, each)
     ]
-    running = [old["metadata"]["name"] for old, _ in changed if not _is_over(old)]
+    running = [old["metadata"]["name"] for old in changed if not _is_over(old)]
     if running and not restart:
         fix = "with --restart the guest shuts down, and starts with what is new"
         raise Refusal(
             ", ".join(running), "runs with another manifest or other flags, and its Pod cannot be changed", fix
         )
-    for old, _ in changed:
+    for old in changed:
         grace = spec_of(old).get("terminationGracePeriodSeconds", 30) + _BESIDE
         kubectl.output(
-            "delete", *_with_its_own(old), "--ignore-not-found", f"--timeout={grace}s", within=grace + _BESIDE
+            "delete", *_with_its_own(old, new), "--ignore-not-found", f"--timeout={grace}s", within=grace + _BESIDE
         )
     print(kubectl.output("apply", "-f", "-", given=text, within=_BESIDE).decode(errors="replace"), end="")
 
@@ -136,11 +133,13 @@ def _is_over(old: Object) -> bool:
     return any(each.get("type") in ("Complete", "Failed") and each.get("status") == "True" for each in conditions)
 
 
-def _with_its_own(old: Object) -> Iterator[str]:
-    """Yield it, and what belongs to it and cannot be changed either, as kubectl names them."""
+def _with_its_own(old: Object, new: Iterable[Object]) -> Iterator[str]:
+    """Yield it, and what belongs to it and cannot be changed either, as kubectl names them: its ConfigMap, and a
+    ResourceClaimTemplate that is made anew."""
     yield f"{old['kind'].lower()}/{old['metadata']['name']}"
     if config_map := config_map_of(old):
         yield f"configmap/{config_map}"
+    templates = {each["metadata"]["name"] for each in new if each["kind"] == "ResourceClaimTemplate"}
     for claim in spec_of(old).get("resourceClaims", ()):
-        if (template := str(claim.get("resourceClaimTemplateName", ""))).startswith(_OURS):
-            yield f"resourceclaimtemplate/{template}"
+        if claim.get("resourceClaimTemplateName") in templates:
+            yield f"resourceclaimtemplate/{claim['resourceClaimTemplateName']}"

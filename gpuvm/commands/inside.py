@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable
 from enum import Enum
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -13,28 +13,29 @@ from program.problem import one_line
 
 
 class Verb(NamedTuple):
-    """`words` are those of `gpu-launcher ctl`. `done` is said when a verb without output is done. A verb that `lasts`
-    goes on until its user or the guest ends it; one on a terminal has its keys."""
+    """`words` are those of `gpu-launcher ctl`, and `done` is said when a verb without output is done.
+
+    A verb that `lasts` goes on until its user or the guest ends it; one that is `typed` has what its user types.
+    """
 
     words: tuple[str, ...]
     help: str
     done: str = ""
+    has_json: bool = False
     lasts: bool = False
     typed: bool = False
 
 
-#: Verbs without output.
-_DONE = {
-    "pause": Verb(("pause",), "Stop the guest's virtual CPUs; its cards do not stop.", "paused"),
-    "unpause": Verb(("resume",), "Let the guest's virtual CPUs run again.", "unpaused"),
-    "reset": Verb(("reset",), "Press the guest's reset button: it gets no warning.", "reset"),
+_VERBS = {
+    "pause": Verb(("pause",), "Stop the guest's virtual CPUs; its cards do not stop.", done="paused"),
+    "unpause": Verb(("resume",), "Let the guest's virtual CPUs run again.", done="unpaused"),
+    "reset": Verb(("reset",), "Press the guest's reset button: it gets no warning.", done="reset"),
+    "state": Verb(("state",), "Say what the VM does now, as its launcher and libvirt have it.", has_json=True),
+    "events": Verb(("events",), "Say what happens to the VM, a line each, until it ends.", has_json=True, lasts=True),
+    "console": Verb(
+        ("console",), "Join the guest's serial port, until Ctrl-] or the VM's end.", lasts=True, typed=True
+    ),
 }
-#: Verbs with output, as JSON too.
-_TOLD = {
-    "state": Verb(("state",), "Say what the VM does now, as its launcher and libvirt have it."),
-    "events": Verb(("events",), "Say what happens to the VM, a line each, until it ends.", lasts=True),
-}
-_CONSOLE = Verb(("console",), "Join the guest's serial port, until Ctrl-] or the VM's end.", lasts=True, typed=True)
 
 
 class About(Enum):
@@ -57,34 +58,24 @@ def guest(
 
 def __getattr__(name: str) -> Callable[..., None]:
     """Return the verb of that name as a command."""
-    if name in _DONE:
-        return _command(_DONE[name])
-    if name in _TOLD:
-        return _command_with_output(_TOLD[name])
-    if name == "console":
-        return _command(_CONSOLE)
-    raise AttributeError(name)
+    if name not in _VERBS:
+        raise AttributeError(name)
+    verb = _VERBS[name]
 
-
-def _command(verb: Verb) -> Callable[..., None]:
     def command(vm: VM, cluster: Cluster) -> None:
         _run(verb, vm, cluster)
 
-    command.__doc__ = verb.help
-    return command
-
-
-def _command_with_output(verb: Verb) -> Callable[..., None]:
-    def command(vm: VM, cluster: Cluster, output: Output = None) -> None:
+    def command_with_json(vm: VM, cluster: Cluster, output: Output = None) -> None:
         _run(verb, vm, cluster, as_json=output is not None)
 
-    command.__doc__ = verb.help
-    return command
+    chosen = command_with_json if verb.has_json else command
+    chosen.__doc__ = verb.help
+    return chosen
 
 
 def _run(verb: Verb, vm: list[str], cluster: Cluster, *, as_json: bool = False) -> None:
     kubectl, pod = cluster.pod(vm)
-    words: tuple[Any, ...] = (*verb.words, *(["--json"] if as_json else []))
+    words = (*verb.words, *["--json"] * as_json)
     if verb.lasts:
         tty = ("-it" if os.isatty(0) else "-i") if verb.typed else ""
         kubectl.be(*ctl_in(pod, *words, tty=tty))

@@ -11,7 +11,6 @@ from gpuvm.commands.options import Cluster, Output
 from gpuvm.pods import VM, listed, vms
 from program.output import aligned, print_text
 from program.problem import one_line
-from program.terminal import columns
 
 _HEAD = ("NAME", "STATE", "AGE", "NODE", "ADDRESS", "CARDS")
 
@@ -27,7 +26,8 @@ def list_vms(
         print_text(json.dumps([asdict(vm) for vm in found], indent=2) + "\n")
         return
     rows = [_row(vm, datetime.now(UTC), everywhere=everywhere) for vm in found]
-    lines = aligned([(*["NAMESPACE"] * everywhere, *_HEAD), *rows], columns()) if rows else ["No VMs found."]
+    # As wide as it is, as kubectl's own tables are.
+    lines = aligned([(*["NAMESPACE"] * everywhere, *_HEAD), *rows]) if rows else ["No VMs found."]
     print_text("".join(f"{one_line(line)}\n" for line in lines))
 
 

@@ -37,7 +37,7 @@ class StandIn:
 
     @property
     def env(self) -> dict[str, str]:
-        return {"PATH": f"{self.bin}:/usr/bin:/bin", "COLUMNS": "200"}
+        return {"PATH": f"{self.bin}:/usr/bin:/bin"}
 
     def answers(self, pattern: str, out: str | bytes | list[Any] | Any = "", err: str = "", code: int = 0) -> None:
         """Have it answer a call that fits the pattern: with objects as `kubectl get -o json` prints them, a text or

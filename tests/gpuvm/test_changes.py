@@ -89,6 +89,19 @@ def test_a_guest_that_has_ended_is_made_anew_without_a_word(kubectl_gpuvm: Comma
     assert [call[1] for call in kubectl.calls] == ["get", "delete", "apply"]
 
 
+def test_a_claim_template_is_made_anew_with_its_pod_if_it_is_printed_anew(
+    kubectl_gpuvm: Command, kubectl: StandIn, gpu_launcher: Command
+) -> None:
+    vm = FIXTURES / "vms" / "one-gpu.yaml"
+    kubectl.answers("get pod/one-gpu", live(gpu_launcher("pod", vm, *FLAGS, "--dra").stdout))
+    kubectl.answers("^(apply|delete)")
+    words = ["apply", "-f", vm, "--restart", "--image", "gpu-launcher:new"]
+    assert kubectl_gpuvm(*words, "--dra", env=kubectl.env).returncode == 0
+    assert any(word.startswith("resourceclaimtemplate/gpu-launcher-one-gpu") for word in kubectl.calls[-2])
+    assert kubectl_gpuvm(*words, env=kubectl.env).returncode == 0
+    assert not any(word.startswith("resourceclaimtemplate/") for word in kubectl.calls[-2])
+
+
 def editor(path: Path, program: str) -> dict[str, str]:
     """An editor that is that program of Python's, with the file's text as `text`."""
     path.write_text(f"import pathlib, sys; f = pathlib.Path(sys.argv[1]); text = f.read_text(); {program}")
