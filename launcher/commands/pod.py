@@ -10,11 +10,12 @@ import typer
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, refuse_other_volumes
 from launcher.commands.vms import every_vm
+from launcher.pipeline.start import tried
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
-from launcher.pod.objects import Object, objects
+from launcher.pod.objects import objects
 from launcher.pod.offers import waits_for
-from launcher.starting.start import tried
+from launcher.pod.plain import PodObject
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.output import print_text
@@ -54,7 +55,7 @@ def pod(
     image = image or f"gpu-launcher:{version('gpu-launcher')}"
     vms = every_vm(flags)
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
-    made: list[Object] = []
+    made: list[PodObject] = []
     errors: list[ProgramError] = []
     warnings: list[str] = []
     for given in vms:

@@ -2,19 +2,18 @@
 
 from typing import Any
 
-from launcher.choosing.claim import claim_for
-from launcher.choosing.selection import refuse_unheard
-from launcher.manifest.reading import Given, reread
+from launcher.manifest.parser import Given, reread
 from launcher.manifest.spec import VirtualMachine
+from launcher.pod.plain import PodObject
+from launcher.selection.annotations import refuse_unheard
+from launcher.selection.claim import claim_for
 from program.errors import UserError
 
 #: What the claim is called in spec.resourceClaims.
 CLAIM = "gpu-launcher"
 
-Object = dict[str, Any]
 
-
-def by_claim(given: Given, template: str) -> tuple[Given, Object | None]:
+def by_claim(given: Given, template: str) -> tuple[Given, PodObject | None]:
     """Return the VM with a request of a claim for each entry by deviceName, as KubeVirt has it by claimName, and the
     spec of the ResourceClaimTemplate `template`; None for that where no entry is by deviceName.
 
@@ -38,7 +37,7 @@ def by_claim(given: Given, template: str) -> tuple[Given, Object | None]:
     return reread(given, documents), claim.spec()
 
 
-def _document(vm: Any, names: dict[str, str], template: str) -> Object:
+def _document(vm: Any, names: dict[str, str], template: str) -> PodObject:
     """The VM as it was written, but for the entries, and with the claim."""
     if vm["kind"] == VirtualMachine.__name__:
         inner = vm["spec"]["template"]
@@ -47,7 +46,7 @@ def _document(vm: Any, names: dict[str, str], template: str) -> Object:
     return {**vm, "spec": _spec_document(vm["spec"], names, template)}
 
 
-def _spec_document(spec: Any, names: dict[str, str], template: str) -> Object:
+def _spec_document(spec: Any, names: dict[str, str], template: str) -> PodObject:
     domain = spec["domain"]
     devices = {**(domain.get("devices") or {})}
     _rename(devices, names)
@@ -61,20 +60,20 @@ def _spec_document(spec: Any, names: dict[str, str], template: str) -> Object:
     }
 
 
-def _type_document(document: Any, names: dict[str, str]) -> Object:
+def _type_document(document: Any, names: dict[str, str]) -> PodObject:
     """An instance type, which may have the VM's devices, or a preference, which has none."""
     spec = {**(document.get("spec") or {})}
     _rename(spec, names)
     return {**document, "spec": spec}
 
 
-def _rename(lists: Object, names: dict[str, str]) -> None:
+def _rename(lists: PodObject, names: dict[str, str]) -> None:
     for key in ("gpus", "hostDevices"):
         if lists.get(key):
             lists[key] = [_entry_document(entry, names) for entry in lists[key]]
 
 
-def _entry_document(entry: Any, names: dict[str, str]) -> Object:
+def _entry_document(entry: Any, names: dict[str, str]) -> PodObject:
     if entry.get("deviceName") is None:
         return {**entry}
     kept = {key: value for key, value in entry.items() if key != "deviceName"}

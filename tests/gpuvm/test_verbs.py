@@ -9,7 +9,7 @@ from jsonschema_rs import Draft7Validator
 from gpuvm import pods
 from gpuvm.pods import config_map_of, container_of
 from launcher import paths
-from launcher.manifest.reading import read_given
+from launcher.manifest.parser import read_given
 from launcher.pod.objects import MEMORY
 from launcher.pod.scheduling import labels
 from tests.conftest import Command
