@@ -29,7 +29,7 @@ def main() -> None:
 
 
 def _command() -> Any:
-    """What the command returns that the command line names; None where it has just done something."""
+    """Run the command that the command line names, and return its value; None if it has none."""
     from launcher.cli import command_line
     from program.commands import called
 
@@ -37,8 +37,8 @@ def _command() -> Any:
 
 
 def _hook() -> int:
-    """`hook` stays in its pod, and so is a process without what read its command line. KubeVirt starts no VM before it
-    has answered: where nothing is said, as in the annotation, nothing is read."""
+    """Serve in a process without the modules that read the command line, since `hook` stays in its pod. KubeVirt starts
+    no VM before it has answered: without arguments, as in the annotation, there is no second process."""
     from launcher.hook.flags import ToServe, own_socket
     from program.child import forked
 
@@ -46,23 +46,21 @@ def _hook() -> int:
     child = None if sys.argv[1:] == ["hook"] else forked("the process that reads the command line", _command)
     from pathlib import Path
 
-    from launcher.hook import calls
+    from launcher.hook.calls import services
     from launcher.hook.sidecar import served
 
     flags = ToServe(own_socket()) if child is None else child.answer()
     if not isinstance(flags, ToServe):
         return flags or 0
-    rewrite = calls.rewriting(Path(flags.sysfs))
-    services = calls.plugin(rewrite) if flags.is_plugin else calls.sidecar(rewrite)
     gc.collect()
     gc.freeze()
-    served(Path(flags.socket), services)
+    served(Path(flags.socket), services(Path(flags.sysfs), is_plugin=flags.is_plugin))
     return 0
 
 
 def _run() -> int:
-    """`run` is three processes, forked before the imports that only the next one needs (docs/decisions/0022): this one
-    stays to supervise, its worker stays with libvirt, and the worker's child makes the plan and ends."""
+    """Run a VM in three processes, each forked before the imports that only the next one needs (docs/decisions/0022):
+    this one supervises, its worker stays with libvirt, and the worker's child makes the plan and ends."""
     from launcher.runtime.embedded import forget_ready
     from launcher.runtime.grace import grace_in
     from launcher.runtime.supervise import supervise

@@ -1,14 +1,15 @@
 """Which device each `gpus` and `hostDevices` entry gets: the entries against the pod's variables.
 
-A claim is an entry with its device. (Kubernetes' ResourceClaim is something else; what it gave is read in
-launcher.dra.) The variables and their two dialects are described in pci.resource; here they become one pool, from which
-all gpus draw in order, then all hostDevices, and which gives every device once.
+A claim is an entry with its device. (launcher.dra reads what a ResourceClaim of Kubernetes gave.) The variables and
+their two dialects are described in pci.resource. Here each is a pool: all gpus draw from it in order, then all
+hostDevices, and no device is given twice.
 """
 
 import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 from uuid import UUID
@@ -20,7 +21,7 @@ from pci.resource import DeviceKind, InvalidValue, USBAddress, cards, decode, de
 from program.errors import UserError
 from program.problem import Problem
 
-#: What a device is known by: a function's address, a mediated device's UUID, a USB device's numbers.
+#: A PCI function's address, a mediated device's UUID, or a USB device's numbers.
 DeviceID = PCIAddress | UUID | USBAddress
 
 _DECODE: Mapping[DeviceKind, Callable[[str, str], tuple[DeviceID, ...]]] = {
@@ -31,7 +32,7 @@ _DECODE: Mapping[DeviceKind, Callable[[str, str], tuple[DeviceID, ...]]] = {
 
 
 class EntryKind(StrEnum):
-    """The list an entry stands in; the value is its part of the alias, as KubeVirt writes it."""
+    """The list that an entry stands in; the value is its part of the alias, as KubeVirt writes it."""
 
     GPU = "gpu"
     HOST_DEVICE = "hostdevice"
@@ -49,8 +50,7 @@ class Request(NamedTuple):
 
 
 class VirtualFunctionOf(NamedTuple):
-    """The virtual function that Multus has attached to the pod for a network; `network` is its name in
-    spec.networks."""
+    """The virtual function that Multus attached to the pod for a network; `network` is its name in spec.networks."""
 
     network: str
 
@@ -58,14 +58,14 @@ class VirtualFunctionOf(NamedTuple):
         return f"the virtual function of network {self.network!r}"
 
 
-#: What something else than a device plugin has chosen a device for.
+#: What DRA or Multus, and no device plugin, has chosen a device for.
 Allocated = Request | VirtualFunctionOf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One entry of gpus, hostDevices or, with sriov, interfaces: it wants a device of a resource, that of a request, or
-    the virtual function of its network."""
+    """An entry of gpus, hostDevices or, with sriov, interfaces: it wants a device of a resource, the one of a request,
+    or the virtual function of its network."""
 
     kind: EntryKind
     name: str
@@ -77,10 +77,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """An entry and its host device: a PCI function's address, a mediated device's UUID, a USB device's number.
-
-    `variable` is the one it came from; None for what DRA or Multus gave.
-    """
+    """An entry and its device on the host. `variable`: where the device was read; None if DRA or Multus gave it."""
 
     entry: Entry
     device: DeviceID
@@ -88,8 +85,8 @@ class Claim:
 
     @property
     def alias(self) -> str:
-        """KubeVirt's: ua-gpu-NAME, ua-hostdevice-NAME, ua-sriov-NAME, ua-dra-gpu-NAME, ua-dra-hostdevice-NAME,
-        ua-usb-host-NAME."""
+        """Return KubeVirt's alias: ua-gpu-NAME, ua-hostdevice-NAME, ua-sriov-NAME, ua-dra-gpu-NAME,
+        ua-dra-hostdevice-NAME, ua-usb-host-NAME."""
         if isinstance(self.device, USBAddress):
             return f"ua-usb-host-{self.entry.name}"
         dra = "dra-" if isinstance(self.entry.wants, Request) else ""
@@ -98,7 +95,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True)
 class LeftOver:
-    """Devices that the pod holds and no entry of the manifest asks for."""
+    """Devices that the pod holds and no entry of the manifest asks for; there is at least one."""
 
     variable: str
     devices: tuple[DeviceID, ...]
@@ -123,8 +120,8 @@ _NOTHING: Mapping[Allocated, DeviceID] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """The claims, in the order of the entries; what is left of the variables; and why an entry has none,
-    with all further entries that want the same."""
+    """The claims, in the order of the entries; the devices that are left over; and the reason for each entry without a
+    claim, but for entries of a resource whose variable was refused for an earlier one."""
 
     claims: tuple[Claim, ...]
     left_over: tuple[LeftOver, ...]
@@ -137,12 +134,11 @@ def claim(
     host: Host | None,
     allocated: Mapping[Allocated, DeviceID] = _NOTHING,
 ) -> Claimed:
-    """A claim for each entry that can have one; what is left of the variables; and why the other entries have none.
+    """Match the entries with the pod's variables, and with what DRA and Multus have `allocated`.
 
-    `host`, where known, says which functions make a card (for the older dialect). `allocated` is what DRA gave for each
-    request in the manifest, and Multus for each network; one that it lacks is left out. An error names entry, resource
-    and variable: one that is unset, empty, exhausted or holds what is no device, or two entries that would have one
-    device.
+    `host`, if known, says which functions make a card (for the older dialect). An entry whose request or network
+    `allocated` lacks has neither claim nor reason. A reason names entry, resource and variable: the variable is unset,
+    empty, exhausted or malformed, or another entry has the device.
     """
     claims: dict[Entry, Claim] = {}
     unmet: dict[Entry, UserError] = {}
@@ -151,10 +147,15 @@ def claim(
         if not isinstance(entry.wants, str) and entry.wants in allocated:
             device = allocated[entry.wants]
             if (first := owners.setdefault(device, entry)) is not entry:
-                unmet[entry] = _given_twice(entry, device, first)
+                unmet[entry] = UserError(
+                    entry,
+                    f"is {entry.wants}, which was given {device}, and so was {first.wants}, {first}",
+                    "expected each device once: the DRA driver's log says why",
+                )
             else:
                 claims[entry] = Claim(entry=entry, device=device, variable=None)
     given = set(owners)
+    unasked = _unasked(environ, wanted)
     pools: dict[str, _Pool | None] = {}
     for entry in wanted:
         if not isinstance(entry.wants, str):
@@ -162,7 +163,7 @@ def claim(
         try:
             if entry.wants not in pools:
                 pools[entry.wants] = None  # what is wrong with a pool is said once
-                pools[entry.wants] = _Pool.of(entry, entry.wants, wanted, environ, host)
+                pools[entry.wants] = _Pool.of(entry, entry.wants, wanted, environ, unasked, host)
             pool = pools[entry.wants]
             if pool is not None:
                 claims[entry] = Claim(entry=entry, device=pool.next(entry, given), variable=pool.variable)
@@ -175,19 +176,10 @@ def claim(
         for pool in by_variable.values()
         if (left := tuple(device for device in pool.devices if device not in given))
     )
-    requested = {variable(resource, kind) for resource in pools for kind in DeviceKind}
     return Claimed(
         claims=tuple(claims[entry] for entry in wanted if entry in claims),
-        left_over=(*left_over, *_unasked(environ, requested)),
+        left_over=(*left_over, *_left_unasked(environ, unasked)),
         unmet=unmet,
-    )
-
-
-def _given_twice(entry: Entry, device: DeviceID, first: Entry) -> UserError:
-    return UserError(
-        entry,
-        f"is {entry.wants}, which was given {device}, and so was {first.wants}, {first}",
-        "expected each device once: the DRA driver's log says why",
     )
 
 
@@ -202,9 +194,15 @@ class _Pool:
 
     @classmethod
     def of(
-        cls, entry: Entry, resource: str, wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None
+        cls,
+        entry: Entry,
+        resource: str,
+        wanted: tuple[Entry, ...],
+        environ: Mapping[str, str],
+        unasked: Mapping[str, DeviceKind],
+        host: Host | None,
     ) -> "_Pool":
-        """The pool of the entry's resource; `entry` is the first that draws on it."""
+        """Return the pool of the entry's resource; `entry` is the first that draws on it."""
         kinds = [kind for kind in DeviceKind if variable(resource, kind) in environ]
         if len(kinds) > 1:
             names = " and ".join(variable(resource, kind) for kind in kinds)
@@ -215,20 +213,15 @@ class _Pool:
             )
         if not kinds:
             name = variable(resource)
-            near = difflib.get_close_matches(name, _unasked_names(environ, wanted), n=1, cutoff=_ALIKE)
-            if near:
-                # The name is derived and never parsed back: the variable is all that is known of the other resource.
-                raise UserError(
-                    entry,
-                    f"asks for {resource}, but {name} is not set",
-                    f"did you mean the resource of {near[0]}, which is set?",
-                )
-            raise UserError(
-                entry,
-                f"asks for {resource}, but {name} is not set",
-                f"expected the pod to request {resource} and its device plugin to set the variable "
-                f"(offline: gpu-launcher render --env {name}=0000:41:00.0)",
+            near = difflib.get_close_matches(name, unasked, n=1, cutoff=_ALIKE)
+            # The name is derived and never parsed back: the variable is all that is known of the other resource.
+            fix = (
+                f"did you mean the resource of {near[0]}, which is set?"
+                if near
+                else f"expected the pod to request {resource} and its device plugin to set the variable "
+                f"(offline: gpu-launcher render --env {name}=0000:41:00.0)"
             )
+            raise UserError(entry, f"asks for {resource}, but {name} is not set", fix)
         (kind,) = kinds
         name = variable(resource, kind)
         if kind is DeviceKind.USB and entry.kind is EntryKind.GPU:
@@ -241,7 +234,12 @@ class _Pool:
             if kind is not DeviceKind.PCI:
                 return cls(resource, name, _DECODE[kind](name, environ[name]), drawing)
             addresses = decode(name, environ[name])
-            devices = cards(addresses, wanted=drawing, same_card=_same_card(host), travels_alone=_travels_alone(host))
+            devices = cards(
+                addresses,
+                wanted=drawing,
+                same_card=partial(_same_card, host),
+                travels_alone=partial(_travels_alone, host),
+            )
         except InvalidValue as error:
             raise UserError(
                 entry,
@@ -275,36 +273,28 @@ class _Pool:
         )
 
 
-def _unasked_names(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> list[str]:
-    """Return the variables of the contract that no entry draws on."""
+def _unasked(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> Mapping[str, DeviceKind]:
+    """Return the variables of the contract that no entry draws on, in alphabetical order."""
     asked = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in DeviceKind}
-    return sorted(name for name in environ.keys() - asked if any(name.startswith(f"{kind}_") for kind in DeviceKind))
+    names = sorted(environ.keys() - asked)
+    return {name: kind for name in names for kind in DeviceKind if name.startswith(f"{kind}_")}
 
 
-def _same_card(host: Host | None) -> Callable[[PCIAddress, PCIAddress], bool]:
-    if host is None:
-        return PCIAddress.shares_slot
-
-    def same_card(one: PCIAddress, other: PCIAddress) -> bool:
-        if one not in host.functions or other not in host.functions:
-            return one.shares_slot(other)
-        return any(function.address == other for function in listed_with(host, one))
-
-    return same_card
+def _same_card(host: Host | None, one: PCIAddress, other: PCIAddress) -> bool:
+    """Whether an older plugin lists both for one device; by their slots, if sysfs does not show both."""
+    if host is None or one not in host.functions or other not in host.functions:
+        return one.shares_slot(other)
+    return any(function.address == other for function in listed_with(host, one))
 
 
-def _travels_alone(host: Host | None) -> Callable[[PCIAddress], bool]:
-    functions = host.functions if host is not None else {}
-    return lambda address: address in functions and travels_alone(functions[address])
+def _travels_alone(host: Host | None, address: PCIAddress) -> bool:
+    return host is not None and address in host.functions and travels_alone(host.functions[address])
 
 
-def _unasked(environ: Mapping[str, str], requested: set[str]) -> tuple[LeftOver, ...]:
-    """Return the variables of the contract that no entry draws on at all, and that hold devices."""
+def _left_unasked(environ: Mapping[str, str], unasked: Mapping[str, DeviceKind]) -> tuple[LeftOver, ...]:
+    """Return the devices of the variables that no entry draws on."""
     left_over = []
-    for name in sorted(environ.keys() - requested):
-        kind = next((kind for kind in DeviceKind if name.startswith(f"{kind}_")), None)
-        if kind is None:
-            continue
+    for name, kind in unasked.items():
         try:
             devices: tuple[DeviceID, ...] = _DECODE[kind](name, environ[name])
         except InvalidValue:

@@ -1,7 +1,7 @@
-"""The libvirt domain: the template's chassis with the elements hung onto it.
+"""The libvirt domain: the template's chassis, with elements added to it.
 
-Solely values to XML: what goes into the VM is decided before it gets here. The template has what every VM of ours has,
-and scalars; whatever is optional, repeated or computed is an element of launcher.elements. One serialisation.
+This is solely from values to XML; other modules decide about the VM. The template has the elements and scalars of every
+VM; each optional, repeated or computed element is made in launcher.elements.
 """
 
 from functools import cache
@@ -48,7 +48,7 @@ _PARSER = etree.XMLParser(remove_blank_text=True)
 
 
 def serialised(root: Element) -> str:
-    """The domain as text, which ends with a newline."""
+    """Return the domain as text, which ends with a newline."""
     return etree.tostring(root, pretty_print=True, encoding="unicode")
 
 
@@ -62,7 +62,7 @@ def domain_element(
     pinned: Pinning | None = None,
     hole: Hole | None = None,
 ) -> Element:
-    """The whole domain, as its root element. `guest` and `devices` are what `vmi` makes of them."""
+    """Return the root element of the whole domain. `guest` and `devices` are made from `vmi`."""
     domain, cells, uuid = vmi.spec.domain, layout.cells, vmi.uuid
     root = _chassis(domain_name(vmi.metadata), uuid, guest, facts)
     os = root.find("os")
@@ -107,7 +107,7 @@ def _chassis(name: str, uuid: UUID, guest: Guest, facts: Facts) -> Element:
 def _devices(
     asked: Devices, guest: Guest, layout: Layout, devices: GuestDevices, uuid: UUID, sockets: str
 ) -> list[Element]:
-    """All but bus 0, in libvirt's order. `asked` is what the manifest has of them; `sockets` is a directory."""
+    """Return all devices except bus 0, in libvirt's order. `asked`: the manifest's. `sockets`: a directory."""
     return [
         *map(bridges.bridge, layout.bridges),
         *controllers.controllers(guest, devices),
@@ -123,15 +123,13 @@ def _devices(
 
 
 def domain_name(metadata: Metadata) -> str:
-    """`namespace_name`, as KubeVirt names its domains."""
+    """Return `namespace_name`, as KubeVirt names its domains."""
     return f"{metadata.namespace}_{metadata.name}"
 
 
 def socket_directory(vmi: VirtualMachineInstance) -> Path:
-    """Where the sockets of the guest's console and screen are: KubeVirt's directory for what is a VM's alone.
-
-    By the VM's uid or, where no cluster has given it one, by the domain's. A socket's path has 107 bytes at most.
-    """
+    """Return the directory for the sockets of the guest's console and screen: KubeVirt's for a VM's own files, by the
+    VM's uid or, without a cluster, by the domain's. A socket's path has 107 bytes at most."""
     return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or vmi.uuid))
 
 

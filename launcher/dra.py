@@ -1,6 +1,6 @@
-"""What Kubernetes' Dynamic Resource Allocation gave the pod: the device of each request of a ResourceClaim.
+"""The device that Kubernetes' Dynamic Resource Allocation gave the pod for each request of a ResourceClaim.
 
-A DRA driver leaves a file for each request in the container; pci.device_metadata has its format.
+A DRA driver puts a file for each request into the container; pci.device_metadata has its format.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,7 +15,7 @@ from program.errors import UserError
 def read_allocated(
     entries: Iterable[Entry], claims: tuple[ResourceClaim, ...], directory: Path | None
 ) -> Mapping[Request, DeviceID]:
-    """Return the device of each entry that is a request. `directory` holds the files; None where there is none.
+    """Read the device of each entry that is a request from the files in `directory`, which is None if it is unknown.
 
     UserError, naming entry, claim, request and path, for a file that is missing or does not name one device.
     """
@@ -31,7 +31,12 @@ def read_allocated(
                 f"is {request}, and what DRA gave for that is not known",
                 f"expected --dra DIR, a copy of the pod's {IN_CONTAINER}",
             )
-        path = _directory(directory, by_name[request.claim], request)
+        claim = by_name[request.claim]
+        path = directory / (
+            of_template(claim.name, request.name)
+            if claim.resourceClaimName is None
+            else of_claim(claim.resourceClaimName, request.name)
+        )
         try:
             path = _file(path)
             devices[request] = decode(_text(path), request.name)
@@ -44,12 +49,6 @@ def read_allocated(
                 f"expected a file *{SUFFIX} there, which DRA drivers write that publish device metadata (KEP-5304)",
             ) from error
     return devices
-
-
-def _directory(directory: Path, claim: ResourceClaim, request: Request) -> Path:
-    if claim.resourceClaimName is not None:
-        return directory / of_claim(claim.resourceClaimName, request.name)
-    return directory / of_template(claim.name, request.name)
 
 
 def _file(directory: Path) -> Path:

@@ -1,34 +1,6 @@
 """What became of each gpus and hostDevices entry: `gpu-launcher explain`, as a table and as JSON.
 
-The JSON's keys stay; new ones may come. null is for what is not known or is not there.
-
-    entries         in the manifest's order, gpus first
-      kind, name    gpu, hostdevice, or sriov for an interface; the entry's name
-      resource      deviceName
-      claim, request  or claimName and requestName
-      network       or the network whose virtual function it is
-      variable      the variable that the device is from
-      alias         the device's in the domain: for virsh, and for the guest's log
-      iommuGroup, numaNode  the device's on the host; a mediated device's node is its parent's
-      missing       why the card may not be whole
-      onSlotOf      only where another entry before has functions of the same card: its name; they are on one slot
-      passed        what the guest gets for it: the functions of the card, then those of its unit's other cards
-        host        a PCI address, a mediated device's UUID, or a USB device's bus:number
-        is          GPU, audio, USB, ...; a mediated device's type
-        guest       its PCI address in the guest; null for a USB device
-    distances       each pair of cards that are not USB's, in the order of the guest's seats
-      between       their entries' names; that of a unit's further card has its address behind it
-      host, guest   same switch, same root, same node, other node; the host's is null for what sysfs does not show
-      differs       whether the guest's is another one than the host's
-      hostWay, guestWay  the same by nvidia-smi's classes: PIX, PXB, PHB, NODE, SYS; several switches in a row (PXB) do
-                    not differ from one
-    partitions      of GPUs with NVSwitches, as gpu-plugin says; empty where it says nothing
-      partition     the Fabric Manager's number of it
-      gpus          their addresses on the host
-      entries       the names of those that have them
-      missing       of the addresses those that the guest does not have
-    leftOver        what the pod holds and nobody asked for
-      variable, devices
+The TypedDicts below are the JSON. Its keys stay; new ones may come. null is for what is unknown or does not exist.
 """
 
 import json
@@ -38,7 +10,7 @@ from itertools import permutations
 from textwrap import wrap
 from typing import NotRequired, TypedDict
 
-from launcher.claims import Claim, DeviceID, LeftOver, Request, VirtualFunctionOf
+from launcher.claims import Claim, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
 from launcher.hostdevs import GuestCard, Missing, function_of, mediated
@@ -49,11 +21,19 @@ from pci.resource import USBAddress
 from program.output import aligned
 from program.terminal import COLUMNS
 
+#: What the guest gets for an entry. `host`: a PCI address, a mediated device's UUID, or a USB device's bus:number.
+#: `is`: GPU, audio, ..., or a mediated device's type. `guest`: its PCI address in the guest, null for a USB device.
 # A call, since one of the keys is a word of Python's.
 Passed = TypedDict("Passed", {"host": str, "is": str | None, "guest": str | None})
 
 
 class Explained(TypedDict):
+    """An entry: `kind` is gpu, hostdevice, or sriov for an interface; it has a `resource` (deviceName), a `claim` and
+    its `request`, or the `network` of its virtual function. `variable`: where its device was read. `alias`: the
+    device's in the domain, for virsh and the guest's log. A mediated device's `numaNode` is its parent's. `missing`:
+    why the card may not be whole. `onSlotOf`: the name of an earlier entry with functions of the same card; both are on
+    one slot. `passed`: the functions of the card, then those of its unit's other cards."""
+
     kind: str
     name: str
     resource: str | None
@@ -70,11 +50,18 @@ class Explained(TypedDict):
 
 
 class Left(TypedDict):
+    """Devices that the pod holds and no entry asks for."""
+
     variable: str
     devices: list[str]
 
 
 class Between(TypedDict):
+    """Two cards, by their entries' names; a unit's further card has its address behind the name. `host` and `guest`:
+    same switch, same root, same node, other node; the host's is null if sysfs does not show a card. `hostWay` and
+    `guestWay`: the same in nvidia-smi's classes, PIX, PXB, PHB, NODE, SYS. One switch or
+    several in a row (PXB) between two cards make no difference."""
+
     between: list[str]
     host: str | None
     guest: str
@@ -84,6 +71,9 @@ class Between(TypedDict):
 
 
 class Linked(TypedDict):
+    """A partition of GPUs with NVSwitches, by the Fabric Manager's number, as gpu-plugin names it: the addresses of its
+    `gpus` on the host, the names of the `entries` that have them, and the addresses that are `missing` in the guest."""
+
     partition: int
     gpus: list[str]
     entries: list[str]
@@ -91,6 +81,9 @@ class Linked(TypedDict):
 
 
 class Explanation(TypedDict):
+    """`entries`: in the manifest's order, gpus first. `distances`: of each pair of cards except USB devices, in the
+    order of the guest's seats."""
+
     entries: list[Explained]
     distances: list[Between]
     partitions: list[Linked]
@@ -105,14 +98,12 @@ def explanation(
     host: Host | None,
     partitions: Mapping[int, tuple[PCIAddress, ...]],
 ) -> Explanation:
-    """The stages' results by entry, with what `host` says of each device where it is known; `partitions` are those that
-    the pod's variables name."""
+    """Return the stages' results by entry, with what `host` says of each device; `partitions` are those that the pod's
+    variables name."""
     first = {card.claim: card for card in reversed(cards)}
     seen = layout.seen()
     return {
-        "entries": [
-            _entry(card, _sources(card.claim, cards), layout, seen, host) for card in cards if first[card.claim] is card
-        ],
+        "entries": [_entry(card, cards, layout, seen, host) for card in cards if first[card.claim] is card],
         "distances": [_between(pair) for pair in pairs(placed)],
         "partitions": [
             linked for number, gpus in partitions.items() if (linked := _linked(number, gpus, cards))["entries"]
@@ -126,11 +117,8 @@ def as_json(explanation: Explanation) -> str:
 
 
 def table(explanation: Explanation, columns: int = COLUMNS) -> str:
-    """A row for everything that is passed on, below a row of headings, and what that is from; the distances of cards,
-    where there are several; then a line for each thing that is amiss.
-
-    Texts go on in the next line at so many columns.
-    """
+    """Return a row for each device or function that is passed on, and its resource or request; the distances between
+    cards; then a line for each thing that is amiss. Texts are wrapped at so many columns."""
     rows = [("ENTRY", "HOST", "IS", "GUEST", "GROUP", "NUMA", "ALIAS")]
     for entry in explanation["entries"]:
         place = _or_dash(entry["iommuGroup"]), _or_dash(entry["numaNode"])
@@ -156,18 +144,12 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _sources(claim: Claim, cards: tuple[GuestCard, ...]) -> frozenset[DeviceID]:
-    """What the guest gets for a claim."""
-    return frozenset(
-        device for card in cards if card.claim == claim for device in card.functions or (card.claim.device,)
-    )
-
-
 def _entry(
-    card: GuestCard, sources: frozenset[DeviceID], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
+    card: GuestCard, cards: tuple[GuestCard, ...], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
 ) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
-    group, node = _place(claim.device, host)
+    function = function_of(claim.device, host)
+    in_group = None if function is None else mediated(claim.device, host) or function
     entry: Explained = {
         "kind": str(claim.entry.kind),
         "name": claim.entry.name,
@@ -177,10 +159,10 @@ def _entry(
         "network": wants.network if isinstance(wants, VirtualFunctionOf) else None,
         "variable": claim.variable,
         "alias": claim.alias,
-        "iommuGroup": group,
-        "numaNode": node,
+        "iommuGroup": None if in_group is None else in_group.iommu_group,
+        "numaNode": None if function is None else function.numa_node,
         "missing": card.missing,
-        "passed": _passed(claim, sources, layout, seen, host),
+        "passed": _passed(claim, cards, layout, seen, host),
     }
     if card.joins is not None:
         together = {claim, card.joins}
@@ -191,27 +173,20 @@ def _entry(
 
 def _passed(
     claim: Claim,
-    sources: frozenset[DeviceID],
+    cards: tuple[GuestCard, ...],
     layout: Layout,
     seen: Mapping[HostDev, PCIAddress],
     host: Host | None,
 ) -> list[Passed]:
     if isinstance(claim.device, USBAddress):
         return [{"host": str(claim.device), "is": "USB device", "guest": None}]
+    sources = {function for card in cards if card.claim == claim for function in card.functions or (claim.device,)}
     return [
         {"host": str(device.source), "is": what(device.source, host), "guest": str(seen[device])}
         for seat in layout.seats
         for device in seat.hostdevs
         if device.source in sources
     ]
-
-
-def _place(device: DeviceID, host: Host | None) -> tuple[int | None, int | None]:
-    """IOMMU group and NUMA node."""
-    function, mdev = function_of(device, host), mediated(device, host)
-    if function is None:
-        return None, None
-    return mdev.iommu_group if mdev is not None else function.iommu_group, function.numa_node
 
 
 def _between(pair: Pair) -> Between:
@@ -236,7 +211,7 @@ def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[GuestCard, .
 
 
 def _links(partitions: list[Linked]) -> Iterator[tuple[str, str]]:
-    """Yield which entries are a partition, and what that means."""
+    """Yield the entries of each partition, and what it means for them."""
     for linked in partitions:
         number, names = linked["partition"], ", ".join(linked["entries"])
         if linked["missing"]:
@@ -249,7 +224,7 @@ def _links(partitions: list[Linked]) -> Iterator[tuple[str, str]]:
 
 
 def _distances(distances: list[Between], columns: int) -> list[str]:
-    """A matrix of the host's, and one of the guest's in which is marked what differs; how it differs; and a legend."""
+    """Return the host's matrix, the guest's with the differences marked, these differences, and a legend."""
     names = list(dict.fromkeys(name for each in distances for name in each["between"]))
     ways = {(one, other): each for each in distances for one, other in permutations(each["between"])}
     host = {way: _or_dash(each["hostWay"]) for way, each in ways.items()}
@@ -277,7 +252,7 @@ def _matrix(heading: str, names: list[str], cells: Mapping[tuple[str, str], str]
 
 
 def _incomplete(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return whose functions may not be all, each with the reason; of several cards a reason is said once."""
+    """Return the entries whose cards may not be whole, and the reason; entries with the same reason come together."""
     reasons: dict[str, list[Explained]] = {}
     for entry in explanation["entries"]:
         if (missing := entry["missing"]) is not None:
@@ -292,7 +267,7 @@ def _incomplete(explanation: Explanation) -> list[tuple[str, str]]:
 
 
 def _origins(explanation: Explanation) -> list[tuple[str, str]]:
-    """Return what devices are from, each once: the names of its entries, and the resource or request."""
+    """Return each resource, request or network once, behind the names of the entries that have their devices of it."""
     entries: dict[str, list[str]] = {}
     for entry in explanation["entries"]:
         entries.setdefault(_origin(entry), []).append(f"{entry['kind']} {entry['name']}")

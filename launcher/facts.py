@@ -1,6 +1,6 @@
-"""What a domain depends on that neither the manifest nor the devices say.
+"""Facts on which a domain depends besides the manifest and the devices.
 
-In a pod it is looked up there; `render` takes it by flags, so that the same input gives the same bytes anywhere.
+`run` finds them in its pod; `render` takes them by flags, so that the same input gives the same bytes anywhere.
 """
 
 from collections.abc import Mapping
@@ -15,8 +15,8 @@ from program.errors import UserError
 
 @dataclass(frozen=True, slots=True)
 class BlockSizes:
-    """Bytes, of a block device, or of a file system, which has one size for all three. `discard` is None where it is
-    left to QEMU."""
+    """The block sizes of a block device in bytes, or of a file system, which has one size for all three. `discard` is
+    None if QEMU is to choose it."""
 
     logical: int
     physical: int
@@ -25,11 +25,11 @@ class BlockSizes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodInterface:
-    """What Multus has attached to the pod for a network: `device`, the interface's name there, empty for none.
+    """What Multus has attached to the pod for a network. `device`: the interface's name in the pod, empty for none.
 
-    `has_address`: an IP address, by which the pod can speak there; `subnet`: the IPv4 one of it, where no route of the
-    pod's by that interface has a gateway, None otherwise. `is_tap`: the other end is a process's that opens it.
-    `function`: the virtual function that it is.
+    `has_address`: whether the pod has an IP address there. `subnet`: the address's IPv4 subnet, None if a route of the
+    pod by that interface has a gateway. `is_tap`: the other end belongs to the process that opens the tap. `function`:
+    the virtual function, None for an interface.
     """
 
     device: str
@@ -41,16 +41,14 @@ class PodInterface:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None where they are not known.
+    """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None if unknown.
 
-    `processors` are the host's NUMA nodes and cores, as far as they are known.
-    `address_bits`: of the host's physical addresses, None where they are not known. `bars`: of the functions that are
-    passed on, by their address on the host, where they are known.
-    `block`: the names of the volumes whose claim is a block device, and not a file system with a file in it.
-    `raw_images`: the names of the containerDisks whose image is raw, and not qcow2.
-    `no_direct_io`: the names of the volumes with a file on a file system that does not take O_DIRECT.
-    `block_sizes`: by volume, for disks that match those of their volume.
-    `pod_interfaces`: by network, what Multus has attached to the pod; None where that is not known.
+    `processors`: the host's NUMA nodes and cores, as far as known. `address_bits`: of the host's physical addresses,
+    None if unknown. `bars`: the known BARs of the functions that are passed on, by their address on the host. `block`:
+    the volumes whose claim is a block device, and not a file system with a file in it. `raw_images`: the containerDisks
+    whose image is raw, and not qcow2. `no_direct_io`: the volumes with a file on a file system without O_DIRECT.
+    `block_sizes`: by volume, for disks that match those of their volume. `pod_interfaces`: by network, what Multus has
+    attached to the pod; None if unknown.
     """
 
     kvm: bool = True

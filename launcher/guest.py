@@ -1,7 +1,7 @@
-"""The guest, as far as its seats, its CPUs, its memory and its firmware are concerned, whoever describes it.
+"""The guest: the values on which its seats, CPUs, memory and firmware depend.
 
-A manifest describes one (launcher.manifest.guest), and so does a libvirt domain that somebody else has written. Seats,
-NUMA cells, pinning and the hole for BARs follow from a Guest and its claims; none of them reads a manifest.
+They come from a manifest (launcher.manifest.guest) or from a libvirt domain that KubeVirt has written. Seats, NUMA
+cells, pinning and the hole for BARs follow from a Guest and its claims; none of them reads a manifest.
 """
 
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from typing import Literal, NamedTuple
 
 from launcher.confidentiality import Confidentiality
 
-#: Kubernetes' names.
+#: As Kubernetes names them.
 Architecture = Literal["amd64", "arm64"]
 
 #: How many cards a guest has seats for, numbered from 0.
 SEATS = 32
-# The annotations that say where cards sit. They are named in errors, also where the guest is not from a manifest.
+# The annotations that say where cards sit; errors name them for a guest from a domain too.
 SEATS_OF = "gpu-launcher.dev/seats"
 #: The annotation that says which option ROM a guest finds on its cards.
 ROM_OF = "gpu-launcher.dev/rom"
@@ -35,16 +35,16 @@ class CPUTopology(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Guest:
-    """`memory` is in bytes, and so is `page`, the size of the hugepages that it is in; None where it is in none.
-    `is_memfd`: it comes from memfd. `is_shared`: other processes map it, as virtiofsd does by vhost-user.
+    """`memory`: in bytes. `page`: the size of its hugepages in bytes, None without hugepages. `is_memfd`: the memory is
+    a memfd. `is_shared`: other processes map it, as virtiofsd does by vhost-user.
 
-    `has_own_cpus`: its vCPUs are pinned to CPUs of the pod's that are nobody else's, and so are `emulator_cpus` for
-    QEMU's other threads, one for each thread of `iothread_pool`, and `iothreads` are spread over what there is; the
-    pool's are counted among them. `realtime` are the vCPUs that are scheduled in real time. `passes_numa_through`: its
-    NUMA cells are the host's nodes that its CPUs are on.
+    `has_own_cpus`: each vCPU is pinned to a CPU of the pod that nothing else uses; there are `emulator_cpus` for QEMU's
+    other threads, and a CPU for each thread of `iothread_pool`. `iothreads`: the number of I/O threads, the pool's
+    included; the others share these CPUs. `realtime`: the vCPUs that are scheduled in real time.
+    `passes_numa_through`: the NUMA cells are the host's nodes of these CPUs, and no core is split over nodes.
 
-    `topology`: cards are in the cell of their NUMA node (numa), and behind the likes of the host's switches (mirror);
-    where that `is_strict`, a card that cannot be is refused. `seats` pins entries to seats, by their names.
+    `topology`: cards are in the cell of their NUMA node (numa), and behind copies of the host's switches (mirror). If
+    it `is_strict`, a card that cannot be there is refused. `seats`: pins entries to seats, by their names.
     """
 
     memory: int
@@ -75,6 +75,11 @@ class Guest:
         return self.cpus.sockets * self.cpus.cores * self.cpus.threads
 
     @property
+    def pod_cpus(self) -> int:
+        """How many CPUs the pod needs for a guest that has its own."""
+        return self.vcpus + self.iothread_pool + self.emulator_cpus
+
+    @property
     def qemu_architecture(self) -> str:
-        """QEMU's and libvirt's name of it: x86_64."""
+        """The architecture's name in QEMU and libvirt: x86_64."""
         return _QEMU_ARCHITECTURES[self.architecture]

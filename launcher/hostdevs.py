@@ -1,14 +1,11 @@
 """Whole cards: every claimed function with its companions, and with the other cards of its unit.
 
-A graphics card is several functions of one slot: the GPU, its audio, perhaps USB and UCSI. They belong together and
-share an IOMMU group, so the guest gets them together. A companion of a claimed function is on the same slot, in the
-same group, neither a virtual function nor a bridge, and not claimed by another entry. All claims are made before, so
-that no companion is taken that an entry asks for.
+A companion of a claimed function travels with it (pci.cards), and is not claimed by another entry. All claims are made
+before, so that no card takes a function that an entry asks for. If two entries claim functions of one card, each has
+its own; the later one's are on the slot of the first.
 
-Where two entries claim functions of one card, each has its own; the later one's are on the slot of the first.
-
-A group of several cards may be offered as one unit (`groups: together` in gpu-plugin's config); its value then has the
-unit's first address alone, and its other cards come with the first.
+A group of several cards may be offered as one unit (`groups: together` in gpu-plugin's config). The variable then has
+the unit's first address alone, and the other cards come with the first.
 """
 
 from collections.abc import Iterable, Mapping
@@ -27,8 +24,8 @@ Companions = Literal["card", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Missing:
-    """Why a card may not be whole: what is `wrong` with a function. It is the claimed one unless `where` says how it
-    belongs to that."""
+    """Why a card may not be whole: what is `wrong` with a function. `where`: how this belongs to the claimed function;
+    empty if it is that one."""
 
     function: PCIAddress
     wrong: str
@@ -43,10 +40,9 @@ class GuestCard:
     """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or another
     card of the claimed one's unit.
 
-    `functions` is empty for a mediated and for a USB device. `missing` says why the card may not be whole: its
-    companions were not looked for, not found, or not readable. None if it is whole.
-    `joins`: the first claim of a function of the same card, on whose slot in the guest these functions are; None if
-    there is none before.
+    `functions`: empty for a mediated and for a USB device. `missing`: why the card may not be whole; None if it is.
+    `joins`: an earlier claim of a function of the same card, the first, which has the slot in the guest; None if there
+    is none.
     """
 
     claim: Claim
@@ -56,7 +52,7 @@ class GuestCard:
 
     @property
     def device(self) -> DeviceID:
-        """Its first function; or what it is, where that is none."""
+        """Return its first function; the device itself if it is no PCI function."""
         return self.functions[0] if self.functions else self.claim.device
 
 
@@ -66,10 +62,10 @@ def whole_cards(
     host: Host | None,
     companions: Companions = "card",
 ) -> tuple[GuestCard, ...]:
-    """A card for each claim, in order; then the other cards of their units, so that those move no entry's card.
+    """Return a card for each claim, in order; then the other cards of their units, which so move no entry's card.
 
-    A companion that two claims could have goes to the first. What is left over of the variables was named by a plugin
-    as a device of its own, and so belongs to nobody's unit. With `companions` none, a card is its claimed function.
+    A companion that two claims could have goes to the first. A plugin has named `left_over` devices as devices of their
+    own, so these belong to no unit. With `companions` none, a card is its claimed function.
     """
     named: set[DeviceID] = {each.device for each in claims}
     taken = set(named)
@@ -87,7 +83,7 @@ def whole_cards(
 
 
 def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[GuestCard, ...]) -> tuple[LeftOver, ...]:
-    """What no entry asked for and no card brought along: a resource of its own for audio functions leaves none over."""
+    """Return the devices that no entry asked for and no card brought along, as it does a resource's audio functions."""
     passed = {function for card in cards for function in card.functions}
     return tuple(
         replace(unasked, devices=devices)
@@ -97,8 +93,7 @@ def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[GuestCard, ...])
 
 
 def function_of(device: DeviceID, host: Host | None) -> Function | None:
-    """The host's function that a device is, or, of a mediated device, that it is a part of; None where sysfs does not
-    show it."""
+    """Return the host's function that a device is, or a mediated device's parent; None if sysfs does not show it."""
     mdev = mediated(device, host)
     address = mdev.parent if mdev is not None else device
     return host.functions.get(address) if host is not None and isinstance(address, PCIAddress) else None
@@ -109,7 +104,7 @@ def mediated(device: DeviceID, host: Host | None) -> MediatedDevice | None:
 
 
 def _first_of_cards(claims: tuple[Claim, ...], host: Host | None) -> Mapping[Claim, Claim]:
-    """By each claim whose function is of a card that an earlier one has a function of, the first of those."""
+    """Return, by claim, the first claim with a function of the same card; a card's first claim itself is left out."""
     if host is None:
         return {}
     first: dict[PCIAddress, Claim] = {}
@@ -135,10 +130,10 @@ def _card(claim: Claim, host: Host | None, companions: Companions, taken: set[De
 
 
 def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterable[tuple[Function, ...]]:
-    """The other cards of the unit whose first address is `claimed`; none where it is no unit.
+    """Return the other cards of the unit whose first address is `claimed`; none if it is no unit.
 
-    It is one where all endpoints of the group are on vfio, none of another slot has a name of its own, and none of its
-    kind is before it: the plugin would have written that one's address.
+    The group is a unit if all its endpoints are on vfio, if no plugin has named a function of another slot, and if
+    `claimed` is the first of its kind: the plugin would have written the address of an earlier one.
     """
     function = host.functions.get(claimed) if isinstance(claimed, PCIAddress) else None
     if function is None or function.is_virtual or function.iommu_group is None:
@@ -150,7 +145,8 @@ def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterab
         None in members
         or not all(map(is_on_vfio, endpoints))
         or any(other.address in named for other in others)
-        or any(other.address < function.address and _alike(other, function) for other in others)
+        # Both are graphics, both audio, ...: the base class of PCI.
+        or any(o.address < function.address and o.pci_class >> 16 == function.pci_class >> 16 for o in others)
     ):
         return ()
     cards = {
@@ -159,12 +155,7 @@ def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterab
     return tuple(cards[first] for first in sorted(cards))
 
 
-def _alike(one: Function, other: Function) -> bool:
-    """Whether both are graphics, both audio, ...: the base class of PCI."""
-    return one.pci_class >> 16 == other.pci_class >> 16
-
-
-#: Why no card may be whole, where nothing is known of the node; goes after their addresses.
+#: Why no card may be whole without a node's sysfs, in words that follow their addresses.
 NONE_LOOKED_UP = "were not looked up: there is no --sysfs"
 
 

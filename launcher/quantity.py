@@ -1,7 +1,7 @@
 """Kubernetes quantities (`1Gi`, `1500m`, `2e9`), read and written exactly.
 
-Grammar and suffixes: apimachinery's resource.Quantity. A part of a unit counts as a whole one, as Quantity.Value()
-does, and nothing is lost in between: KubeVirt's own conversion makes `1.5Gi` one byte short.
+Grammar and suffixes: apimachinery's resource.Quantity. A fraction of a unit is rounded up, as by Quantity.Value(), and
+nothing is lost before: KubeVirt's own conversion makes `1.5Gi` one byte short.
 """
 
 import re
@@ -27,19 +27,19 @@ _MOST = 2**63 - 1  # a Quantity's Value() is an int64
 
 
 class Amount(NamedTuple):
-    """A quantity as it is written, in a spelling that Kubernetes takes, and exactly."""
+    """A quantity: as it is written, in a spelling that Kubernetes takes, and its exact value."""
 
     text: str
     exact: Decimal
 
     @property
     def whole(self) -> int:
-        """In whole units (bytes, CPUs), rounded up."""
+        """Return it in whole units (bytes, CPUs), rounded up."""
         return int(self.exact.to_integral_value(ROUND_CEILING))
 
 
 def parse_amount(text: str | float) -> Amount:
-    """Return the quantity; Nonsense if it is none, negative, or more than Kubernetes can hold."""
+    """Read a quantity; Nonsense for another text, a negative one, or one that is too large for Kubernetes."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise Nonsense(f"{text!r} is not a quantity", "expected a number with a suffix, like 8Gi or 500m")
@@ -52,7 +52,7 @@ def parse_amount(text: str | float) -> Amount:
 
 
 def written(size: int) -> str:
-    """Exactly so many bytes, in the largest unit of which they are whole ones: as Kubernetes itself writes them."""
+    """Write a number of bytes in the largest unit without a fraction, as Kubernetes does."""
     for power, suffix in ((3, "Gi"), (2, "Mi"), (1, "Ki")):
         if size and size % 1024**power == 0:
             return f"{size // 1024**power}{suffix}"

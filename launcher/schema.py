@@ -1,7 +1,7 @@
-"""The JSON schema of the manifests that the launcher takes, for editors: pydantic's, of the model.
+"""The JSON schema of the manifests that the launcher takes, for editors, as pydantic generates it from the model.
 
-https://json-schema.org/draft/2020-12. What JSON schema cannot say, like that every disk has a volume, is not in it: a
-manifest that it refuses is refused by the launcher, and not always the reverse.
+https://json-schema.org/draft/2020-12. The launcher refuses each manifest that the schema refuses, and further ones:
+JSON schema cannot say, for example, that every disk has a volume.
 """
 
 from typing import Annotated, Any
@@ -13,7 +13,7 @@ from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 
 
 def json_schema() -> dict[str, Any]:
-    """A VirtualMachineInstance or a VirtualMachine; every object once, below `$defs`, by its name."""
+    """Return the schema of a VirtualMachineInstance or a VirtualMachine, with each object below `$defs` by its name."""
     kinds: TypeAdapter[Any] = TypeAdapter(
         Annotated[VirtualMachineInstance | VirtualMachine, Field(discriminator="kind")]
     )
@@ -25,10 +25,10 @@ def json_schema() -> dict[str, Any]:
 
 
 class _OfManifests(GenerateJsonSchema):
-    """Pydantic's schemas with what launcher.manifest.objects adds, and without what a reader has no use for."""
+    """Pydantic's schemas, with the rules of launcher.manifest.objects, and without titles of fields."""
 
     def default_schema(self, schema: Any) -> JsonSchemaValue:
-        """What may be left out may also be null, or an empty text. A default is told where it is a scalar."""
+        """Permit null and an empty text for a field that may be left out. Scalars have their default in the schema."""
         value = self.generate_inner(schema["schema"])
         described = {key: value.pop(key) for key in ("description",) if key in value}
         null, empty = {"type": "null"}, {"const": ""}
@@ -39,5 +39,5 @@ class _OfManifests(GenerateJsonSchema):
         return {"anyOf": [*choices, null, *texts], **described, **told}
 
     def field_title_should_be_set(self, schema: Any) -> bool:
-        """Fields have their names, and need no titles that are made of them."""
+        """Leave titles out: pydantic makes them of the fields' names."""
         return False

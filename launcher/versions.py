@@ -1,12 +1,12 @@
-"""Elements of ours that libvirt 9.0 and QEMU 7.2 do not know, and since when others do.
+"""The domain's elements that libvirt 9.0 or QEMU 7.2 does not know, and the versions that introduced them.
 
-They are the oldest that a launcher runs on (Debian 12). The facts are libvirt's: NEWS.rst, the "since" notes of
-formatdomain.rst, and for discard_granularity, which they leave out, the releases of its Go module libvirtxml; and
-QEMU's: the change logs of its releases.
+These two are the oldest versions that a launcher runs on (Debian 12). The facts are from libvirt's NEWS.rst, the
+"since" notes of its formatdomain.rst and, for discard_granularity, the releases of its Go module libvirtxml; and from
+the change logs of QEMU.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple, Protocol
 
 from program.errors import Refusal, UserError
@@ -17,7 +17,7 @@ Version = tuple[int, int, int]
 
 
 class Tree(Protocol):
-    """A domain's root element, as far as it is asked here."""
+    """A domain's root element, of lxml or of the standard library."""
 
     def find(self, path: str, /) -> object | None: ...
 
@@ -32,7 +32,7 @@ class Newer(NamedTuple):
     program: Literal["libvirt", "QEMU"] = "libvirt"
 
     def problem(self, version: Version | None) -> Problem:
-        """Return what is wrong where the program is older, or None is known of it."""
+        """Return what is wrong with a `version` that is older, or unknown (None)."""
         needs = f"{self.element} needs {self.program} {shown(self.since)}"
         return Problem(
             self.field,
@@ -68,32 +68,31 @@ NEWER = (
     ),
 )
 
-#: What libvirt passes on, and has known longer than QEMU, or as long.
-NEWER_FOR_QEMU = (
-    Newer(
-        "launchSecurity[@type='sev-snp']", (9, 1, 0), "<launchSecurity type='sev-snp'>", "launchSecurity.snp", "QEMU"
-    ),
-    Newer("launchSecurity[@type='tdx']", (10, 1, 0), "<launchSecurity type='tdx'>", "launchSecurity.tdx", "QEMU"),
-    Newer("devices/interface/model[@type='igb']", (8, 0, 0), "<model type='igb'>", "devices.interfaces.model", "QEMU"),
-    Newer("devices/disk/driver/iothreads", (9, 0, 0), "<disk><driver><iothreads>", "ioThreadsPolicy", "QEMU"),
-    Newer(
-        "devices/controller/driver/iothreads", (10, 0, 0), "<controller><driver><iothreads>", "ioThreadsPolicy", "QEMU"
-    ),
+#: Since when QEMU has what libvirt passes on to it, by the element's path; the others, QEMU has had longer.
+_QEMU: Mapping[str, Version] = {
+    "launchSecurity[@type='sev-snp']": (9, 1, 0),
+    "launchSecurity[@type='tdx']": (10, 1, 0),
+    "devices/interface/model[@type='igb']": (8, 0, 0),
+    "devices/disk/driver/iothreads": (9, 0, 0),
+    "devices/controller/driver/iothreads": (10, 0, 0),
+}
+NEWER_FOR_QEMU = tuple(
+    newer._replace(since=_QEMU[newer.path], program="QEMU") for newer in NEWER if newer.path in _QEMU
 )
 
 
 def newer_elements(domain: Tree, table: Iterable[Newer] = NEWER) -> tuple[Newer, ...]:
-    """Those that this domain has, in the table's order."""
+    """Return the elements of the table that this domain has, in the table's order."""
     return tuple(newer for newer in table if domain.find(newer.path) is not None)
 
 
 def too_new(elements: Iterable[Newer], version: Version) -> tuple[Problem, ...]:
-    """Return those of a program's elements that this version of it does not know."""
+    """Return a problem for each element that is newer than this version of its program."""
     return tuple(newer.problem(version) for newer in elements if newer.since > version)
 
 
 def refuse_newer(elements: Iterable[Newer], libvirt: Version) -> None:
-    """Refusal if this libvirt does not know one of them; it names each."""
+    """Raise a Refusal that names each element that this libvirt does not know."""
     problems = too_new(elements, libvirt)
     if problems:
         raise Refusal(*problems[0], *problems[1:])
@@ -108,7 +107,7 @@ def parse_version(text: str) -> Version:
 
 
 def numbered(version: int) -> Version:
-    """Libvirt's own number for a version: 11003000 is 11.3.0."""
+    """Read libvirt's number for a version: 11003000 is 11.3.0."""
     return version // 1_000_000, version // 1000 % 1000, version % 1000
 
 

@@ -1,8 +1,12 @@
 """YAML as Kubernetes reads it, from text to plain values in one pass; what a scalar means is PyYAML's to say."""
 
-from typing import Any, NamedTuple
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import yaml
+
+JSONObject: TypeAlias = Mapping[str, Any]
+"""An object of Kubernetes as a file has it."""
 
 _DEEPEST = 100
 _MOST = 100_000  # ten times what etcd would store of the smallest values

@@ -21,6 +21,6 @@ def misplaced(layout: Layout) -> Iterator[Finding]:
 
 
 def of_bars(problems: Iterable[Problem]) -> Iterator[Finding]:
-    """Yield what launcher.guest_pci.hole has to say."""
+    """Yield the problems of launcher.guest_pci.bars as warnings."""
     for problem in problems:
         yield Finding(Severity.WARNING, problem)

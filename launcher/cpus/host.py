@@ -1,4 +1,4 @@
-"""The CPUs that the pod has, and how the node's hang together: from a flag, from cgroups, from sysfs."""
+"""The pod's CPUs, from a flag or from cgroups; and the node's cores, NUMA nodes and address bits."""
 
 import re
 from pathlib import Path
@@ -8,12 +8,12 @@ from pci.sysfs.attribute import Unreadable, text
 from pci.sysfs.processors import read_processors
 from program.errors import Refusal, UserError
 
-#: Version 2 and version 1 of cgroups, as a container sees its own (cgroups(7), cpuset(7)).
+#: A container's own cgroup, version 2 and version 1 (cgroups(7), cpuset(7)).
 _CPUSETS = ("fs/cgroup/cpuset.cpus.effective", "fs/cgroup/cpuset/cpuset.cpus")
 
 
 def cpuset_of_flag(cpuset: str | None) -> tuple[int, ...] | None:
-    """Return the CPUs of --cpuset, ascending; UserError for what is no list of CPUs."""
+    """Read the CPUs of --cpuset, ascending; UserError if it is no list of CPUs."""
     if cpuset is None:
         return None
     try:
@@ -28,7 +28,7 @@ def cpuset_of_flag(cpuset: str | None) -> tuple[int, ...] | None:
 
 
 def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
-    """The CPUs of the container that this runs in; Refusal where its cgroup does not say."""
+    """Read the CPUs of this process's container; Refusal if its cgroup has no list of them."""
     try:
         for path in _CPUSETS:
             if cpuset := text(sys, path):
@@ -43,7 +43,7 @@ def cpuset_of_pod(sys: Path) -> tuple[int, ...]:
 
 
 def address_bits(cpuinfo: Path) -> int | None:
-    """How many bits the physical addresses of the node's CPUs have, by /proc/cpuinfo; None where that does not say."""
+    """Read the bits of the CPUs' physical addresses from /proc/cpuinfo; None if they are not there."""
     try:
         content = cpuinfo.read_text(errors="replace")
     except OSError:
@@ -53,7 +53,7 @@ def address_bits(cpuinfo: Path) -> int | None:
 
 
 def processors_of(sys: Path) -> Processors:
-    """The node's, by the tree that stands for /sys; Refusal where that cannot be read."""
+    """Read the node's processors from the tree that stands for /sys; Refusal if it cannot be read."""
     try:
         return read_processors(sys)
     except Unreadable as error:

@@ -1,47 +1,25 @@
-"""Which of the pod's CPUs serve the guest's, and the NUMA cells that the guest gets for that.
+"""Which of the pod's CPUs serve the guest's, and the guest's NUMA cells.
 
-The rules are KubeVirt's (pkg/virt-launcher/virtwrap/converter/vcpu): a core of the guest's gets threads of one core of
-the host's while there are whole ones; then CPUs of cores of which the pod has not all, of one node if possible.
+The rules are KubeVirt's (pkg/virt-launcher/virtwrap/converter/vcpu): a core of the guest gets threads of one core of
+the host as long as whole cores are left; then single CPUs, of one node if possible.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from launcher.facts import Facts
+from launcher.guest import Guest
 from pci.processors import NUMANode, Processors, cpulist
 from program.errors import UserError
 
 _MEBIBYTE = 1 << 20  # libvirt makes cells of whole ones (qemuDomainGetMemorySizeAlignment)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CPUDemand:
-    """What is to be pinned: cores of so many threads, and further threads of QEMU's.
-
-    `emulator` and `pool` are CPUs besides those of the vCPUs, for QEMU itself and for a supplemental pool of I/O
-    threads; `iothreads` are I/O threads on the CPUs that there are. `within_nodes`: a core is never split over nodes.
-    """
-
-    cores: int
-    threads: int
-    emulator: int = 0
-    pool: int = 0
-    iothreads: int = 0
-    within_nodes: bool = False
-
-    @property
-    def vcpus(self) -> int:
-        return self.cores * self.threads
-
-    @property
-    def cpus(self) -> int:
-        """How many CPUs that takes."""
-        return self.vcpus + self.pool + self.emulator
+_SYSFS = "--sysfs, with devices/system/cpu and devices/system/node of the node, as gpu-plugin record copies them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pinning:
-    """The CPU of each vCPU; the CPUs of QEMU's own threads, none where they may run anywhere; those of each I/O thread,
-    the first being thread 1."""
+    """The CPU of each vCPU; the CPUs of QEMU's own threads, empty if they may run anywhere; the CPUs of each I/O
+    thread, from thread 1 on."""
 
     vcpus: tuple[int, ...]
     emulator: tuple[int, ...]
@@ -50,8 +28,8 @@ class Pinning:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A NUMA cell of the guest's: its vCPUs, its memory in bytes, the host's node behind it or None, and the distance
-    to each cell, itself included, where they are known. `is_bound`: its memory is that node's and no other's."""
+    """A NUMA cell of the guest: its vCPUs, its memory in bytes, the host's node behind it or None, and the distance to
+    each cell, itself included, if known. `is_bound`: its memory comes from that node alone."""
 
     vcpus: tuple[int, ...]
     memory: int
@@ -60,50 +38,74 @@ class Cell:
     is_bound: bool = False
 
 
-def pin(wanted: CPUDemand, cpus: tuple[int, ...], host: Processors) -> Pinning:
-    """A CPU of the pod's for everything that is wanted; UserError where they don't suffice."""
-    _refuse_too_few(wanted, cpus)
-    nodes = _of_pod(cpus, host, wanted.threads)
-    vcpus = _cores(wanted, nodes)
-    pool = tuple((_single(nodes),) for _ in range(wanted.pool))
-    emulator = tuple(_single(nodes) for _ in range(wanted.emulator))
-    return Pinning(vcpus=vcpus, emulator=emulator, iothreads=pool or _iothreads(wanted, emulator, cpus))
+def pinning(guest: Guest, facts: Facts) -> Pinning | None:
+    """Return the CPUs that are the guest's alone; None if it has none. UserError if they are unknown or too few."""
+    if not guest.has_own_cpus:
+        return None
+    unknown = [
+        *([("the pod's CPUs", "--cpuset, with what the pod has, like 0-3,8")] if facts.cpus is None else []),
+        *([("the node's cores and NUMA nodes", _SYSFS)] if not facts.processors.nodes else []),
+    ]
+    if facts.cpus is None or unknown:
+        things, flags = (" and ".join(words) for words in zip(*unknown, strict=True))
+        raise UserError("spec.domain.cpu.dedicatedCpuPlacement", f"{things} are not known here", f"expected {flags}")
+    return pin(guest, facts.cpus, facts.processors)
 
 
-def cells(
-    pinning: Pinning, nodes: tuple[NUMANode, ...], memory: int, page: int | None, *, bound: bool = True
-) -> tuple[Cell, ...]:
-    """A cell for each node that serves a vCPU: its vCPUs, and an equal part of the memory, in whole pages.
+def pin(guest: Guest, cpus: tuple[int, ...], host: Processors) -> Pinning:
+    """Choose among the pod's CPUs for a guest that has its own; UserError if they don't suffice."""
+    _refuse_too_few(guest, cpus)
+    nodes = _of_pod(cpus, host, guest.cpus.threads)
+    vcpus = _cores(guest, nodes)
+    pool = tuple((_single(nodes),) for _ in range(guest.iothread_pool))
+    emulator = tuple(_single(nodes) for _ in range(guest.emulator_cpus))
+    return Pinning(vcpus=vcpus, emulator=emulator, iothreads=pool or _iothreads(guest, emulator, cpus))
 
-    What cannot be divided goes to the first cells, a page each. `page` is a hugepage's size, None where there are none.
-    UserError where there are fewer hugepages than cells.
+
+def guest_cells(guest: Guest, pinned: Pinning | None, facts: Facts) -> tuple[Cell, ...]:
+    """Return the guest's NUMA cells: the host's nodes, if they are passed through; one cell if the memory is a memfd,
+    as libvirt requires and KubeVirt writes; else none."""
+    if guest.passes_numa_through and pinned is not None and guest.page is not None:
+        return cells(pinned, facts.processors.nodes, guest.memory, guest.page)
+    if guest.is_memfd:
+        return (Cell(vcpus=tuple(range(guest.vcpus)), memory=guest.memory),)
+    return ()
+
+
+def cells_of_nodes(guest: Guest, pinned: Pinning | None, facts: Facts, wanted: tuple[int, ...]) -> tuple[Cell, ...]:
+    """Return the guest's NUMA cells if its cards are to be in them: of a guest with CPUs of its own, one for each node
+    that serves its vCPUs; of another, one for each of the host's nodes that are `wanted`.
+
+    The latter share the guest's cores equally; if there are more nodes than cores, the last cells have memory alone.
+    Memory is bound to a cell's node if it is hugepages, and if the topology is strict.
     """
-    serving = [(node, vcpus) for node in nodes if (vcpus := _served_by(node, pinning))]
-    return _divided(serving, memory, page, bound)
-
-
-def cells_for(
-    wanted: tuple[int, ...],
-    nodes: tuple[NUMANode, ...],
-    cores: int,
-    threads: int,
-    memory: int,
-    page: int | None,
-    *,
-    bound: bool,
-) -> tuple[Cell, ...]:
-    """A cell for each wanted node of the host's, where no CPU is pinned: an equal part of the guest's cores, and of the
-    memory as in `cells`. Where there are more nodes than cores, the last cells have memory alone.
-    """
+    bound, nodes = guest.page is not None or guest.is_strict, facts.processors.nodes
+    if pinned is not None:
+        return cells(pinned, nodes, guest.memory, guest.page, bound=bound)
+    if not wanted:
+        return ()
     known = {node.id: node for node in nodes}
-    share, left = divmod(cores, len(wanted))
+    threads = guest.cpus.threads
+    share, left = divmod(guest.vcpus // threads, len(wanted))
     serving = []
     first = 0
     for number, node in enumerate(wanted):
         last = first + share + (number < left)
         serving.append((known.get(node, NUMANode(id=node, cpus=())), tuple(range(first * threads, last * threads))))
         first = last
-    return _divided(serving, memory, page, bound)
+    return _divided(serving, guest.memory, guest.page, bound)
+
+
+def cells(
+    pinning: Pinning, nodes: tuple[NUMANode, ...], memory: int, page: int | None, *, bound: bool = True
+) -> tuple[Cell, ...]:
+    """Return a cell for each node that serves a vCPU: its vCPUs, and an equal part of the memory, in whole pages.
+
+    The first cells get the remaining pages, one each. `page` is a hugepage's size, None without hugepages. UserError
+    if there are fewer hugepages than cells.
+    """
+    served = ((node, tuple(vcpu for vcpu, cpu in enumerate(pinning.vcpus) if cpu in node.cpus)) for node in nodes)
+    return _divided([(node, vcpus) for node, vcpus in served if vcpus], memory, page, bound)
 
 
 def _divided(
@@ -132,7 +134,7 @@ def _divided(
 
 
 class _Node:
-    """What is left of the pod's CPUs on one node: cores with threads enough, and single CPUs."""
+    """The pod's CPUs on one node that are still free: cores with threads enough, and single CPUs."""
 
     def __init__(self, cores: Iterable[tuple[int, ...]], threads: int) -> None:
         self._threads = threads
@@ -148,17 +150,18 @@ class _Node:
             self.singles += core
 
     def core(self) -> tuple[int, ...]:
-        """Threads of one of the host's cores; none where there is no such core left."""
+        """Take threads of one core of the host for a core of the guest; empty if no such core is left."""
         return self._split(self._threads) if self._cores else ()
 
     def gathered(self) -> tuple[int, ...]:
-        """As many single CPUs; none where there are not enough."""
+        """Take single CPUs for a core of the guest; empty if too few are left."""
         if len(self.singles) < self._threads:
             return ()
         taken, self.singles = self.singles[: self._threads], self.singles[self._threads :]
         return tuple(taken)
 
     def cpu(self) -> int | None:
+        """Take one CPU, a single one if possible; None if none is left."""
         if self.singles:
             return self.singles.pop(0)
         return self._split(1)[0] if self._cores else None
@@ -191,66 +194,59 @@ def _of_pod(cpus: tuple[int, ...], host: Processors, threads: int) -> list[_Node
     return nodes
 
 
-def _cores(wanted: CPUDemand, nodes: list[_Node]) -> tuple[int, ...]:
-    """The CPU of each vCPU, core by core."""
+def _cores(guest: Guest, nodes: list[_Node]) -> tuple[int, ...]:
+    """Take the CPU of each vCPU, core by core."""
     taken: list[int] = []
     for take in (_Node.core, _Node.gathered):
         for node in nodes:
-            while len(taken) < wanted.vcpus and (core := take(node)):
+            while len(taken) < guest.vcpus and (core := take(node)):
                 taken += core
-    if len(taken) < wanted.vcpus and wanted.within_nodes:
-        without = wanted.cores - len(taken) // wanted.threads
+    missing = guest.vcpus - len(taken)
+    if missing and guest.passes_numa_through:
+        threads = guest.cpus.threads
         raise UserError(
             "spec.domain.cpu.numa.guestMappingPassthrough",
-            f"{without} of the guest's {wanted.cores} cores find no {wanted.threads} CPUs of one NUMA node in the pod",
+            f"{missing // threads} of the guest's {guest.vcpus // threads} cores find no {threads} CPUs of one NUMA "
+            "node in the pod",
             "expected cpu.threads: 1, or a pod of whole cores (kubelet's CPU manager option full-pcpus-only)",
         )
-    for node in nodes:
-        missing = wanted.vcpus - len(taken)
-        taken += node.singles[:missing]
-        del node.singles[:missing]
-    return tuple(taken)
+    return (*taken, *(_single(nodes) for _ in range(missing)))
 
 
 def _single(nodes: list[_Node]) -> int:
     return next(cpu for node in nodes if (cpu := node.cpu()) is not None)
 
 
-def _iothreads(wanted: CPUDemand, emulator: tuple[int, ...], cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """On the emulator's CPUs, where it has its own; else on the pod's, of which each thread gets a fair part."""
-    threads = range(1, wanted.iothreads + 1)
+def _iothreads(guest: Guest, emulator: tuple[int, ...], cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+    """Spread the I/O threads: over the emulator's CPUs, if it has its own; else over the pod's, in fair parts."""
+    threads = range(1, guest.iothreads + 1)
     if emulator:
         return tuple(emulator for _ in threads)
-    if wanted.iothreads >= wanted.vcpus:
-        return tuple((cpus[thread % wanted.vcpus],) for thread in threads)
-    parts, rest = [], cpus[: wanted.vcpus]
+    if guest.iothreads >= guest.vcpus:
+        return tuple((cpus[thread % guest.vcpus],) for thread in threads)
+    parts, rest = [], cpus[: guest.vcpus]
     for thread in threads:
-        size = -(-len(rest) // (wanted.iothreads - thread + 1))
+        size = -(-len(rest) // (guest.iothreads - thread + 1))
         parts.append(rest[:size])
         rest = rest[size:]
     return tuple(parts)
 
 
-def _refuse_too_few(wanted: CPUDemand, cpus: tuple[int, ...]) -> None:
-    if len(cpus) >= wanted.cpus:
+def _refuse_too_few(guest: Guest, cpus: tuple[int, ...]) -> None:
+    if len(cpus) >= guest.pod_cpus:
         return
-    others = ((wanted.pool, "for I/O threads"), (wanted.emulator, "for the emulator"))
-    parts = [f"{wanted.vcpus} vCPUs", *(f"{number} {what}" for number, what in others if number)]
+    others = ((guest.iothread_pool, "for I/O threads"), (guest.emulator_cpus, "for the emulator"))
+    parts = [f"{guest.vcpus} vCPUs", *(f"{number} {what}" for number, what in others if number)]
     raise UserError(
         "spec.domain.cpu.dedicatedCpuPlacement",
-        f"the guest needs {wanted.cpus} CPUs ({', '.join(parts)}), and the pod has {len(cpus)} "
+        f"the guest needs {guest.pod_cpus} CPUs ({', '.join(parts)}), and the pod has {len(cpus)} "
         f"({cpulist(cpus) or 'none'})",
-        f"expected the pod to request {wanted.cpus}",
+        f"expected the pod to request {guest.pod_cpus}",
     )
 
 
-def _served_by(node: NUMANode, pinning: Pinning) -> tuple[int, ...]:
-    cpus = frozenset(node.cpus)
-    return tuple(vcpu for vcpu, cpu in enumerate(pinning.vcpus) if cpu in cpus)
-
-
 def _distances(node: NUMANode, ids: list[int]) -> tuple[int, ...]:
-    """To these nodes. A cell alone has none, and so has a table that libvirt would refuse (10 to 255)."""
+    """Return the distances to these nodes; none for a single cell, or if libvirt would refuse one (10 to 255)."""
     known = dict(node.distances)
     distances = tuple(known.get(other, 0) for other in ids)
     return distances if len(ids) > 1 and all(10 <= distance <= 255 for distance in distances) else ()

@@ -25,7 +25,7 @@ class DiskSource(NamedTuple):
     path: str
     format: Format = "raw"
     block: bool = False
-    below: "Source | None" = None
+    below: "DiskSource | None" = None
     unmap: bool = True
 
     @property

@@ -1,19 +1,19 @@
 """Seats: where each card sits on the guest's PCI Express, layout version 1 (docs/guest-pci.md).
 
-A guest remembers its devices by address (Windows, udev, CUDA's order), so the addresses are ours and not libvirt's.
-Every card has a seat: a root port of its own, at an address that depends on the card's place in the manifest, or on the
-seat that the manifest pins it to, and on nothing else. The ports come first on bus 0, eight functions to a slot from
-00:01.0 on, because firmware numbers the buses behind them depth first in slot order: whatever else the VM has comes
-after them and moves no card. A seat that is free below one that is taken has a port too, for the same reason.
+A guest remembers its devices by address (Windows, udev, CUDA's order), so libvirt does not choose the addresses. Each
+card has a seat: a root port of its own. Its address depends only on the card's place in the manifest, or on the seat
+that the manifest pins it to. The ports come first on bus 0, eight functions to a slot from 00:01.0 on: firmware numbers
+the buses behind them depth first in slot order, so the VM's other devices come later and move no card. For the same
+reason a free seat below a taken one has a port.
 
 A card that comes along with another (launcher.hostdevs) sits behind all entries' cards, so that it moves none of them.
-A USB device has no seat: it hangs on the guest's USB controller, at the port that libvirt gives it.
+A USB device has no seat: libvirt gives it a port of the guest's USB controller.
 
-Two entries that ask for functions of one card are on the seat of the first. The seat that the other one would have
-stays free: whether they are of one card is the node's to say, and must not move the cards behind them.
+Two entries with functions of one card are on the seat of the first. The seat of the other stays free: whether they are
+of one card depends on the node, and must not move the cards behind them.
 
-On a seat the card's functions keep their numbers on slot 0. Where host function 0 is not passed on, the lowest that is
-becomes function 0: without one, a guest finds none of the others.
+On a seat the card's functions keep their numbers on slot 0. If host function 0 is not passed on, the lowest one becomes
+function 0, without which a guest finds none of the others.
 
 A card with an Upstream is not on bus 0, but below an expander: a root bus of its own, in one of the guest's NUMA cells.
 """
@@ -37,12 +37,12 @@ from program.errors import UserError
 _FIRST_SLOT = 1  # the first after the host bridge: libvirt puts its own ports into the first slot that is free
 _PORTS_PER_SLOT = 8
 _LAST_BUS = 255
-#: Where the emulated screen is: the first slot after all seats, whether they are taken or not. On bus 0, since firmware
-#: takes the first VGA that it need not open a bridge for, and a passed-through card is behind one.
+#: The address of the emulated screen: on the first slot after all seats, taken or not. On bus 0, since firmware takes
+#: the first VGA that is not behind a bridge, as a passed-through card is.
 SCREEN = PCIAddress(domain=0, bus=0, slot=_FIRST_SLOT + SEATS // _PORTS_PER_SLOT, function=0)
 _FIRST_EXPANDER_SLOT = SCREEN.slot + 1
-#: How many of the 256 bus numbers the expanders have, the highest; below are 123 for what is behind bus 0, seats and
-#: all else. Four cells with 32 seats each fit, or sixteen with 7.
+#: The expanders have so many of the 256 bus numbers, the highest; 123 are left for all bridges behind bus 0. Four cells
+#: with 32 seats each fit, or sixteen with 7.
 _BUSES_OF_EXPANDERS = 4 * (1 + SEATS)
 
 ControllerModel = Literal[
@@ -52,11 +52,8 @@ ControllerModel = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostDev:
-    """One <hostdev>: what of the host (`source`) goes where in the guest (`address`).
-
-    `address.bus` is the index of the controller that provides the bus, as libvirt counts. `claim` is None for a
-    companion: only what the manifest names has a name.
-    """
+    """One <hostdev>: the host's `source`, and its `address` in the guest, whose bus is the index of its controller in
+    libvirt. `claim` is None for a companion, which no entry names."""
 
     source: PCIAddress | UUID
     address: PCIAddress
@@ -70,11 +67,10 @@ class HostDev:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PCIBridge:
-    """A PCI controller of the guest's: at `address` itself, it provides the bus `index`, as libvirt counts.
+    """A PCI controller of the guest, which is at `address` and provides the bus `index`, as libvirt counts.
 
-    `chassis` and `port` are the physical slot that a guest shows, of a root port and of a switch's downstream port. A
-    pcie-expander-bus has `bus_number` (libvirt's busNr: the number that the guest knows its bus by), and the guest's
-    NUMA cell that it is in, None for none.
+    `chassis` and `port`: the physical slot that a guest shows for a root port or a switch's downstream port. Only a
+    pcie-expander-bus has a `bus_number` (libvirt's busNr, the bus's number in the guest), and perhaps a NUMA `cell`.
     """
 
     model: ControllerModel
@@ -88,11 +84,10 @@ class PCIBridge:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seat:
-    """Where a card sits: slot 0 of bus `bus`, and the functions of the card there.
+    """A card's place, slot 0 of bus `bus`, with its functions there.
 
-    `claim` is what the card came for: its own, the first of several, or that of a card that brought it along.
-    `misplaced` says, in words that follow "gpu 'gpu1': ", why it is not where the topology would have it; None where it
-    is.
+    `claim`: the card's own, the first of several, or that of the card that brought it along. `misplaced`: why the card
+    is not where the topology would have it, in words that follow "gpu 'gpu1': "; None if it is.
     """
 
     claim: Claim
@@ -103,10 +98,10 @@ class Seat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Upstream:
-    """Below which expander a card has its seat: that of the guest's NUMA cell `cell`; or that which mirrors the host's
-    root complex `root` (`pci0000:40`), behind the likes of the host's `bridges`, and in `cell` or in none.
+    """The expander above a card's seat: that of the guest's NUMA cell `cell`; or one that mirrors the host's root
+    complex `root` (`pci0000:40`), with copies of the host's `bridges`, and in `cell` or in none.
 
-    With neither it is on bus 0. `misplaced` is the seat's.
+    Without `cell` and `root`, the card is on bus 0. `misplaced`: the seat's.
     """
 
     cell: int | None = None
@@ -121,9 +116,9 @@ class Upstream:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """The guest's PCI Express as far as it is ours: the bridges, by index, and the seats, in the order of the cards.
+    """Our part of the guest's PCI Express: the bridges, by index, and the seats, in the order of the cards.
 
-    `cells` are the guest's NUMA cells, whether cards are in them or not.
+    `cells`: all NUMA cells of the guest, also those without cards.
     """
 
     bridges: tuple[PCIBridge, ...] = ()
@@ -132,16 +127,14 @@ class Layout:
 
     @property
     def free(self) -> tuple[PCIAddress, ...]:
-        """The free seats below those that are taken."""
+        """Return the free seats below those that are taken."""
         behind = {seat.bus for seat in self.seats} | {bridge.address.bus for bridge in self.bridges}
         ports = (bridge for bridge in self.bridges if bridge.model == "pcie-root-port")
         return tuple(PCIAddress(0, port.index, 0, 0) for port in ports if port.index not in behind)
 
     def numbers(self) -> Mapping[int, int]:
-        """By libvirt's index, the number that firmware gives each bus: depth first, in the order of slots.
-
-        Those behind bus 0 from 1 on; those behind an expander from its bus_number on.
-        """
+        """Return the number that firmware gives each bus, by libvirt's index: depth first, in the order of slots; from
+        1 on behind bus 0, from its bus_number on behind an expander."""
         below: dict[int, list[PCIBridge]] = {}
         for bridge in sorted(self.bridges, key=lambda bridge: bridge.address):
             below.setdefault(bridge.address.bus, []).append(bridge)
@@ -162,7 +155,7 @@ class Layout:
         return numbers
 
     def seen(self) -> Mapping[HostDev, PCIAddress]:
-        """The address of each device as the guest has it."""
+        """Return the address of each device as the guest numbers its buses."""
         numbers = self.numbers()
         devices = (device for seat in self.seats for device in seat.hostdevs)
         return {device: replace(device.address, bus=numbers[device.address.bus]) for device in devices}
@@ -174,10 +167,10 @@ def layout(
     upstream: Mapping[GuestCard, Upstream] = MappingProxyType({}),
     cells: tuple[Cell, ...] = (),
 ) -> Layout:
-    """A seat for each card that is not USB's. UserError where there are not seats enough.
+    """Give each card that is no USB device a seat; UserError if there are too few.
 
-    `seats` pins entries by their names; all others, in order, have the lowest seats that are free. Each root bus has
-    seats of its own, from 0. `upstream` has the cards that are not on bus 0, or are and should not be.
+    `seats` pins entries by their names; all others, in order, have the lowest free seats. Each root bus has seats of
+    its own, from 0. `upstream` has the cards that are not on bus 0, or are and should not be.
     """
     for claim in usb(cards):
         if claim.entry.name in seats:
@@ -220,7 +213,7 @@ def layout(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Branch:
-    """A bridge with all that is behind it: further bridges, or a card, or nothing."""
+    """A bridge with everything behind it: further bridges, or a card, or nothing."""
 
     model: ControllerModel
     slot: int = 0
@@ -236,7 +229,7 @@ class _Branch:
 
 
 def _joined(cards: tuple[GuestCard, ...], pinned: Mapping[str, int]) -> Mapping[GuestCard, GuestCard]:
-    """The cards that are on the seat of another. An entry that is pinned has the seat that its pin says."""
+    """Return the cards that are on the seat of another, with that one. A pinned entry is on its own seat."""
     first: dict[Claim, GuestCard] = {}
     for card in cards:
         first.setdefault(card.claim, card)
@@ -246,10 +239,8 @@ def _joined(cards: tuple[GuestCard, ...], pinned: Mapping[str, int]) -> Mapping[
 def _seats(
     cards: Iterable[GuestCard], pinned: Mapping[str, int], joined: Mapping[GuestCard, GuestCard]
 ) -> Mapping[int, GuestCard]:
-    """The cards of one root bus by seat; those that have joined another are left out, and their seats stay free.
-
-    A pin is for an entry's own card, and not for one that comes along.
-    """
+    """Return the cards of one root bus by seat. The seats of those that have joined another stay free. A pin is for an
+    entry's own card, and not for one that comes along."""
     taken: dict[int, GuestCard] = {}
     others: list[GuestCard] = []
     entries = set[str]()
@@ -266,7 +257,7 @@ def _seats(
 
 
 def _root_ports(cards: Mapping[int, GuestCard], first_slot: int = 0) -> tuple[_Branch, ...]:
-    """A port for each seat up to the last that is taken: firmware would number those behind a gap anew."""
+    """Return a port for each seat up to the last taken one: firmware would number those behind a gap anew."""
     return tuple(
         _Branch(
             model="pcie-root-port",
@@ -284,7 +275,7 @@ def _expanders(
     cells: tuple[Cell, ...],
     joined: Mapping[GuestCard, GuestCard],
 ) -> list[_Branch]:
-    """The expanders in the order of cells or of the host's roots, with bus numbers from 255 downwards."""
+    """Return the expanders in the order of cells or of the host's roots, with bus numbers from 255 downwards."""
     roots: dict[tuple[str, int], list[GuestCard]] = {}
     for card, upstream in above.items():
         if not upstream.on_bus_0:
@@ -298,9 +289,15 @@ def _expanders(
             bus_number -= 1 + sum(port.buses for port in ports)
         else:
             by_seat = _seats(cards, seats, joined)
-            # As wide for every cell, so that no card of another one moves these.
+            # Each cell has the same number of buses, so that a card of one moves no card of another.
             width = min(1 + SEATS, _BUSES_OF_EXPANDERS // len(cells))
-            _refuse_beyond(width - 1, by_seat, len(cells))
+            if (last := max(by_seat)) >= width - 1:
+                raise UserError(
+                    by_seat[last].claim.entry,
+                    f"would have seat {last} in its NUMA cell, and with {len(cells)} cells there are bus numbers for "
+                    f"{width - 1} seats in each",
+                    f"expected lower seats in {SEATS_OF}, or fewer cards",
+                )
             ports = _root_ports(by_seat)
             bus_number = _LAST_BUS + 1 - width * (cell + 1)
         slot, function = divmod(number, _PORTS_PER_SLOT)
@@ -325,30 +322,19 @@ def _expanders(
     return expanders
 
 
-def _refuse_beyond(room: int, cards: Mapping[int, GuestCard], cells: int) -> None:
-    last = max(cards)
-    if last >= room:
-        raise UserError(
-            cards[last].claim.entry,
-            f"would have seat {last} in its NUMA cell, and with {cells} cells there are bus numbers for {room} seats "
-            "in each",
-            f"expected lower seats in {SEATS_OF}, or fewer cards",
-        )
-
-
 def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], GuestCard]]) -> tuple[_Branch, ...]:
-    """The ports below an expander for cards that the host has behind these bridges, in the order of the host's.
+    """Return the ports below an expander for cards that are behind these bridges on the host, in the host's order.
 
-    A chain is a root port, and then an upstream and a downstream port for every switch. An even one ends in a bridge
-    to old PCI, which no switch is made of. The last port is each card's own: functions that the host has on one bus
-    (virtual ones, mediated devices) are slots of their own in the guest.
+    A chain is a root port, and then an upstream and a downstream port for every switch. A chain of even length ends in
+    a bridge to old PCI, which is not copied. The last port is each card's own: functions on one bus of the host
+    (virtual ones, mediated devices) have slots of their own in the guest.
     """
     return _ports("pcie-root-port", [(bridges if len(bridges) % 2 else bridges[:-1], card) for bridges, card in cards])
 
 
 def _ports(model: ControllerModel, chains: list[tuple[tuple[PCIAddress, ...], GuestCard]]) -> tuple[_Branch, ...]:
-    """Ports for the chains' first bridges: one for each switch that is behind, by port and upstream port; and one for
-    each card that has no other bridge above it."""
+    """Return ports for the chains' first bridges: one for each switch behind them, by port and upstream port; and one
+    for each card without another bridge above it."""
     switches: dict[tuple[PCIAddress, ...], list[tuple[tuple[PCIAddress, ...], GuestCard]]] = {}
     chained: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], GuestCard | None]] = []
     for chain, card in chains:
@@ -367,7 +353,7 @@ def _ports(model: ControllerModel, chains: list[tuple[tuple[PCIAddress, ...], Gu
 
 
 def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[PCIBridge], dict[GuestCard, int]]:
-    """The bridges with libvirt's indices, depth first; and the bus that each card is on."""
+    """Return the bridges with libvirt's indices, depth first; and the bus of each card."""
     bridges: list[PCIBridge] = []
     buses: dict[GuestCard, int] = {}
 
@@ -396,7 +382,7 @@ def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[PCIBridge], dict[Guest
 
 
 def hostdevs_of(bus: int, cards: list[GuestCard], slot: int = 0) -> list[HostDev]:
-    """The functions of one card, of which several entries may have some, on a slot of this bus."""
+    """Place the functions of one card, which may belong to several entries, on a slot of this bus."""
     claim = cards[0].claim
     if isinstance(claim.device, UUID):
         return [HostDev(source=claim.device, address=PCIAddress(0, bus, slot, 0), claim=claim, multifunction=False)]
@@ -416,10 +402,10 @@ def hostdevs_of(bus: int, cards: list[GuestCard], slot: int = 0) -> list[HostDev
 
 
 def with_seats(cards: tuple[GuestCard, ...]) -> tuple[GuestCard, ...]:
-    """All that are not USB devices, in order."""
+    """Return all cards that are no USB devices, in order."""
     return tuple(card for card in cards if not isinstance(card.claim.device, USBAddress))
 
 
 def usb(cards: tuple[GuestCard, ...]) -> tuple[Claim, ...]:
-    """The claims that are USB devices, in order."""
+    """Return the claims of USB devices, in order."""
     return tuple(card.claim for card in cards if isinstance(card.claim.device, USBAddress))

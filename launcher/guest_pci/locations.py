@@ -1,4 +1,4 @@
-"""Where each card is, on the host and in the guest, and how far apart every two of them are here and there."""
+"""Where each card is on the host and in the guest, and how far apart every two cards are in both."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -17,9 +17,8 @@ from pci.processors import UNKNOWN, Processors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocatedCard:
-    """A card with a seat. `name` is the entry's, or, for a further card of a unit, with the card's address behind it;
-    no two have the same. `host` is None where the card was not found in sysfs; a mediated device is where its parent
-    is."""
+    """A card with a seat. `name`: the entry's, with the card's address behind it for a further card of a unit, so that
+    each name is unique. `host`: where a mediated device's parent is; None if sysfs does not show the card."""
 
     name: str
     seat: Seat
@@ -29,7 +28,7 @@ class LocatedCard:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """Two cards; `host` is None where one of them was not found in sysfs."""
+    """Two cards and their distances; `host` is None if sysfs does not show one of them."""
 
     one: LocatedCard
     other: LocatedCard
@@ -38,7 +37,7 @@ class Pair:
 
     @property
     def ways(self) -> tuple[Way | None, Way]:
-        """The host's and the guest's, as nvidia-smi has them."""
+        """Return the host's and the guest's distance in nvidia-smi's classes."""
         on_host = None if self.one.host is None or self.other.host is None else way(self.one.host, self.other.host)
         return on_host, way(self.one.guest, self.other.guest)
 
@@ -48,7 +47,7 @@ class Pair:
 
 
 def located_cards(layout: Layout, host: Host | None, processors: Processors = UNKNOWN) -> tuple[LocatedCard, ...]:
-    """In the order of the seats. `processors` are the host's."""
+    """Locate the cards, in the order of the seats. `processors` are the host's."""
     names = _names(layout.seats)
     numbers, providing = layout.numbers(), {bridge.index: bridge for bridge in layout.bridges}
     return tuple(
@@ -63,7 +62,7 @@ def located_cards(layout: Layout, host: Host | None, processors: Processors = UN
 
 
 def pairs(cards: tuple[LocatedCard, ...]) -> tuple[Pair, ...]:
-    """Every two, in their order."""
+    """Return every two cards, in their order."""
     return tuple(
         Pair(
             one=one,
@@ -76,7 +75,7 @@ def pairs(cards: tuple[LocatedCard, ...]) -> tuple[Pair, ...]:
 
 
 def what(device: DeviceID, host: Host | None) -> str | None:
-    """GPU, audio, USB, ...; a mediated device's type; None for a function that is not known."""
+    """Return GPU, audio, USB, ..., or a mediated device's type; None for an unknown function."""
     if isinstance(device, UUID):
         mdev = mediated(device, host)
         return mdev.type_name if mdev is not None else "mediated device"
@@ -104,10 +103,8 @@ def _on_host(device: DeviceID, host: Host | None, processors: Processors) -> Loc
 
 
 def _in_guest(seat: Seat, numbers: Mapping[int, int], providing: Mapping[int, PCIBridge]) -> Location:
-    """From the seat up to bus 0, or to the expander that is a root complex of its own in the guest.
-
-    By index: the number that the guest gives each bus, and the bridge that provides it.
-    """
+    """Return the bridges from the seat up to bus 0, or to the expander, which is a root complex in the guest. `numbers`
+    and `providing`: by index, the guest's number of each bus, and the bridge that provides it."""
     bus, cell, chain = seat.bus, None, list[PCIAddress]()
     while bus in providing:
         bridge = providing[bus]

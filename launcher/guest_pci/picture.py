@@ -1,8 +1,5 @@
-"""The host's PCI Express on the left, the guest's on the right, and a line from each card to itself: `gpu-launcher
-explain --svg`.
-
-Pure: from where the cards sit to the text of an SVG, the same bytes for the same VM on the same host.
-"""
+"""The picture of `gpu-launcher explain --svg`: the host's PCI Express on the left, the guest's on the right, and a line
+from each card to itself. The SVG is the same, byte for byte, for the same VM on the same host."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,15 +16,15 @@ from pci.host import Host
 from pci.topology import TreeNode, Twig, tree
 from program.problem import one_line
 
-# Okabe and Ito's palette, which the colour-blind tell apart too; without yellow, which is hardly seen on white.
+# Okabe and Ito's palette for the colour-blind, without yellow, which is hard to see on white.
 _COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#56b4e9", "#e69f00", "#000000", "#888888")
 _BETWEEN, _FOR_A_LINE = 200, 20  # host and guest; wider where there are many lines
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """A card on one of the two sides: where it is there, which is None for one that sysfs does not show; what the
-    frame of its node is called; what it is ordered by; the lines in its box."""
+    """A card on one of the two sides. `location`: None if sysfs does not show it. `node`: the title of its NUMA node's
+    frame. `at`: its order. `lines`: the text in its box."""
 
     name: str
     location: Location | None
@@ -38,7 +35,7 @@ class _Side:
 
 
 def picture(vm: str, cards: tuple[LocatedCard, ...], layout: Layout, host: Host | None) -> str:
-    """All cards of a VM that have a seat, as an SVG. `vm` is the VM's name; nothing is in it that names the node."""
+    """Draw all cards with a seat as an SVG. `vm`: the VM's name. Nothing in the picture names the node."""
     pci_ids = {} if host is None else {address: function.pci_id for address, function in host.functions.items()}
     colours = {card.name: _COLOURS[number % len(_COLOURS)] for number, card in enumerate(cards)}
     left = _drawn("Host", [_on_host(card, host, colours[card.name]) for card in cards], pci_ids, cards_first=False)
@@ -99,14 +96,15 @@ def _cell(number: int | None, layout: Layout) -> str:
 
 
 def _functions(functions: Sequence[tuple[PCIAddress, str | None]]) -> tuple[str, ...]:
-    """The first with its address, the others with the number that they have on its slot; and what they are."""
+    """Return the words for the functions: the first one's address, the others' numbers on its slot, and their kinds."""
     words = [f"{address if not number else f'.{address.function}'} {word or ''}".rstrip()
              for number, (address, word) in enumerate(functions)]  # fmt: skip
     return tuple(filter(None, (*words[:1], ", ".join(words[1:]))))
 
 
 def _drawn(title: str, cards: Sequence[_Side], pci_ids: Mapping[PCIAddress, str], *, cards_first: bool) -> Block:
-    """A frame for each node, in it one for each root complex; what is not in sysfs in a frame of its own."""
+    """Draw a frame for each NUMA node, with one for each root complex in it; cards that are not in sysfs have their own
+    frame."""
     seen = sorted((card for card in cards if card.location is not None), key=_order)
     nodes: dict[str, dict[str, list[_Side]]] = {}
     for card in seen:
@@ -146,7 +144,7 @@ def _tree(cards: Iterable[_Side], pci_ids: Mapping[PCIAddress, str]) -> tuple[Tr
 
 
 def _laid_out(nodes: Sequence[TreeNode[_Side]], common: Columns, width: int, cards_first: bool) -> Block:
-    """What hangs on a root complex, to be framed, with the ends of its cards' lines by their names."""
+    """Draw the tree of a root complex, with the ends of its cards' lines by their names."""
     places, height = placed(nodes, common, _box)
     if cards_first:
         places = flipped(places, width)
@@ -173,7 +171,7 @@ def _box(card: _Side, width: int = 0) -> Block:
 
 
 def _joined(left: Block, right: Block, colours: Mapping[str, str]) -> Block:
-    """Both beside each other, the lower one half-way down, with a line for each card."""
+    """Put both side by side, the smaller one at half height, with a line for each card."""
     height = max(left.height, right.height)
     down, also_down = (height - left.height) // 2, (height - right.height) // 2
     start, end = left.width, left.width + max(_BETWEEN, _FOR_A_LINE * len(colours))

@@ -1,11 +1,10 @@
 """Where each card is on the host, and so in the guest: the annotation gpu-launcher.dev/topology.
 
-`numa` has the card in the cell of its NUMA node, `mirror` also behind the likes of the host's switches. A card of which
-that cannot be known stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
+`numa` puts the card into the cell of its NUMA node, `mirror` also behind copies of the host's switches. A card whose
+node is unknown stays on bus 0, or is refused (gpu-launcher.dev/topology-policy: strict).
 """
 
-from launcher.cpus.pinning import Cell, Pinning
-from launcher.cpus.placement import cells_of_nodes, guest_cells
+from launcher.cpus.pinning import Cell, Pinning, cells_of_nodes, guest_cells
 from launcher.facts import Facts
 from launcher.guest import TOPOLOGY, TOPOLOGY_POLICY, Guest
 from launcher.guest_pci.addresses import Layout, Upstream, layout, with_seats
@@ -22,11 +21,10 @@ def laid_out(
     pinned: Pinning | None,
     given: tuple[Cell, ...] = (),
 ) -> Layout:
-    """The layout that the guest asks for, with its NUMA cells. `pinned` are the CPUs that are its own; `given` are the
-    cells that it has whatever its cards are, none where they follow from them.
+    """Return the layout that the guest asks for, with its NUMA cells. `pinned`: the CPUs that are its own. `given`: the
+    cells that it has in any case; empty if they follow from its cards.
 
-    UserError where there are not seats enough, where the host is not known and has to be, and where the topology is
-    strict and a card cannot be where it should.
+    UserError if there are too few seats, if a topology needs an unknown host, and if a strict topology cannot be had.
     """
     seated = with_seats(cards)
     if guest.topology == "none" or not seated:
@@ -49,7 +47,7 @@ def laid_out(
     for card, function in functions.items():
         node = nodes[card]
         cell = cell_of.get(node) if node is not None else None
-        mirrored = guest.topology == "mirror" and function is not None
+        mirrored = function if guest.topology == "mirror" else None
         why = None if cell is not None else _why(card, function, node, tuple(cell_of))
         if why is not None and guest.is_strict:
             raise UserError(
@@ -59,15 +57,15 @@ def laid_out(
             )
         upstream[card] = Upstream(
             cell=cell,
-            root=function.root if mirrored and function is not None else None,
-            bridges=function.bridges if mirrored and function is not None else (),
+            root=mirrored.root if mirrored else None,
+            bridges=mirrored.bridges if mirrored else (),
             misplaced=why and f"{why}: it is {'behind its switches, and' if mirrored else 'on bus 0,'} in no NUMA cell",
         )
     return layout(cards, guest.seats, upstream, cells or guest_cells(guest, pinned, facts))
 
 
 def _why(card: GuestCard, function: Function | None, node: int | None, cells: tuple[int | None, ...]) -> str:
-    """Why the card has no cell of the guest's."""
+    """Return why the card is in no cell of the guest."""
     if function is None:
         return f"{card.device} is not in sysfs, and so its place is not known"
     if node is None:

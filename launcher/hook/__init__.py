@@ -1,5 +1,5 @@
-"""Beside KubeVirt: the sidecar that gives the domain that KubeVirt has made its whole cards, seats, cells and hole.
+"""The sidecar beside KubeVirt's launcher: it gives KubeVirt's domain whole cards, seats, cells and the hole.
 
-annotations and reading say what is asked and what there is, rewriting makes the new domain of it, answering and serving
-are the two gRPC interfaces by which KubeVirt asks (docs/beside-kubevirt.md).
+annotations and kubevirt_domain read the VMI and the domain, rewrite makes the new domain with edits, calls and sidecar
+have the two gRPC interfaces by which KubeVirt asks (docs/beside-kubevirt.md).
 """

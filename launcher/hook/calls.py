@@ -1,7 +1,7 @@
-"""The calls of KubeVirt's that are answered, a class for each of its services."""
+"""The calls of KubeVirt that the hook answers, a class for each of its services."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,46 +17,39 @@ from program.problem import one_line
 
 _log = logging.getLogger(__name__)
 
-#: What KubeVirt's log calls the sidecar by.
+#: KubeVirt's log calls the sidecar this.
 NAME = "gpu-launcher"
 _VERSIONS: dict[str, Any] = {"v1alpha1": v1alpha1_pb2, "v1alpha2": v1alpha2_pb2, "v1alpha3": v1alpha3_pb2}
 
-Rewrite = Callable[[bytes, bytes], bytes]
+#: From a domain and its VMI to the new domain.
+Rewrite = Callable[[bytes, bytes], Awaitable[bytes]]
 
 
-def rewriting(sysfs: Path) -> Rewrite:
-    """Return the function from a domain and a VMI to the new domain, which writes into the log what it has done."""
+def services(sysfs: Path, *, is_plugin: bool) -> list[Any]:
+    """Return the services of a plugin (VEP 190), or of a sidecar that the annotation hooks.kubevirt.io/hookSidecars
+    names. `sysfs` stands for the node's /sys."""
+    threads = Threads("the node's /sys", "; a driver may keep the kernel waiting: gpu-plugin doctor says which")
 
-    def rewrite(domain: bytes, vmi: bytes) -> bytes:
-        try:
-            answer = rewritten(domain, read_asked(vmi), sysfs)
-        except ProgramError as error:
-            _log.error("%s", one_line(error))
-            raise
-        for line in answer.cards:
-            _log.info("%s", one_line(line))
-        for warning in answer.warnings:
-            _log.warning("%s", warning)
-        if not answer.cards:
-            _log.info("the domain has no cards, and stays as it is")
-        return answer.xml
+    async def rewrite(domain: bytes, vmi: bytes) -> bytes:
+        return await threads.run(lambda: _logged(domain, vmi, sysfs))
 
-    return rewrite
+    if is_plugin:
+        return [DomainHookService(rewrite)]
+    return [Info(), *(Callbacks(api, rewrite) for api in _VERSIONS.values())]
 
 
-def sidecar(rewrite: Rewrite) -> list[Any]:
-    """The services of a sidecar that the annotation hooks.kubevirt.io/hookSidecars names."""
-    threads = _threads()
-    return [Info(), *(Callbacks(api, rewrite, threads) for api in _VERSIONS.values())]
-
-
-def plugin(rewrite: Rewrite) -> list[Any]:
-    """The service of a plugin (VEP 190)."""
-    return [DomainHookService(rewrite, _threads())]
-
-
-def _threads() -> Threads:
-    return Threads("the node's /sys", "; a driver may keep the kernel waiting: gpu-plugin doctor says which")
+def _logged(domain: bytes, vmi: bytes, sysfs: Path) -> bytes:
+    """Return the new domain, with what was done to it in the log."""
+    try:
+        answer = rewritten(domain, read_asked(vmi), sysfs)
+    except ProgramError as error:
+        _log.error("%s", one_line(error))
+        raise
+    for line in answer.cards or ("the domain has no cards, and stays as it is",):
+        _log.info("%s", one_line(line))
+    for warning in answer.warnings:
+        _log.warning("%s", warning)
+    return answer.xml
 
 
 class Info:
@@ -64,23 +57,22 @@ class Info:
         return methods_of(info_pb2.DESCRIPTOR.services_by_name["Info"], self)
 
     async def Info(self, request: info_pb2.InfoParams) -> info_pb2.InfoResult:
-        """Of PreCloudInitIso KubeVirt takes only the first sidecar's answer, so it is not asked for."""
+        """Ask for OnDefineDomain alone: of PreCloudInitIso, KubeVirt takes only the first sidecar's answer."""
         points = [info_pb2.HookPoint(name="OnDefineDomain", priority=0)]
         return info_pb2.InfoResult(name=NAME, versions=list(_VERSIONS), hookPoints=points)
 
 
 class Callbacks:
-    """Of one version, whose messages are those of `api`."""
+    """The service of one version, with the messages of `api`."""
 
-    def __init__(self, api: Any, rewrite: Rewrite, threads: Threads) -> None:
-        self._api, self._rewrite, self._threads = api, rewrite, threads
+    def __init__(self, api: Any, rewrite: Rewrite) -> None:
+        self._api, self._rewrite = api, rewrite
 
     def __mapping__(self) -> dict[str, Handler]:
         return methods_of(self._api.DESCRIPTOR.services_by_name["Callbacks"], self)
 
     async def OnDefineDomain(self, request: Any) -> Any:
-        domain = await self._threads.run(lambda: self._rewrite(request.domainXML, request.vmi))
-        return self._api.OnDefineDomainResult(domainXML=domain)
+        return self._api.OnDefineDomainResult(domainXML=await self._rewrite(request.domainXML, request.vmi))
 
     async def PreCloudInitIso(self, request: Any) -> Any:
         return self._api.PreCloudInitIsoResult(
@@ -92,15 +84,14 @@ class Callbacks:
 
 
 class DomainHookService:
-    def __init__(self, rewrite: Rewrite, threads: Threads) -> None:
-        self._rewrite, self._threads = rewrite, threads
+    def __init__(self, rewrite: Rewrite) -> None:
+        self._rewrite = rewrite
 
     def __mapping__(self) -> dict[str, Handler]:
         return methods_of(plugins_pb2.DESCRIPTOR.services_by_name["DomainHookService"], self)
 
     async def MutateDomain(self, request: plugins_pb2.MutateDomainRequest) -> plugins_pb2.MutateDomainResponse:
-        """Another hypervisor's domain is returned as it is."""
-        if request.domain_type not in ("", "libvirt"):
-            return plugins_pb2.MutateDomainResponse(domain=request.domain)
-        domain = await self._threads.run(lambda: self._rewrite(request.domain, request.vmi))
+        """Return the new domain; another hypervisor's as it is."""
+        is_ours = request.domain_type in ("", "libvirt")
+        domain = await self._rewrite(request.domain, request.vmi) if is_ours else request.domain
         return plugins_pb2.MutateDomainResponse(domain=domain)

@@ -1,9 +1,9 @@
-"""Which card each entry gets, where KubeVirt has taken a function of another entry's for one.
+"""Which card each entry gets, if KubeVirt has taken a companion of another entry's card for it.
 
-An older device plugin writes every function of a card into its variable, and KubeVirt takes them one by one: two GPUs
-are asked for, and the second is the audio of the first (KubeVirt's issue 13925, NVIDIA's plugin's issue 67). The
-variable is the compute container's; a sidecar sees the node's sysfs alone. Where the node has just as many other cards
-of that model for guests as there are such entries, they are this pod's.
+An older device plugin writes every function of an IOMMU group into its variable, and KubeVirt takes them one by one: a
+VM with two GPUs gets one GPU and its audio (KubeVirt's issue 13925, issue 67 of NVIDIA's plugin). A sidecar sees the
+node's sysfs, but not that variable, which the compute container has. If the node has exactly as many other cards of
+that model for guests as there are such entries, these cards are the pod's.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ from program.problem import Problem
 
 
 class Corrected(NamedTuple):
-    """`claims` in their order, each with its own card where that is known; `warnings` say which were others, and which
-    still are."""
+    """`claims`: in their order, each with its own card if that is known. `warnings`: one for each claim that had
+    another entry's companion, or still has."""
 
     claims: tuple[Claim, ...]
     warnings: tuple[Problem, ...]
 
 
 def corrected(claims: tuple[Claim, ...], host: Host) -> Corrected:
-    """Only entries of one resource are looked at: audio that has a resource of its own is what was asked for."""
+    """Return the claims with their own cards. An entry whose resource is audio's own has what it asked for."""
     wrong = dict(_companions_as_gpus(claims, host))
     right: dict[Claim, Claim] = {}
     warnings = []
@@ -50,9 +50,9 @@ def corrected(claims: tuple[Claim, ...], host: Host) -> Corrected:
 
 
 def _companions_as_gpus(claims: tuple[Claim, ...], host: Host) -> Iterator[tuple[Claim, Function]]:
-    """Claims of what is no GPU, each with the GPU of the same card that an entry of the same resource has."""
+    """Yield each claim of another function than a GPU, with the GPU of its card that an entry of its resource has."""
     gpus = {
-        (claim.entry.wants, function.address): function
+        (claim.entry.wants, function.address)
         for claim in claims
         if (function := _function(claim, host)) is not None and is_gpu(function)
     }
@@ -69,22 +69,14 @@ def _companions_as_gpus(claims: tuple[Claim, ...], host: Host) -> Iterator[tuple
 
 
 def _free_of_model(pci_id: str, claims: tuple[Claim, ...], host: Host) -> list[Function]:
-    """The GPUs of this model that VFIO has, and no entry anything of; ascending."""
-    taken = {
-        other.address
-        for claim in claims
-        if isinstance(claim.device, PCIAddress)
-        for other in listed_with(host, claim.device)
-    }
-    return [
-        function
-        for function in host.functions.values()
-        if function.pci_id == pci_id
-        and is_gpu(function)
-        and is_on_vfio(function)
-        and not function.is_virtual
-        and function.address not in taken
-    ]
+    """Return the GPUs of this model that may be meant, ascending: each is on VFIO, in a group of which no entry has
+    anything. For an older plugin, an IOMMU group is one device, of its first GPU's model."""
+    taken = {function.iommu_group for claim in claims if (function := _function(claim, host)) is not None}
+    leads: dict[int | None, Function] = {}
+    for function in host.functions.values():
+        if is_gpu(function) and is_on_vfio(function) and not function.is_virtual:
+            leads.setdefault(function.iommu_group, function)
+    return [lead for group, lead in leads.items() if group not in taken and lead.pci_id == pci_id]
 
 
 def _function(claim: Claim, host: Host) -> Function | None:

@@ -1,12 +1,12 @@
-"""What is written into KubeVirt's domain, and taken out of it again: elements of libvirt's, in place.
+"""Elements that the hook writes into KubeVirt's domain, and takes out of it again, in place.
 
-Whatever is not named here stays as it is.
+Any other element stays as it is.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 from uuid import UUID
@@ -38,20 +38,14 @@ _OVMF_WINDOW = "name=opt/ovmf/X-PciMmio64Mb,"
 _NO_HOLE = "kubevirt.io/disablePCIHole64"
 
 
-@dataclass(frozen=True)
-class TakenOut:
-    """What of an earlier answer of ours was in the domain: its bridges by their alias."""
-
-    bridges: Mapping[str, Element]
-
-
 def devices_of(root: Element) -> Element:
     devices = root.find("devices")
     return etree.SubElement(root, "devices") if devices is None else devices
 
 
-def taken_out(root: Element, named: Iterable[Element], functions: set[PCIAddress]) -> TakenOut:
-    """Take out our controllers, and what passes a function on that comes with a card. `named` are entries' own."""
+def taken_out(root: Element, named: Iterable[Element], functions: set[PCIAddress]) -> Mapping[str, Element]:
+    """Take out the elements of an earlier answer: our controllers, and companions, which pass on one of these functions
+    and are not `named`, the entries' own. Return our bridges by their alias."""
     devices, kept = devices_of(root), set(named)
     ours: dict[str, Element] = {}
     for controller in devices.findall("controller"):
@@ -60,13 +54,14 @@ def taken_out(root: Element, named: Iterable[Element], functions: set[PCIAddress
             if controller.get("type") == "pci":
                 ours[alias] = controller
     for hostdev in devices.findall("hostdev"):
-        if _is_companion(hostdev) or (hostdev not in kept and source_of(hostdev) in functions):
+        is_companion = alias_of(hostdev).startswith(_COMPANION)
+        if is_companion or (hostdev not in kept and source_of(hostdev) in functions):
             devices.remove(hostdev)
-    return TakenOut(ours)
+    return ours
 
 
 def take_out_empty(root: Element, moving: Iterable[Element]) -> None:
-    """Take out the bridges that KubeVirt has made for these devices alone, which go elsewhere."""
+    """Take out the bridges that KubeVirt has made for these devices alone, which move to other addresses."""
     devices = devices_of(root)
     left = [address.bus for device in moving if (address := leave(device)) is not None]
     on = Counter(address.bus for address in _addresses(root))
@@ -95,13 +90,11 @@ def _addresses(root: Element) -> Iterator[PCIAddress]:
             yield address
 
 
-def indexed(layout: Layout, root: Element, parts: TakenOut) -> Layout:
-    """The layout with indices that nothing else in the domain has: those of the earlier answer, or else the lowest.
-
-    The guest does not see them: its firmware counts by slots.
-    """
+def indexed(layout: Layout, root: Element, earlier: Mapping[str, Element]) -> Layout:
+    """Return the layout with indices that nothing else in the domain has: those of our `earlier` bridges, or else the
+    lowest. The guest does not see them: its firmware counts by slots."""
     taken = {0, *(address.bus for address in _addresses(root)), *(bridge.index for bridge in other_bridges(root))}
-    before = [parts.bridges.get(f"{_OURS}{bridge.index}") for bridge in layout.bridges]
+    before = [earlier.get(f"{_OURS}{bridge.index}") for bridge in layout.bridges]
     indices = [index for element in before if element is not None and (index := number(element.get("index", "")))]
     if len(indices) < len(layout.bridges) or taken & set(indices):
         free = (index for index in range(1, 1 << 16) if index not in taken)
@@ -134,7 +127,7 @@ def indexed(layout: Layout, root: Element, parts: TakenOut) -> Layout:
 
 
 def other_bridges(root: Element) -> tuple[PCIBridge, ...]:
-    """KubeVirt's and libvirt's PCI controllers, but for bus 0. One without an address is on bus 0."""
+    """Return the PCI controllers of KubeVirt and libvirt except bus 0; one without an address is on bus 0."""
     found = []
     for controller in devices_of(root).iterfind("controller[@type='pci']"):
         index, model = number(controller.get("index", "")), controller.get("model", "")
@@ -146,21 +139,17 @@ def other_bridges(root: Element) -> tuple[PCIBridge, ...]:
 
 
 def write_cells(root: Element, cells: tuple[Cell, ...]) -> None:
-    """Write the guest's NUMA cells in place of those that there are."""
+    """Write the guest's NUMA cells in place of those that the domain has."""
     cpu = root.find("cpu")
     if cpu is None:
         cpu = etree.SubElement(root, "cpu")
-    for parent, tag, elements in ((cpu, "numa", numa.numa(cells)), (root, "numatune", numa.numatune(cells))):
-        old = parent.find(tag)
+    for parent, elements in ((cpu, numa.numa(cells)), (root, numa.numatune(cells))):
         for element in elements:
-            if old is None:
-                parent.append(element)
-            else:
-                _replace(old, element)
+            _put(parent, element)
 
 
 def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
-    """Write what QEMU, the guest's CPU and EFI have to know of a large hole; nothing where none is needed."""
+    """Write the hole for QEMU, the guest's CPU and EFI; nothing if the default is large enough."""
     if hole is None:
         return
     devices = devices_of(root)
@@ -169,17 +158,15 @@ def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
     if bus_0 is None:
         devices.insert(0, complex_)
     else:
-        wanted, has = _one(complex_, "pcihole64"), bus_0.find("pcihole64")
-        if has is None:
-            bus_0.append(wanted)
-        elif (has.text or "").strip() == "0":
+        has = bus_0.find("pcihole64")
+        if has is not None and (has.text or "").strip() == "0":
             raise UserError(
                 "metadata.annotations",
                 f"{_NO_HOLE} takes away the 64-bit hole, and the cards' BARs need {hole.window >> 30} GiB of it",
                 "leave it out",
             )
-        elif _kib(has) < hole.size >> 10:
-            _replace(has, wanted)
+        if has is None or _kib(has) < hole.size >> 10:
+            _put(bus_0, _one(complex_, "pcihole64"))
     cpu = root.find("cpu")
     if cpu is not None and cpu.find("maxphysaddr") is None:
         cpu.extend(bridges.maxphysaddr(hole, cpu.get("mode")))
@@ -188,7 +175,7 @@ def write_hole(root: Element, guest: Guest, hole: Hole | None) -> None:
 
 
 def _kib(size: Element) -> int:
-    """A <pcihole64>, which KubeVirt and libvirt write in KiB."""
+    """Read a <pcihole64>, which KubeVirt and libvirt write in KiB."""
     kib = number((size.text or "").strip())
     if size.get("unit", "KiB") != "KiB" or kib is None:
         raise Refusal(
@@ -198,7 +185,7 @@ def _kib(size: Element) -> int:
 
 
 def _join_command_line(root: Element, wanted: Element) -> None:
-    """Add these arguments to the domain's, in place of an earlier window for EFI."""
+    """Add these arguments of QEMU to the domain's, in place of an earlier window for EFI."""
     has = root.find(str(wanted.tag))
     if has is None:
         root.append(wanted)
@@ -220,9 +207,9 @@ def write_devices(
     layout: Layout,
     seats: tuple[Seat, ...],
     named: Mapping[Entry, Element],
-    parts: TakenOut,
+    earlier: Mapping[str, Element],
 ) -> None:
-    """Write our bridges, then every card onto its seat."""
+    """Write our bridges, then every card onto its seat. `earlier` are our bridges of the answer before."""
     devices = devices_of(root)
     if any(bridge.model == EXPANDER for bridge in layout.bridges) and any(
         bridge.model == EXPANDER for bridge in other_bridges(root)
@@ -233,48 +220,55 @@ def write_devices(
             "leave it out to keep KubeVirt's placement, or take KubeVirt's feature gate PCINUMAAwareTopology away",
         )
     at = min(devices.index(element) for element in named.values())
-    for element in reversed((*_bridges(layout, parts), *_spare(root, layout, parts), *_idle(devices, guest, layout))):
+    for element in reversed(
+        (*_bridges(layout, earlier), *_spare(root, layout, earlier), *_idle(devices, guest, layout))
+    ):
         devices.insert(at, element)
     _write_screen(root, guest, layout)
+    last = dict(named)
     for seat in seats:
-        behind = named[seat.claim.entry]
+        entry = seat.claim.entry
         for device in seat.hostdevs:
             if device.claim is not None:
                 _seat(named[device.claim.entry], device)
             else:
-                companion = _companion(named[seat.claim.entry], device)
-                devices.insert(_behind_companions(devices, behind), companion)
-    _write_modes(devices)
+                companion = _companion(named[entry], device)
+                devices.insert(devices.index(last[entry]) + 1, companion)
+                last[entry] = companion
+    for hostdev in devices.iterfind("hostdev[@type='pci']"):
+        # KubeVirt leaves the mode out. With any Plugin object in the cluster it converts the domain once more, behind
+        # its hook sidecars, and refuses a <hostdev> without one (KubeVirt's issue 18861).
+        hostdev.set("mode", hostdev.get("mode", "subsystem"))
 
 
-def _bridges(layout: Layout, parts: TakenOut) -> Iterator[Element]:
-    """Each with its alias, and with the hotplug='off' that KubeVirt has given to a port with a device behind it."""
+def _bridges(layout: Layout, earlier: Mapping[str, Element]) -> Iterator[Element]:
+    """Yield our bridges, each with its alias, and with the hotplug='off' that KubeVirt gives to a port in use."""
     for place, bridge in enumerate(layout.bridges, start=1):
         alias = f"{_OURS}{place}"
         element = bridges.bridge(bridge)
         element.insert(len(element) - 1, E.alias(name=alias))
-        target, before = element.find("target"), parts.bridges.get(alias)
+        target, before = element.find("target"), earlier.get(alias)
         has = None if before is None else before.find("target")
         if target is not None and has is not None and (hotplug := has.get("hotplug")):
             target.set("hotplug", hotplug)
         yield element
 
 
-def _spare(root: Element, layout: Layout, parts: TakenOut) -> Iterator[Element]:
-    """One empty port, from the second define on, when all else has its place: at the first, libvirt would fill it.
+def _spare(root: Element, layout: Layout, earlier: Mapping[str, Element]) -> Iterator[Element]:
+    """Yield an empty port from the second define on, when each device has an address: libvirt would fill it before.
 
-    libvirt itself adds one where a domain has no bridges yet and needs some. With ours in it, it does not.
+    libvirt adds an empty port to a domain without bridges that needs some, but not to one with ours.
     """
     others, libvirts = other_bridges(root), devices_of(root).find("controller[@model='pcie-root-port']/address")
     is_there = devices_of(root).find(f"controller/alias[@name='{_SPARE}']") is not None
-    if not parts.bridges or libvirts is None or is_there or any(bridge.model == EXPANDER for bridge in others):
+    if not earlier or libvirts is None or is_there or any(bridge.model == EXPANDER for bridge in others):
         return
     index = 1 + max(bridge.index for bridge in (*others, *layout.bridges))
     yield E.controller(E.alias(name=_SPARE), type="pci", index=str(index), model="pcie-root-port")
 
 
 def _idle(devices: Element, guest: Guest, layout: Layout) -> Iterator[Element]:
-    """The controllers on free seats, with indices that KubeVirt's have not."""
+    """Yield the controllers on free seats, with other indices than KubeVirt's."""
     others = devices.iterfind("controller[@type='virtio-serial']")
     first = max((number(each.get("index", "")) or 0 for each in others), default=0)
     for place, element in enumerate(bridges.placeholders(guest, layout), start=1):
@@ -284,8 +278,8 @@ def _idle(devices: Element, guest: Guest, layout: Layout) -> Iterator[Element]:
 
 
 def _write_screen(root: Element, guest: Guest, layout: Layout) -> None:
-    """Place the screen that libvirt would place on our first port's slot: behind all seats, and in front of a bridge,
-    as ours has it. KubeVirt keeps no address of it."""
+    """Give the screen the address that it has in our own domains, on bus 0 behind all seats: libvirt would place it on
+    the slot of our first port. KubeVirt does not keep the address."""
     screen = devices_of(root).find("video")
     model = None if screen is None else screen.find("model")
     if screen is None or model is None or model.get("type") in ("none", "ramfb") or guest.architecture != "amd64":
@@ -297,30 +291,14 @@ def _write_screen(root: Element, guest: Guest, layout: Layout) -> None:
 
 
 def _seat(hostdev: Element, device: HostDev) -> None:
-    """Give an entry's own device its address, and its source where KubeVirt took another card's."""
+    """Give an entry's own device its address, and its source if KubeVirt took another card's."""
     if not isinstance(device.source, UUID) and source_of(hostdev) != device.source:
-        _replace(_one(hostdev, "source/address"), pci_address(device.source))
-    address = guest_address(device.address, multifunction=device.multifunction)
-    has = hostdev.find("address")
-    if has is None:
-        hostdev.append(address)
-    else:
-        _replace(has, address)
-
-
-def _write_modes(devices: Element) -> None:
-    """Write into every PCI <hostdev> the mode that libvirt takes a missing one for.
-
-    KubeVirt leaves it out. With any Plugin object in the cluster it converts the domain once more, behind its hook
-    sidecars, and refuses a <hostdev> without a mode (KubeVirt's issue 18861).
-    """
-    for hostdev in devices.iterfind("hostdev[@type='pci']"):
-        if hostdev.get("mode") is None:
-            hostdev.set("mode", "subsystem")
+        _put(_one(hostdev, "source"), pci_address(device.source))
+    _put(hostdev, guest_address(device.address, multifunction=device.multifunction))
 
 
 def _companion(named: Element, device: HostDev) -> Element:
-    """A function that comes with an entry's own, by the same driver."""
+    """Return the <hostdev> of a function that comes with an entry's own, with the same driver."""
     assert isinstance(device.source, PCIAddress), "a mediated device has no companions"
     element = E.hostdev(mode="subsystem", type="pci", managed=named.get("managed", "no"))
     element.extend(deepcopy(driver) for driver in named.findall("driver") if driver.get("iommufd") is not None)
@@ -331,29 +309,13 @@ def _companion(named: Element, device: HostDev) -> Element:
     return element
 
 
-def _is_companion(device: Element) -> bool:
-    return alias_of(device).startswith(_COMPANION)
-
-
-def _behind_companions(devices: Element, named: Element) -> int:
-    """Where the next companion goes: behind an entry's device, and behind those that it has."""
-    at = devices.index(named) + 1
-    while at < len(devices) and _is_companion(devices[at]):
-        at += 1
-    return at
-
-
 def write_no_rom(hostdev: Element) -> None:
-    """Have the guest find no option ROM on a card."""
-    has = hostdev.find("rom")
-    if has is None:
-        hostdev.append(E.rom(bar="off"))
-    else:
-        _replace(has, E.rom(bar="off"))
+    """Hide the option ROM of a card from the guest."""
+    _put(hostdev, E.rom(bar="off"))
 
 
 def refuse_one_address_twice(root: Element) -> None:
-    """Refusal where two devices are on one address of the guest's, as with one that the VM's manifest has chosen."""
+    """Raise a Refusal if two devices have one address in the guest, such as one that the VM's manifest has chosen."""
     twice = [address for address, count in Counter(_addresses(root)).items() if count > 1]
     if not twice:
         return
@@ -367,11 +329,14 @@ def refuse_one_address_twice(root: Element) -> None:
     )
 
 
-def _replace(old: Element, new: Element) -> None:
-    new.tail = old.tail
-    parent = old.getparent()
-    assert parent is not None, "it is in a domain"
-    parent.replace(old, new)
+def _put(parent: Element, element: Element) -> None:
+    """Write an element in place of the first one of its name, or behind the others."""
+    old = parent.find(str(element.tag))
+    if old is None:
+        parent.append(element)
+    else:
+        element.tail = old.tail
+        parent.replace(old, element)
 
 
 def _one(element: Element, path: str) -> Element:

@@ -1,4 +1,4 @@
-"""What the command line of `gpu-launcher hook` says, for the process that serves."""
+"""The flags of `gpu-launcher hook`, for the process that serves."""
 
 from typing import NamedTuple
 from uuid import uuid4
@@ -8,7 +8,7 @@ _SOCKETS = "/var/run/kubevirt-hooks"
 
 
 class ToServe(NamedTuple):
-    """What `gpu-launcher hook` is to serve: on this socket, with what stands for /sys, as a plugin or as a sidecar."""
+    """The socket to serve on, the directory that stands for /sys, and whether to be a plugin or a sidecar."""
 
     socket: str
     sysfs: str = SYS
@@ -16,5 +16,5 @@ class ToServe(NamedTuple):
 
 
 def own_socket() -> str:
-    """Return a path for KubeVirt's launcher to find, which knows sidecars by the names of their sockets alone."""
+    """Return a new path where KubeVirt's launcher looks: it knows sidecars by the names of their sockets alone."""
     return f"{_SOCKETS}/gpu-launcher-{uuid4().hex[:12]}.sock"

@@ -1,12 +1,11 @@
 """The domain as KubeVirt has written it: a guest, its cards, and where they are already.
 
-Elements and their values are those of KubeVirt's converter (pkg/virt-launcher/virtwrap/converter) and of libvirt, whose
-words KubeVirt has for what libvirt has added at the define before.
+Elements and their values are those of KubeVirt's converter (pkg/virt-launcher/virtwrap/converter), and those that
+libvirt added when the domain was last defined.
 """
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from math import prod
 from uuid import UUID
 
@@ -31,24 +30,16 @@ _UNITS = {
     **{f"{letter}{end}": 1 << shift for letter, shift in zip("kKMGT", (10, 10, 20, 30, 40), strict=True)
        for end in ("", "iB")},
 }  # fmt: skip
-#: KubeVirt's alias of what has an entry: pkg/virt-launcher/virtwrap/device/hostdevice. SR-IOV's network cards, which
-#: are ua-sriov-NAME, stay where they are.
+#: KubeVirt's alias of an entry's device (pkg/virt-launcher/virtwrap/device/hostdevice). SR-IOV network cards,
+#: ua-sriov-NAME, stay where they are.
 _ALIAS = re.compile(r"ua-(?P<dra>dra-)?(?P<kind>gpu|hostdevice|usb-host)-(?P<name>.+)")
 _PARTS = ("domain", "bus", "slot", "function")
 _MOST_CPUS = 1 << 12  # of QEMU's q35; no other machine has more
 _NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
 
 
-@dataclass(frozen=True)
-class EntryHostdev:
-    """A <hostdev> of an entry's."""
-
-    claim: Claim
-    element: Element
-
-
 def parsed(domain: bytes) -> Element:
-    """UserError for what is no domain of libvirt's."""
+    """Parse a domain; UserError for anything but libvirt's XML."""
     parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
     try:
         root = etree.fromstring(domain, parser)
@@ -64,7 +55,7 @@ def _no_domain(wrong: str) -> UserError:
 
 
 def guest_in(root: Element, asked: Asked) -> Guest:
-    """The guest that the domain describes, with what the annotations ask for; UserError where that says too little."""
+    """Read the guest, with what the annotations ask for; UserError if the domain lacks something that it needs."""
     kind = root.find("os/type")
     architecture = _ARCHITECTURES.get("" if kind is None else kind.get("arch", ""))
     if kind is None or architecture is None:
@@ -87,7 +78,7 @@ def guest_in(root: Element, asked: Asked) -> Guest:
 
 
 def memory_in(root: Element) -> int:
-    """Bytes, without what may be added while it runs."""
+    """Return the memory in bytes, without memory that may be added while the guest runs."""
     memory = root.find("memory")
     if memory is None:
         raise _lacks("memory")
@@ -95,13 +86,13 @@ def memory_in(root: Element) -> int:
 
 
 def most_memory_in(root: Element) -> int:
-    """Bytes, with what may be added while it runs."""
+    """Return the memory in bytes, with memory that may be added while the guest runs."""
     most = root.find("maxMemory")
     return memory_in(root) if most is None else max(memory_in(root), _bytes(most, most.text or ""))
 
 
 def number(text: str) -> int | None:
-    """Return the number that a text is; None for what is none, or is larger than any of a domain."""
+    """Read a number; None for another text, and for a larger number than any in a domain."""
     return int(text) if _NUMBER.fullmatch(text) else None
 
 
@@ -138,7 +129,7 @@ def _lacks(what: str) -> UserError:
 
 
 def pinning_in(root: Element) -> Pinning | None:
-    """The CPU of each vCPU; None where they are not one each."""
+    """Read the CPU of each vCPU; None if some vCPU is not pinned to one CPU."""
     pins = {pin.get("vcpu", ""): pin.get("cpuset", "") for pin in root.iterfind("cputune/vcpupin")}
     cpus = [number(pins.get(str(vcpu), "")) for vcpu in range(len(pins))]
     vcpus = tuple(cpu for cpu in cpus if cpu is not None)
@@ -146,7 +137,7 @@ def pinning_in(root: Element) -> Pinning | None:
 
 
 def cells_in(root: Element, processors: Processors) -> tuple[Cell, ...]:
-    """The guest's NUMA cells, each with the host's node that its memory is of, or that all of its CPUs are on."""
+    """Read the guest's NUMA cells, each with the host's node that its memory is bound to, or that has all its CPUs."""
     bound = {node.get("cellid"): node.get("nodeset", "") for node in root.iterfind("numatune/memnode")}
     pinned = pinning_in(root)
     node_of = {cpu: node.id for node in processors.nodes for cpu in node.cpus}
@@ -173,54 +164,49 @@ def _cpulist(text: str) -> tuple[int, ...]:
         raise UserError("the domain's <cell>", f"has {error}", "expected CPUs like 0-3,8") from error
 
 
-def named_in(root: Element, asked: Asked) -> tuple[EntryHostdev, ...]:
-    """The devices of entries, in the order of the VM's: all gpus, then all hostDevices; UserError where two entries
-    have one device."""
-    named = list(_named(root, asked))
+def named_in(root: Element, asked: Asked) -> Mapping[Claim, Element]:
+    """Return the <hostdev> of each entry, in the order of the VM's: all gpus, then all hostDevices. An entry that the
+    VMI does not name has its place behind the others of its list.
+
+    UserError where two entries have one device.
+    """
     places = {key: place for place, key in enumerate(asked.resources)}
 
-    def place(one: EntryHostdev) -> tuple[bool, int]:
-        entry = one.claim.entry
-        # One that the VMI does not name has its place behind the others of its list.
-        return entry.kind is not EntryKind.GPU, places.get((entry.kind.value, entry.name), len(places))
+    def place(named: tuple[Claim, Element]) -> tuple[bool, int]:
+        entry = named[0].entry
+        return entry.kind is not EntryKind.GPU, places.get((entry.kind, entry.name), len(places))
 
-    named.sort(key=place)
+    named = sorted(_named(root, asked), key=place)
     first: dict[DeviceID, Entry] = {}
-    for one in named:
-        entry = one.claim.entry
-        if (earlier := first.setdefault(one.claim.device, entry)) is not entry:
+    for claim, _ in named:
+        if (earlier := first.setdefault(claim.device, claim.entry)) is not claim.entry:
             raise UserError(
-                entry,
-                f"is {one.claim.device}, and so is {earlier}: KubeVirt takes from one variable for gpus, and again "
+                claim.entry,
+                f"is {claim.device}, and so is {earlier}: KubeVirt takes from one variable for gpus, and again "
                 "for hostDevices",
                 "expected a resource in one of the two lists alone",
             )
-    return tuple(named)
+    return dict(named)
 
 
-def _named(root: Element, asked: Asked) -> Iterator[EntryHostdev]:
+def _named(root: Element, asked: Asked) -> Iterator[tuple[Claim, Element]]:
     for element in root.iterfind("devices/hostdev"):
         match = _ALIAS.fullmatch(alias_of(element))
         if match is None:
             continue
         kind = EntryKind.GPU if match["kind"] == "gpu" else EntryKind.HOST_DEVICE
-        resource = asked.resources.get((kind.value, match["name"]), "")
-        wants = Request("", match["name"]) if match["dra"] else resource
+        wants = Request("", match["name"]) if match["dra"] else asked.resources.get((kind, match["name"]), "")
         entry = Entry(kind=kind, name=match["name"], wants=wants)
-        yield EntryHostdev(Claim(entry=entry, device=_device(entry, element), variable=None), element)
+        address = element.find("source/address")
+        device = None if address is None else _device_at(address)
+        if device is None:
+            raise Refusal(entry, "has a source that is no PCI, mediated or USB device's", "expected one of KubeVirt's")
+        yield Claim(entry=entry, device=device, variable=None), element
 
 
 def alias_of(element: Element) -> str:
     alias = element.find("alias")
     return "" if alias is None else alias.get("name", "")
-
-
-def _device(entry: Entry, element: Element) -> DeviceID:
-    address = element.find("source/address")
-    device = None if address is None else _device_at(address)
-    if device is None:
-        raise Refusal(entry, "has a source that is no PCI, mediated or USB device's", "expected one of KubeVirt's")
-    return device
 
 
 def _device_at(address: Element) -> DeviceID | None:
@@ -235,13 +221,13 @@ def _device_at(address: Element) -> DeviceID | None:
 
 
 def pci_of(address: Element) -> PCIAddress:
-    """The four numbers of an <address>, which KubeVirt writes in decimal too; ValueError where one is no number."""
+    """Read an <address>, which KubeVirt also writes in decimal; ValueError if a part is no number."""
     texts = [address.get(part) or "0" for part in _PARTS]
     return PCIAddress(*(int(text, 16 if text.startswith("0x") else 10) for text in texts))
 
 
 def source_of(hostdev: Element) -> PCIAddress | None:
-    """The host's function that is passed on; None for another device."""
+    """Return the host's function that is passed on; None if it is another device."""
     address = hostdev.find("source/address")
     if hostdev.get("type") != "pci" or address is None:
         return None
@@ -250,7 +236,7 @@ def source_of(hostdev: Element) -> PCIAddress | None:
 
 
 def guest_address_of(device: Element) -> PCIAddress | None:
-    """Where a device is on the guest's PCI, as libvirt counts its buses; None where that is libvirt's to say."""
+    """Return a device's address in the guest, with its bus as libvirt counts; None if libvirt is to choose it."""
     address = device.find("address")
     if address is None or address.get("type") != "pci" or address.get("slot") is None:
         return None

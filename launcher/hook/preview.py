@@ -1,4 +1,4 @@
-"""What the hook would change in a domain, for a person: its cards, and the lines of XML that differ."""
+"""What the hook would change in a domain: its cards, and the lines of XML that differ (`hook --explain`)."""
 
 import difflib
 
@@ -10,18 +10,18 @@ from launcher.hook.rewrite import Rewritten
 from pci.address import PCIAddress
 from program.problem import one_line
 
-#: Where libvirt puts a screen. KubeVirt knows no address of one.
+#: Where libvirt puts a screen. KubeVirt has no address for it.
 _LIBVIRTS_SCREEN = PCIAddress(0, 0, 1, 0)
 
 
 def before_libvirt(domain: bytes) -> bytes:
-    """The domain as KubeVirt writes it at the next start: without the ports and addresses that libvirt has added, in
-    which the hook would find a card that KubeVirt has placed."""
+    """Return the domain as KubeVirt writes it at the next start: without the ports and addresses that libvirt added,
+    since a card with an address is one that KubeVirt has placed."""
     root = parsed(domain)
     devices, bridges = devices_of(root), {bridge.index: bridge for bridge in other_bridges(root)}
 
     def is_libvirts(bus: int) -> bool:
-        """Whether all bridges above are libvirt's: KubeVirt's own begin with an expander."""
+        """Whether libvirt added every bridge above this bus: those of KubeVirt begin with an expander."""
         for _ in bridges:
             if bus not in bridges or bridges[bus].model == EXPANDER:
                 break
@@ -39,7 +39,7 @@ def before_libvirt(domain: bytes) -> bytes:
 
 
 def explained(domain: bytes, answer: Rewritten) -> str:
-    """A line for each card, then the change as `diff -u` has it, of the XML with an element a line."""
+    """Return a line for each card, then the change as `diff -u` prints it, with one element a line."""
     lines = [one_line(line) for line in answer.cards] or ["The domain has no cards, and stays as it is."]
     before, after = _lines(domain), _lines(answer.xml)
     changes = difflib.unified_diff(before, after, "KubeVirt's domain", "the hook's", lineterm="")
@@ -47,12 +47,5 @@ def explained(domain: bytes, answer: Rewritten) -> str:
 
 
 def _lines(domain: bytes) -> list[str]:
-    root = parsed(domain)
-    for element in root.iter():
-        # The space between elements, and no text.
-        if len(element) and not (element.text or "").strip():
-            element.text = None
-        if not (element.tail or "").strip():
-            element.tail = None
-    etree.indent(root)
-    return etree.tostring(root, encoding="unicode").splitlines()
+    root = etree.fromstring(domain, etree.XMLParser(remove_blank_text=True))
+    return etree.tostring(root, encoding="unicode", pretty_print=True).splitlines()

@@ -1,15 +1,15 @@
 """The domain that KubeVirt has made, with whole cards on their seats: OnDefineDomain, from values to values.
 
-KubeVirt asks at every define of a start, two or three times, and goes on with what it has understood of the answer and
-with the addresses that libvirt has added. So what is ours is taken out first, wherever it is known by, and put in anew:
-bridges and idle controllers by their alias, companions by what they are of the host's. The same answer follows from the
-answer itself.
+KubeVirt defines the domain two or three times per start and asks each time. It sends back what it has understood of the
+answer, with the addresses that libvirt has added. So the hook first takes out its own elements, and then puts them in
+anew: it knows its bridges and idle controllers by their alias, and companions by their function on the host. Its answer
+to its own answer is the same.
 
 Where KubeVirt has placed a card itself, by its NUMA-aware topology or on the root complex, it stays there and gets its
 companions, unless the VM asks for seats or a topology of ours (docs/decisions/0032-beside-kubevirt.md).
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -24,13 +24,12 @@ from launcher.facts import Facts
 from launcher.guest import ROM_OF, SEATS_OF, Guest
 from launcher.guest_pci.addresses import HostDev, Layout, Seat, hostdevs_of
 from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.hole import hole as hole_of
+from launcher.guest_pci.bars import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hook import edits
 from launcher.hook.annotations import Asked
 from launcher.hook.cards import corrected
 from launcher.hook.kubevirt_domain import (
-    EntryHostdev,
     cells_in,
     guest_address_of,
     guest_in,
@@ -54,7 +53,7 @@ from program.problem import Problem
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rewritten:
-    """The domain's new XML; a line for each card, of what it is and where; and what is not as it should be."""
+    """The domain's new XML, a line for each card with its functions and address, and warnings."""
 
     xml: bytes
     cards: tuple[str, ...] = ()
@@ -62,55 +61,59 @@ class Rewritten:
 
 
 def rewritten(domain: bytes, asked: Asked, sysfs: Path) -> Rewritten:
-    """The whole new domain, or a ProgramError and none of it. `sysfs` stands for the node's /sys.
+    """Return the whole new domain; one without PCI devices of entries as it is. `sysfs` stands for the node's /sys.
 
-    A domain without devices of entries is returned as it is.
+    ProgramError if anything is wrong: KubeVirt then starts no VM.
     """
     root = parsed(domain)
     named = named_in(root, asked)
     _refuse_other_names(asked, named)
-    if all(isinstance(one.claim.device, USBAddress) for one in named):
+    if all(isinstance(claim.device, USBAddress) for claim in named):
         return Rewritten(xml=domain)
     host = _read_host(sysfs)
     guest = guest_in(root, asked)
-    claims, warnings = corrected(tuple(one.claim for one in named), host)
+    claims, warnings = corrected(tuple(named), host)
     cards = whole_cards(claims, (), host, asked.annotations.companions)
     _refuse_missing(cards)
-    elements = {one.claim.entry: one.element for one in named}
-    parts = edits.taken_out(root, elements.values(), {function for card in cards for function in card.functions})
-    staying = _staying(asked, cards, elements, parts.bridges)
+    elements = {claim.entry: element for claim, element in named.items()}
+    ours = edits.taken_out(root, elements.values(), {function for card in cards for function in card.functions})
+    staying = _staying(asked, cards, elements, ours)
     facts = Facts(
         kvm=root.get("type") != "qemu",
         processors=UNKNOWN if guest.topology == "none" else processors_of(sysfs),
         bars=read_bars(sysfs, cards),
     )
-    on_slots = {claim: _on_slot(claim, cards) for claim in staying}
+    # A claim's own card, which is its first, and what other entries have of that.
+    on_slots = {
+        claim: [next(card for card in cards if card.claim == claim), *(card for card in cards if card.joins == claim)]
+        for claim in staying
+    }
     stay = {card for on_slot in on_slots.values() for card in on_slot}
     layout, cells = _laid_out(guest, tuple(card for card in cards if card not in stay), host, facts, root)
     edits.take_out_empty(root, [elements[claim.entry] for claim in claims if claim not in staying])
-    layout = edits.indexed(layout, root, parts)
-    seats = (*layout.seats, *(_stays(claim, at, on_slots[claim]) for claim, at in staying.items()))
+    layout = edits.indexed(layout, root, ours)
+    kept = (
+        Seat(claim=claim, bus=at.bus, hostdevs=tuple(hostdevs_of(at.bus, on_slots[claim], at.slot)))
+        for claim, at in staying.items()
+    )
+    seats = (*layout.seats, *kept)
     hole, bars = _hole(guest, replace(layout, seats=seats), root, facts)
     if cells:
         edits.write_cells(root, cells)
     edits.write_hole(root, guest, hole)
     for name in asked.annotations.roms:
         edits.write_no_rom(next(element for entry, element in elements.items() if entry.name == name))
-    edits.write_devices(root, guest, layout, seats, elements, parts)
+    edits.write_devices(root, guest, layout, seats, elements, ours)
     edits.refuse_one_address_twice(root)
     return Rewritten(
         xml=etree.tostring(root),
         cards=_lines(seats, layout, host),
-        warnings=(
-            *warnings,
-            *(finding.problem for finding in misplaced(layout)),
-            *bars,
-        ),
+        warnings=(*warnings, *(finding.problem for finding in misplaced(layout)), *bars),
     )
 
 
-def _refuse_other_names(asked: Asked, named: tuple[EntryHostdev, ...]) -> None:
-    names = {one.claim.entry.name for one in named}
+def _refuse_other_names(asked: Asked, named: Iterable[Claim]) -> None:
+    names = {claim.entry.name for claim in named}
     for annotation, mapping in ((SEATS_OF, asked.annotations.seats), (ROM_OF, asked.annotations.roms)):
         for name in mapping:
             if name not in names:
@@ -136,7 +139,7 @@ def _refuse_missing(cards: tuple[GuestCard, ...]) -> None:
 def _staying(
     asked: Asked, cards: tuple[GuestCard, ...], elements: Mapping[Entry, Element], ours: Mapping[str, Element]
 ) -> Mapping[Claim, PCIAddress]:
-    """Where KubeVirt has placed cards, which stay there; none where the VM asks us to place them."""
+    """Return the addresses of the cards that KubeVirt has placed, which stay there; none if the VM asks for a place."""
     if asked.annotations.seats or asked.annotations.topology != "none":
         return {}
     indices = {number(element.get("index", "0")) for element in ours.values()}
@@ -148,23 +151,11 @@ def _staying(
     return staying
 
 
-def _on_slot(claim: Claim, cards: tuple[GuestCard, ...]) -> list[GuestCard]:
-    """The claim's own card, which is its first, and what other entries have of that."""
-    return [next(card for card in cards if card.claim == claim), *(card for card in cards if card.joins == claim)]
-
-
-def _stays(claim: Claim, at: PCIAddress, on_slot: list[GuestCard]) -> Seat:
-    """The seat that KubeVirt has given."""
-    return Seat(claim=claim, bus=at.bus, hostdevs=tuple(hostdevs_of(at.bus, on_slot, at.slot)))
-
-
 def _laid_out(
     guest: Guest, cards: tuple[GuestCard, ...], host: Host, facts: Facts, root: Element
 ) -> tuple[Layout, tuple[Cell, ...]]:
-    """The layout, and the cells that the domain has to be given for it.
-
-    None where it has some of its own: more than the one that KubeVirt writes for memory that others map.
-    """
+    """Return the layout, and the cells that the domain needs for it: none if it has cells of its own, which are more
+    than the one that KubeVirt writes for memory that others map."""
     pinned = pinning_in(root)
     layout = laid_out(guest, cards, host, facts, pinned)
     if guest.topology == "none":
@@ -181,8 +172,8 @@ def _sizes(cells: tuple[Cell, ...]) -> list[tuple[tuple[int, ...], int]]:
 
 
 def _hole(guest: Guest, layout: Layout, root: Element, facts: Facts) -> tuple[Hole | None, tuple[Problem, ...]]:
-    """The hole that all cards need, those too that are behind bridges of KubeVirt's, above all memory that there may
-    be. UserError where a bridge or a card is on a bus that there is not."""
+    """Return the hole that all cards need, also those behind bridges of KubeVirt's, above all memory that the guest may
+    get. UserError if a bridge or a card is on a bus that does not exist."""
     with_all = replace(layout, bridges=(*layout.bridges, *edits.other_bridges(root)))
     buses = {seat.bus for seat in layout.seats} | {bridge.address.bus for bridge in with_all.bridges}
     if nowhere := sorted(buses - {0, *(bridge.index for bridge in with_all.bridges)}):
@@ -191,7 +182,8 @@ def _hole(guest: Guest, layout: Layout, root: Element, facts: Facts) -> tuple[Ho
 
 
 def _lines(seats: tuple[Seat, ...], layout: Layout, host: Host) -> tuple[str, ...]:
-    """`gpu 'gpu1': 0000:41:00.0 (VGA), 0000:41:00.1 (audio); in the guest 0000:01:00.0, .1`."""
+    """Return a line for each card: `gpu 'gpu1': 0000:41:00.0 (VGA), 0000:41:00.1 (audio); in the guest 0000:01:00.0,
+    .1`."""
     seen = layout.seen()
     lines = []
     for seat in seats:

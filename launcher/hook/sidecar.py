@@ -1,4 +1,4 @@
-"""The sidecar as a process: its socket, where KubeVirt looks for one, until it is told to end."""
+"""The sidecar as a process: it answers on a socket until it is told to end."""
 
 import asyncio
 import errno
@@ -18,13 +18,13 @@ from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
-#: What gRPC for Go takes of an answer unless told otherwise; a domain has some 20 KiB, and a VMI as many.
+#: Bytes: gRPC for Go takes as many of an answer by default. A domain has some 20 KiB, and so has a VMI.
 _REQUEST = 1 << 22
 _WAITING = 16  # connections that are not taken yet
 
 
 def served(path: Path, services: list[Any]) -> None:
-    """Answer on this socket until SIGTERM or SIGINT; Refusal where there can be none. The socket is gone afterwards."""
+    """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made."""
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="gpu-launcher: %(levelname)s: %(message)s")
     shorten("the hook's socket", "launcher.control.connections", "grpclib.server", "asyncio")
     with _listening(path) as listener:
@@ -40,7 +40,7 @@ async def _until_told(listener: socket.socket, services: list[Any]) -> None:
 
 @contextmanager
 def _listening(path: Path) -> Iterator[socket.socket]:
-    """A socket that KubeVirt's launcher may connect to, which runs as another user where the image's is not its own:
+    """Listen on a socket that every user may connect to: KubeVirt's launcher may be another one than the image's, and
     only containers of the pod see the directory."""
     with socket.socket(socket.AF_UNIX) as listener:
         try:
@@ -60,7 +60,7 @@ def _listening(path: Path) -> Iterator[socket.socket]:
 
 
 def _remove_stale(path: Path) -> None:
-    """Remove a socket on which nobody listens: one of this container before it was started anew."""
+    """Remove a socket on which nobody listens, which this container left when it was restarted."""
     with suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as caller:
         caller.setblocking(False)  # a listener whose queue is full is one, too
         if stat.S_ISSOCK(path.lstat().st_mode) and caller.connect_ex(str(path)) == errno.ECONNREFUSED:

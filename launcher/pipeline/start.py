@@ -12,15 +12,14 @@ from launcher.checks.network import not_tuned, reached_elsewhere
 from launcher.checks.seats import misplaced, of_bars
 from launcher.checks.variables import of_left_over
 from launcher.claims import Allocated, DeviceID, Entry, LeftOver, VirtualFunctionOf, claim
-from launcher.cpus.pinning import Pinning
-from launcher.cpus.placement import pinning
+from launcher.cpus.pinning import Pinning, pinning
 from launcher.devices.devices import GuestDevices, guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.hole import hole as hole_of
+from launcher.guest_pci.bars import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import GuestCard, not_passed_on, whole_cards
 from launcher.manifest.guest import guest_of

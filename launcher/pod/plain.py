@@ -2,9 +2,12 @@
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeAlias
 
 from program.errors import UserError
+
+PodObject: TypeAlias = dict[str, Any]
+"""A pod's object, or a part of it, as JSON has it."""
 
 _DEEPEST = 50
 

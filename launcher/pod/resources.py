@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from launcher.cpus.placement import wanted
 from launcher.guest import Guest
 from launcher.manifest.devices import Devices
 from launcher.manifest.memory import Resources
@@ -61,7 +60,7 @@ def _cpu(resources: Resources, guest: Guest) -> tuple[dict[str, str], dict[str, 
                     f"{amount.text}, and the guest has {vcpus} vCPUs",
                     "with dedicatedCpuPlacement expected as many, or leave it out",
                 )
-        cpus = {"cpu": str(wanted(guest).cpus)}
+        cpus = {"cpu": str(guest.pod_cpus)}
         return cpus, dict(cpus)
     if request is None and limit is None:
         return {"cpu": f"{_MILLICPU * vcpus}m"}, {}

@@ -46,7 +46,7 @@ class GuestInterface:
 
 
 @dataclass(frozen=True)
-class User:
+class GuestUser:
     """Somebody who is logged in, since `login_time`, in seconds since 1970; `domain` is a Windows guest's."""
 
     name: str
@@ -55,7 +55,7 @@ class User:
 
 
 @dataclass(frozen=True)
-class Filesystem:
+class GuestFilesystem:
     """A file system that is mounted; `used` and `total` are bytes, and 0 where the agent does not tell."""
 
     name: str
@@ -100,18 +100,18 @@ def info(ask: AskAgent) -> GuestInfo:
     )
 
 
-def users(ask: AskAgent) -> tuple[User, ...]:
+def users(ask: AskAgent) -> tuple[GuestUser, ...]:
     """Ask who is logged in. Refusal where the agent does not answer."""
     return tuple(
-        User(name=_text(user, "user"), domain=_text(user, "domain"), login_time=_time(user, "login-time"))
+        GuestUser(name=_text(user, "user"), domain=_text(user, "domain"), login_time=_time(user, "login-time"))
         for user in _mappings(_asked(ask, "guest-get-users"))
     )
 
 
-def filesystems(ask: AskAgent) -> tuple[Filesystem, ...]:
+def filesystems(ask: AskAgent) -> tuple[GuestFilesystem, ...]:
     """Ask which file systems are mounted. Refusal where the agent does not answer."""
     return tuple(
-        Filesystem(
+        GuestFilesystem(
             name=_text(each, "name"),
             mount_point=_text(each, "mountpoint"),
             type=_text(each, "type"),

@@ -46,8 +46,8 @@ def asked_for(arguments: Sequence[str]) -> Handover | None:
 def become(handover: Handover) -> None:
     """Hand over, and be the user from now on; nothing where that is so already.
 
-    What is not there is not handed over: launcher.pipeline.this_pod says what the VM lacks. A limit that cannot be raised
-    stays, for the same reason. Refusal where this process may not do the rest.
+    What is not there is not handed over: launcher.pipeline.this_pod says what the VM lacks. A limit that cannot be
+    raised stays, for the same reason. Refusal where this process may not do the rest.
     """
     user = handover.user
     if os.geteuid() == user:

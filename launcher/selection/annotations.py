@@ -1,8 +1,8 @@
-"""Which cards a VM wants beyond a resource's name, as its annotations say: in HAMi's words, and in ours.
+"""Which cards a VM wants beyond a resource's name: its annotations, HAMi's and ours.
 
-HAMi's words are read as HAMi v2.10 reads them (checkType in pkg/device/nvidia/device.go, CheckType and CheckUUID in
-pkg/device/devices.go): items between commas, blanks around them dropped, empty ones passed over; what is blank as a
-whole asks for nothing. docs/choosing.md has the rules in a table.
+HAMi's are read as in HAMi v2.10 (checkType in pkg/device/nvidia/device.go, CheckType and CheckUUID in
+pkg/device/devices.go): items between commas, without blanks around them and without empty items; a blank text asks for
+nothing. docs/choosing.md has the rules in a table.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,12 +16,12 @@ USE_TYPE, AVOID_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NUMA_BIND = "nvidia.com/numa-bind"
 SELECT, TOGETHER = "gpu-launcher.dev/select", "gpu-launcher.dev/together"
-#: What the cards of a VM may be wanted on, one for all.
+#: What all cards of a VM may have to share one of.
 PLACES = ("node", "root", "switch")
 
-#: All of them that choose, in the order in which they are named to users.
+#: All annotations that choose, in the order in which messages name them.
 NAMES = (USE_TYPE, AVOID_TYPE, USE_ID, AVOID_ID, NUMA_BIND, SELECT, TOGETHER)
-#: Bytes of a CEL expression (CELSelectorExpressionMaxLength, kubernetes/api resource/v1/types.go).
+#: In bytes (CELSelectorExpressionMaxLength, kubernetes/api resource/v1/types.go).
 LONGEST_EXPRESSION = 10 << 10
 
 _TRUE = frozenset(["1", "t", "T", "TRUE", "true", "True"])  # Go's strconv.ParseBool; all else is no wish
@@ -31,12 +31,12 @@ Proximity = Literal["node", "root", "switch"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What is wanted of each of `gpus`, and, with `together`, of all devices.
+    """What a VM wants of each entry of `gpus` and, with `together`, of all devices.
 
-    `use_types` and `use_ids`: one of these; None is whichever, and no item at all is none. `avoid_types` and
-    `avoid_ids`: none of these. A type is a part of the product's name in any case, an ID the whole UUID as it is
-    written. `numa_bind`: all GPUs on one NUMA node. `select`: a CEL expression over Kubernetes' `device`. `given`: the
-    annotations that ask for something, as they were written.
+    `use_types` and `use_ids`: one of these; None permits any, an empty tuple none. `avoid_types` and `avoid_ids`: none
+    of these. A type is a part of the product's name, in any case; an ID is a whole UUID. `numa_bind`: all GPUs on one
+    NUMA node. `select`: a CEL expression over Kubernetes' `device`. `given`: the annotations that ask for something, as
+    they were written.
     """
 
     use_types: tuple[str, ...] | None = None
@@ -57,8 +57,8 @@ NO_SELECTION = Selection()
 
 
 def read_selection(annotations: Mapping[str, object]) -> Selection:
-    """Return what these annotations of a VM ask for; the others are passed over. Nonsense for what is no text, and for
-    a text that none of them may be."""
+    """Read what these annotations of a VM ask for, but for annotations that do not choose. Nonsense for a value that is
+    no text, or that the annotation does not have."""
     texts: dict[str, str] = {}
     for name in NAMES:
         value = annotations.get(name)
@@ -92,20 +92,20 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
         avoid_ids=avoid_ids,
         numa_bind=numa_bind,
         select=select,
-        together=cast("Place | None", together),
+        together=cast("Proximity | None", together),
         given=tuple((name, texts[name]) for name in NAMES if asks[name]),
     )
 
 
 def _items(text: str | None) -> tuple[str, ...] | None:
-    """Return what stands between the commas; None where all of it is blank."""
+    """Return the items between commas; None if the text is blank."""
     if text is None or not text.strip():
         return None
     return tuple(item for each in text.split(",") if (item := each.strip()))
 
 
 def refuse_without_dra(selection: Selection, entries: Iterable[Entry]) -> None:
-    """UserError where cards are to be chosen, and an entry asks a device plugin, which gives any of its resource."""
+    """UserError if the selection chooses among cards, but a device plugin gives any card of an entry's resource."""
     asks = next((entry for entry in entries if isinstance(entry.wants, str)), None)
     if selection.given and asks is not None:
         raise UserError(
@@ -117,7 +117,7 @@ def refuse_without_dra(selection: Selection, entries: Iterable[Entry]) -> None:
 
 
 def refuse_unheard(selection: Selection, entries: Iterable[Entry]) -> None:
-    """UserError where cards are to be chosen, and no claim is written that could say so."""
+    """UserError for an annotation that chooses among cards if no entry by deviceName has a claim that could say so."""
     of_gpus = [entry for entry in entries if isinstance(entry.wants, str) and entry.kind is EntryKind.GPU]
     of_all = [entry for entry in entries if isinstance(entry.wants, str)]
     for name in selection.names:

@@ -1,13 +1,12 @@
-"""CEL over Kubernetes' `device`, by Google's own implementation: the only module that imports it.
+"""CEL over Kubernetes' `device`, by Google's own implementation, which no other module imports.
 
-As the scheduler has it (k8s.io/dynamic-resource-allocation/cel): `device.driver`, `device.attributes[DOMAIN].NAME`,
+As in the scheduler (k8s.io/dynamic-resource-allocation/cel): `device.driver`, `device.attributes[DOMAIN].NAME`,
 `device.capacity[DOMAIN].NAME`, the standard library, optional types, cel.bind and the functions of strings. A domain
-of which the device has nothing is an empty map there, and here. What Kubernetes adds by itself is missing here:
-versions (semver), quantities, IP addresses, sets, its own functions of lists and regular expressions.
+without attributes of the device is an empty map. Kubernetes' own additions are missing here: versions (semver),
+quantities, IP addresses, sets, functions of lists and regular expressions.
 """
 
 import re
-from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
@@ -27,11 +26,11 @@ _LONGEST = 200  # characters of what the compiler says
 
 
 class Unknowable(Exception):
-    """An expression has no answer for a device: what CEL says of it."""
+    """An expression has no answer for a device; the text is CEL's."""
 
 
 class Expression:
-    """A CEL expression, compiled; UserError if it can't be."""
+    """A compiled CEL expression; UserError if it cannot be compiled, or is no bool."""
 
     def __init__(self, text: str, subject: str) -> None:
         try:
@@ -46,27 +45,23 @@ class Expression:
         if self._compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
             name = self._compiled.return_type().name()
             raise UserError(subject, f"{_shown(text)} is of type {name}", "expected a bool")
-        self._domains = frozenset(match[2] for match in _DOMAINS.finditer(text))
+        self._nothing: dict[str, Any] = {match[2]: {} for match in _DOMAINS.finditer(text)}
 
     def holds(self, device: PublishedDevice) -> bool:
-        """Return whether it is true of the device; Unknowable where it is neither true nor false: the scheduler gives
-        up on the whole pod there."""
+        """Return whether the expression is true of the device; Unknowable if it has no answer: then the scheduler gives
+        up on the whole pod."""
         data = {
             "device.driver": device.id.driver,
-            "device.attributes": self._filled(device.attributes),
-            "device.capacity": self._filled(device.capacity),
+            "device.attributes": {**self._nothing, **device.attributes},
+            "device.capacity": {**self._nothing, **device.capacity},
         }
         try:
             value = self._compiled.eval(data=data)
-        except RuntimeError as error:  # it has looped as often as anything may
+        except RuntimeError as error:  # it has looped as often as CEL permits
             raise Unknowable(_first(error)) from error
         if value.type() != cel.Type.BOOL:
             raise Unknowable(_first(value.value()))
         return bool(value.value())
-
-    def _filled(self, by_domain: Mapping[str, Any]) -> Mapping[str, Any]:
-        missing = self._domains - by_domain.keys()
-        return {**by_domain, **{domain: {} for domain in missing}} if missing else by_domain
 
 
 @cache
@@ -84,6 +79,6 @@ def _shown(text: str) -> str:
 
 
 def _first(error: Any) -> str:
-    """Return the first line of what CEL says, without its codes."""
+    """Return the first line of CEL's message, without its codes."""
     line = str(error).strip().split("\n")[0]
     return re.sub(r"^(INVALID_ARGUMENT: |ERROR: |[A-Z_]+: )*(<input>:)?", "", line)[:_LONGEST]

@@ -1,11 +1,11 @@
 """The ResourceClaim of a VM: a request for each entry by deviceName, with selectors and constraints that say which card
 it may be.
 
-An entry is a device for the launcher, and for KubeVirt, so each has a request of its own, of count 1.
+An entry is one device for the launcher and for KubeVirt, so it has a request of its own, with count 1.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
 from typing import Any
@@ -39,15 +39,15 @@ _PLACES: Mapping[Proximity, str] = {
 }
 #: By attribute.
 PLACE_NAMES = dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True))
-#: Resources that are no model's: HAMi's word, and its like. Any whole GPU of the vendor's.
+#: HAMi's resource for any whole GPU of NVIDIA, and the same of other vendors: the vendor ID by resource.
 _ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
 _OURS = f'device.attributes["{words.DRIVER}"]'
-#: Of a text behind orValue the API server doesn't know that it is short, and finds that to look into it costs too much.
+#: The API server rejects `contains` behind orValue: not knowing that the text is short, it estimates too high a cost.
 _HAS_PRODUCT = f"has({_OURS}.{words.PRODUCT})"
 
 
 class Misfit(IntEnum):
-    """Why a card cannot be a VM's, in the order in which it is judged: the later, the nearer the card has come."""
+    """Why a card cannot be a VM's, in the order in which this is judged: a later reason is a nearer miss."""
 
     OTHER_CLAIM = auto()
     OTHER_CLASS = auto()
@@ -62,8 +62,8 @@ class Misfit(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selector:
-    """A CEL expression over Kubernetes' `device`. `source` is what it comes from: a DeviceClass, a resource, an
-    annotation. `misfit` is why a card cannot be the VM's for which it is false, and `shows` the attribute to show."""
+    """A CEL expression over Kubernetes' `device`. `source`: the DeviceClass, resource or annotation that it comes from.
+    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute to show then."""
 
     expression: str
     source: str
@@ -73,7 +73,7 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A device that is to be allocated for an entry. `name` is its own in the claim."""
+    """A request for an entry's device; `name` is the request's in the claim."""
 
     name: str
     entry: Entry
@@ -81,19 +81,11 @@ class DeviceRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class Constraint:
-    """The requests of these names are to have one value of an attribute, whose domain stands before it."""
-
-    attribute: str
-    requests: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class VMClaim:
-    """What is to be claimed for a VM: see the module."""
+    """The ResourceClaim of a VM: its requests, and its constraints as the API has them."""
 
     requests: tuple[DeviceRequest, ...]
-    constraints: tuple[Constraint, ...]
+    constraints: tuple[Mapping[str, Any], ...]
 
     def spec(self) -> dict[str, Any]:
         """Return the spec of a ResourceClaim, of resource.k8s.io/v1."""
@@ -107,23 +99,16 @@ class VMClaim:
             }
             for request in self.requests
         ]
-        every = [request.name for request in self.requests]
-        constraints = [
-            {
-                "matchAttribute": constraint.attribute,
-                **({"requests": list(constraint.requests)} if list(constraint.requests) != every else {}),
-            }
-            for constraint in self.constraints
-        ]
+        constraints = list(self.constraints)
         return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
 
 
 def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
-    """Return the claim for the entries that are by deviceName; None if there are none.
+    """Return the claim for the entries by deviceName; None without any. UserError if no ResourceClaim can hold it.
 
-    What is selected holds for GPUs, what is `together` for all. UserError for what no ResourceClaim can hold.
+    `together` is about all devices, everything else in a selection about GPUs.
     """
-    of_gpu = _selectors(selection)
+    of_gpu = tuple(_selectors(selection))
     requests: list[DeviceRequest] = []
     numbers = dict.fromkeys(EntryKind, 0)
     for entry in entries:
@@ -141,16 +126,15 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
     return VMClaim(tuple(requests), tuple(_constraints(requests, selection))) if requests else None
 
 
-def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Iterable[Constraint]:
-    """One card is with itself on whatever it is on, known or not."""
-    gpus = tuple(request.name for request in requests if request.entry.kind is EntryKind.GPU)
-    every = tuple(request.name for request in requests)
-    if selection.numa_bind and len(gpus) > 1:
-        yield Constraint(_PLACES["node"], gpus)
-    if selection.together is not None and len(every) > 1:
-        both = selection.numa_bind and selection.together == "node" and gpus == every
-        if not both:
-            yield Constraint(_PLACES[selection.together], every)
+def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Iterable[Mapping[str, Any]]:
+    """Yield the constraints. A single card has none: it could not be in an unknown place then."""
+    gpus = [request.name for request in requests if request.entry.kind is EntryKind.GPU]
+    of_all = len(gpus) == len(requests)
+    bound = selection.numa_bind and len(gpus) > 1
+    if bound:
+        yield {"matchAttribute": _PLACES["node"], **({} if of_all else {"requests": gpus})}
+    if selection.together is not None and len(requests) > 1 and not (bound and of_all and selection.together == "node"):
+        yield {"matchAttribute": _PLACES[selection.together]}
 
 
 def _of_resource(resource: str) -> Selector:
@@ -165,8 +149,8 @@ def _of_resource(resource: str) -> Selector:
     return Selector(f"{name} || {gpu}", resource, Misfit.OTHER_VENDOR, words.RESOURCE)
 
 
-def _selectors(selection: Selection) -> tuple[Selector, ...]:
-    given = dict(selection.given)
+def _selectors(selection: Selection) -> Iterator[Selector]:
+    """Yield a selector for each annotation that says which GPUs; UserError if Kubernetes would find it too long."""
     own_id = f'{_OURS}.?{words.UUID}.orValue("")'
 
     def types(items: Iterable[str]) -> str:
@@ -176,31 +160,26 @@ def _selectors(selection: Selection) -> tuple[Selector, ...]:
     def ids(items: Iterable[str]) -> str:
         return f"{own_id} in [{', '.join(map(_quoted, items))}]"
 
-    expressions: list[tuple[str, str, str | None]] = []
-    if selection.use_types is not None:
-        expressions.append((USE_TYPE, types(selection.use_types), None))
-    if selection.avoid_types:
-        expressions.append((AVOID_TYPE, f"!({types(selection.avoid_types)})", None))
-    if selection.use_ids is not None:
-        expressions.append((USE_ID, ids(selection.use_ids), words.UUID))
-    if selection.avoid_ids:
-        expressions.append((AVOID_ID, f"!({ids(selection.avoid_ids)})", words.UUID))
-    if selection.select is not None:
-        expressions.append((SELECT, selection.select, None))
-    for name, expression, _ in expressions:
-        if len(expression.encode()) > LONGEST_EXPRESSION:
+    expressions = {
+        USE_TYPE: (types(selection.use_types or ()), None),
+        AVOID_TYPE: (f"!({types(selection.avoid_types)})", None),
+        USE_ID: (ids(selection.use_ids or ()), words.UUID),
+        AVOID_ID: (f"!({ids(selection.avoid_ids)})", words.UUID),
+        SELECT: (selection.select or "", None),
+    }
+    for name, text in selection.given:
+        if name not in expressions:
+            continue  # a constraint
+        expression, shows = expressions[name]
+        if (size := len(expression.encode())) > LONGEST_EXPRESSION:
             raise UserError(
                 "metadata.annotations",
-                f"{name} becomes a selector of {len(expression.encode())} bytes, and Kubernetes takes "
-                f"{LONGEST_EXPRESSION}",
+                f"{name} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
                 "name fewer",
             )
-    return tuple(
-        Selector(expression, f"{name} {given[name]!r}", Misfit.EXCLUDED, shows)
-        for name, expression, shows in expressions
-    )
+        yield Selector(expression, f"{name} {text!r}", Misfit.EXCLUDED, shows)
 
 
 def _quoted(text: str) -> str:
-    """Return the text as CEL writes it, which is as JSON does."""
+    """Return a string literal of CEL, which is written as in JSON."""
     return json.dumps(text, ensure_ascii=False)

@@ -1,7 +1,7 @@
-"""What a cluster's objects say of its devices: who has published which, who has which, and what classes there are.
+"""A cluster's devices, their holders and their classes, from its objects.
 
 The objects are those of resource.k8s.io/v1, as `kubectl get resourceslices,resourceclaims,deviceclasses -A -o json`
-prints them. What is of another form than the API's is a UserError that names the object.
+prints them. An object of another form is a UserError that names it.
 """
 
 from collections import defaultdict
@@ -37,9 +37,9 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
-    """A device that a driver has published. `attributes` and `capacity` are by domain and name, as CEL has them.
+    """A device that a driver has published. `attributes` and `capacity` are by domain and name, as in CEL.
 
-    `cannot` says why nobody gets it, where the node itself has said more than a taint could.
+    `cannot`: why nobody gets the device, if the node's inventory says so.
     """
 
     id: PublishedID
@@ -49,7 +49,7 @@ class PublishedDevice:
     cannot: str | None = None
 
     def attribute(self, name: str) -> Any:
-        """Return the value of an attribute by its name, the driver's own without a domain; None if it has none."""
+        """Return an attribute's value, by a name without a domain for the driver's own; None if there is none."""
         domain, _, own = name.rpartition("/")
         value = self.attributes.get(domain or self.id.driver, {}).get(own)
         return tuple(value) if isinstance(value, list) else value
@@ -57,8 +57,8 @@ class PublishedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node and the devices that its pods can have, in the order in which the scheduler takes them. `broken` are pools
-    of which not every slice is there, in words: the scheduler waits for the rest."""
+    """A node and the devices that its pods can have, in the order in which the scheduler takes them. `broken`: what is
+    wrong with pools that lack slices; the scheduler waits for these."""
 
     name: str
     devices: tuple[PublishedDevice, ...]
@@ -67,7 +67,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Who has a device: a ResourceClaim, and the pods that it is reserved for; or a pod alone, of a device plugin's."""
+    """Who has a device: a ResourceClaim, and the pods that it is reserved for; or a pod alone, by a device plugin."""
 
     claim: str | None
     pods: tuple[str, ...]
@@ -79,8 +79,8 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What is known of a cluster's devices. `classes`: the selectors of each DeviceClass; `claims` and `templates`: the
-    objects by namespace and name. `others`: slices that are for nodes by labels, which are not known here."""
+    """A cluster's devices. `classes`: the selectors of each DeviceClass. `claims` and `templates`: the objects by
+    namespace and name. `others`: the number of slices for nodes by label; the nodes' labels are unknown."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
@@ -91,7 +91,7 @@ class Cluster:
 
 
 def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
-    """Return what these objects say; those of other kinds are passed over. UserError for what is none of the API's."""
+    """Read the devices from these objects, except other kinds; UserError for another form than the API's."""
     by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for each in objects:
         version, kind = each.get("apiVersion"), each.get("kind")
@@ -132,7 +132,7 @@ class _Slice(NamedTuple):
 
 
 def _nodes(slices: Iterable[Mapping[str, Any]]) -> tuple[tuple[Node, ...], int]:
-    """Return the nodes by name, and how many slices are for nodes by their labels, or device by device."""
+    """Return the nodes by name, and the number of slices whose nodes are selected by label, or device by device."""
     pools: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
     others = 0
     for each in slices:
@@ -198,7 +198,7 @@ def _by_domain(device: Mapping[str, Any], key: str, driver: str, of: _Slice) -> 
 
 
 def _is_value(value: Any) -> bool:
-    """Return whether an attribute may be that: a text, a bool, a number of 64 bits, or a list of these."""
+    """Whether an attribute may have this value: a text, a bool, a number of 64 bits, or a list of these."""
     if isinstance(value, list):
         return all(not isinstance(each, list) and _is_value(each) for each in value)
     return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
@@ -213,7 +213,7 @@ def _taint(taint: Mapping[str, Any], of: _Slice) -> Taint:
 
 
 def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[PublishedID, Holder]]:
-    """Yield each device that is allocated. One that an admin looks at (adminAccess) is not taken by that."""
+    """Yield each allocated device. An admin's request (adminAccess) does not take a device."""
     for claim in claims:
         reserved = objects_of(part_of(claim, "status", claim), "reservedFor", claim)
         pods = tuple(str(each.get("name")) for each in reserved if each.get("resource") == "pods")
@@ -223,7 +223,7 @@ def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[PublishedID, H
 
 
 def allocated_of(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the results of a claim's allocation, none for one that is not allocated."""
+    """Return the results of a claim's allocation; none if it is not allocated."""
     allocation = part_of(part_of(claim, "status", claim), "allocation", claim)
     return objects_of(part_of(allocation, "devices", claim), "results", claim)
 
@@ -237,13 +237,13 @@ def device_of(result: Mapping[str, Any], claim: Mapping[str, Any]) -> PublishedI
 
 
 def called(owner: Mapping[str, Any]) -> str:
-    """Return what an object is called in an error: `ResourceSlice node-1-gpu`."""
+    """Return an object's name for an error: `ResourceSlice node-1-gpu`."""
     namespace, name = _names(owner)
     return f"{owner.get('kind')} {f'{namespace}/' if namespace else ''}{name}"
 
 
 def _names(each: Mapping[str, Any]) -> tuple[str, str]:
-    """Return namespace and name; the first is empty for what has none."""
+    """Return namespace and name; the namespace is empty if there is none."""
     match each.get("metadata"):
         case {"name": str(name), "namespace": str(namespace)}:
             return namespace, name
@@ -261,7 +261,7 @@ def _mapping(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Map
 
 
 def part_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a mapping of an object, empty where it is not there; UserError for anything else."""
+    """Return a mapping of an object, empty if it is missing; UserError for anything else."""
     value = part.get(key)
     if value is not None and not isinstance(value, dict):
         raise UserError(called(owner), f"{key} is no mapping", _EXPECTED)
@@ -269,7 +269,7 @@ def part_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapp
 
 
 def objects_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a list of mappings of an object, empty where it is not there; UserError for anything else."""
+    """Return a list of mappings of an object, empty if it is missing; UserError for anything else."""
     values = part.get(key) or []
     if not (isinstance(values, list) and all(isinstance(each, dict) for each in values)):
         raise UserError(called(owner), f"{key} is no list of objects", _EXPECTED)

@@ -20,8 +20,8 @@ _INVENTORY = "expected what `gpu-plugin inventory --json` prints"
 
 
 def read_cluster(path: Path) -> Cluster:
-    """Return what a file says, `-` for standard input, or a directory of inventories; UserError where it can't be
-    read."""
+    """Read a cluster from a file, from standard input (`-`), or from a directory of inventories; UserError if this is
+    impossible."""
     if path != _STDIN and path.is_dir():
         return _of_inventories(path)
     file = "standard input" if path == _STDIN else str(path)
@@ -47,7 +47,7 @@ def _text(path: Path, file: str) -> str:
 
 
 def _documents(text: str, file: str) -> list[Any]:
-    """Return the documents of a text. JSON is YAML too, and is read twenty times as fast by itself."""
+    """Return the documents of a text. JSON is YAML too, but the JSON reader is twenty times as fast."""
     if text.lstrip()[:1] in ("{", "["):
         try:
             return [json.loads(text)]
@@ -71,7 +71,7 @@ def _objects(documents: list[Any], file: str) -> Iterator[JSONObject]:
 
 
 def _of_inventories(directory: Path) -> Cluster:
-    """Return the nodes that the files NODE.json of a directory are of. Who has what is what the kubelet said there."""
+    """Read the nodes from the files NODE.json of a directory, with the holders of devices that the kubelet named."""
     nodes: list[Node] = []
     taken: dict[PublishedID, Holder] = {}
     paths = sorted(path for path in directory.iterdir() if path.suffix == ".json")
@@ -97,7 +97,7 @@ def _listed(path: Path) -> list[JSONObject]:
 
 
 def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
-    """Return a device of an inventory as the node's slices would have it; one that is withheld, with why."""
+    """Return a device of an inventory as in the node's slices; `cannot` says why it is withheld or unhealthy."""
     match each:
         case {"id": str(id_), "attributes": dict(attributes)}:
             pass

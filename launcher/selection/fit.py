@@ -1,4 +1,4 @@
-"""`gpu-launcher fit`: where a VM could be, in words and as JSON.
+"""`gpu-launcher fit`: the nodes that could take a VM, as text and as JSON.
 
 The JSON's keys stay:
 
@@ -32,7 +32,7 @@ _MOST_KINDS = 10
 
 @dataclass(frozen=True, slots=True)
 class Fit:
-    """What a VM would find on each node that has devices. `notes`: what was not looked at."""
+    """What a VM would find on each node that has devices. `notes`: what fit did not look at."""
 
     vm: str
     wish: Wish
@@ -41,8 +41,8 @@ class Fit:
 
     @property
     def fitting(self) -> tuple[Placement, ...]:
-        """Return the nodes that could take it. Where a selector has no answer for a card of any node, the scheduler
-        gives up on the pod, so that there is none."""
+        """Return the nodes that could take the VM. If a selector has no answer for a card of any node, there is none:
+        the scheduler gives up on the pod."""
         if any(placement.unknowable is not None for placement in self.placements):
             return ()
         return tuple(placement for placement in self.placements if placement.devices is not None)
@@ -64,9 +64,9 @@ def fit_of(
     claims: Sequence[NamedClaim],
     cluster: Cluster,
 ) -> Fit:
-    """Return where a VM with these entries could be: what `pod --dra` claims for it, and what it names by claimName.
+    """Judge each node for a VM with these entries: by the claim that `pod --dra` writes, and by `claims`, the VM's own.
 
-    UserError for a claim that is not there, and for what is not judged here.
+    UserError for a claim that is not in the cluster, or of a kind that fit does not judge.
     """
     refuse_unheard(selection, entries)
     own = claim_for(entries, selection)
@@ -84,15 +84,13 @@ def fit_of(
         wishes.append(wish_of_claim(owner, spec, asking, cluster))
     wish = together(wishes)
     judge = Judge(wish, cluster)
-    notes = []
-    if cluster.others:
-        notes.append(f"{cluster.others} ResourceSlices are for nodes by label, and were not looked at")
+    others = f"{cluster.others} ResourceSlices are for nodes by label, and were not looked at"
     placements = tuple(map(judge.placement, cluster.nodes)) if wish.devices else ()
-    return Fit(vm, wish, placements, tuple(notes))
+    return Fit(vm, wish, placements, notes=(others,) if cluster.others else ())
 
 
 def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:
-    """Return what the claim asks for that `pod --dra` makes for a VM."""
+    """Return the wish of the claim that `pod --dra` writes for a VM."""
     owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
     entries = {request.name: str(request.entry) for request in claim.requests}
     known = (selector for request in claim.requests for selector in request.selectors)
@@ -100,7 +98,7 @@ def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:
 
 
 def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mapping[str, Any]:
-    """Return the object that a VM names, of its namespace where it says one."""
+    """Return the object that a VM names, from the VM's namespace if that is known."""
     objects = cluster.claims if claim.kind == "ResourceClaim" else cluster.templates
     named = [
         each for (where, name), each in objects.items() if name == claim.object_name and namespace in (None, where)
@@ -114,15 +112,15 @@ def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mappi
 
 
 def as_json(fit: Fit) -> str:
-    fitting = set(map(id, fit.fitting))
+    fits = bool(fit.fitting)
     document = {
         "vm": fit.vm,
-        "fits": bool(fitting),
+        "fits": fits,
         "notes": list(fit.notes),
         "nodes": [
             {
                 "node": placement.node,
-                "fits": id(placement) in fitting,
+                "fits": fits and placement.devices is not None,
                 "reason": placement.reason,
                 "takes": [
                     {"entry": wanted.name, **_described(device)}
@@ -153,11 +151,12 @@ def _described(device: PublishedDevice) -> dict[str, Any]:
 
 
 def as_text(fit: Fit) -> str:
-    """Return the nodes that fit with the cards that would be taken, the others with the reason of each card, of many
-    those that are nearest to it; and of many cards how many there are for each reason."""
+    """Return the nodes that fit with the cards that the VM would get, then the others with the reason of each card. Of
+    many others come the nearest misses, and the number of cards for each reason."""
     fitting = fit.fitting
-    chosen = set(map(id, fitting))
-    others = sorted((each for each in fit.placements if id(each) not in chosen), key=_how_far)
+    others = [each for each in fit.placements if not fitting or each.devices is None]
+    # Nodes with the most suitable cards first.
+    others.sort(key=lambda each: -sum(verdict.reason is None for verdict in each.verdicts))
     lines = [_headline(fit, len(fitting))]
     if fitting and fit.wish.devices:
         rows: list[tuple[str, ...]] = [("NODE", "ENTRY", "CARD", "PRODUCT", "UUID")]
@@ -174,34 +173,23 @@ def as_text(fit: Fit) -> str:
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
-def _how_far(placement: Placement) -> int:
-    """Return what puts the node first that has the most cards which could be the VM's."""
-    return -sum(verdict.reason is None for verdict in placement.verdicts)
-
-
 def _headline(fit: Fit, fitting: int) -> str:
-    nodes = len(fit.placements)
+    nodes = f"{len(fit.placements)} node{'' if len(fit.placements) == 1 else 's'}"
     if not fit.wish.devices:
         return f"{fit.vm} wants no card by DRA."
-    if not nodes:
+    if not fit.placements:
         return f"{fit.vm} fits nowhere: no node has published a device."
     if fitting == 0:
-        return f"{fit.vm} fits on none of {nodes} {_plural('node', nodes)}."
-    return f"{fit.vm} fits on {fitting} of {nodes} {_plural('node', nodes)}, as far as its cards are concerned."
-
-
-def _plural(word: str, number: int) -> str:
-    return word if number == 1 else f"{word}s"
+        return f"{fit.vm} fits on none of {nodes}."
+    return f"{fit.vm} fits on {fitting} of {nodes}, as far as its cards are concerned."
 
 
 def _taken_rows(wish: Wish, placement: Placement) -> Iterator[tuple[str, ...]]:
     node = placement.node
     for wanted, device in zip(wish.devices, placement.devices or (), strict=True):
-        yield (node, wanted.name, _address(device), *(str(device.attribute(word) or "-") for word in _SHOWN))
+        shown = (str(device.attribute(word) or "-") for word in (words.PRODUCT, words.UUID))
+        yield (node, wanted.name, _address(device), *shown)
         node = ""
-
-
-_SHOWN = (words.PRODUCT, words.UUID)
 
 
 def _address(device: PublishedDevice) -> str:

@@ -1,12 +1,12 @@
-"""Which devices of a node could be those that a VM wants, and for each that could not, why.
+"""Which devices of a node could be those that a VM wants, and why each other one could not.
 
-As the scheduler allocates (k8s.io/dynamic-resource-allocation/structured): a device that fits the selectors of class
-and request, that nobody has, whose taints are tolerated; the first ones, in the order in which they are published, that
+As the scheduler allocates (k8s.io/dynamic-resource-allocation/structured): a device has to fit the selectors of class
+and request, to be free, and to have only tolerated taints; of these the first ones, in the order of publication, that
 the constraints allow together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from launcher.selection.cel import Expression, Unknowable
@@ -18,7 +18,7 @@ _BLOCKING = ("NoSchedule", "NoExecute")
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
 
 
-#: In short, for how many cards there are of a kind; of what the selector comes from.
+#: A reason in short, as cards are counted by it; {} is the selector's source.
 _NOT_SELECTED = {
     Misfit.OTHER_CLASS: "not of {}",
     Misfit.OTHER_MODEL: "another model",
@@ -28,7 +28,7 @@ _NOT_SELECTED = {
 
 
 class Reason(NamedTuple):
-    """Why a card cannot be a VM's: `short`, for how many there are, and in full."""
+    """Why a card cannot be a VM's: `short`, as cards are counted by it, and in full."""
 
     misfit: Misfit
     short: str
@@ -37,7 +37,7 @@ class Reason(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """A device, and why it is none that is wanted; None where it could be one."""
+    """A device, and why it is none of the wanted ones; None if it could be one."""
 
     device: PublishedDevice
     reason: Reason | None
@@ -45,8 +45,9 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """What a VM would find on a node. `devices` are what it would get, in the order of what it wants, None where
-    `reason` says why the node cannot take it. `verdicts` has every device of the node that somebody wants or could."""
+    """What a VM would find on a node. `devices`: those that it would get, in the order of its wish; None if the node
+    cannot take it, with the `reason`. `verdicts`: one for each device of the node. `unknowable`: the device for which a
+    selector has no answer, and why."""
 
     node: str
     devices: tuple[PublishedDevice, ...] | None
@@ -56,7 +57,7 @@ class Placement:
 
 
 class Judge:
-    """Judges nodes for one VM: each expression is compiled once. UserError for one that can't be."""
+    """Judges nodes for one VM. Each expression is compiled once; UserError if it cannot be."""
 
     def __init__(self, wish: Wish, cluster: Cluster) -> None:
         self._wish = wish
@@ -66,9 +67,10 @@ class Judge:
             selector: Expression(selector.expression, selector.source)
             for selector in sorted(selectors, key=lambda selector: selector.expression)
         }
-        # What several want alike is asked once.
-        self._kinds = list(dict.fromkeys(_kind(wanted) for wanted in wish.devices))
-        self._kind_of = [self._kinds.index(_kind(wanted)) for wanted in wish.devices]
+        # Wanted devices that differ by their names alone are judged once.
+        kinds = [replace(wanted, name="") for wanted in wish.devices]
+        self._kinds = list(dict.fromkeys(kinds))
+        self._kind_of = [self._kinds.index(kind) for kind in kinds]
 
     def placement(self, node: Node) -> Placement:
         """Return what the VM would find on this node."""
@@ -101,8 +103,8 @@ class Judge:
             return Placement(node.name, None, chosen, tuple(verdicts))
         return Placement(node.name, chosen, None, tuple(verdicts))
 
-    def _reason(self, device: PublishedDevice, kind: "_Kind") -> Reason | None:
-        """Return why it is not one of this kind. What it is comes before who has it: nobody waits for another model."""
+    def _reason(self, device: PublishedDevice, kind: WantedDevice) -> Reason | None:
+        """Return why the device is none of this kind. A wrong model comes before a holder: nobody waits for it."""
         if kind.allocated is not None and device.id != kind.allocated:
             has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
             return Reason(Misfit.OTHER_CLAIM, "of another claim", has)
@@ -126,7 +128,7 @@ class Judge:
         return None
 
     def _chosen(self, candidates: Sequence[Sequence[PublishedDevice]]) -> tuple[PublishedDevice, ...] | str:
-        """Return a device for each that is wanted, the first ones that go together; or why there are none."""
+        """Return the first devices that go together, one for each that is wanted; or why there are none."""
         for one, its in zip(self._wish.devices, candidates, strict=True):
             if not its:
                 return f"no card here could be {one.name}"
@@ -150,17 +152,6 @@ class Judge:
             return "the claim's constraints allow more combinations than are tried here"
 
 
-class _Kind(NamedTuple):
-    claim: str
-    selectors: tuple[Selector, ...]
-    tolerations: tuple[Toleration, ...]
-    allocated: PublishedID | None
-
-
-def _kind(wanted: WantedDevice) -> _Kind:
-    return _Kind(wanted.claim, wanted.selectors, wanted.tolerations, wanted.allocated)
-
-
 def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows)
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
@@ -168,7 +159,7 @@ def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
 
 
 def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """As Kubernetes' DeviceToleration says."""
+    """Whether Kubernetes' DeviceToleration tolerates the taint."""
     if toleration.effect not in (None, taint.effect) or toleration.key not in (None, taint.key):
         return False
     return toleration.operator == "Exists" or (toleration.key is not None and toleration.value == taint.value)
@@ -191,7 +182,7 @@ class _Steps:
 def _first_fit(
     candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing]
 ) -> tuple[PublishedDevice, ...] | None:
-    """Take for each the first that goes with those before; None if that leads nowhere."""
+    """Take the first device for each that goes with those before; None if there is none for some."""
     chosen: list[PublishedDevice] = []
     for number, each in enumerate(candidates):
         device = next((device for device in each if _goes(device, number, chosen, sharings)), None)
@@ -217,7 +208,7 @@ def _goes(device: PublishedDevice, number: int, chosen: Sequence[PublishedDevice
 def _in_order(
     candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps
 ) -> tuple[PublishedDevice, ...]:
-    """Take for each the first with which the rest are possible; it is known that there is a way."""
+    """Take the first device for each with which the rest stays possible; the caller knows that there is a way."""
     rest = [list(each) for each in candidates]
     for number in range(len(rest)):
         for device in candidates[number]:
@@ -229,7 +220,7 @@ def _in_order(
 
 
 def _possible(candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps) -> bool:
-    """Return whether there is a device for each, with one value for each of the sharings."""
+    """Return whether there is a device for each, with one value of the attribute of each sharing."""
     steps.take()
     if not sharings:
         return _matched(candidates)
@@ -267,7 +258,7 @@ def _matched(candidates: Sequence[Sequence[PublishedDevice]]) -> bool:
 
 
 def _apart(candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps) -> str | None:
-    """Return what is wrong with the first sharing that cannot be, whatever the others are; None if there is none."""
+    """Return what is wrong with the first sharing that is impossible even alone; None if there is none."""
     for sharing in sharings:
         if not _possible(candidates, (sharing,), steps):
             having = (device for number in sharing.numbers for device in candidates[number])

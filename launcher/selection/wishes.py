@@ -1,4 +1,4 @@
-"""What a VM wants of a cluster: a place to fill for each device, whoever wrote the claim that it is requested in."""
+"""The devices that a VM wants of a cluster, from the ResourceClaims of gpu-launcher and from the VM's own."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from launcher.selection.cluster import (
 from pci import slices as words
 from program.errors import UserError
 
-#: What deploy/dra says of our class, for who has not got it with the slices.
+#: The selector of our class in deploy/dra, for a cluster's objects without DeviceClasses.
 _OUR_CLASS = (f'device.driver == "{words.DRIVER}"',)
 #: Of a claim (AllocationResultsMaxSize, kubernetes/api resource/v1/types.go).
 _MOST_DEVICES = 32
@@ -27,7 +27,7 @@ _JUDGES = "fit judges requests of one or several devices by number (allocationMo
 
 @dataclass(frozen=True, slots=True)
 class Toleration:
-    """As Kubernetes' DeviceToleration: what is None fits whichever."""
+    """Kubernetes' DeviceToleration; None tolerates any key or effect."""
 
     key: str | None
     operator: str
@@ -37,12 +37,11 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True)
 class WantedDevice:
-    """A device that is wanted. `name` is how users know it: `gpu 'gpu1'`, or request and claim. `selectors` are all
-    that it has to fit, those of its class first. `allocated`: the device that its claim already has."""
+    """A device that is wanted. `name`: as users know it, `gpu 'gpu1'`, or request and claim. `selectors`: all that the
+    device has to fit, those of its class first. `allocated`: the device that the claim already has."""
 
     name: str
     claim: str
-    request: str
     selectors: tuple[Selector, ...]
     tolerations: tuple[Toleration, ...] = ()
     allocated: PublishedID | None = None
@@ -50,7 +49,7 @@ class WantedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The devices wanted that have these numbers are to have one value of an attribute: be on one `place`."""
+    """The wanted devices with these numbers have to have one value of an attribute, to be on one `place`."""
 
     attribute: str
     place: str
@@ -59,7 +58,7 @@ class Sharing:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """All that a VM wants."""
+    """All devices that a VM wants, and what they have to share."""
 
     devices: tuple[WantedDevice, ...]
     sharings: tuple[Sharing, ...]
@@ -72,9 +71,11 @@ def wish_of_claim(
     cluster: Cluster,
     known: Iterable[Selector] = (),
 ) -> Wish:
-    """Return what a ResourceClaim, or the spec of a template's, asks for. `owner` is the object, `entries` are the VM's
-    by their requests, and `known` selectors say themselves what they come from. UserError for what is not judged here,
-    and for an entry of a request that the claim doesn't have."""
+    """Read the `spec` of a ResourceClaim or of a template's claims; `owner` is the object that has it.
+
+    `entries`: the names of the VM's entries, by request. `known`: selectors whose sources are known. UserError for a
+    kind of request or constraint that fit does not judge, and for an entry whose request the claim lacks.
+    """
     devices: list[WantedDevice] = []
     by_request: dict[str, list[int]] = {}
     selector_of = {selector.expression: selector for selector in known}
@@ -101,7 +102,7 @@ def wish_of_claim(
         for _ in range(count):
             by_request.setdefault(its_name, []).append(len(devices))
             who = entries.get(its_name, f"request {its_name!r} of {called(owner)}")
-            devices.append(WantedDevice(who, called(owner), its_name, selectors, tolerations, allocated.get(its_name)))
+            devices.append(WantedDevice(who, called(owner), selectors, tolerations, allocated.get(its_name)))
     if missing := sorted(entries.keys() - by_request.keys()):
         raise UserError(
             called(owner),
@@ -121,7 +122,7 @@ def wish_of_claim(
 
 
 def together(wishes: Iterable[Wish]) -> Wish:
-    """Return all of them as one: no device is given twice."""
+    """Return all wishes as one, so that no device is given twice."""
     devices: list[WantedDevice] = []
     sharings: list[Sharing] = []
     for wish in wishes:

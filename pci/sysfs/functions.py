@@ -175,7 +175,7 @@ def _read_function_at(
         vgpu_type=vgpu_type,
         # Other drivers have no such directory, and looking for it costs as much as all the rest.
         vfio_device=_vfio_device(sys, place) if vgpu_type or "vfio" in (uevent["driver"] or "") else None,
-        boot_vga=int(uevent["class"], 16) >> 16 == _DISPLAY and text(sys, f"{place}/{BOOT_VGA}") == "1",
+        boot_vga=int(uevent["class"], 16) >> 16 == _DISPLAY and text(sys, f"{place}/{BOOT_VGA_FILE}") == "1",
     )
 
 

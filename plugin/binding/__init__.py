@@ -1,2 +1,2 @@
 """Giving cards to vfio, and back: who uses them (`processes`, `uses`), which driver (`modalias`), what they had before
-(`former`), which writes (`plan`), and doing it (`rebinding`)."""
+(`former_drivers`), which writes (`plan`), and doing it (`rebind`)."""

@@ -10,8 +10,7 @@ from typing import Any
 from launcher.cpus.host import processors_of
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
-from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.hole import hole
+from launcher.guest_pci.bars import Hole, hole, read_bars
 from launcher.guest_pci.topology import laid_out
 from launcher.hook.annotations import Asked
 from launcher.hook.kubevirt_domain import guest_in, named_in, parsed, pinning_in
@@ -35,7 +34,7 @@ def laid_out_by(domain: str, sysfs: Path, companions: Any = "card", **annotation
     guest = replace(guest_in(root, asked), passes_numa_through=passes_through, **annotations)
     host = read_host(sysfs)
     facts = Facts(kvm=root.get("type") == "kvm", processors=processors_of(sysfs))
-    cards = whole_cards(tuple(one.claim for one in named_in(root, asked)), (), host, companions)
+    cards = whole_cards(tuple(named_in(root, asked)), (), host, companions)
     facts = replace(facts, bars=read_bars(sysfs, cards))
     layout = laid_out(guest, cards, host, facts, pinning_in(root))
     return LaidOut(cards, layout, hole(guest, layout, facts)[0])

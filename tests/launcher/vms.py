@@ -6,13 +6,13 @@ from typing import Any
 
 from launcher import claims
 from launcher.claims import Allocated, Claim, DeviceID, Entry, EntryKind, LeftOver
-from launcher.cpus.placement import pinning
+from launcher.cpus.pinning import pinning
 from launcher.devices.devices import guest_devices
 from launcher.domain import domain_element, serialised
 from launcher.facts import Facts
 from launcher.guest import CPUTopology, Guest
 from launcher.guest_pci.addresses import Layout, layout
-from launcher.guest_pci.hole import hole
+from launcher.guest_pci.bars import hole
 from launcher.hostdevs import GuestCard, whole_cards
 from launcher.manifest.guest import guest_of
 from launcher.manifest.spec import VirtualMachineInstance

@@ -6,7 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cpus.pinning import CPUDemand, Pinning, cells, cells_for, pin
+from launcher.cpus.pinning import Pinning, cells, cells_of_nodes, pin
+from launcher.facts import Facts
+from launcher.guest import CPUTopology, Guest
 from pci.processors import NUMANode, Processors
 from program.errors import UserError
 
@@ -30,49 +32,54 @@ HOSTS = st.builds(machine, st.integers(1, 4), st.integers(1, 6), st.integers(1, 
 
 
 @st.composite
-def pods(draw: st.DrawFn) -> tuple[Processors, tuple[int, ...], CPUDemand]:
+def pods(draw: st.DrawFn) -> tuple[Processors, tuple[int, ...], Guest]:
     host = draw(HOSTS)
     every = [cpu for node in host.nodes for cpu in node.cpus]
     cpus = tuple(sorted(draw(st.sets(st.sampled_from(every), min_size=1))))
-    wanted = CPUDemand(
-        cores=draw(st.integers(1, 8)),
-        threads=draw(st.integers(1, 2)),
-        emulator=draw(st.integers(0, 2)),
-        pool=draw(st.integers(0, 3)),
+    guest = Guest(
+        memory=1 << 30,
+        cpus=CPUTopology(1, draw(st.integers(1, 8)), draw(st.integers(1, 2))),
+        emulator_cpus=draw(st.integers(0, 2)),
+        iothread_pool=draw(st.integers(0, 3)),
         iothreads=draw(st.integers(0, 10)),
     )
-    return host, cpus, wanted
+    return host, cpus, guest
+
+
+def with_numa(cores: int, threads: int) -> Guest:
+    return Guest(memory=1 << 30, cpus=CPUTopology(1, cores, threads), passes_numa_through=True)
 
 
 @given(pods())
 def test_everything_gets_a_cpu_of_the_pods_that_nothing_else_has(
-    pod: tuple[Processors, tuple[int, ...], CPUDemand],
+    pod: tuple[Processors, tuple[int, ...], Guest],
 ) -> None:
-    host, cpus, wanted = pod
-    needed = wanted.vcpus + wanted.pool + wanted.emulator
+    host, cpus, guest = pod
+    needed = guest.vcpus + guest.iothread_pool + guest.emulator_cpus
     if needed > len(cpus):
         with pytest.raises(UserError, match=f"needs {needed} CPUs .* and the pod has {len(cpus)} "):
-            pin(wanted, cpus, host)
+            pin(guest, cpus, host)
         return
-    pinned = pin(wanted, cpus, host)
-    pool = [cpu for thread in pinned.iothreads for cpu in thread] if wanted.pool else []
+    pinned = pin(guest, cpus, host)
+    pool = [cpu for thread in pinned.iothreads for cpu in thread] if guest.iothread_pool else []
     own = [*pinned.vcpus, *pinned.emulator, *pool]
     assert len(own) == len(set(own)) == needed
     assert set(own) <= set(cpus)
-    assert len(pinned.iothreads) == (wanted.pool or wanted.iothreads)
+    assert len(pinned.iothreads) == (guest.iothread_pool or guest.iothreads)
     assert all(thread and set(thread) <= set(cpus) for thread in pinned.iothreads)
 
 
 @given(pods())
-def test_a_core_is_split_over_nodes_only_where_it_may_be(pod: tuple[Processors, tuple[int, ...], CPUDemand]) -> None:
-    host, cpus, wanted = pod
-    alone = CPUDemand(cores=wanted.cores, threads=wanted.threads, within_nodes=True)
+def test_a_core_is_split_over_nodes_only_where_it_may_be(pod: tuple[Processors, tuple[int, ...], Guest]) -> None:
+    host, cpus, guest = pod
+    _, cores, threads = guest.cpus
+    alone = with_numa(cores, threads)
     of_nodes = [set(cpus) & set(node.cpus) for node in host.nodes]
-    if sum(len(of_node) // alone.threads for of_node in of_nodes) < alone.cores:
+    if sum(len(of_node) // threads for of_node in of_nodes) < cores:
         with pytest.raises(UserError, match=r"CPUs of one NUMA node in the pod|the guest needs"):
             pin(alone, cpus, host)
         return
-    served = zip(*[iter(pin(alone, cpus, host).vcpus)] * alone.threads, strict=True)
+    served = zip(*[iter(pin(alone, cpus, host).vcpus)] * threads, strict=True)
     assert all(any(set(core) <= of_node for of_node in of_nodes) for core in served)
 
 
@@ -81,14 +88,14 @@ def test_on_whole_cores_the_threads_of_a_core_are_those_of_one_of_the_hosts(host
     cores = min(cores, len(host.cores))
     threads = len(host.cores[0])
     cpus = tuple(sorted(cpu for core in host.cores[:cores] for cpu in core))
-    pinned = pin(CPUDemand(cores=cores, threads=threads, within_nodes=True), cpus, host)
+    pinned = pin(with_numa(cores, threads), cpus, host)
     served = zip(*[iter(pinned.vcpus)] * threads, strict=True)
     assert {tuple(sorted(core)) for core in served} == set(host.cores[:cores])
 
 
 @given(pods(), st.integers(0, 200))
 def test_the_cells_have_all_vcpus_and_all_pages_and_none_has_two_more_than_another(
-    pod: tuple[Processors, tuple[int, ...], CPUDemand], pages: int
+    pod: tuple[Processors, tuple[int, ...], Guest], pages: int
 ) -> None:
     host, _, _ = pod
     vcpus = tuple(cpu for node in host.nodes for cpu in node.cpus)
@@ -110,7 +117,8 @@ def test_cells_for_nodes_without_pinned_cpus_have_whole_cores_and_all_of_the_mem
     nodes: set[int], cores: int, threads: int, more: int
 ) -> None:
     memory = (1 << 30) + more
-    found = cells_for(tuple(sorted(nodes)), (), cores, threads, memory, None, bound=False)
+    guest = Guest(memory=memory, cpus=CPUTopology(1, cores, threads))
+    found = cells_of_nodes(guest, None, Facts(), tuple(sorted(nodes)))
     assert [cell.node for cell in found] == sorted(nodes)
     assert [vcpu for cell in found for vcpu in cell.vcpus] == list(range(cores * threads))
     shares = [len(cell.vcpus) // threads for cell in found]
@@ -123,7 +131,8 @@ def test_cells_for_nodes_without_pinned_cpus_have_whole_cores_and_all_of_the_mem
 
 
 def test_io_threads_run_beside_the_emulator_where_it_has_its_own_cpus() -> None:
-    pinned = pin(CPUDemand(cores=2, threads=1, emulator=1, iothreads=2), (0, 1, 2), machine(1, 4, 1))
+    guest = Guest(memory=1 << 30, cpus=CPUTopology(1, 2, 1), emulator_cpus=1, iothreads=2)
+    pinned = pin(guest, (0, 1, 2), machine(1, 4, 1))
     assert (pinned.emulator, pinned.iothreads) == ((2,), ((2,), (2,)))
 
 

@@ -21,9 +21,8 @@ from launcher.elements.address import guest_address
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import HostDev, Layout, PCIBridge, Seat
-from launcher.guest_pci.bars import Hole, read_bars
-from launcher.guest_pci.bars import needed as needed_of
-from launcher.guest_pci.hole import hole as hole_of
+from launcher.guest_pci.bars import Hole, needed, read_bars
+from launcher.guest_pci.bars import hole as hole_of
 from launcher.hostdevs import GuestCard
 from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
@@ -61,10 +60,6 @@ def seats(count: int) -> Layout:
 
 
 BIOS, OVMF = a_guest(), a_guest(is_efi=True)
-
-
-def needed(guest: Guest, layout: Layout, facts: Facts) -> Hole | None:
-    return needed_of(layout, facts.bars, memory=guest.memory, is_efi=guest.is_efi)
 
 
 def hole(guest: Guest, layout: Layout, facts: Facts) -> Hole | None:

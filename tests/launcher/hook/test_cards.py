@@ -6,8 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from launcher.claims import Claim, Entry, EntryKind
 from launcher.hook.annotations import read_asked
+from launcher.hook.cards import corrected
 from launcher.hook.rewrite import Rewritten, rewritten
+from pci.address import PCIAddress
+from pci.host import Host
+from pci.sysfs.functions import read_host
 from program.errors import ProgramError
 from tests.conftest import Machine
 from tests.launcher.hook.domains import CASES, MIRROR, NUMA, ON_ROOT_COMPLEX, RTX_3090S, Case, gpus, sriov
@@ -48,6 +53,23 @@ def test_it_stays_where_no_other_card_is_there_that_could_be_meant() -> None:
     (warning,) = found.warnings
     assert "which card is meant is not known: 0 others of its model are for guests" in warning.wrong
     assert warning.fix.startswith("expected a device plugin that writes one address a card")
+
+
+@pytest.mark.parametrize(
+    ("groups", "second"),
+    [((80, 81, 81), OLDER[1]), ((80, 80), "0000:02:00.0"), ((80, 71), "0000:02:00.0"), ((71,), OLDER[1])],
+    ids=["a card and a group of two", "a group of two", "a card and one of the first's group", "none but that"],
+)
+def test_cards_of_one_group_are_one_device_and_none_where_the_vm_has_one(groups: tuple[int, ...], second: str) -> None:
+    gpu, audio = (read_host(TWO).functions[PCIAddress.parse(address)] for address in OLDER)
+    others = [replace(gpu, address=PCIAddress(0, bus, 0, 0), iommu_group=group) for bus, group in enumerate(groups, 2)]
+    functions = {function.address: function for function in (*others, gpu, audio)}
+    host = Host(functions=functions, groups={}, noiommu=frozenset(), faults=())
+    claims = tuple(
+        Claim(entry=Entry(kind=EntryKind.GPU, name=name, wants="nvidia.com/a"), device=device, variable=None)
+        for name, device in (("gpu1", gpu.address), ("gpu2", audio.address))
+    )
+    assert [str(claim.device) for claim in corrected(claims, host).claims] == [OLDER[0], second]
 
 
 def test_a_function_that_travels_alone_is_no_card_of_an_entrys_either(copied_machine: Machine) -> None:

@@ -9,17 +9,17 @@ import pytest
 
 from launcher.runtime.agent import (
     Ended,
-    Filesystem,
+    GuestFilesystem,
     GuestInfo,
     GuestInterface,
-    User,
+    GuestUser,
     ended,
     filesystems,
     info,
     ping,
     start,
     users,
-)  # fmt: skip
+)
 from program.errors import Refusal
 
 
@@ -101,9 +101,9 @@ def test_users_and_file_systems_are_what_the_agent_tells_of_them() -> None:
             {"name": "proc", "mountpoint": "/proc", "type": "proc"},
         ]},
     )  # fmt: skip
-    assert users(ask) == (User("admin", "", 1795340007.5), User("it", "LAB", 0.0))
+    assert users(ask) == (GuestUser("admin", "", 1795340007.5), GuestUser("it", "LAB", 0.0))
     assert filesystems(ask) == (
-        Filesystem("vda1", "/", "ext4", 5 << 40, 6 << 40), Filesystem("proc", "/proc", "proc", 0, 0)
+        GuestFilesystem("vda1", "/", "ext4", 5 << 40, 6 << 40), GuestFilesystem("proc", "/proc", "proc", 0, 0)
     )  # fmt: skip
     assert asked == [{"execute": "guest-get-users"}, {"execute": "guest-get-fsinfo"}]
 

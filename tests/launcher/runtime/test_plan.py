@@ -12,7 +12,7 @@ _PROGRAM = """
 import os, signal
 from dataclasses import fields
 from launcher.runtime.grace import grace_in
-from launcher.runtime.plan import Plan, plan_in
+from launcher.runtime.plan import RunPlan, plan_in
 from launcher.runtime.worker import work
 from program.errors import ProgramError
 from program.bootstrap import hold
@@ -28,7 +28,7 @@ except ProgramError as error:
 plan = plan_in(place)
 print(grace_in(place), plan and plan.domain)
 """
-_PLAN = """return Plan(**{field.name: () for field in fields(Plan)}
+_PLAN = """return RunPlan(**{field.name: () for field in fields(RunPlan)}
         | {"domain": "vm", "uri": "none:///", "locked": 0, "control": None, "grace": 2.5})"""
 
 
