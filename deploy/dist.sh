@@ -36,7 +36,7 @@ cp LICENSE deploy/krew/kubectl-gpuvm "$scratch/release"/*.whl "$scratch/$plugin"
 cp "$scratch/constraints" "$scratch/$plugin/constraints.txt"
 archive "$plugin"
 sum=$(sha256sum "$scratch/release/$plugin.tar.gz" | cut -d' ' -f1)
-sed -e '/^#/d' -e "s|VERSION|$version|; s|SHA256|$sum|; s|RELEASES|${RELEASES:-https://example.com/gpu-launcher}|" \
+sed -e '/^#/d' -e "s|VERSION|$version|; s|SHA256|$sum|; s|RELEASES|${RELEASES:-RELEASES}|" \
     deploy/krew/gpuvm.yaml >"$scratch/release/gpuvm.yaml"
 
 # An environment with the wheel, and what it asks for. Once more by its name, so that the SBOM has no path of this machine.
