@@ -15,6 +15,7 @@ from pci.slices import UNHEALTHY
 from tests.lab import pods
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, CARD, FAR, MODERN
+from tests.lab.waiting import CommandFailed
 from tests.processes import finished
 
 MACHINE = MODERN
@@ -61,6 +62,25 @@ def test_the_cards_that_can_go_are_published_with_what_is_known_of_them(
     assert attributes["resource.kubernetes.io/numaNode"] == {"int": 1}
     assert attributes["functions"] == {"int": 2}
     assert "resource.kubernetes.io/numaNode" not in published[_name(ALONE)]["attributes"]
+
+
+def test_a_plugins_token_writes_slices_of_its_own_node_and_pool_alone(lab: Lab, plugin: str) -> None:
+    (own, *_) = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
+    node = lab.node.name
+    token = [
+        "--as=system:serviceaccount:kube-system:gpu-plugin",
+        f"--as-user-extra=authentication.kubernetes.io/node-name={node}",
+    ]
+
+    def write(**spec: Any) -> str:
+        forged = {**own, "metadata": {"name": "forged"}, "spec": {**own["spec"], **spec}}
+        return lab.cluster.kubectl("create", "--dry-run=server", "-f", "-", *token, stdin=json.dumps(forged))
+
+    assert "forged created" in write()
+    with pytest.raises(CommandFailed, match=f"gpu-plugin of node {node} may write slices of that node alone"):
+        write(nodeName="another")
+    with pytest.raises(CommandFailed, match=f"gpu-plugin of node {node} may write the pool of that name alone"):
+        write(pool={"name": "another", "generation": 1000, "resourceSliceCount": 1})
 
 
 def test_the_vm_has_the_card_that_was_foretold_and_its_companion(lab: Lab, vm: str) -> None:
