@@ -1,7 +1,8 @@
 #!/bin/sh
-# The files of a release, into a directory: the wheel and the sdist; what a cluster applies; an SBOM of what is installed
-# with the wheel; and checksums of all, and of further files of that directory that are named, like images. The same
-# commit gives the same bytes. Called by `make dist`, in the root of the repository: deploy/dist.sh DIRECTORY [FILE...]
+# The files of a release, into a directory: the wheel and the sdist; what a cluster applies; what krew installs; an SBOM
+# of what is installed with the wheel; and checksums of all, and of further files of that directory that are named, like
+# images. The same commit gives the same bytes. RELEASES is the URL of the directory where they will be. Called by
+# `make dist`, in the root of the repository: deploy/dist.sh DIRECTORY [FILE...]
 set -eu
 umask 022
 out=$1
@@ -20,12 +21,25 @@ mkdir "$scratch/$bases"
 for base in $(find deploy -name kustomization.yaml | cut -d/ -f2 | sort -u); do
     (cd deploy && find "$base" -name '*.yaml' -exec cp --parents {} "$scratch/$bases" \;)
 done
-tar --create --sort=name --format=gnu --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \
-    --mtime="@$SOURCE_DATE_EPOCH" --directory="$scratch" "$bases" | gzip --no-name >"$scratch/release/$bases.tar.gz"
+archive() {
+    tar --create --sort=name --format=gnu --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \
+        --mtime="@$SOURCE_DATE_EPOCH" --directory="$scratch" "$1" | gzip --no-name >"$scratch/release/$1.tar.gz"
+}
+archive "$bases"
 
-# An environment with the wheel, and what it asks for, at the versions that the tests have. Once more by its name, so that
-# the SBOM has no path of this machine.
+# The versions that the tests have.
 sed -n 's/^\([a-z0-9.-]*==[^ ;\\]*\).*/\1/p' requirements.txt >"$scratch/constraints"
+
+plugin=kubectl-gpuvm-$version
+mkdir "$scratch/$plugin"
+cp LICENSE deploy/krew/kubectl-gpuvm "$scratch/release"/*.whl "$scratch/$plugin"
+cp "$scratch/constraints" "$scratch/$plugin/constraints.txt"
+archive "$plugin"
+sum=$(sha256sum "$scratch/release/$plugin.tar.gz" | cut -d' ' -f1)
+sed -e '/^#/d' -e "s|VERSION|$version|; s|SHA256|$sum|; s|RELEASES|${RELEASES:-RELEASES}|" \
+    deploy/krew/gpuvm.yaml >"$scratch/release/gpuvm.yaml"
+
+# An environment with the wheel, and what it asks for. Once more by its name, so that the SBOM has no path of this machine.
 .venv/bin/python -m venv --without-pip "$scratch/installed"
 install() {
     .venv/bin/python -m pip --python "$scratch/installed/bin/python" --quiet --disable-pip-version-check install \

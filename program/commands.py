@@ -38,8 +38,9 @@ def _program(
 def command_line(arguments: Sequence[str], modules: Mapping[str, str], description: str) -> typer.Typer:
     """Return the program with the command that these arguments name; with all commands if they name none.
 
-    `modules` has the module of each command. There the command's name is a function, as `taken_by_typer` describes it,
-    or a typer.Typer with commands of its own. Only a called command is imported: none waits for another's imports.
+    `modules` has the module of each command. There the command's name, or the name behind a colon, is a function, as
+    `taken_by_typer` describes it, or a typer.Typer with commands of its own. Only a called command is imported: none
+    waits for another's imports. A command that takes a typer.Context gets unknown words in `context.args`.
     """
     app = typer.Typer(
         pretty_exceptions_enable=False,
@@ -49,11 +50,14 @@ def command_line(arguments: Sequence[str], modules: Mapping[str, str], descripti
     app.callback(help=description)(_program)
     named = command_named(arguments)
     for name in [named] if named in modules else modules:
-        command = getattr(import_module(modules[name]), name)
+        module, _, function = modules[name].partition(":")
+        command = getattr(import_module(module), function or name)
         if isinstance(command, typer.Typer):
             app.add_typer(command, name=name)
         else:
-            app.command()(taken_by_typer(command))
+            more = any(each.annotation is typer.Context for each in signature(command).parameters.values())
+            settings = {"allow_extra_args": more, "ignore_unknown_options": more}
+            app.command(name, context_settings=settings)(taken_by_typer(command))
     return app
 
 

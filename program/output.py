@@ -27,6 +27,8 @@ def aligned(rows: Sequence[Sequence[str]], columns: int | None = None) -> list[s
     If a line is longer than `columns`, the last cell is wrapped in its column, or, if not even its words fit there,
     below the other cells.
     """
+    if not rows:
+        return []
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     left = sum(width + 2 for width in widths[:-1])
     if columns is None or left + widths[-1] <= columns:

@@ -1,4 +1,4 @@
-"""The two programs in forks of a process that has imported their commands: of a short one that is most of its time."""
+"""The programs in forks of a process that has imported their commands: of a short one that is most of its time."""
 
 import os
 import subprocess
@@ -10,11 +10,12 @@ from multiprocessing import get_context
 from pathlib import Path
 from pkgutil import iter_modules
 
+import gpuvm.commands
 import launcher.commands
 import plugin.commands
 from tests.processes import BIN, ROOT, environment
 
-_MAIN = {"gpu-launcher": "launcher.__main__", "gpu-plugin": "plugin.__main__"}
+_MAIN = {"gpu-launcher": "launcher.__main__", "gpu-plugin": "plugin.__main__", "kubectl-gpuvm": "gpuvm.__main__"}
 _STREAMS = ("stdin", "stdout", "stderr")
 _SECONDS = 60
 
@@ -24,7 +25,7 @@ _forks.set_forkserver_preload(
         __name__,
         *(
             module.name
-            for package in (launcher.commands, plugin.commands)
+            for package in (gpuvm.commands, launcher.commands, plugin.commands)
             for module in iter_modules(package.__path__, f"{package.__name__}.")
         ),
     ]

@@ -1,12 +1,13 @@
-"""The part of Kubernetes' published OpenAPI schema that a VM's objects are of, as a JSON schema.
+"""The parts of Kubernetes' published OpenAPI schema that a VM's objects are of, as JSON schemas: those that are
+applied, and those that the API server answers with.
 
-`python -m tests.openapi SWAGGER.json v1.36.3` cuts it out anew and writes fixtures/kubernetes/openapi.json;
+`python -m tests.openapi SWAGGER.json v1.36.3` cuts them out anew and writes both files of fixtures/kubernetes;
 SWAGGER.json is api/openapi-spec/swagger.json of that version of the Go module k8s.io/kubernetes (Apache-2.0).
 """
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,21 +19,29 @@ KINDS = {
     **{kind: f"io.k8s.api.core.v1.{kind}" for kind in ("ConfigMap", "PersistentVolumeClaim", "Pod")},
     "ResourceClaimTemplate": "io.k8s.api.resource.v1.ResourceClaimTemplate",
 }
+#: What the API server answers with.
+ANSWERS = FIXTURES / "kubernetes" / "answers.json"
+ANSWERED = {
+    **{kind: f"io.k8s.api.core.v1.{kind}" for kind in ("ConfigMap", "Event", "Pod")},
+    **{kind: f"io.k8s.api.apps.v1.{kind}" for kind in ("Deployment", "StatefulSet")},
+    "Job": "io.k8s.api.batch.v1.Job",
+}
 _QUANTITY = "io.k8s.apimachinery.pkg.api.resource.Quantity"
 _INT_OR_STRING = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 _OBJECT_META = "io.k8s.apimachinery.pkg.apis.meta.v1.ObjectMeta"
 _REF = "#/definitions/"
 
 
-def cut_out(swagger: Any, version: str) -> Any:
-    """What the kinds reach, without descriptions, and without what only a server writes. Unknown fields are refused."""
+def cut_out(swagger: Any, version: str, kinds: Mapping[str, str], *, answered: bool = False) -> Any:
+    """What the kinds reach, without descriptions, and, unless it is `answered`, without what only a server writes.
+    Unknown fields are refused."""
     definitions = swagger["definitions"]
     found: dict[str, Any] = {}
-    left = list(KINDS.values())
+    left = list(kinds.values())
     while left:
         name = left.pop()
         if name not in found:
-            found[name] = _definition(name, definitions[name])
+            found[name] = _definition(name, definitions[name], answered=answered)
             left += _references(found[name])
     return {
         "$comment": f"made by tests/openapi.py, of the OpenAPI schema of k8s.io/kubernetes {version}, Apache-2.0",
@@ -41,7 +50,7 @@ def cut_out(swagger: Any, version: str) -> Any:
     }
 
 
-def _definition(name: str, said: Any) -> Any:
+def _definition(name: str, said: Any, *, answered: bool) -> Any:
     # The schema says "string" of both; what these formats take is in their descriptions.
     if name == _INT_OR_STRING:
         return {"type": ["integer", "string"]}
@@ -50,8 +59,11 @@ def _definition(name: str, said: Any) -> Any:
     properties = {
         field: _bare(value)
         for field, value in said.get("properties", {}).items()
-        if not (name in KINDS.values() and field == "status")
-        and not (name == _OBJECT_META and field == "managedFields")
+        if answered
+        or (
+            not (name in KINDS.values() and field == "status")
+            and not (name == _OBJECT_META and field == "managedFields")
+        )
     }
     closed = {"properties": properties, "additionalProperties": False} if properties else {}
     return {**_bare({key: value for key, value in said.items() if key != "properties"}), **closed}
@@ -81,4 +93,6 @@ def _references(value: Any) -> Iterator[str]:
 
 if __name__ == "__main__":
     CUT.parent.mkdir(exist_ok=True)
-    CUT.write_text(json.dumps(cut_out(json.loads(Path(sys.argv[1]).read_text()), sys.argv[2]), indent=1) + "\n")
+    whole = json.loads(Path(sys.argv[1]).read_text())
+    CUT.write_text(json.dumps(cut_out(whole, sys.argv[2], KINDS), indent=1) + "\n")
+    ANSWERS.write_text(json.dumps(cut_out(whole, sys.argv[2], ANSWERED, answered=True), indent=1) + "\n")

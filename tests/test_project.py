@@ -31,7 +31,7 @@ def test_the_linters_have_nothing_to_say(command: tuple[str, ...]) -> None:
 
 
 BREACHES = {
-    "floor": ("launcher/claims.py", "import plugin.cards.names"),
+    "floor": ("gpuvm/pods.py", "import launcher.paths"),
     "floor-stdlib": ("pci/cards.py", "import yaml"),
     "pci-storeys": ("pci/host.py", "import pci.cards"),
     "sysfs-storeys": ("pci/sysfs/attribute.py", "import pci.sysfs.functions"),
@@ -51,6 +51,8 @@ BREACHES = {
     ),
     "manifest-storeys": ("launcher/manifest/scalars.py", "import launcher.manifest.disks"),
     "pod-storeys": ("launcher/pod/memory.py", "import launcher.pod.resources"),
+    "gpuvm-storeys": ("gpuvm/kubectl.py", "import gpuvm.pods"),
+    "gpuvm": ("gpuvm/kubectl.py", "import program.child"),
     "plugin-storeys": ("plugin/cards/names.py", "import plugin.config_file"),
     "cards-storeys": ("plugin/cards/names.py", "import plugin.cards.inventory"),
     "node-storeys": ("plugin/node/snapshot.py", "import plugin.node.look"),
@@ -86,7 +88,7 @@ def test_every_contract_has_a_breach_to_prove_it() -> None:
 
 @pytest.mark.parametrize("contract", BREACHES)
 def test_a_breach_of_a_contract_fails(contract: str, tmp_path: Path) -> None:
-    for name in ("launcher", "plugin", "drawing", "program", "pci"):
+    for name in ("launcher", "plugin", "gpuvm", "drawing", "program", "pci"):
         shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     module, line = BREACHES[contract]
@@ -138,9 +140,9 @@ def test_every_dependency_has_its_reason_and_ci_the_readmes_test_command() -> No
 
 
 def test_docs_folders_names_every_folder_and_no_other() -> None:
-    """In the first column of its table: a row for each folder of the root, and of both programs."""
+    """In the first column of its table: a row for each folder of the root, and of the programs."""
     rows = re.findall(r"^\| `([a-z_/]+)/` \|", (ROOT / "docs/folders.md").read_text(), re.MULTILINE)
-    packages = {path.parent for path in (*ROOT.glob("*/__init__.py"), *ROOT.glob("[lp]*/*/__init__.py"))}
+    packages = {path.parent for path in (*ROOT.glob("*/__init__.py"), *ROOT.glob("[glp]*/*/__init__.py"))}
     folders = {str(path.relative_to(ROOT)) for path in packages} | {"deploy", "docs", "templates"}
     assert folders <= set(rows), sorted(folders - set(rows))
     assert [row for row in rows if not (ROOT / row).is_dir()] == []
@@ -150,7 +152,9 @@ def test_docs_folders_names_every_folder_and_no_other() -> None:
 def test_each_message_in_troubleshooting_is_one_that_a_program_says() -> None:
     """Its parts between the names and numbers, which stand as capital letters and dots."""
     modules = [
-        path for folder in ("launcher", "plugin", "program", "pci") for path in sorted((ROOT / folder).rglob("*.py"))
+        path
+        for folder in ("launcher", "plugin", "gpuvm", "program", "pci")
+        for path in sorted((ROOT / folder).rglob("*.py"))
     ]
     code = "".join(path.read_text() for path in modules)
     said = re.sub(r'"\s*\n\s*f?"', "", code) + " ".join(map(os.strerror, errno.errorcode))
@@ -186,7 +190,9 @@ _STARTS = re.compile(
 
 def test_only_the_modules_that_a_decision_lists_start_processes() -> None:
     modules = (
-        path for folder in ("launcher", "plugin", "drawing", "program", "pci") for path in (ROOT / folder).rglob("*.py")
+        path
+        for folder in ("launcher", "plugin", "gpuvm", "drawing", "program", "pci")
+        for path in (ROOT / folder).rglob("*.py")
     )
     starting = {str(path.relative_to(ROOT)) for path in modules if _STARTS.search(path.read_text())}
     (page,) = (ROOT / "docs/decisions").glob("*-one-way-to-have-a-child.md")

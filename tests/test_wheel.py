@@ -98,6 +98,12 @@ def test_fit_says_what_to_install_and_the_extra_adds_it(installed: Installation)
     assert with_it.returncode == 1
 
 
+def test_kubectl_finds_its_plugin_and_completes_it(installed: Installation) -> None:
+    listed = installed.run("kubectl-gpuvm", "list", path="/nowhere")
+    assert listed.stderr == "kubectl-gpuvm: kubectl: is not on PATH; install it: kubernetes.io/docs/tasks/tools\n"
+    assert installed.run("kubectl_complete-gpuvm", "unp").stdout == "unpause\n:4\n"
+
+
 def test_the_plugin_takes_inventory_outside_the_checkout(installed: Installation) -> None:
     arguments = ("--sysfs", FIXTURES / "sysfs" / "two-rtx-3090", "--pci-ids", FIXTURES / "pci.ids")
     result = installed.run("gpu-plugin", "inventory", *arguments)

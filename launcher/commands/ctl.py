@@ -13,7 +13,7 @@ import typer
 from launcher.paths import CONTROL_SOCKET
 from launcher.runtime.user import become_owner_of
 from program.errors import Refusal, UserError
-from program.output import print_bytes
+from program.output import aligned, print_bytes, print_text
 from program.problem import one_line
 
 #: Seconds for the launcher, besides those for the guest's agent.
@@ -43,8 +43,8 @@ def ctl(
         list[str] | None,
         typer.Argument(
             metavar="[WORD]...",
-            help="After screenshot, FILE.png. After guest, for its agent: ping; info; or exec, and after -- a program "
-            "and its arguments.",
+            help="After screenshot, FILE.png. After guest, for its agent: ping; info; users; filesystems; or exec, and "
+            "after -- a program and its arguments.",
         ),
     ] = None,
     socket: Annotated[
@@ -59,7 +59,8 @@ def ctl(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="For programs: state, events and guest info, one object a line.")
+        bool,
+        typer.Option("--json", help="For programs: state, events and what a guest's agent tells, one object a line."),
     ] = False,
     timeout: Annotated[
         int, typer.Option(min=1, metavar="SECONDS", help="How long the guest's agent, or its program, may take.")
@@ -157,6 +158,11 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
             info = ask(socket, "GetGuestInfo", patience=patience, seconds=timeout)
             print(json.dumps(fields_of(info)) if as_json else "\n".join(lines_of(info)))
             return 0
+        case ["users" | "filesystems" as what]:
+            found = ask(socket, f"GetGuest{what.capitalize()}", patience=patience, seconds=timeout)
+            rows = [user_row(each) if what == "users" else filesystem_row(each) for each in getattr(found, what)]
+            print_text(f"{json.dumps(fields_of(found))}\n" if as_json else "".join(f"{row}\n" for row in aligned(rows)))
+            return 0
         case ["exec", path, *arguments]:
             ended = ask(socket, "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)
             for stream, said in ((sys.stdout, ended.out), (sys.stderr, ended.err)):
@@ -167,7 +173,9 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
             code = 128 + ended.signal if ended.signal else ended.code
             return int(code if code < 256 else 255)
     raise UserError(
-        "ctl guest", f"found {' '.join(words)!r} after it", "expected ping, info, or exec -- PROGRAM [ARGUMENT]..."
+        "ctl guest",
+        f"found {' '.join(words)!r} after it",
+        "expected ping, info, users, filesystems, or exec -- PROGRAM [ARGUMENT]...",
     )
 
 
@@ -191,6 +199,16 @@ def lines_of(info: Any) -> list[str]:
             (*interface.addresses, *([interface.mac] * bool(interface.mac)))
         )
     return [one_line(f"{name}: {text}") for name, text in lines.items() if text]
+
+
+def user_row(user: Any) -> tuple[str, ...]:
+    name = f"{user.domain}\\{user.name}" if user.domain else user.name
+    return one_line(name), f"since {datetime.fromtimestamp(user.login_time, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def filesystem_row(each: Any) -> tuple[str, ...]:
+    used = f"{100 * each.used // each.total}% of {each.total / (1 << 30):.1f} GiB used" if each.total else ""
+    return tuple(map(one_line, (each.mount_point, each.name, each.type, used)))
 
 
 def _state_line(state: Any) -> str:

@@ -134,6 +134,14 @@ class VMService:
     async def GetGuestInfo(self, request: api.GetGuestInfoRequest) -> api.GuestInfo:
         return api.GuestInfo(**asdict(await self._agent(agent.info, request.seconds)))
 
+    async def GetGuestUsers(self, request: api.GetGuestUsersRequest) -> api.GuestUsers:
+        users = await self._agent(agent.users, request.seconds)
+        return api.GuestUsers(users=[api.GuestUser(**asdict(user)) for user in users])
+
+    async def GetGuestFilesystems(self, request: api.GetGuestFilesystemsRequest) -> api.GuestFilesystems:
+        found = await self._agent(agent.filesystems, request.seconds)
+        return api.GuestFilesystems(filesystems=[api.GuestFilesystem(**asdict(each)) for each in found])
+
     async def ExecInGuest(self, request: api.ExecInGuestRequest) -> api.ExecInGuestResponse:
         pause, path, seconds = _FIRST_LOOK, request.path, max(request.seconds, 1)
         try:

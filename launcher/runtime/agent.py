@@ -17,8 +17,10 @@ AskAgent = Callable[[str], str]
 
 _LONGEST = 4 << 20  # characters of an answer; a program's output is in it in base64
 _TEXT = 256  # characters of a name that is kept
-_MOST = 64  # interfaces that are kept, and addresses of each
+_MOST = 64  # interfaces that are kept, addresses of each, users, and file systems
 _OUTPUT = 1 << 16  # bytes that are kept of a program's output, and of its errors
+_BYTES = 1 << 64  # of a file system, at most
+_YEAR_9999 = 253370764800  # seconds from 1970 to it
 _AGENT = "the guest's agent"
 _FIX = "expected qemu-guest-agent, from the guest's own system"
 
@@ -41,6 +43,26 @@ class GuestInterface:
     name: str
     mac: str
     addresses: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class GuestUser:
+    """Somebody who is logged in, since `login_time`, in seconds since 1970; `domain` is a Windows guest's."""
+
+    name: str
+    domain: str
+    login_time: float
+
+
+@dataclass(frozen=True)
+class GuestFilesystem:
+    """A file system that is mounted; `used` and `total` are bytes, and 0 where the agent does not tell."""
+
+    name: str
+    mount_point: str
+    type: str
+    used: int
+    total: int
 
 
 @dataclass(frozen=True)
@@ -75,6 +97,28 @@ def info(ask: AskAgent) -> GuestInfo:
         system=_text(system, "pretty-name"),
         kernel=_text(system, "kernel-release"),
         interfaces=tuple(map(_interface, interfaces[:_MOST] if isinstance(interfaces, list) else ())),
+    )
+
+
+def users(ask: AskAgent) -> tuple[GuestUser, ...]:
+    """Ask who is logged in. Refusal where the agent does not answer."""
+    return tuple(
+        GuestUser(name=_text(user, "user"), domain=_text(user, "domain"), login_time=_time(user, "login-time"))
+        for user in _mappings(_asked(ask, "guest-get-users"))
+    )
+
+
+def filesystems(ask: AskAgent) -> tuple[GuestFilesystem, ...]:
+    """Ask which file systems are mounted. Refusal where the agent does not answer."""
+    return tuple(
+        GuestFilesystem(
+            name=_text(each, "name"),
+            mount_point=_text(each, "mountpoint"),
+            type=_text(each, "type"),
+            used=_number(each, "used-bytes", _BYTES) if "used-bytes" in each else 0,
+            total=_number(each, "total-bytes", _BYTES) if "total-bytes" in each else 0,
+        )
+        for each in _mappings(_asked(ask, "guest-get-fsinfo"))
     )
 
 
@@ -116,6 +160,13 @@ def _mapping(value: object) -> Mapping[str, Any]:
     return value
 
 
+def _mappings(values: object) -> list[Mapping[str, Any]]:
+    """The first of a list of objects."""
+    if not isinstance(values, list):
+        raise Refusal(_AGENT, "gives an answer that is not of its protocol", _FIX)
+    return [_mapping(value) for value in values[:_MOST]]
+
+
 def _interface(value: object) -> GuestInterface:
     its = _mapping(value)
     addresses = its.get("ip-addresses")
@@ -138,12 +189,20 @@ def _text(answer: Mapping[str, Any], name: str) -> str:
     return value[:_TEXT].encode(errors="replace").decode()
 
 
-def _number(answer: Mapping[str, Any], name: str) -> int:
-    """A process ID, a signal, or an exit code (of 32 bits in Windows)."""
+def _number(answer: Mapping[str, Any], name: str, limit: int = 1 << 32) -> int:
+    """Return a number below `limit`: a process ID, a signal, or an exit code (of 32 bits in Windows) by default."""
     value = answer.get(name)
-    if not isinstance(value, int) or not 0 <= value < 1 << 32:
+    if not isinstance(value, int) or not 0 <= value < limit:
         raise Refusal(_AGENT, f"gives no number as {name}", _FIX)
     return value
+
+
+def _time(answer: Mapping[str, Any], name: str) -> float:
+    """A time until the year 9999, as datetime has it."""
+    value = answer.get(name)
+    if not isinstance(value, int | float) or not 0 <= value < _YEAR_9999:
+        raise Refusal(_AGENT, f"gives no time as {name}", _FIX)
+    return float(value)
 
 
 def _bytes(answer: Mapping[str, Any], name: str) -> bytes:

@@ -19,6 +19,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERSION = PROJECT["version"]
 WHEEL = f"gpu_launcher-{VERSION}-py3-none-any.whl"
 SDIST = f"gpu_launcher-{VERSION}.tar.gz"
+PLUGIN = f"kubectl-gpuvm-{VERSION}.tar.gz"
+KREW = "gpuvm.yaml"
 BASES = f"gpu-launcher-deploy-{VERSION}.tar.gz"
 SBOM = f"gpu-launcher-{VERSION}.cdx.json"
 #: 2026-11-22, in the middle of a minute.
@@ -38,7 +40,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_has_each_file_and_its_checksum(released: Path) -> None:
     sums = dict(line.split("  ")[::-1] for line in (released / "SHA256SUMS").read_text().splitlines())
-    assert {*sums} == {WHEEL, SDIST, BASES, SBOM, "gpu-plugin.tar"}
+    assert {*sums} == {WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM, "gpu-plugin.tar"}
     assert {path.name for path in released.iterdir()} == {*sums, "SHA256SUMS"}
     for name, expected in sums.items():
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == expected
@@ -51,7 +53,7 @@ def test_the_same_commit_gives_the_same_bytes_in_another_place_at_another_time(r
         ["sh", "-c", f"umask 077; exec deploy/dist.sh '{out}'"], cwd=ROOT, env=environ, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for name in (WHEEL, SDIST, BASES, SBOM):
+    for name in (WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM):
         assert (out / name).read_bytes() == (released / name).read_bytes(), name
 
 
@@ -60,7 +62,7 @@ def test_the_sdist_has_the_programs_alone_and_gives_the_wheel(released: Path, tm
         archive.extractall(tmp_path, filter="data")
     (source,) = tmp_path.iterdir()
     assert {path.name for path in source.iterdir()} == {
-        *("launcher", "plugin", "drawing", "program", "pci", "templates"),
+        *("launcher", "plugin", "gpuvm", "drawing", "program", "pci", "templates"),
         *("LICENSE", "README.md", "CHANGELOG.md", "PKG-INFO", "pyproject.toml", ".gitignore"),
     }
     build = [sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(tmp_path / "dist")]
@@ -87,6 +89,42 @@ def test_the_bases_are_whole_and_name_the_images_of_the_version(released: Path, 
             assert (path.parent / name).exists(), f"{path}: {name}"
         tags |= {image["newTag"] for image in kustomization.get("images", []) if "newTag" in image}
     assert tags == {VERSION}
+
+
+def test_krews_manifest_names_the_archive_of_the_version_and_what_is_in_it(released: Path) -> None:
+    """By krew's plugin-manifest.md."""
+    manifest = yaml.safe_load((released / KREW).read_text())
+    assert (manifest["apiVersion"], manifest["kind"]) == ("krew.googlecontainertools.github.com/v1alpha2", "Plugin")
+    assert (manifest["metadata"]["name"], manifest["spec"]["version"]) == ("gpuvm", f"v{VERSION}")
+    assert len(manifest["spec"]["shortDescription"]) <= 50
+    (platform,) = manifest["spec"]["platforms"]
+    assert platform["uri"] == f"{manifest['spec']['homepage']}/{PLUGIN}"
+    assert platform["sha256"] == hashlib.sha256((released / PLUGIN).read_bytes()).hexdigest()
+    assert platform["files"] == [{"from": f"{PLUGIN.removesuffix('.tar.gz')}/*", "to": "."}]
+    with tarfile.open(released / PLUGIN) as archive:
+        modes = {Path(member.name).name: member.mode for member in archive if member.isfile()}
+    assert {*modes} == {platform["bin"], "LICENSE", "constraints.txt", WHEEL}
+    assert modes[platform["bin"]] & 0o111
+
+
+def test_krews_plugin_installs_itself_once_and_runs(released: Path, tmp_path: Path) -> None:
+    with tarfile.open(released / PLUGIN) as archive:
+        archive.extractall(tmp_path, filter="data")
+    program = tmp_path / PLUGIN.removesuffix(".tar.gz") / "kubectl-gpuvm"
+    link = tmp_path / "kubectl-gpuvm"  # as krew makes it
+    link.symlink_to(program)
+    old = {**os.environ, "PYTHON": "/bin/false"}
+    refused = subprocess.run([link], env=old, capture_output=True, text=True, check=False)
+    assert refused.stderr == (
+        "kubectl-gpuvm: /bin/false: is no Python 3.11 or newer with venv; install one, or name it with PYTHON\n"
+    )
+    said = []
+    for _ in range(2):
+        done = subprocess.run([link, "--version"], capture_output=True, text=True, check=False)
+        assert (done.stdout, done.returncode) == (f"kubectl-gpuvm {VERSION}\n", 0), done.stderr
+        said.append(done.stderr)
+    assert said == [f"kubectl-gpuvm: installing its Python packages into {program.parent}/venv, this once\n", ""]
+    assert (program.parent / "venv/bin/gpu-launcher").exists()
 
 
 def test_the_sbom_has_what_the_wheel_asks_for_at_the_versions_that_are_tested(released: Path) -> None:

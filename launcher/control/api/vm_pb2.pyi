@@ -166,6 +166,54 @@ class GuestInterface(_message.Message):
     addresses: _containers.RepeatedScalarFieldContainer[str]
     def __init__(self, name: _Optional[str] = ..., mac: _Optional[str] = ..., addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
+class GetGuestUsersRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class GuestUsers(_message.Message):
+    __slots__ = ("users",)
+    USERS_FIELD_NUMBER: _ClassVar[int]
+    users: _containers.RepeatedCompositeFieldContainer[GuestUser]
+    def __init__(self, users: _Optional[_Iterable[_Union[GuestUser, _Mapping]]] = ...) -> None: ...
+
+class GuestUser(_message.Message):
+    __slots__ = ("name", "domain", "login_time")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DOMAIN_FIELD_NUMBER: _ClassVar[int]
+    LOGIN_TIME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    domain: str
+    login_time: float
+    def __init__(self, name: _Optional[str] = ..., domain: _Optional[str] = ..., login_time: _Optional[float] = ...) -> None: ...
+
+class GetGuestFilesystemsRequest(_message.Message):
+    __slots__ = ("seconds",)
+    SECONDS_FIELD_NUMBER: _ClassVar[int]
+    seconds: int
+    def __init__(self, seconds: _Optional[int] = ...) -> None: ...
+
+class GuestFilesystems(_message.Message):
+    __slots__ = ("filesystems",)
+    FILESYSTEMS_FIELD_NUMBER: _ClassVar[int]
+    filesystems: _containers.RepeatedCompositeFieldContainer[GuestFilesystem]
+    def __init__(self, filesystems: _Optional[_Iterable[_Union[GuestFilesystem, _Mapping]]] = ...) -> None: ...
+
+class GuestFilesystem(_message.Message):
+    __slots__ = ("name", "mount_point", "type", "used", "total")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MOUNT_POINT_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    USED_FIELD_NUMBER: _ClassVar[int]
+    TOTAL_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    mount_point: str
+    type: str
+    used: int
+    total: int
+    def __init__(self, name: _Optional[str] = ..., mount_point: _Optional[str] = ..., type: _Optional[str] = ..., used: _Optional[int] = ..., total: _Optional[int] = ...) -> None: ...
+
 class ExecInGuestRequest(_message.Message):
     __slots__ = ("path", "arguments", "seconds")
     PATH_FIELD_NUMBER: _ClassVar[int]

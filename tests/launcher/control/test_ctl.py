@@ -18,7 +18,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from launcher.commands.ctl import fields_of, lines_of
+from launcher.commands.ctl import fields_of, filesystem_row, lines_of, user_row
 from launcher.control.api import vm_pb2
 from launcher.control.listener import served
 from launcher.runtime.vm import VM, Phase, StopRequested
@@ -134,6 +134,7 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
     methods = [method.name for method in vm_pb2.DESCRIPTOR.services_by_name["VirtualMachine"].methods]
     named = {"WatchChanges": "events", "GetState": "state", "GetXML": "xml", "GetConsole": "console"}
     named |= {"PingGuest": "guest", "ExecInGuest": "guest", "GetGuestInfo": "guest"}
+    named |= {"GetGuestUsers": "guest", "GetGuestFilesystems": "guest"}
     named |= {"GetScreen": "vnc", "TakeScreenshot": "screenshot"}
     actions = re.findall("'([a-z]+)'", result.stderr.partition("is not one of")[2])
     assert sorted(actions) == sorted({named.get(method, method.lower()) for method in methods})
@@ -142,7 +143,7 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
 @pytest.mark.parametrize(
     ("words", "wrong"),
     [
-        (("guest",), "ctl guest: found '' after it; expected ping, info, or exec -- PROGRAM [ARGUMENT]..."),
+        (("guest",), "ctl guest: found '' after it; expected ping, info, users, filesystems, or exec -- PROGRAM [ARG"),
         (("screenshot",), "ctl screenshot: is no file's name after it; expected FILE.png, or - for standard output"),
         (("screenshot", "a.jpg"), "ctl screenshot: found 'a.jpg' after it; expected FILE.png"),
         (("xml", "--json"), "--json: is not for xml; leave it out"),
@@ -150,8 +151,8 @@ def test_what_is_no_action_is_2_and_every_method_is_one(gpu_launcher: Command) -
         (("vnc", "--listen=5900"), "--listen 5900: is not an address and a port; expected one like 127.0.0.1:5900"),
         (("vnc", "--listen=0.0.0.0:5900"), "--listen 0.0.0.0:5900: would show the guest's screen to other hosts, with"),
         (("vnc", "--listen=[::1]:0"), "--listen [::1]:0: is not an address and a port; expected one like"),
-        (("guest", "ping", "twice"), "ctl guest: found 'ping twice' after it; expected ping, info, or exec --"),
-        (("guest", "exec"), "ctl guest: found 'exec' after it; expected ping, info, or exec --"),
+        (("guest", "ping", "twice"), "ctl guest: found 'ping twice' after it; expected ping, info, users,"),
+        (("guest", "exec"), "ctl guest: found 'exec' after it; expected ping, info, users, filesystems"),
         (("state", "now"), "ctl state: found 'now' after it; leave that out"),
         (("guest", "ping", "--timeout=0"), "Invalid value for '--timeout'"),
     ],
@@ -165,7 +166,7 @@ def test_a_word_too_many_or_too_few_is_one_line_and_2(
 
 
 def test_a_libvirt_that_knows_no_agent_is_one_line_and_1(gpu_launcher: Command, path: Path, vm: VM) -> None:
-    for words in (("ping",), ("info",), ("exec", "--", "test", "-e", "/run/healthy")):
+    for words in (("ping",), ("info",), ("users",), ("filesystems",), ("exec", "--", "test", "-e", "/run/healthy")):
         result = gpu_launcher("ctl", "guest", *words[:1], "--socket", path, *words[1:])
         assert (result.stdout, result.stderr.count("\n"), result.returncode) == ("", 1, 1)
         assert result.stderr.startswith("gpu-launcher: the guest's agent: this function is not supported by the connec")
@@ -184,6 +185,17 @@ def test_what_the_agent_tells_is_a_line_each() -> None:
             {"name": "enp1s0", "mac": "52:54:00:12:34:56", "addresses": ["10.0.2.2/24", "fd10::2/120"]}
         ],
     }  # fmt: skip
+
+
+def test_users_and_file_systems_are_a_line_each() -> None:
+    user = vm_pb2.GuestUser(name="ad\nmin", domain="LAB", login_time=1795340007.5)
+    root = vm_pb2.GuestFilesystem(name="vda1", mount_point="/", type="ext4", used=3 << 28, total=3 << 30)
+    assert user_row(user) == ("LAB\\ad\\nmin", "since 2026-11-22T09:33:27Z")
+    assert filesystem_row(root) == ("/", "vda1", "ext4", "25% of 3.0 GiB used")
+    assert filesystem_row(vm_pb2.GuestFilesystem(mount_point="/proc"))[3] == ""
+    assert fields_of(vm_pb2.GuestFilesystems(filesystems=[root])) == {
+        "filesystems": [{"name": "vda1", "mount_point": "/", "type": "ext4", "used": 3 << 28, "total": 3 << 30}]
+    }
 
 
 def test_events_are_one_line_each_until_the_vm_ends(path: Path, vm: VM) -> None:

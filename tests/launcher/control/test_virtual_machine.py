@@ -97,7 +97,10 @@ def test_a_kill_goes_there_first_and_to_libvirt_as_well(call: Caller, vm: VM) ->
     until(lambda: not vm.domain().isActive())
 
 
-OF_LIBVIRT = ("Pause", "Resume", "Reset", "GetXML", "GetConsole", "GetScreen", "TakeScreenshot", "GetGuestInfo")
+OF_LIBVIRT = (
+    "Pause", "Resume", "Reset", "GetXML", "GetConsole", "GetScreen", "TakeScreenshot", "GetGuestInfo",
+    "GetGuestUsers", "GetGuestFilesystems",
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("phase", [Phase.PREPARING, Phase.STARTING, Phase.ENDED])

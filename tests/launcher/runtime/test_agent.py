@@ -7,7 +7,19 @@ from collections.abc import Callable
 
 import pytest
 
-from launcher.runtime.agent import Ended, GuestInfo, GuestInterface, ended, info, ping, start
+from launcher.runtime.agent import (
+    Ended,
+    GuestFilesystem,
+    GuestInfo,
+    GuestInterface,
+    GuestUser,
+    ended,
+    filesystems,
+    info,
+    ping,
+    start,
+    users,
+)
 from program.errors import Refusal
 
 
@@ -79,6 +91,41 @@ def test_an_answer_that_makes_no_sense_is_a_refusal(text: str, wrong: str) -> No
 def test_a_process_without_a_number_is_a_refusal() -> None:
     with pytest.raises(Refusal, match="gives no number as pid"):
         start(answering({"return": {}})[0], "true", [])
+
+
+def test_users_and_file_systems_are_what_the_agent_tells_of_them() -> None:
+    ask, asked = answering(
+        {"return": [{"user": "admin", "login-time": 1795340007.5}, {"user": "it", "domain": "LAB", "login-time": 0}]},
+        {"return": [
+            {"name": "vda1", "mountpoint": "/", "type": "ext4", "used-bytes": 5 << 40, "total-bytes": 6 << 40},
+            {"name": "proc", "mountpoint": "/proc", "type": "proc"},
+        ]},
+    )  # fmt: skip
+    assert users(ask) == (GuestUser("admin", "", 1795340007.5), GuestUser("it", "LAB", 0.0))
+    assert filesystems(ask) == (
+        GuestFilesystem("vda1", "/", "ext4", 5 << 40, 6 << 40), GuestFilesystem("proc", "/proc", "proc", 0, 0)
+    )  # fmt: skip
+    assert asked == [{"execute": "guest-get-users"}, {"execute": "guest-get-fsinfo"}]
+
+
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (users, {}),
+        (users, [1]),
+        (users, [{"user": "x"}]),
+        (users, [{"user": "x", "login-time": 1e300}]),
+        (users, [{"user": 5, "login-time": 1}]),
+        (filesystems, "all"),
+        (filesystems, [{"name": "x", "used-bytes": -1}]),
+        (filesystems, [{"name": "x", "total-bytes": 1 << 64}]),
+    ],
+)
+def test_users_and_file_systems_that_make_no_sense_are_a_refusal(
+    question: Callable[..., object], answer: object
+) -> None:
+    with pytest.raises(Refusal, match=r"the guest's agent: gives (no text|no number|no time|an answer)"):
+        question(answering({"return": answer})[0])
 
 
 ABLE = {

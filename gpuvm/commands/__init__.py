@@ -1,0 +1,1 @@
+"""The verbs of kubectl-gpuvm: flags in, calls of kubectl out."""

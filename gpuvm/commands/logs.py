@@ -1,0 +1,21 @@
+"""kubectl gpuvm logs."""
+
+from typing import Annotated
+
+import typer
+
+from gpuvm.commands.options import VM, Cluster
+from gpuvm.pods import CONTAINER
+
+
+def logs(
+    vm: VM,
+    cluster: Cluster,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
+    previous: Annotated[bool, typer.Option("--previous", "-p", help="Those of the start before this one.")] = False,
+    tail: Annotated[int | None, typer.Option(metavar="LINES", help="Only so many of the last lines.")] = None,
+) -> None:
+    """Print the log of the VM's launcher."""
+    kubectl, pod = cluster.pod(vm)
+    flags = [*["--follow"] * follow, *["--previous"] * previous, *([] if tail is None else [f"--tail={tail}"])]
+    kubectl.be("logs", pod["metadata"]["name"], "-c", CONTAINER, *flags)

@@ -1,0 +1,68 @@
+"""kubectl gpuvm why."""
+
+import json
+from contextlib import suppress
+
+from gpuvm.commands.options import VM, Cluster, Output
+from gpuvm.gpu_launcher import fit_of
+from gpuvm.kubectl import Kubectl, Object
+from gpuvm.pods import CONTAINER, controller_of, no_such, pods_of, status_of, vms
+from gpuvm.reasons import answer, no_pod, warnings_of
+from program.errors import Refusal
+from program.output import print_text
+from program.problem import Problem, one_line
+
+_MOST_EVENTS = 3
+_LOG_LINES = 20
+
+
+def why(vm: VM, cluster: Cluster, output: Output = None) -> None:
+    """Say why a VM is Pending or has failed: one answer, of its pod, the pod's events, its launcher and `fit`."""
+    cluster, target = cluster.of(vm)
+    kubectl = cluster.kubectl()
+    objects = vms(kubectl)
+    found = pods_of(objects, target.name)
+    controller = controller_of(objects, target.name)
+    if not found and controller is None:
+        raise no_such(target.name)
+    subject = found[-1] if found else controller or {}
+    events = _events(kubectl, subject)
+    last_line = _last_line(kubectl, subject) if found else ""
+    reason = answer(subject, events, last_line) if found else no_pod(subject, warnings_of(events))
+    fit = fit_of(kubectl, subject) if found else ""
+    told = [f"{event.get('reason')}: {event.get('message')}" for event in warnings_of(events)[-_MOST_EVENTS:]]
+    if output is not None:
+        parts = {**reason._asdict(), "events": told, "launcher": last_line, "fit": fit}
+        print_text(json.dumps(parts, indent=2) + "\n")
+        return
+    print_text(_text(reason, told, last_line, fit))
+
+
+def _text(reason: Problem, events: list[str], last_line: str, fit: str) -> str:
+    """Return the answer, and below it what it was taken from, unless the answer says it already."""
+    lines = [str(reason)]
+    lines += [f"event: {one_line(event)}" for event in events if event.partition(": ")[2] not in reason.wrong]
+    lines += [f"launcher: {one_line(last_line)}"] * (bool(last_line) and last_line not in reason.wrong)
+    return "".join(f"{line}\n" for line in lines) + (f"\n{fit}" if fit else "")
+
+
+def _events(kubectl: Kubectl, subject: Object) -> list[Object]:
+    """Return an object's events, the oldest first; none for a user who may not see them."""
+    selector = f"--field-selector=involvedObject.uid={subject['metadata']['uid']}"
+    with suppress(Refusal):
+        found = kubectl.objects("events", selector, "-n", subject["metadata"]["namespace"])
+        return sorted(found, key=lambda event: str(event.get("lastTimestamp") or event.get("eventTime") or ""))
+    return []
+
+
+def _last_line(kubectl: Kubectl, pod: Object) -> str:
+    """Return the last line of the launcher's log: the pod has it, if the launcher failed; else the log."""
+    status = status_of(pod)
+    ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}
+    text = str(ended.get("message", ""))
+    if not text and (status.get("started") or ended):
+        with suppress(Refusal):
+            name = pod["metadata"]["name"]
+            text = kubectl.output("logs", name, "-c", CONTAINER, f"--tail={_LOG_LINES}").decode(errors="replace")
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1].removeprefix("gpu-launcher: ") if lines else ""

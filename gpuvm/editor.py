@@ -1,0 +1,20 @@
+"""The user's editor, on a copy of a manifest."""
+
+import os
+import shlex
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from program.errors import Refusal
+
+
+def edit_file(file: Path, environ: Mapping[str, str] = os.environ) -> None:
+    """Have the user edit a file, with what `kubectl edit` would take. Refusal if the editor fails."""
+    editor = environ.get("KUBE_EDITOR") or environ.get("EDITOR") or "vi"
+    try:
+        done = subprocess.run([*shlex.split(editor), file], check=False)  # noqa: S603 (the user's own)
+    except (OSError, ValueError) as error:
+        raise Refusal(editor, f"cannot be started: {error}", "name an editor with KUBE_EDITOR") from error
+    if done.returncode:
+        raise Refusal(editor, f"has ended with {done.returncode}", "nothing was changed")

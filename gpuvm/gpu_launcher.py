@@ -1,0 +1,62 @@
+"""What `gpu-launcher` does with a VM's manifest, for kubectl-gpuvm: it is called as a program, with its own flags."""
+
+import json
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from gpuvm.kubectl import Answer, Kubectl, Object, answered, error_of
+from gpuvm.pods import MANIFEST_FILE, condition, config_map_of
+from program.errors import ProgramError, Refusal
+
+_SECONDS = 120.0  # for a manifest, or for the cards of 5,000 nodes
+_CLUSTER = "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses"
+
+
+def manifest_of(kubectl: Kubectl, each: Object) -> str:
+    """Return the manifest of a pod or a controller, as it was applied. Refusal if its ConfigMap is gone."""
+    name = config_map_of(each)
+    maps = kubectl.objects("configmap", name) if name else []
+    text = maps[0].get("data", {}).get(MANIFEST_FILE) if maps else None
+    if not isinstance(text, str):
+        wrong = f"its manifest is not there: ConfigMap {name}"
+        raise Refusal(each["metadata"]["name"], wrong, "`kubectl gpuvm apply -f vm.yaml` makes it")
+    return text
+
+
+def gpu_launcher(*words: str, given: bytes = b"") -> Answer:
+    """Return what gpu-launcher says. Refusal if it is not there."""
+    beside = Path(sys.executable).parent / "gpu-launcher"
+    program = str(beside) if beside.exists() else shutil.which("gpu-launcher")
+    if program is None:
+        raise Refusal("gpu-launcher", "is not on PATH, and this needs it", "pip install gpu-launcher")
+    return answered([program, *words], given=given, within=_SECONDS)
+
+
+def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> bytes:
+    """Return what `gpu-launcher pod` prints for a manifest, with flags of its own; its notes go to standard error.
+    Refusal, in its words, for what it refuses."""
+    answer = gpu_launcher("pod", manifest, *flags, given=given)
+    if answer.code:
+        raise error_of(answer, ["gpu-launcher", "pod", manifest, *flags])
+    print(answer.words, end="", file=sys.stderr)
+    return answer.out
+
+
+def fit_of(kubectl: Kubectl, pod: Object) -> str:
+    """Return what `gpu-launcher fit` says of a pod that is Pending and has claims, or why it says nothing; "" for any
+    other pod."""
+    if condition(pod, "PodScheduled").get("status") != "False" or not pod["spec"].get("resourceClaims"):
+        return ""
+    try:
+        text = manifest_of(kubectl, pod)
+        cluster = kubectl.objects(_CLUSTER, "--all-namespaces", within=_SECONDS)
+        with TemporaryDirectory() as directory:
+            file = Path(directory) / MANIFEST_FILE
+            file.write_text(text, encoding="utf-8")
+            answer = gpu_launcher("fit", str(file), "--slices", "-", given=json.dumps({"items": cluster}).encode())
+    except ProgramError as error:
+        return f"fit: {error}\n"
+    return answer.out.decode(errors="replace") or f"fit: {answer.words}"

@@ -1,0 +1,303 @@
+"""Why a VM is not running: one answer, from its pod, the pod's events, and the last line of its launcher.
+
+The words of the scheduler, the kubelet and the controllers are those of Kubernetes 1.36.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gpuvm.pods import condition, has_ended, status_of
+from program.problem import Problem
+
+Object = Mapping[str, Any]
+
+
+class _Reason(NamedTuple):
+    """`pattern` finds it in another program's words; `wrong` and `fix` may have its groups: {0}, {1}."""
+
+    pattern: str
+    wrong: str
+    fix: str
+
+
+#: What the scheduler says, the nearest to a start first: nodes that fail for the last ones were not looked at further.
+_SCHEDULER = (
+    _Reason(
+        r"cannot allocate all claims",
+        "no node has free cards that its claims accept",
+        "see the cards below; wait for one, or ask for less: docs/choosing.md",
+    ),
+    _Reason(
+        r'(?:resourceclaim|ResourceClaim) "?([^" ]+)"? (?:not found|was not created)|device class (\S+) does not exist',
+        "a claim that it names is not there: {0}",
+        "make it, or correct spec.resourceClaims of the manifest",
+    ),
+    _Reason(
+        r'persistentvolumeclaim "([^"]+)" not found',
+        "there is no PersistentVolumeClaim {0}",
+        "make it, or let CDI: `kubectl get datavolumes` shows what it is doing",
+    ),
+    _Reason(
+        r"unbound immediate PersistentVolumeClaims|didn't find available persistent volumes",
+        "a PersistentVolumeClaim of its has no volume",
+        "`kubectl describe pvc` says why: no default StorageClass, or no volume that fits",
+    ),
+    _Reason(
+        r"ReadWriteOncePod access mode already in-use",
+        "another pod has its PersistentVolumeClaim",
+        "stop that pod: `kubectl describe pvc` names it under Used By",
+    ),
+    _Reason(
+        r"didn't match PersistentVolume's node affinity|had volume node affinity conflict",
+        "its volume is on a node where it cannot start",
+        "free what it needs on the volume's node, or move the volume: `kubectl get pv -o wide`",
+    ),
+    _Reason(
+        r"Insufficient (hugepages-\S+?)[,.]",
+        "no node has as many free {0}",
+        "reserve more on a node (hugepages= on its kernel's command line), or leave memory.hugepages out",
+    ),
+    _Reason(
+        r"Insufficient ([^\s,]+/[^\s,]*[^\s,.])",
+        "no node has a free {0}",
+        "`kubectl get nodes -o yaml` has what each offers, under allocatable; on a node `gpu-plugin inventory` says "
+        "who has which card, and why one isn't offered",
+    ),
+    _Reason(
+        r"Insufficient (memory|cpu|ephemeral-storage)",
+        "no node has enough {0} left",
+        "stop what has it, or give the VM less: the pod's annotation gpu-launcher.dev/memory has the sum",
+    ),
+    _Reason(r"Too many pods", "the nodes have as many pods as they take", "stop one, or raise the kubelet's maxPods"),
+    _Reason(
+        r"didn't match Pod's node affinity/selector",
+        "no node has the labels that it selects",
+        "compare its nodeSelector and affinity with `kubectl get nodes --show-labels`",
+    ),
+    _Reason(r"were unschedulable", "the nodes left are cordoned", "`kubectl uncordon NODE`, when its work is done"),
+    _Reason(
+        r"untolerated taint(?:\(s\)|s?)(?: \{([^}]*)\})?",
+        "the nodes left have taints that it does not tolerate",
+        "`kubectl describe node` lists them: remove one, or write tolerations into the manifest",
+    ),
+)
+
+#: Why the kubelet has not started the container: what is in the container's status, or in a warning.
+_KUBELET = (
+    _Reason(
+        r"ErrImagePull|ImagePullBackOff|ErrImageNeverPull|InvalidImageName",
+        "its image cannot be pulled",
+        "see the name, and the pull secret; `gpu-launcher pod --image` names the launcher's",
+    ),
+    _Reason(
+        r"CreateContainerConfigError",
+        "its container names what is not there",
+        "make the ConfigMap or the Secret that is named here",
+    ),
+    _Reason(
+        r"(?:configmap|ConfigMap) \"([^\"]+)\" not found",
+        "there is no ConfigMap {0}",
+        "`kubectl gpuvm apply -f vm.yaml` makes the manifest's; make others of the manifest yourself",
+    ),
+    _Reason(r"secret \"([^\"]+)\" not found", "there is no Secret {0}", "make it: the manifest names it"),
+    _Reason(
+        r"Multi-Attach error",
+        "its volume is still attached to another node",
+        "stop the pod that has it there; of a node that is off for good: "
+        "`kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`",
+    ),
+    _Reason(
+        r"FailedPrepareDynamicResources",
+        "the DRA driver cannot prepare its claim",
+        "the driver's log on the node says more: `kubectl logs -n kube-system -l app.kubernetes.io/name=gpu-plugin`",
+    ),
+    _Reason(
+        r"FailedAttachVolume|FailedMount|FailedMapVolume",
+        "a volume of its cannot be mounted",
+        "see the volume named here",
+    ),
+    _Reason(r"FailedCreatePodSandBox", "its network cannot be made", "see the CNI plugin on its node"),
+    _Reason(
+        r"CreateContainerError|RunContainerError|StartError", "its container cannot be made", "see its node's runtime"
+    ),
+)
+
+#: Why the kubelet, or a controller, has ended the whole pod: its status' reason, or that of DisruptionTarget.
+_ENDINGS = (
+    _Reason(
+        r"UnexpectedAdmissionError",
+        "its node could not give it the devices",
+        "gpu-plugin's log on the node says why; then `kubectl gpuvm start`",
+    ),
+    _Reason(
+        r"OutOf(\S+)", "its node had too little {0} when it came", "`kubectl gpuvm start`: the scheduler looks again"
+    ),
+    _Reason(
+        r"Evicted|TerminationByKubelet",
+        "its node has evicted it",
+        "give it what it used up, then `kubectl gpuvm start`",
+    ),
+    _Reason(
+        r"NodeLost|DeletionByTaintManager|DeletionByPodGC",
+        "its node is lost",
+        "bring the node back; if it is off for good: "
+        "`kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`",
+    ),
+    _Reason(
+        r"EvictionByEvictionAPI",
+        "its node is being drained",
+        "a controller makes it anew; of a Pod: `kubectl gpuvm apply`",
+    ),
+    _Reason(r"Preempt", "a pod of a higher priority has its place", "give it a priorityClassName, or wait"),
+    _Reason(r"NodeShutdown|Terminated", "its node was shut down", "when the node is back: `kubectl gpuvm start`"),
+    _Reason(r"DeadlineExceeded", "it has run for its activeDeadlineSeconds", "`kubectl gpuvm start`, or raise them"),
+)
+
+#: The launcher's exit codes: docs/exit-codes.md.
+_CODES = {
+    1: "the launcher could not start or keep the guest",
+    2: "the manifest or a variable is wrong",
+    10: "the guest has rebooted, and its rebootPolicy is Terminate",
+    11: "the guest's system has panicked",
+    12: "QEMU was killed or has crashed",
+    13: "another client of libvirt has ended the guest",
+    14: "the connection to libvirt was lost",
+    15: "a virtiofsd has ended, and the guest lost that volume",
+}
+_LAST_LINE = "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines"
+
+
+def answer(pod: Object, events: Sequence[Object], last_line: str) -> Problem:
+    """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first."""
+    name = _name(pod)
+    phase = str(pod.get("status", {}).get("phase", "Unknown"))
+    for found in (_deleted, _ended, _unscheduled, _crashed, _not_started):
+        if (reason := found(pod, events, last_line)) is not None:
+            wrong, fix = reason
+            return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
+    if condition(pod, "Ready").get("status") == "True":
+        return Problem(name, "is Running: nothing keeps it", "")
+    last = f": {last_line}" if last_line else ""
+    return Problem(
+        name, f"is Starting: the guest does not run yet{last}", "`kubectl gpuvm state` and `logs -f` follow it"
+    )
+
+
+def no_pod(controller: Object, warnings: Sequence[Object]) -> Problem:
+    """Return the answer for a controller that has no pod: what it was told when it made one, or that it is stopped."""
+    name = _name(controller)
+    if not warnings:
+        return Problem(name, "is Stopped: its controller is to have no pod", "`kubectl gpuvm start`")
+    message = str(warnings[-1].get("message", ""))
+    fix = "see the controller: `kubectl describe`"
+    if "PodSecurity" in message:
+        fix = "its namespace has to allow such pods, pod-security.kubernetes.io/enforce=privileged: docs/pod.md"
+    elif "exceeded quota" in message:
+        fix = "raise the quota, or stop what uses it: `kubectl describe quota`"
+    return Problem(name, f"is without a pod: the API server refuses it ({message})", fix)
+
+
+def _name(each: Object) -> str:
+    return f"{each['metadata']['namespace']}/{each['metadata']['name']}"
+
+
+def _state(pod: Object, phase: str) -> str:
+    return "Terminating" if "deletionTimestamp" in pod["metadata"] else phase
+
+
+_Found = tuple[str, str] | None
+
+
+def _deleted(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+    if "deletionTimestamp" not in pod["metadata"]:
+        return None
+    reason = str(condition(pod, "DisruptionTarget").get("reason", ""))
+    if found := _first(_ENDINGS, reason):
+        return found
+    seconds = pod["metadata"].get("deletionGracePeriodSeconds", 0)
+    until = pod["metadata"]["deletionTimestamp"]
+    return f"it was deleted, and the guest has until {until} to shut down ({seconds} s in all)", (
+        "wait; `kubectl gpuvm stop --force` ends the guest now"
+    )
+
+
+def _ended(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+    if not has_ended(pod):
+        return None
+    status = pod["status"]
+    if (reason := status.get("reason")) and (found := _first(_ENDINGS, reason)):
+        wrong, fix = found
+        return f"{wrong}{_quoted(status.get('message'))}", fix
+    terminated = status_of(pod).get("state", {}).get("terminated", {})
+    if status["phase"] == "Succeeded":
+        return "the guest has powered itself off, or was asked to", "`kubectl gpuvm start` starts it again"
+    return _exit(terminated, last_line)
+
+
+def _unscheduled(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+    scheduled = condition(pod, "PodScheduled")
+    if pod.get("spec", {}).get("nodeName"):
+        return None
+    if scheduled.get("reason") == "SchedulingGated":
+        gates = ", ".join(gate["name"] for gate in pod["spec"].get("schedulingGates", ()))
+        fix = "whoever set a gate removes it"
+        if "kueue.x-k8s.io/admission" in gates:
+            fix = "the queue admits it when there is room: `kubectl get workloads`"
+        return f"scheduling gates hold it back: {gates}", fix
+    if scheduled.get("status") == "False":
+        message = str(scheduled.get("message", ""))
+        wrong, fix = _first(_SCHEDULER, message) or ("no node takes it", "read the scheduler's words")
+        return f"{wrong}{_quoted(message.partition(' preemption: ')[0])}", fix
+    scheduler = pod.get("spec", {}).get("schedulerName", "default-scheduler")
+    return f"no scheduler has looked at it ({scheduler})", "see whether a scheduler of that name runs, and its log"
+
+
+def _crashed(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+    status = status_of(pod)
+    if status.get("state", {}).get("running"):
+        return None
+    terminated = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated")
+    if not terminated:
+        return None
+    if terminated.get("exitCode") == 0:
+        return "the guest has powered itself off, and its pod starts it again", "`kubectl gpuvm stop` keeps it off"
+    return _exit(terminated, last_line)
+
+
+def _exit(terminated: Object, last_line: str) -> tuple[str, str]:
+    if terminated.get("reason") == "OOMKilled":
+        return "its container used more memory than its limit", "set memory.reservedOverhead.addedOverhead: docs/pod.md"
+    code = terminated.get("exitCode", 0)
+    words = _CODES.get(code, f"signal {code - 128} has ended the launcher" if code > 128 else "the launcher has failed")
+    return f"{words} (exit code {code}){': ' * bool(last_line)}{last_line}", "" if "; " in last_line else _LAST_LINE
+
+
+def _not_started(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+    waiting = status_of(pod).get("state", {}).get("waiting", {})
+    if not waiting and pod.get("status", {}).get("phase") != "Pending":
+        return None
+    if found := _first(_KUBELET, f"{waiting.get('reason', '')} {waiting.get('message', '')}"):
+        wrong, fix = found
+        return f"{wrong}{_quoted(waiting.get('message'))}", fix
+    for event in reversed(warnings_of(events)):
+        if found := _first(_KUBELET, f"{event.get('message', '')} {event.get('reason', '')}"):
+            wrong, fix = found
+            return f"{wrong}{_quoted(event.get('message'))}", fix
+    return None
+
+
+def warnings_of(events: Sequence[Object]) -> list[Object]:
+    return [event for event in events if event.get("type") == "Warning"]
+
+
+def _first(reasons: Sequence[_Reason], words: str) -> tuple[str, str] | None:
+    for reason in reasons:
+        if match := re.search(reason.pattern, words):
+            groups = [group for group in match.groups() if group is not None]
+            return reason.wrong.format(*groups, match[0]), reason.fix
+    return None
+
+
+def _quoted(words: object) -> str:
+    return f" ({' '.join(str(words).split()).rstrip('.,')})" if words else ""

@@ -1,0 +1,176 @@
+"""apply and edit: from a manifest through `gpu-launcher pod` to `kubectl apply`."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.conftest import Command
+from tests.gpuvm.cluster import Object
+from tests.gpuvm.standin import StandIn
+from tests.launcher.pod.made import IMAGE, text_of
+from tests.processes import BIN, FIXTURES
+
+VM = FIXTURES / "vms" / "no-devices.yaml"
+FLAGS = ["--image", IMAGE]
+
+
+def printed() -> str:
+    """What `gpu-launcher pod` prints for it."""
+    return text_of(VM)
+
+
+def live(text: str, **status: Any) -> Object:
+    """The pod of what was applied, as the API server has it."""
+    pod = next(each for each in yaml.safe_load_all(text) if each["kind"] == "Pod")
+    pod["metadata"]["annotations"]["kubectl.kubernetes.io/last-applied-configuration"] = json.dumps(pod)
+    pod["metadata"].update(namespace="vms", uid="uid")
+    return {**pod, "status": {"phase": "Running", **status}}
+
+
+def test_a_new_vm_is_what_gpu_launcher_prints(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pod/no-devices")
+    kubectl.answers("^apply", "pod/no-devices created\n")
+    result = kubectl_gpuvm("apply", "-f", VM, *FLAGS, env=kubectl.env)
+    assert (result.stdout, result.returncode) == ("pod/no-devices created\n", 0)
+    assert kubectl.calls[-1] == ["kubectl", "apply", "-f", "-"]
+    assert kubectl.given[-1] == printed()
+    assert "is Pending until a node offers" in result.stderr  # a note of gpu-launcher's
+
+
+def test_a_manifest_may_be_on_standard_input(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("")
+    kubectl_gpuvm("apply", "-f", "-", *FLAGS, env=kubectl.env, stdin=VM.read_text())
+    assert kubectl.given[-1] == printed()
+
+
+def test_what_gpu_launcher_refuses_is_its_own_lines(kubectl_gpuvm: Command, kubectl: StandIn, tmp_path: Path) -> None:
+    bad = tmp_path / "vm.yaml"
+    bad.write_text("kind: VirtualMachine\n")
+    result = kubectl_gpuvm("apply", "-f", bad, "--moon", env=kubectl.env)
+    assert "No such option: --moon" in result.stderr
+    assert kubectl_gpuvm("apply", "-f", bad, env=kubectl.env).stderr.startswith(f"kubectl-gpuvm: {bad}: ")
+    assert kubectl.calls == []
+
+
+def test_the_same_again_changes_nothing_and_asks_nothing(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pod/no-devices", live(printed()))
+    kubectl.answers("^apply", "pod/no-devices unchanged\n")
+    assert kubectl_gpuvm("apply", "-f", VM, *FLAGS, env=kubectl.env).stdout == "pod/no-devices unchanged\n"
+    assert [call[1] for call in kubectl.calls] == ["get", "apply"]
+
+
+def test_a_guest_that_runs_is_changed_only_when_that_is_said(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pod/no-devices", live(printed()))
+    kubectl.answers("^(apply|delete)")
+    words = ["apply", "-f", VM, "--image", "gpu-launcher:new"]
+    result = kubectl_gpuvm(*words, env=kubectl.env)
+    assert result.stderr.endswith(
+        "kubectl-gpuvm: no-devices: runs with another manifest or other flags, and its Pod cannot be changed; with "
+        "--restart the guest shuts down, and starts with what is new\n"
+    )
+    assert result.returncode == 1
+    assert [call[1] for call in kubectl.calls] == ["get"]
+    assert kubectl_gpuvm(*words, "--restart", env=kubectl.env).returncode == 0
+    grace = live(printed())["spec"]["terminationGracePeriodSeconds"] + 60
+    assert kubectl.calls[-2][1:3] == ["delete", "pod/no-devices"]
+    assert kubectl.calls[-2][-2:] == ["--ignore-not-found", f"--timeout={grace}s"]
+    assert kubectl.calls[-2][3].startswith("configmap/gpu-launcher-no-devices")
+    assert "image: gpu-launcher:new" in kubectl.given[-1]
+
+
+def test_a_guest_that_has_ended_is_made_anew_without_a_word(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pod/no-devices", live(printed(), phase="Failed"))
+    kubectl.answers("^(apply|delete)")
+    assert kubectl_gpuvm("apply", "-f", VM, "--image", "new", env=kubectl.env).returncode == 0
+    assert [call[1] for call in kubectl.calls] == ["get", "delete", "apply"]
+
+
+def test_a_claim_template_is_made_anew_with_its_pod_if_it_is_printed_anew(
+    kubectl_gpuvm: Command, kubectl: StandIn, gpu_launcher: Command
+) -> None:
+    vm = FIXTURES / "vms" / "one-gpu.yaml"
+    kubectl.answers("get pod/one-gpu", live(gpu_launcher("pod", vm, *FLAGS, "--dra").stdout))
+    kubectl.answers("^(apply|delete)")
+    words = ["apply", "-f", vm, "--restart", "--image", "gpu-launcher:new"]
+    assert kubectl_gpuvm(*words, "--dra", env=kubectl.env).returncode == 0
+    assert any(word.startswith("resourceclaimtemplate/gpu-launcher-one-gpu") for word in kubectl.calls[-2])
+    assert kubectl_gpuvm(*words, env=kubectl.env).returncode == 0
+    assert not any(word.startswith("resourceclaimtemplate/") for word in kubectl.calls[-2])
+
+
+def editor(path: Path, program: str) -> dict[str, str]:
+    """An editor that is that program of Python's, with the file's text as `text`."""
+    path.write_text(f"import pathlib, sys; f = pathlib.Path(sys.argv[1]); text = f.read_text(); {program}")
+    return {"KUBE_EDITOR": f"{sys.executable} {path}"}
+
+
+@pytest.fixture
+def edited(kubectl: StandIn) -> StandIn:
+    text = printed()
+    data = {"kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"vm.yaml": VM.read_text()}}
+    kubectl.answers("get pods,", [live(text)])
+    kubectl.answers("get configmap gpu-launcher-no-devices", data)
+    kubectl.answers("get pod/no-devices", live(text))
+    kubectl.answers("apply|delete")
+    return kubectl
+
+
+def test_an_edit_is_applied_with_the_image_of_the_pod(kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path) -> None:
+    env = editor(tmp_path / "ed", "f.write_text(text + '# more\\n')")
+    result = kubectl_gpuvm("edit", "no-devices", "--restart", env={**edited.env, **env, "TMPDIR": str(tmp_path)})
+    assert result.returncode == 0, result.stderr
+    applied = list(yaml.safe_load_all(edited.given[-1]))
+    assert applied[0]["data"]["vm.yaml"].endswith("# more\n")
+    assert applied[-1]["spec"]["containers"][0]["image"] == IMAGE
+    assert edited.calls[-1] == ["kubectl", "--namespace=vms", "apply", "-f", "-"]
+    assert not list(tmp_path.glob("kubectl-gpuvm-*"))
+
+
+def test_an_edit_that_changes_nothing_applies_nothing(kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path) -> None:
+    env = editor(tmp_path / "ed", "pass")
+    assert kubectl_gpuvm("edit", "no-devices", env={**edited.env, **env}).stdout == "no-devices: not changed\n"
+    assert "apply" not in [call[1] for call in edited.calls]
+
+
+@pytest.mark.parametrize(
+    ("program", "wrong"),
+    [
+        ("f.write_text(text + 'spec: 5\\n')", "the key 'spec' is there twice"),
+        ("f.write_text(text.replace('memory', 'memori'))", "gives the guest no memory"),
+    ],
+)
+def test_an_edit_that_is_refused_is_kept(
+    kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path, program: str, wrong: str
+) -> None:
+    env = editor(tmp_path / "ed", program)
+    result = kubectl_gpuvm("edit", "no-devices", env={**edited.env, **env, "TMPDIR": str(tmp_path)})
+    (kept,) = tmp_path.glob("kubectl-gpuvm-*/vm.yaml")
+    assert wrong in result.stderr
+    assert result.stderr.endswith(
+        f"kubectl-gpuvm: {kept}: has your edit; correct it, and `kubectl gpuvm apply -f` it\n"
+    )
+    assert result.returncode == 2
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("false", "has ended with 1"), ("/nowhere/vi", "cannot be started")])
+def test_an_editor_that_fails_changes_nothing(kubectl_gpuvm: Command, edited: StandIn, name: str, wrong: str) -> None:
+    result = kubectl_gpuvm("edit", "no-devices", env={**edited.env, "EDITOR": name})
+    assert (result.stderr.count("\n"), result.returncode) == (1, 1)
+    assert wrong in result.stderr
+
+
+def test_without_gpu_launcher_it_says_what_to_install(tmp_path: Path) -> None:
+    """In a process of its own, which has no gpu-launcher beside its Python."""
+    import subprocess
+
+    program = (
+        "import sys; sys.executable = '/nowhere/python'; from gpuvm.gpu_launcher import gpu_launcher; gpu_launcher()"
+    )
+    done = subprocess.run(
+        [BIN / "python", "-c", program], env={"PATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
+    assert done.stderr.endswith("gpu-launcher: is not on PATH, and this needs it; pip install gpu-launcher\n")

@@ -1,0 +1,137 @@
+"""start, stop and restart: what becomes of a pod by itself, and of one that a controller makes."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.conftest import Command
+from tests.gpuvm.cluster import controller, ended, pending, pod
+from tests.gpuvm.standin import StandIn
+from tests.gpuvm.test_verbs import GET_ALL, GET_PODS, in_pod
+
+ALWAYS, NEVER = {"restartPolicy": "Always"}, {"restartPolicy": "Never"}
+
+
+def changes(kubectl: StandIn) -> list[list[str]]:
+    """The calls that change something."""
+    return [call for call in kubectl.calls if "get" not in call]
+
+
+def having(kubectl: StandIn, *objects: dict[str, Any]) -> None:
+    kubectl.answers("^(--namespace=vms )?get pods", list(objects))
+    kubectl.answers("exec|patch|delete|apply|wait")
+
+
+def test_a_pod_that_would_start_its_guest_again_is_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    having(kubectl, pod(spec=ALWAYS))
+    result = kubectl_gpuvm("stop", "vm", env=kubectl.env)
+    assert (result.stdout, result.returncode) == (
+        "vm: is asked to shut down; its Pod is gone then, and `kubectl gpuvm apply -f vm.yaml` makes it anew\n", 0,
+    )  # fmt: skip
+    assert kubectl.calls == [GET_ALL, ["kubectl", "delete", "pod", "vm", "--wait=false"]]
+
+
+@pytest.mark.parametrize("policy", ["Never", "OnFailure"])
+def test_any_other_pod_stays_and_can_be_started_again(kubectl_gpuvm: Command, kubectl: StandIn, policy: str) -> None:
+    having(kubectl, pod(spec={"restartPolicy": policy}))
+    assert kubectl_gpuvm("stop", "vm", env=kubectl.env).stdout == "vm: is asked to shut down\n"
+    assert changes(kubectl) == [["kubectl", *in_pod("shutdown")[2:]]]
+
+
+def test_a_pod_that_has_ended_is_made_anew_as_it_was_applied(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    one = ended(0, phase="Succeeded", spec=NEVER)
+    having(kubectl, one)
+    assert kubectl_gpuvm("start", "vm", env=kubectl.env).stdout == "vm: started\n"
+    assert changes(kubectl) == [["kubectl", "delete", "pod", "vm"], ["kubectl", "apply", "-f", "-"]]
+    applied = json.loads(kubectl.given[-1])
+    assert (applied["metadata"]["name"], "status" in applied, "uid" in applied["metadata"]) == ("vm", False, False)
+    assert applied["spec"] == {name: value for name, value in one["spec"].items() if name != "nodeName"}
+
+
+def test_a_pod_that_waits_for_a_node_is_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    having(kubectl, pending("0/1 nodes", spec=NEVER))
+    kubectl_gpuvm("stop", "vm", env=kubectl.env)
+    assert changes(kubectl) == [["kubectl", "delete", "pod", "vm", "--wait=false"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "off", "on"),
+    [
+        ("Deployment", {"replicas": 0}, {"replicas": 3}),
+        ("StatefulSet", {"replicas": 0}, {"replicas": 3}),
+        ("Job", {"suspend": True}, {"suspend": False}),
+    ],
+)
+def test_a_controller_stops_and_starts_what_it_makes(
+    kubectl_gpuvm: Command, kubectl: StandIn, kind: str, off: object, on: object
+) -> None:
+    having(kubectl, controller(kind, applied=3), pod("vm-0", vm="vm", owner=f"{kind}/vm"))
+    assert kubectl_gpuvm("stop", "vm", env=kubectl.env).stdout == "vm: is asked to shut down\n"
+    assert kubectl_gpuvm("start", "vm", env=kubectl.env).stdout == f"vm: its {kind} starts it\n"
+    patch = ["kubectl", "patch", f"{kind.lower()}/vm", "--type=merge", "--patch"]
+    assert changes(kubectl) == [[*patch, json.dumps({"spec": off})], [*patch, json.dumps({"spec": on})]]
+
+
+def test_by_force_the_guest_ends_now_and_its_controller_knows_first(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    waits = pending("0/1 nodes", name="vm-1", vm="vm", owner="StatefulSet/vm")
+    having(kubectl, controller("StatefulSet"), pod("vm-0", vm="vm", owner="StatefulSet/vm"), waits)
+    result = kubectl_gpuvm("stop", "vm", "--force", "--grace-period=0", env=kubectl.env)
+    assert result.stdout == "vm: ends now\n"
+    assert [call[1] for call in changes(kubectl)] == ["patch", "exec"]
+    assert changes(kubectl)[1][-2:] == ["ctl", "kill"]
+
+
+def test_one_of_several_replicas_cannot_be_stopped(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    replicas = (pod(f"vm-{n}", vm="vm", owner="StatefulSet/vm") for n in range(2))
+    having(kubectl, controller("StatefulSet", replicas=2), *replicas)
+    result = kubectl_gpuvm("stop", "vm-1", env=kubectl.env)
+    assert result.stderr == (
+        "kubectl-gpuvm: vm-1: is one of 2 replicas, and StatefulSet would make it anew; `kubectl gpuvm stop vm` stops "
+        "all, `restart vm-1` starts this one again\n"
+    )
+    assert (result.returncode, changes(kubectl)) == (1, [])
+
+
+def test_a_restart_leaves_a_guest_its_pod_and_cards(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    """The kubelet starts the container again."""
+    having(kubectl, pod(spec=ALWAYS))
+    result = kubectl_gpuvm("restart", "vm", env=kubectl.env)
+    assert result.stdout == "vm: is asked to shut down, and starts again\n"
+    assert kubectl.calls == [GET_PODS, in_pod("shutdown")]
+    kubectl_gpuvm("restart", "vm", "--force", env=kubectl.env)
+    assert kubectl.calls[-1] == in_pod("kill")
+
+
+def test_a_guest_that_its_pod_does_not_start_again_is_waited_for(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    having(kubectl, pod(spec={"restartPolicy": "OnFailure", "terminationGracePeriodSeconds": 75}))
+    assert kubectl_gpuvm("restart", "vm", env=kubectl.env).returncode == 0
+    assert [call[2:] for call in changes(kubectl)] == [
+        in_pod("shutdown")[2:],
+        ["wait", "pod/vm", "--for=jsonpath={.status.phase}=Succeeded", "--timeout=135s"],
+        ["delete", "pod", "vm"],
+        ["apply", "-f", "-"],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "objects", "wrong"),
+    [
+        (["start", "vm"], [pod()], "vm: is Running already; `kubectl gpuvm restart`"),
+        (["stop", "vm"], [ended(2)], "vm: is not running: its pod has failed\n"),
+        (["restart", "vm"], [ended(0, phase="Succeeded")], "vm: is not running: its pod has succeeded; `kubectl gpuvm"),
+        (
+            ["restart", "vm"],
+            [pod(owner="Job/vm", spec=NEVER)],
+            "vm: is a Job's, which runs a guest once; apply it again",
+        ),
+        (["start", "vm"], [ended(2, owner="Job/other")], "vm: was not made by `kubectl apply`, so that nobody knows"),
+    ],
+)
+def test_what_cannot_be_done_is_one_line_and_changes_nothing(
+    kubectl_gpuvm: Command, kubectl: StandIn, words: list[str], objects: list[Any], wrong: str
+) -> None:
+    having(kubectl, *objects)
+    result = kubectl_gpuvm(*words, env=kubectl.env)
+    assert (result.stderr.count("\n"), result.returncode, changes(kubectl)) == (1, 1, [])
+    assert result.stderr.startswith(f"kubectl-gpuvm: {wrong}")

@@ -1,0 +1,188 @@
+"""Why a VM is not running: each reason, and its one answer. What others say is in Kubernetes 1.36's words."""
+
+from typing import Any, NamedTuple
+
+import pytest
+
+from gpuvm.reasons import answer, no_pod
+from tests.gpuvm.cluster import CARD, controller, ended, event, pending, pod, terminated, waiting
+
+
+class Case(NamedTuple):
+    pod: dict[str, Any]
+    answer: str
+    events: tuple[dict[str, Any], ...] = ()
+    last_line: str = ""
+
+
+GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
+DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
+DELETED = {"deletionTimestamp": "2026-11-22T12:10:00Z", "deletionGracePeriodSeconds": 75}
+OFF = "`kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
+OUT_OF_SIGHT = "rpc error: code = DeadlineExceeded"
+
+CASES = {
+    "no card is free": Case(
+        pending(
+            f"0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 Insufficient {CARD}. no new claims to "
+            "deallocate, preemption: 0/3 nodes are available: 3 Preemption is not helpful for scheduling."
+        ),
+        f"vms/vm: is Pending: no node has a free {CARD} (0/3 nodes are available: 1 node(s) had untolerated taint(s), "
+        f"2 Insufficient {CARD}. no new claims to deallocate); `kubectl get nodes -o yaml` has what each offers",
+    ),
+    "no card fits its claims": Case(
+        pending("0/2 nodes are available: 1 cannot allocate all claims, 1 node(s) had untolerated taint(s)."),
+        "vms/vm: is Pending: no node has free cards that its claims accept (0/2 nodes are available: 1 cannot allocate "
+        "all claims, 1 node(s) had untolerated taint(s)); see the cards below",
+    ),
+    "a claim is not there": Case(
+        pending('0/2 nodes are available: resourceclaim "team-gpus" not found.'),
+        "vms/vm: is Pending: a claim that it names is not there: team-gpus (",
+    ),
+    "huge pages": Case(
+        pending("0/1 nodes are available: 1 Insufficient hugepages-1Gi."),
+        "vms/vm: is Pending: no node has as many free hugepages-1Gi (0/1 nodes are available: 1 Insufficient "
+        "hugepages-1Gi); reserve more",
+    ),
+    "memory": Case(
+        pending("0/2 nodes are available: 2 Insufficient memory."),
+        "vms/vm: is Pending: no node has enough memory left (",
+    ),
+    "a claim for a disk is not there": Case(
+        pending('0/1 nodes are available: persistentvolumeclaim "root" not found. not found'),
+        "vms/vm: is Pending: there is no PersistentVolumeClaim root (",
+    ),
+    "a claim for a disk has no volume": Case(
+        pending("0/1 nodes are available: pod has unbound immediate PersistentVolumeClaims. not found"),
+        "vms/vm: is Pending: a PersistentVolumeClaim of its has no volume (",
+    ),
+    "a selector": Case(
+        pending("0/3 nodes are available: 1 node(s) had untolerated taint(s), 2 node(s) didn't match Pod's node "
+                "affinity/selector."),
+        "vms/vm: is Pending: no node has the labels that it selects (",
+    ),
+    "a cordoned node": Case(
+        pending("0/1 nodes are available: 1 node(s) were unschedulable."),
+        "vms/vm: is Pending: the nodes left are cordoned (0/1 nodes are available: 1 node(s) were unschedulable); "
+        "`kubectl uncordon NODE`",
+    ),
+    "a taint": Case(
+        pending("0/1 nodes are available: 1 node(s) had untolerated taint {node-role.kubernetes.io/control-plane: }."),
+        "vms/vm: is Pending: the nodes left have taints that it does not tolerate (",
+    ),
+    "what is not known here": Case(
+        pending("0/1 nodes are available: 1 node(s) had no moon."),
+        "vms/vm: is Pending: no node takes it (0/1 nodes are available: 1 node(s) had no moon); read the scheduler's",
+    ),
+    "a queue": Case(
+        pod(phase="Pending", node=None, ready=False, scheduled=GATED,
+            spec={"schedulingGates": [{"name": "kueue.x-k8s.io/admission"}]}),
+        "vms/vm: is Pending: scheduling gates hold it back: kueue.x-k8s.io/admission; the queue admits it",
+    ),
+    "no scheduler": Case(
+        pod(phase="Pending", node=None, ready=False, scheduled={"type": "Initialized", "status": "True"},
+            spec={"schedulerName": "volcano"}),
+        "vms/vm: is Pending: no scheduler has looked at it (volcano); see whether a scheduler of that name runs",
+    ),
+    "an image": Case(
+        waiting("ImagePullBackOff", 'Back-off pulling image "gpu-launcher:9"'),
+        'vms/vm: is Pending: its image cannot be pulled (Back-off pulling image "gpu-launcher:9"); see the name',
+    ),
+    "a secret": Case(
+        waiting("ContainerCreating"),
+        'vms/vm: is Pending: there is no Secret keys (MountVolume.SetUp failed for volume "keys" : secret "keys" not '
+        "found); make it: the manifest names it",
+        (event("FailedMount", 'MountVolume.SetUp failed for volume "keys" : secret "keys" not found'),),
+    ),
+    "a volume on another node": Case(
+        waiting("ContainerCreating"),
+        'vms/vm: is Pending: its volume is still attached to another node (Multi-Attach error for volume "pvc-1" '
+        f"Volume is already exclusively attached to one node and can't be attached to another); stop the pod that has "
+        f"it there; of a node that is off for good: {OFF}",
+        (
+            event("Scheduled", "Successfully assigned vms/vm to node-1", kind="Normal"),
+            event("FailedAttachVolume", 'Multi-Attach error for volume "pvc-1" Volume is already exclusively attached '
+                  "to one node and can't be attached to another"),
+        ),
+    ),
+    "a claim that the driver does not prepare": Case(
+        waiting("ContainerCreating"),
+        "vms/vm: is Pending: the DRA driver cannot prepare its claim (Failed to prepare dynamic resources: "
+        "0000:01:00.0: is not on vfio-pci; bind it); the driver's log on the node says more",
+        (event("FailedPrepareDynamicResources",
+               "Failed to prepare dynamic resources: 0000:01:00.0: is not on vfio-pci; bind it"),),
+    ),
+    "a device that the node does not give": Case(
+        pod(phase="Failed", ready=False, state={"waiting": {"reason": "ContainerCreating"}}, status={
+            "reason": "UnexpectedAdmissionError",
+            "message": f"Allocate failed due to no healthy devices present; cannot allocate unhealthy devices {CARD}, "
+            "which is unexpected",
+        }),
+        "vms/vm: is Failed: its node could not give it the devices (Allocate failed due to no healthy devices present; "
+        f"cannot allocate unhealthy devices {CARD}, which is unexpected); gpu-plugin's log on the node says why",
+    ),
+    "an eviction": Case(
+        pod(phase="Failed", ready=False, status={
+            "reason": "Evicted", "message": "The node was low on resource: ephemeral-storage. ",
+        }),
+        "vms/vm: is Failed: its node has evicted it (The node was low on resource: ephemeral-storage); give it what",
+    ),
+    "a lost node": Case(
+        pod(ready=False, metadata=DELETED, status={"conditions": [DISRUPTED]}),
+        f"vms/vm: is Terminating: its node is lost; bring the node back; if it is off for good: {OFF}",
+    ),
+    "a deletion": Case(
+        pod(metadata=DELETED),
+        "vms/vm: is Terminating: it was deleted, and the guest has until 2026-11-22T12:10:00Z to shut down (75 s in "
+        "all); wait; `kubectl gpuvm stop --force` ends the guest now",
+    ),
+    "a manifest that the launcher refuses": Case(
+        ended(2),
+        "vms/vm: is Failed: the manifest or a variable is wrong (exit code 2): gpu 'gpu1': no device is left; ask",
+        last_line="gpu 'gpu1': no device is left; ask for one",
+    ),
+    "a QEMU that crashed, again and again": Case(
+        pod(ready=False, state={"waiting": {"reason": "CrashLoopBackOff"}}, last_state=terminated(12)),
+        "vms/vm: is Running: QEMU was killed or has crashed (exit code 12): vms/vm: QEMU was killed by signal 9; "
+        "docs/exit-codes.md has the codes",
+        last_line="vms/vm: QEMU was killed by signal 9",
+    ),
+    "more memory than its limit": Case(
+        ended(137, reason="OOMKilled"),
+        "vms/vm: is Failed: its container used more memory than its limit; set memory.reservedOverhead.addedOverhead",
+    ),
+    "a signal": Case(ended(143), "vms/vm: is Failed: signal 15 has ended the launcher (exit code 143); docs/exit-"),
+    "a guest that is off": Case(
+        ended(0, reason="Completed", phase="Succeeded"),
+        "vms/vm: is Succeeded: the guest has powered itself off, or was asked to; `kubectl gpuvm start` starts it",
+    ),
+    "a guest that starts": Case(
+        pod(ready=False),
+        "vms/vm: is Starting: the guest does not run yet: pinning 64 GiB; `kubectl gpuvm state` and `logs -f` follow",
+        last_line="pinning 64 GiB",
+    ),
+    "nothing": Case(pod(), "vms/vm: is Running: nothing keeps it"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_each_reason_has_its_one_answer(name: str) -> None:
+    case = CASES[name]
+    found = str(answer(case.pod, case.events, case.last_line))
+    assert found[: len(case.answer)] == case.answer
+
+
+def test_the_latest_warning_counts() -> None:
+    events = (event("FailedMount", 'configmap "old" not found'), event("FailedMount", 'configmap "new" not found'))
+    assert answer(waiting("ContainerCreating"), events, "").wrong.startswith("is Pending: there is no ConfigMap new (")
+
+
+def test_a_controller_without_a_pod_says_what_the_api_server_refused() -> None:
+    refused = event("FailedCreate", 'pods "vm-0" is forbidden: violates PodSecurity "baseline:latest": seccompProfile')
+    assert str(no_pod(controller("StatefulSet"), [refused])) == (
+        'vms/vm: is without a pod: the API server refuses it (pods "vm-0" is forbidden: violates PodSecurity '
+        '"baseline:latest": seccompProfile); its namespace has to allow such pods, '
+        "pod-security.kubernetes.io/enforce=privileged: docs/pod.md"
+    )
+    assert "raise the quota" in no_pod(controller("StatefulSet"), [event("FailedCreate", "exceeded quota: gpus")]).fix
+    assert no_pod(controller("StatefulSet"), []).fix == "`kubectl gpuvm start`"

@@ -1,0 +1,85 @@
+"""kubectl gpuvm why, as a process: what it asks, and the one answer with what it was taken from."""
+
+import json
+
+from tests.conftest import Command
+from tests.gpuvm.cluster import CARD, controller, ended, event, golden, pending, pod, terminated
+from tests.gpuvm.standin import StandIn
+from tests.gpuvm.test_verbs import GET_ALL
+from tests.processes import FIXTURES
+
+UNCLAIMED = "0/1 nodes are available: 1 cannot allocate all claims. preemption: 0/1 nodes are available."
+
+
+def test_why_a_vm_is_pending_is_one_line(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pods", [pending(f"0/1 nodes are available: 1 Insufficient {CARD}.")])
+    kubectl.answers("get events", [event("FailedScheduling", f"0/1 nodes are available: 1 Insufficient {CARD}.")])
+    result = kubectl_gpuvm("why", "vm", env=kubectl.env)
+    first, *more = result.stdout.splitlines()
+    assert first.startswith(f"vms/vm: is Pending: no node has a free {CARD} (0/1 nodes are available: 1 Insufficient")
+    assert more == [f"event: FailedScheduling: 0/1 nodes are available: 1 Insufficient {CARD}."]
+    get = ["kubectl", "get", "events", "--field-selector=involvedObject.uid=uid-of-vm", "-n", "vms"]
+    assert kubectl.calls == [GET_ALL, [*get, "--ignore-not-found", "-o", "json"]]
+    assert result.returncode == 0
+
+
+def test_the_last_line_of_a_launcher_that_failed_is_in_its_pod(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    said = "gpu-launcher: defined vms/vm\ngpu-launcher: memory.guest: 3Gi is no multiple of 2Gi; write 4Gi\n"
+    kubectl.answers("get pods", [ended(2, said)])
+    kubectl.answers("get events", [])
+    assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout == (
+        "vms/vm: is Failed: the manifest or a variable is wrong (exit code 2): memory.guest: 3Gi is no multiple of "
+        "2Gi; write 4Gi\n"
+    )
+
+
+def test_where_the_pod_has_no_line_the_log_has(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pods", [pod(ready=False, state=terminated(12), last_state=terminated(12))])
+    kubectl.answers("get events", err="Error from server (Forbidden): events is forbidden", code=1)
+    kubectl.answers("logs vm -c compute --tail=20", "one\ngpu-launcher: vms/vm: QEMU was killed by signal 9\n\n")
+    assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout == (
+        "vms/vm: is Running: QEMU was killed or has crashed (exit code 12): vms/vm: QEMU was killed by signal 9; "
+        "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines\n"
+    )
+
+
+def test_fit_says_of_each_card_why_a_claim_has_none(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    manifest = (FIXTURES / "vms" / "one-gpu.yaml").read_text()
+    claims = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpu-launcher-one-gpu"}]}
+    kubectl.answers("get pods", [pending(UNCLAIMED, spec=claims)])
+    kubectl.answers("get events", [])
+    kubectl.answers("get configmap", {**golden(kind="ConfigMap"), "data": {"vm.yaml": manifest}})
+    kubectl.answers("get resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses --all-namespaces", [])
+    first, empty, fit = kubectl_gpuvm("why", "vm", env=kubectl.env).stdout.splitlines()
+    assert first.startswith(
+        "vms/vm: is Pending: no node has free cards that its claims accept (0/1 nodes are available"
+    )
+    assert (empty, fit) == ("", "lab/one-gpu fits nowhere: no node has published a device.")
+
+
+def test_where_fit_cannot_look_it_says_why(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    claims = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpu-launcher-vm"}]}
+    kubectl.answers("get pods", [pending(UNCLAIMED, spec=claims)])
+    kubectl.answers("get events|get configmap", [])
+    assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout.endswith(
+        "\nfit: vm: its manifest is not there: ConfigMap gpu-launcher-vm-with-gpu; `kubectl gpuvm apply -f vm.yaml` "
+        "makes it\n"
+    )
+
+
+def test_a_controller_that_may_make_no_pod_says_why(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pods", [controller("StatefulSet")])
+    kubectl.answers("get events", [event("FailedCreate", 'violates PodSecurity "baseline:latest"')])
+    result = kubectl_gpuvm("why", "vm", env=kubectl.env)
+    assert result.stdout.startswith("vms/vm: is without a pod: the API server refuses it (violates PodSecurity")
+    assert "--field-selector=involvedObject.uid=uid-of-owner" in kubectl.calls[-1]
+
+
+def test_for_programs_it_has_the_parts(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get pods", [pod()])
+    kubectl.answers("get events", [event("Unhealthy", "Readiness probe failed")])
+    kubectl.answers("logs", "gpu-launcher: vms/vm: the guest runs\n")
+    assert json.loads(kubectl_gpuvm("why", "vm", "-o", "json", env=kubectl.env).stdout) == {
+        "subject": "vms/vm", "wrong": "is Running: nothing keeps it", "fix": "",
+        "events": ["Unhealthy: Readiness probe failed"], "launcher": "vms/vm: the guest runs", "fit": "",
+    }  # fmt: skip
