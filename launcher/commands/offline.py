@@ -93,7 +93,7 @@ def offline(flags: Offline) -> Start:
     """Return what would be started, with its warnings said; raise what keeps it from that."""
     version = parse_version(flags.libvirt) if flags.libvirt is not None else None
     pod = pod_of(flags.env, flags.env_file, flags.sysfs, flags.dra)
-    given = one_vm(flags)
+    given = one_vm(flags, pod.environ)
     vmi = given.instance
     sizes = dict(map(read_block_sizes, flags.block_size or []))
     named = {

@@ -38,6 +38,15 @@ class VMFlags:
         str | None,
         typer.Option("--name", metavar="NAME", help="Which VM, where there are several: NAME or NAMESPACE/NAME."),
     ] = None
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAMESPACE",
+            help="The namespace of a VM whose manifest names none.  [default: its pod's, or default]",
+        ),
+    ] = None
     instancetype: Annotated[
         Path | None,
         typer.Option("--instancetype", metavar="FILE", help="The instance type that the VM names, if not beside it."),

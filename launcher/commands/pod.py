@@ -1,6 +1,7 @@
 """gpu-launcher pod."""
 
 import re
+import secrets
 from functools import partial
 from importlib.metadata import version
 from typing import Annotated
@@ -18,6 +19,9 @@ from launcher.starting.start import tried
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.output import print_text
+
+#: What the API server puts behind a generateName (k8s.io/apimachinery's pkg/util/rand): five of these.
+_RANDOM, _RANDOM_LENGTH = "bcdfghjklmnpqrstvwxz2456789", 5
 
 
 def pod(
@@ -52,7 +56,7 @@ def pod(
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
     image = image or f"gpu-launcher:{version('gpu-launcher')}"
-    vms = every_vm(flags)
+    vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
     made: list[Object] = []
     errors: list[ProgramError] = []

@@ -57,8 +57,9 @@ def run(
     uri = flags.connect
     control = socket or _control_socket(uri, root_of(uri))  # a URI that is wrong is said before anything else
     _refuse_what_was_not_done(user, give, limits)
-    vmi = one_vm(flags).instance
-    start = start_of(vmi, this_pod(flags.sysfs), Here(uri=uri, emulation=flags.emulation))
+    pod = this_pod(flags.sysfs)
+    vmi = one_vm(flags, pod.environ).instance
+    start = start_of(vmi, pod, Here(uri=uri, emulation=flags.emulation))
     try:
         clear(start)
     except errors.UserError as error:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeVar
 from pydantic import ValidationError
 
 from launcher.manifest import inputs
+from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import Input
 from launcher.manifest.objects import Below, Object, Several, dotted, object_in
 from launcher.manifest.quoting import shown
@@ -27,10 +28,11 @@ _UNKNOWN = ("extra_forbidden", "invalid_key")  # pydantic's errors for a field t
 Model = TypeVar("Model", bound=Object)
 #: What a value at a path of a document comes from, where the document itself does not say it.
 Origins = Mapping[tuple[str | int, ...], str]
+_NOTHING = Known()
 
 
 class Given(NamedTuple):
-    """A VM that was given. `namespace` is None if it says none.
+    """A VM that was given. `namespace` is None where neither it nor anybody else says one.
 
     `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
     file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
@@ -54,27 +56,31 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
     return read_given(path).instance
 
 
-def read_given(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> Given:
+def read_given(
+    path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
+) -> Given:
     """Read the one VM of an input, or the one that is called `name`, or `NAMESPACE/NAME`.
 
-    `types`: the files of --instancetype and --preference, by these names. UserError for an input that cannot be read or
-    does not have that VM, and for a manifest that says what the launcher does not convert: a Problem for each such
-    field, whose subject is the file and the field's path.
+    `types`: the files of --instancetype and --preference, by these names. `known`: what else is known of it. UserError
+    for an input that cannot be read or does not have that VM, and for a manifest that says what the launcher does not
+    convert: a Problem for each such field, whose subject is the file and the field's path.
     """
     given = inputs.read_input(path)
     inputs.refuse_empty(given)
     (vm,) = _picked(given, name)
-    return _read(given, [vm], types or {})[0]
+    return _read(given, [vm], types or {}, known)[0]
 
 
-def read_every(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> tuple[Given, ...]:
+def read_every(
+    path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
+) -> tuple[Given, ...]:
     """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_given."""
     given = inputs.read_input(path)
     inputs.refuse_empty(given)
     names = [_name(vm) for vm in given.vms]
     if twice := [called for called in names if names.count(called) > 1]:
         raise UserError(given.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
-    return _read(given, given.vms if name is None else _picked(given, name), types or {})
+    return _read(given, given.vms if name is None else _picked(given, name), types or {}, known)
 
 
 def reread(given: Given, documents: Sequence[inputs.Object]) -> Given:
@@ -82,7 +88,8 @@ def reread(given: Given, documents: Sequence[inputs.Object]) -> Given:
     vm, *types = documents
     file = "the manifest"
     changed = Input(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
-    return _read_vm(changed, vm, {}, f"{file}: ", ())._replace(block=given.block, notes=given.notes)
+    known = Known(given.namespace, given.manifest.metadata.name)
+    return _read_vm(changed, vm, {}, f"{file}: ", (), known)._replace(block=given.block, notes=given.notes)
 
 
 def _picked(given: Input, name: str | None) -> Sequence[inputs.Object]:
@@ -101,7 +108,7 @@ def _name(vm: inputs.Object) -> str:
     return (f"{namespace}/{name}" if namespace else str(name))[:_LONGEST]
 
 
-def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path]) -> tuple[Given, ...]:
+def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
     of_input = tuple(_notes(given))
     manifests: list[Given] = []
@@ -110,7 +117,7 @@ def _read(given: Input, vms: Sequence[inputs.Object], types: Mapping[str, Path])
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
         of_vm = () if manifests else of_input
         try:
-            manifests.append(_read_vm(given, vm, read, subject, of_vm))
+            manifests.append(_read_vm(given, vm, read, subject, of_vm, known))
         except UserError as error:
             errors.append(error)
     if errors:
@@ -128,11 +135,11 @@ def _notes(given: Input) -> Iterator[str]:
 
 
 def _read_vm(
-    given: Input, vm: inputs.Object, types: Mapping[str, Input], subject: str, notes: tuple[str, ...]
+    given: Input, vm: inputs.Object, types: Mapping[str, Input], subject: str, notes: tuple[str, ...], known: Known
 ) -> Given:
     kind = _KINDS[vm["kind"]]
-    document = vm
-    origins: Origins = {}
+    document = identified(vm, known, subject)
+    sources: Origins = origins(known)
     used: tuple[inputs.Object, ...] = ()
     expanded = None
     if kind is VirtualMachine and _names_types(vm):
@@ -140,19 +147,19 @@ def _read_vm(
         from launcher.manifest.instancetypes.expanding import expand
 
         files = {field: file.types for field, file in types.items()}
-        expanded = expand(vm, files, given.types, subject, checked)
-        document, origins, used = expanded.document, expanded.origins, expanded.used
+        expanded = expand(document, files, given.types, subject, checked)
+        document, sources, used = expanded.document, {**sources, **expanded.origins}, expanded.used
         notes = (*notes, *expanded.warnings)
-    manifest = checked(kind, document, subject, origins)
+    manifest = checked(kind, document, subject, sources)
     if expanded is not None:
         assert isinstance(manifest, VirtualMachine), "no other kind names instance types"
         expanded.refuse_unmet(manifest.instance())
-    if not vm["metadata"].get("name"):
-        name = manifest.metadata.name
+    name = manifest.metadata.name
+    if not (vm["metadata"].get("name") or known.name):
         notes = (*notes, f"{subject}metadata.generateName: the VM is called {name} here; write a name for another one")
     return Given(
         manifest=manifest,
-        namespace=vm["metadata"].get("namespace") or None,
+        namespace=document["metadata"].get("namespace") or None,
         documents=(vm, *used),
         text=given.text if given.alone and not used else None,
         block=_block(manifest, given.block),

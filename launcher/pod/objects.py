@@ -6,6 +6,7 @@ from typing import Any
 from launcher import paths
 from launcher.choosing.selection import refuse_unheard, refuse_without_dra
 from launcher.manifest.guest import guest_of
+from launcher.manifest.identity import NAME, NAMESPACE
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
 from launcher.pod.claims import by_claim
@@ -149,11 +150,7 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
         "name": _CONTAINER,
         "image": image,
         "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
-        # Where libvirt and swtpm look for their files when they are not root's.
-        "env": [
-            {"name": name, "value": paths.LIBVIRT_ROOT}
-            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
-        ],
+        "env": _environ(),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
         "securityContext": container_security(spec, guest, block),
@@ -180,6 +177,19 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
         "metadata": metadata,
         "spec": {name: value for name, value in sorted(fields.items()) if value is not None and value != []},
     }
+
+
+def _environ() -> list[Object]:
+    """Who the VM is, as the pod knows best, and where libvirt and swtpm look for their files when they are not
+    root's."""
+    fields = {NAMESPACE: "metadata.namespace", NAME: "metadata.name"}
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *(
+            {"name": name, "value": paths.LIBVIRT_ROOT}
+            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
+        ),
+    ]
 
 
 def explained(needed: Memory) -> str:
