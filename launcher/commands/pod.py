@@ -5,6 +5,7 @@ import secrets
 from functools import partial
 from importlib.metadata import version
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
@@ -46,6 +47,12 @@ def pod(
             "--dra", help="Have DRA give the cards: print the ResourceClaimTemplate that says which ones too."
         ),
     ] = False,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            "--owner", metavar="UID", help="The uid of the Pod in the cluster: the config map is deleted with it."
+        ),
+    ] = None,
     no_datavolumes: Annotated[
         bool, typer.Option("--no-datavolumes", help="Leave out DataVolumes: the claims of its templates are there.")
     ] = False,
@@ -58,6 +65,8 @@ def pod(
     image = image or f"gpu-launcher:{version('gpu-launcher')}"
     vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
+    if owner is not None:
+        _check_owner(owner, len(vms))
     made: list[Object] = []
     errors: list[ProgramError] = []
     warnings: list[str] = []
@@ -74,6 +83,7 @@ def pod(
                     start=start,
                     imports=not no_datavolumes,
                     dra=dra,
+                    owner=owner,
                 ),
                 errors,
             )
@@ -88,3 +98,13 @@ def pod(
     say_notes([note for note in waits if note is not None])
     say("warning", warnings)
     print_text(documents(made))
+
+
+def _check_owner(uid: str, vms: int) -> None:
+    try:
+        UUID(uid)
+    except ValueError:
+        fix = "expected what kubectl get pod NAME -o jsonpath={.metadata.uid} prints"
+        raise UserError(f"--owner {uid}", "is no uid", fix) from None
+    if vms > 1:
+        raise UserError(f"--owner {uid}", f"is of one VM's pod, and there are {vms} VMs", "pick one with --name")

@@ -1,11 +1,13 @@
 """A VM whose cards DRA gives: its entries by deviceName become requests of a claim that is made for its pod."""
 
-from typing import Any
+import json
+from typing import Any, NamedTuple
 
 from launcher.choosing.claim import claim_for
 from launcher.choosing.selection import refuse_unheard
 from launcher.manifest.reading import Given, reread
 from launcher.manifest.spec import VirtualMachine
+from launcher.pod.names import by_content
 from program.errors import UserError
 
 #: What the claim is called in spec.resourceClaims.
@@ -14,9 +16,16 @@ CLAIM = "gpu-launcher"
 Object = dict[str, Any]
 
 
-def by_claim(given: Given, template: str) -> tuple[Given, Object | None]:
+class Template(NamedTuple):
+    """A ResourceClaimTemplate's name, and the spec of its claims."""
+
+    name: str
+    spec: Object
+
+
+def by_claim(given: Given) -> tuple[Given, Template | None]:
     """Return the VM with a request of a claim for each entry by deviceName, as KubeVirt has it by claimName, and the
-    spec of the ResourceClaimTemplate `template`; None for that where no entry is by deviceName.
+    ResourceClaimTemplate; None for that where no entry is by deviceName.
 
     UserError for annotations that choose a card for no such entry.
     """
@@ -31,11 +40,12 @@ def by_claim(given: Given, template: str) -> tuple[Given, Object | None]:
         raise UserError(
             "spec.resourceClaims", f"has one called {CLAIM!r}, which is the name of the one to be made", "rename it"
         )
+    template = Template(by_content(given.manifest.metadata.name, json.dumps(claim.spec())), claim.spec())
     # An entry's name is its own, in both lists.
     names = {request.entry.name: request.name for request in claim.requests}
     vm, *types = given.documents
-    documents = (_document(vm, names, template), *(_type_document(each, names) for each in types))
-    return reread(given, documents), claim.spec()
+    documents = (_document(vm, names, template.name), *(_type_document(each, names) for each in types))
+    return reread(given, documents), template
 
 
 def _document(vm: Any, names: dict[str, str], template: str) -> Object:

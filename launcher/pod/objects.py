@@ -9,25 +9,24 @@ from launcher.manifest.guest import guest_of
 from launcher.manifest.identity import NAME, NAMESPACE
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
-from launcher.pod.claims import by_claim
+from launcher.pod.claims import Template, by_claim
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, restart_policy
 from launcher.pod.memory import Memory, memory
+from launcher.pod.names import by_content, state_claim
 from launcher.pod.plain import literal, plain
 from launcher.pod.probes import probes
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
 from launcher.pod.volumes import (
-    config_map,
     has_token,
     keeps_state,
     mounts,
     pod_volumes,
     pull_secrets,
     service_account,
-    state_claim,
     volume_devices,
     volume_mounts,
 )
@@ -38,7 +37,6 @@ from program.errors import UserError
 MEMORY = "gpu-launcher.dev/memory"
 _CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `kubectl logs -c`
 _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
-_LARGEST_NAME = 253
 _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
 
 Object = dict[str, Any]
@@ -53,28 +51,44 @@ def objects(
     start: bool = False,
     imports: bool = True,
     dra: bool = False,
+    owner: str | None = None,
 ) -> tuple[Object, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod.
 
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
-    resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. UserError, by the
-    manifest's path, for what no pod can be.
+    resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
+    of that pod in the cluster: what nobody else needs goes with it. UserError, by the manifest's path, for what no pod
+    can be.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
-    claimed: Object | None = None
+    template: Template | None = None
     if dra:
-        given, claimed = by_claim(given, config_map(vm.name))
+        given, template = by_claim(given)
     else:
         refuse_without_dra(vm.annotations.selection, devices.entries)
         refuse_unheard(vm.annotations.selection, devices.entries)
+    manifest = _manifest(given, vm)
     claims = [_state(given, vm)] if keeps_state(given.instance.spec) else []
     volumes = data_volumes(given) if imports else ()
     restart = restart_policy(given.manifest, start=start)
-    pod = _pod(given, restart, image=image, block=block | given.block, node_devices=node_devices)
-    templates = [_claim_template(given, vm, claimed)] if claimed is not None else []
-    return (_manifest(given, vm), *claims, *volumes, *templates, pod)
+    name = manifest["metadata"]["name"]
+    pod = _pod(given, name, restart, image=image, block=block | given.block, node_devices=node_devices)
+    templates = [_claim_template(given, vm, template)] if template is not None else []
+    if owner is not None:
+        for each in (manifest, *templates):
+            each["metadata"]["ownerReferences"] = [_reference(pod, owner)]
+    return (manifest, *claims, *volumes, *templates, pod)
+
+
+def _reference(owner: Object, uid: str) -> Object:
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": uid,
+    }
 
 
 def _manifest(given: Given, vm: Metadata) -> Object:
@@ -89,11 +103,10 @@ def _manifest(given: Given, vm: Metadata) -> Object:
             "put user data into a secret, and name that with secretRef",
         )
     file = paths.MANIFEST.rpartition("/")[2]
-    metadata = _metadata(config_map(vm.name), given, vm)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata,
+        "metadata": _metadata(by_content(vm.name, text), given, vm),
         "immutable": True,
         "data": {file: text},
     }
@@ -110,18 +123,10 @@ def _without_dumped(document: Mapping[str, Any]) -> Object:
 
 def _state(given: Given, vm: Metadata) -> Object:
     """The claim for EFI's variables and the TPM's state."""
-    name = state_claim(vm.name)
-    if len(name) > _LARGEST_NAME:
-        raise UserError(
-            "metadata.name",
-            f"the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes takes "
-            f"{_LARGEST_NAME}",
-            "shorten it",
-        )
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": _metadata(name, given, vm),
+        "metadata": _metadata(state_claim(vm.name), given, vm),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": written(_STATE_SIZE)}},
@@ -129,20 +134,21 @@ def _state(given: Given, vm: Metadata) -> Object:
     }
 
 
-def _claim_template(given: Given, vm: Metadata, claimed: Object) -> Object:
+def _claim_template(given: Given, vm: Metadata, template: Template) -> Object:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": _metadata(config_map(vm.name), given, vm),
-        "spec": {"spec": claimed},
+        "metadata": _metadata(template.name, given, vm),
+        "spec": {"spec": template.spec},
     }
 
 
-def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_devices: str) -> Object:
+def _pod(given: Given, manifest: str, restart: str, *, image: str, block: frozenset[str], node_devices: str) -> Object:
     vmi = given.instance
     vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
     needed = memory(spec, guest)
-    mounted = mounts(spec, guest, vm.name, block)
+    state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
+    mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}

@@ -58,8 +58,11 @@ class Mount(NamedTuple):
     part: str | None = None
 
 
-def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mount, ...]:
-    """All of the pod's, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
+def mounts(
+    spec: Spec, guest: Guest, manifest: str, state: Mapping[str, Any], block: frozenset[str]
+) -> tuple[Mount, ...]:
+    """All of the pod's, ours first. `manifest` is the name of the config map with it, and `state` the volume that keeps
+    EFI's variables and the TPM's state; `block`: the volumes whose claim is a block device.
 
     UserError, by the manifest's path, for what a pod cannot mount.
     """
@@ -74,7 +77,7 @@ def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mo
             raise UserError(
                 f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
             )
-    mounts = (*_ours(spec, guest, vm), *_of_manifest(spec.volumes, block))
+    mounts = (*_ours(spec, guest, manifest, state), *_of_manifest(spec.volumes, block))
     sources: dict[str, Mapping[str, Any]] = {}
     for mount in mounts:
         if sources.setdefault(mount.name, mount.source) is not mount.source:
@@ -134,22 +137,12 @@ def keeps_state(spec: Spec) -> bool:
     return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
 
 
-def state_claim(vm: str) -> str:
-    """The claim that keeps it, as KubeVirt's is called (pkg/storage/backend-storage)."""
-    return f"persistent-state-for-{vm}"
-
-
-def config_map(vm: str) -> str:
-    """The config map with the manifest."""
-    return f"{_OURS}{vm}"
-
-
-def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
+def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -> Iterator[Mount]:
     tpm = spec.domain.devices.tpm
     kinds = {volume.kind for volume in spec.volumes}
     kernel = spec.domain.firmware.kernelBoot
     manifest = PurePosixPath(paths.MANIFEST)
-    yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map(vm)}}, str(manifest.parent), read_only=True)
+    yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map}}, str(manifest.parent), read_only=True)
     if any(network.interface.method == "sriov" for network in second_networks(spec)):
         status = PurePosixPath(paths.NETWORK_STATUS)
         field = {"fieldPath": f"metadata.annotations['{STATUS}']"}
@@ -176,7 +169,6 @@ def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
     if guest.page is not None and not guest.is_memfd:
         medium = f"HugePages-{written(guest.page)}"
         yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
-    state = {"persistentVolumeClaim": {"claimName": state_claim(vm)}}
     if spec.efi is not None and spec.efi.persistent:
         yield Mount(_STATE, state, paths.NVRAM, part="nvram")
     if tpm is not None and tpm.enabled:
