@@ -12,6 +12,8 @@ import typer
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, refuse_other_volumes
 from launcher.commands.vms import every_vm
+from launcher.manifest.reading import Given
+from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import Object, objects
@@ -30,6 +32,27 @@ def pod(
     image: Annotated[
         str | None,
         typer.Option("--image", metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
+    ] = None,
+    as_kind: Annotated[
+        Kind | None,
+        typer.Option(
+            "--as",
+            metavar="KIND",
+            help="What runs it: pod, deployment, statefulset or job.  [default: pod; of a pool "
+            "statefulset, of a replica set deployment]",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", metavar="N", min=0, help="How many VMs, each with its own name.")
+    ] = None,
+    max_unavailable: Annotated[
+        int | None,
+        typer.Option(
+            "--max-unavailable",
+            metavar="N",
+            min=0,
+            help="Print a PodDisruptionBudget as well: how many of them may be away while nodes are drained.",
+        ),
     ] = None,
     block_volume: BlockVolume = None,
     node_devices: Annotated[
@@ -50,7 +73,9 @@ def pod(
     owner: Annotated[
         str | None,
         typer.Option(
-            "--owner", metavar="UID", help="The uid of the Pod in the cluster: the config map is deleted with it."
+            "--owner",
+            metavar="UID",
+            help="The uid of the Pod, or its controller, in the cluster: the config map is deleted with it.",
         ),
     ] = None,
     no_datavolumes: Annotated[
@@ -84,6 +109,7 @@ def pod(
                     imports=not no_datavolumes,
                     dra=dra,
                     owner=owner,
+                    run=_run(given, as_kind, replicas, max_unavailable),
                 ),
                 errors,
             )
@@ -94,10 +120,18 @@ def pod(
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     if errors:
         raise together(errors)
-    waits = [waits_for(each, node_devices) for each in made if each["kind"] == "Pod"]
+    waits = [
+        waits_for(each["metadata"]["name"], spec, node_devices) for each in made if (spec := pod_spec(each)) is not None
+    ]
     say_notes([note for note in waits if note is not None])
     say("warning", warnings)
     print_text(documents(made))
+
+
+def _run(given: Given, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:
+    """What the flags say, and else the manifest."""
+    controller, number = given.many or (Kind.POD.value, None)
+    return Run(kind or Kind(controller), number if replicas is None else replicas, max_unavailable)
 
 
 def _check_owner(uid: str, vms: int) -> None:

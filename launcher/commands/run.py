@@ -45,6 +45,10 @@ def run(
             "--raise", metavar="LIMIT", help=f"A limit to raise before: {' or '.join(LIMITS)}; may be repeated."
         ),
     ] = None,
+    to_its_end: Annotated[
+        bool,
+        typer.Option("--to-its-end", help="Exit with 16 if the VM is asked to end before its guest has, as in a Job."),
+    ] = False,
     socket: Annotated[
         Path | None,
         typer.Option(
@@ -65,10 +69,10 @@ def run(
     except errors.UserError as error:
         # Whoever wrote the variables, it is not who calls this.
         raise errors.Refusal.of(error.problems, error.left_out) from error
-    return _plan(start, uri, control)
+    return _plan(start, uri, control, to_its_end=to_its_end)
 
 
-def _plan(start: Start, uri: str, control: Path | None) -> Plan:
+def _plan(start: Start, uri: str, control: Path | None, *, to_its_end: bool) -> Plan:
     assert start.xml is not None, "nothing was refused"
     assert start.layout is not None, "nothing was refused"
     vmi, metadata = start.vmi, start.vmi.metadata
@@ -84,6 +88,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
         acpi=vmi.spec.domain.features.acpi.enabled,
         grace=vmi.spec.terminationGracePeriodSeconds,
         paused=vmi.spec.startStrategy == "Paused",
+        to_its_end=to_its_end,
         control=control,
         credentials=credentials_of(vmi),
         shares=shares_of(vmi) if has_qemu_here(uri) else (),

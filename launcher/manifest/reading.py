@@ -3,7 +3,7 @@
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
@@ -16,6 +16,9 @@ from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 from launcher.manifest.volumes import is_block
 from program.errors import Nonsense, UserError, together
 from program.problem import MOST_LINES, Problem
+
+if TYPE_CHECKING:  # a start has no time for what no pod has
+    from launcher.manifest.pools import Many
 
 _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
     "VirtualMachine": VirtualMachine,
@@ -36,7 +39,8 @@ class Given(NamedTuple):
 
     `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
     file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
-    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read.
+    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read. `many`: that
+    it is one of the VMs of a pool or a replica set.
     """
 
     manifest: VirtualMachine | VirtualMachineInstance
@@ -45,6 +49,7 @@ class Given(NamedTuple):
     text: str | None
     block: frozenset[str]
     notes: tuple[str, ...]
+    many: "Many | None" = None
 
     @property
     def instance(self) -> VirtualMachineInstance:
@@ -89,7 +94,8 @@ def reread(given: Given, documents: Sequence[inputs.Object]) -> Given:
     file = "the manifest"
     changed = Input(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
     known = Known(given.namespace, given.manifest.metadata.name)
-    return _read_vm(changed, vm, {}, f"{file}: ", (), known)._replace(block=given.block, notes=given.notes)
+    read = _read_vm(changed, vm, {}, f"{file}: ", (), known)
+    return read._replace(block=given.block, notes=given.notes, many=given.many)
 
 
 def _picked(given: Input, name: str | None) -> Sequence[inputs.Object]:
@@ -137,6 +143,12 @@ def _notes(given: Input) -> Iterator[str]:
 def _read_vm(
     given: Input, vm: inputs.Object, types: Mapping[str, Input], subject: str, notes: tuple[str, ...], known: Known
 ) -> Given:
+    many = None
+    if vm["kind"] not in _KINDS:
+        # Imported where it is needed, as instance types are: no pod's launcher reads one.
+        from launcher.manifest.pools import taken_apart
+
+        vm, subject, many = taken_apart(vm, subject, checked)
     kind = _KINDS[vm["kind"]]
     document = identified(vm, known, subject)
     sources: Origins = origins(known)
@@ -161,9 +173,10 @@ def _read_vm(
         manifest=manifest,
         namespace=document["metadata"].get("namespace") or None,
         documents=(vm, *used),
-        text=given.text if given.alone and not used else None,
+        text=given.text if given.alone and not used and many is None else None,
         block=_block(manifest, given.block),
         notes=notes,
+        many=many,
     )
 
 

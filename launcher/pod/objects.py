@@ -10,6 +10,7 @@ from launcher.manifest.identity import NAME, NAMESPACE
 from launcher.manifest.reading import Given
 from launcher.manifest.spec import Metadata
 from launcher.pod.claims import Template, by_claim
+from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, restart_policy
@@ -40,6 +41,7 @@ _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and 
 _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
 
 Object = dict[str, Any]
+_AS_A_POD = Run()
 
 
 def objects(
@@ -52,15 +54,16 @@ def objects(
     imports: bool = True,
     dra: bool = False,
     owner: str | None = None,
+    run: Run = _AS_A_POD,
 ) -> tuple[Object, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
-    its templates, with `imports`, and the Pod.
+    its templates, with `imports`, and the Pod, or what `run` has make it.
 
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
-    of that pod in the cluster: what nobody else needs goes with it. UserError, by the manifest's path, for what no pod
-    can be.
+    of that last object in the cluster: what nobody else needs goes with it. UserError, by the manifest's path, for what
+    no pod can be.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
     template: Template | None = None
@@ -70,16 +73,21 @@ def objects(
         refuse_without_dra(vm.annotations.selection, devices.entries)
         refuse_unheard(vm.annotations.selection, devices.entries)
     manifest = _manifest(given, vm)
-    claims = [_state(given, vm)] if keeps_state(given.instance.spec) else []
-    volumes = data_volumes(given) if imports else ()
+    state = _state(given, vm) if keeps_state(given.instance.spec) else None
     restart = restart_policy(given.manifest, start=start)
+    refuse_unfit(given, run, restart, imports=imports)
+    # Of a StatefulSet each pod has claims of its own.
+    beside = run.kind is not Kind.STATEFULSET
+    claims = [state] if state is not None and beside else []
+    volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
     pod = _pod(given, name, restart, image=image, block=block | given.block, node_devices=node_devices)
     templates = [_claim_template(given, vm, template)] if template is not None else []
+    made = run_by(run, pod, given, state, imports=imports)
     if owner is not None:
         for each in (manifest, *templates):
-            each["metadata"]["ownerReferences"] = [_reference(pod, owner)]
-    return (manifest, *claims, *volumes, *templates, pod)
+            each["metadata"]["ownerReferences"] = [_reference(made[-1], owner)]
+    return (manifest, *claims, *volumes, *templates, *made)
 
 
 def _reference(owner: Object, uid: str) -> Object:

@@ -24,6 +24,8 @@ class Ending(Enum):
         "virtiofsd was killed or has crashed, and the guest has lost the volume that the lines above name",
     )
 
+    INTERRUPTED = 16, "it was to run to the guest's own end, and was asked to end before"
+
     def __init__(self, code: int, words: str) -> None:
         self.code = code
         self.words = words
