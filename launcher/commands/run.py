@@ -16,6 +16,7 @@ from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.running.plan import Plan
 from launcher.running.user import LIMITS, Handover, asked_for
 from launcher.running.vm import Identity
+from launcher.running.worker import TO_ITS_END
 from launcher.starting.here import Here
 from launcher.starting.pod import this_pod
 from launcher.starting.start import Start, start_of
@@ -47,7 +48,7 @@ def run(
     ] = None,
     to_its_end: Annotated[
         bool,
-        typer.Option("--to-its-end", help="Exit with 16 if the VM is asked to end before its guest has, as in a Job."),
+        typer.Option(TO_ITS_END, help="Exit with 16 if the VM is asked to end before its guest has, as in a Job."),
     ] = False,
     socket: Annotated[
         Path | None,
@@ -69,10 +70,10 @@ def run(
     except errors.UserError as error:
         # Whoever wrote the variables, it is not who calls this.
         raise errors.Refusal.of(error.problems, error.left_out) from error
-    return _plan(start, uri, control, to_its_end=to_its_end)
+    return _plan(start, uri, control)
 
 
-def _plan(start: Start, uri: str, control: Path | None, *, to_its_end: bool) -> Plan:
+def _plan(start: Start, uri: str, control: Path | None) -> Plan:
     assert start.xml is not None, "nothing was refused"
     assert start.layout is not None, "nothing was refused"
     vmi, metadata = start.vmi, start.vmi.metadata
@@ -88,7 +89,6 @@ def _plan(start: Start, uri: str, control: Path | None, *, to_its_end: bool) -> 
         acpi=vmi.spec.domain.features.acpi.enabled,
         grace=vmi.spec.terminationGracePeriodSeconds,
         paused=vmi.spec.startStrategy == "Paused",
-        to_its_end=to_its_end,
         control=control,
         credentials=credentials_of(vmi),
         shares=shares_of(vmi) if has_qemu_here(uri) else (),

@@ -24,10 +24,9 @@ class Plan:
     controller. `sockets` is the directory of the domain's sockets, and `needs` what else of it has to be on disk.
     `locked` are the bytes that QEMU has to be able to lock, 0 where it is not this pod's or has no card. `grace` are
     the seconds that the guest has to shut down, which a guest without `acpi` is not asked to. One that is to start
-    `paused` waits for somebody to resume it, and one that is to run `to_its_end` has failed if it is asked to end
-    before. `control` is the socket on which the VM can be asked, None for nowhere. `credentials` are for the guest's
-    agent, and `shares` for virtiofsd to serve. `passt` is the program that libvirt is to call for passt, as text; None
-    where the guest has no network.
+    `paused` waits for somebody to resume it. `control` is the socket on which the VM can be asked, None for nowhere.
+    `credentials` are for the guest's agent, and `shares` for virtiofsd to serve.
+    `passt` is the program that libvirt is to call for passt, as text; None where the guest has no network.
     """
 
     identity: Identity
@@ -41,7 +40,6 @@ class Plan:
     acpi: bool
     grace: float
     paused: bool = False
-    to_its_end: bool = False
     control: Path | None = None
     credentials: tuple[ByAgent, ...] = ()
     shares: tuple[Share, ...] = ()

@@ -92,9 +92,7 @@ def run(plan: Plan, vm: VM, served: AbstractContextManager[None], ahead: Ahead |
         try:
             lost = partial(vm.events.put, Ending.FILES_LOST)
             with _files(plan) as ready, virtiofs.served(plan.shares, lost):
-                ending = _live(plan, vm, ready, ahead)
-            asked = ending in (Ending.ON_REQUEST, Ending.NOT_STARTED)
-            return Ending.INTERRUPTED if plan.to_its_end and asked else ending
+                return _live(plan, vm, ready, ahead)
         finally:
             vm.becomes(Phase.ENDED)
 

@@ -18,15 +18,24 @@ from program.errors import ProgramError, Refusal
 from program.first import STOPS
 from program.problem import one_line
 
+#: The flag of `run` that is for this process, which has no parser of flags.
+TO_ITS_END = "--to-its-end"
+
 
 def work(
-    make: Callable[[], Plan | int], place: int, uri: str, served: Callable[[Path, VM], AbstractContextManager[None]]
+    make: Callable[[], Plan | int],
+    place: int,
+    uri: str,
+    served: Callable[[Path, VM], AbstractContextManager[None]],
+    *,
+    to_its_end: bool,
 ) -> int:
     """Have a child make the plan, keep it in `place`, and run it; the exit code, which may be what the child has made
     instead. SIGTERM and SIGINT end it.
 
     The VM is `served` meanwhile, on the socket that the plan names. `uri` is the libvirt that the plan will name,
-    unless something is wrong with it. Called with both signals blocked. Refusal for what cannot be started.
+    unless something is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end before. Called
+    with both signals blocked. Refusal for what cannot be started.
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
@@ -59,6 +68,8 @@ def work(
         if readable([stopped], 0):  # meanwhile
             vm.request(StopRequested.SIGNAL)
         ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
+    if to_its_end and ending in (Ending.ON_REQUEST, Ending.NOT_STARTED):
+        ending = Ending.INTERRUPTED
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
     return ending.code
 

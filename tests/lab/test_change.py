@@ -1,25 +1,17 @@
 """A VM is changed, against a real API server with its controllers. There is no node: all pods stay Pending."""
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import yaml
 
-from tests.lab.box import opened_box
-from tests.lab.control_plane import Cluster, running_control_plane
+from tests.lab.control_plane import Cluster
 from tests.lab.pods import printed
 from tests.lab.waiting import CommandFailed, Patience
 
 _KINDS = "pod,configmap,resourceclaimtemplate"
 _BY_LABEL = ("-l", "vmi.kubevirt.io/id=desk")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Cluster]:
-    with opened_box() as box, running_control_plane(box) as cluster:
-        yield cluster
 
 
 def vm(memory: str, **template: Any) -> dict[str, Any]:
