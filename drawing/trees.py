@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from drawing.boxes import GAP, PAD, Block, Colours, Element, Line, boxed, group, path, text
-from pci.topology import Branch, Node, Twig, leaves
+from pci.topology import Branch, TreeNode, Twig, leaves
 
 _FROM_BEND = 6  # to the text on a line
 
@@ -29,7 +29,7 @@ class Columns:
 class Place(Generic[Leaf]):
     """A node, its box and where that is, and the places of what hangs on it."""
 
-    node: Node[Leaf]
+    node: TreeNode[Leaf]
     block: Block
     x: int
     y: int
@@ -44,7 +44,7 @@ class Place(Generic[Leaf]):
         return self.y + self.block.height // 2
 
 
-def columns(trees: Iterable[Iterable[Node[Leaf]]], box: Callable[[Leaf], Block], *, margin: int = 0) -> Columns:
+def columns(trees: Iterable[Iterable[TreeNode[Leaf]]], box: Callable[[Leaf], Block], *, margin: int = 0) -> Columns:
     """Each column as wide as the widest in it, with a margin before that of the leaves."""
     nodes = [node for tree in trees for node in tree]
     last = max((box(leaf).width for leaf in leaves(nodes)), default=0)
@@ -60,7 +60,7 @@ def columns(trees: Iterable[Iterable[Node[Leaf]]], box: Callable[[Leaf], Block],
 
 
 def placed(
-    nodes: Iterable[Node[Leaf]],
+    nodes: Iterable[TreeNode[Leaf]],
     columns: Columns,
     box: Callable[[Leaf, int], Block],
     room: Callable[[Leaf], tuple[int, int]] = lambda _: (0, 0),
@@ -70,7 +70,7 @@ def placed(
     `box` is that of a leaf, at least so wide; `room` is what it needs above and below.
     """
 
-    def down(nodes: Iterable[Node[Leaf]], column: int, y: int) -> tuple[tuple[Place[Leaf], ...], int]:
+    def down(nodes: Iterable[TreeNode[Leaf]], column: int, y: int) -> tuple[tuple[Place[Leaf], ...], int]:
         found: list[Place[Leaf]] = []
         for node in nodes:
             if isinstance(node, Twig):
@@ -130,5 +130,5 @@ def _port(branch: Branch[Leaf], width: int = 0) -> Block:
     return boxed("port", [Line(head, strong=True), *ports], Colours(), width=width)
 
 
-def _on_line(node: Node[Leaf]) -> Line:
+def _on_line(node: TreeNode[Leaf]) -> Line:
     return Line("" if node.port is None else str(node.port))

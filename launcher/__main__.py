@@ -8,7 +8,7 @@ gc.disable()
 
 import sys  # noqa: E402
 
-from program.first import command_named, hold  # noqa: E402
+from program.bootstrap import command_named, hold  # noqa: E402
 
 _named = command_named(sys.argv[1:])
 # With --explain the hook reads standard input, for as long as that takes.
@@ -46,14 +46,14 @@ def _hook() -> int:
     child = None if sys.argv[1:] == ["hook"] else forked("the process that reads the command line", _command)
     from pathlib import Path
 
-    from launcher.hook import answering
-    from launcher.hook.serving import served
+    from launcher.hook import calls
+    from launcher.hook.sidecar import served
 
     flags = ToServe(own_socket()) if child is None else child.answer()
     if not isinstance(flags, ToServe):
         return flags or 0
-    rewrite = answering.rewriting(Path(flags.sysfs))
-    services = answering.plugin(rewrite) if flags.is_plugin else answering.sidecar(rewrite)
+    rewrite = calls.rewriting(Path(flags.sysfs))
+    services = calls.plugin(rewrite) if flags.is_plugin else calls.sidecar(rewrite)
     gc.collect()
     gc.freeze()
     served(Path(flags.socket), services)
@@ -63,10 +63,10 @@ def _hook() -> int:
 def _run() -> int:
     """`run` is three processes, forked before the imports that only the next one needs (docs/decisions/0022): this one
     stays to supervise, its worker stays with libvirt, and the worker's child makes the plan and ends."""
-    from launcher.running.embedded import forget_ready
-    from launcher.running.grace import grace_in
-    from launcher.running.supervise import supervise
-    from launcher.running.user import asked_for, become
+    from launcher.runtime.embedded import forget_ready
+    from launcher.runtime.grace import grace_in
+    from launcher.runtime.supervise import supervise
+    from launcher.runtime.user import asked_for, become
 
     if (handover := asked_for(sys.argv[2:])) is not None:
         become(handover)
@@ -74,16 +74,16 @@ def _run() -> int:
     place = os.memfd_create("plan")
 
     def work() -> int:
-        from launcher.control.served import served
-        from launcher.running.embedded import asked_for
-        from launcher.running.worker import TO_ITS_END, work
+        from launcher.control.listener import served
+        from launcher.runtime.embedded import asked_for
+        from launcher.runtime.worker import TO_ITS_END, work
 
         to_its_end = TO_ITS_END in sys.argv[2:]
         return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), served, to_its_end=to_its_end)
 
     def tidy() -> None:
-        from launcher.control.served import forget
-        from launcher.running.worker import tidy
+        from launcher.control.listener import forget
+        from launcher.runtime.worker import tidy
 
         tidy(place, forget)
 

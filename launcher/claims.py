@@ -16,17 +16,17 @@ from uuid import UUID
 from pci.address import PCIAddress
 from pci.cards import listed_with, travels_alone
 from pci.host import Host
-from pci.resource import InvalidValue, Kind, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
+from pci.resource import DeviceKind, InvalidValue, USBAddress, cards, decode, decode_mdevs, decode_usb, variable
 from program.errors import UserError
 from program.problem import Problem
 
 #: What a device is known by: a function's address, a mediated device's UUID, a USB device's numbers.
 DeviceID = PCIAddress | UUID | USBAddress
 
-_DECODE: Mapping[Kind, Callable[[str, str], tuple[DeviceID, ...]]] = {
-    Kind.PCI: decode,
-    Kind.MDEV: decode_mdevs,
-    Kind.USB: decode_usb,
+_DECODE: Mapping[DeviceKind, Callable[[str, str], tuple[DeviceID, ...]]] = {
+    DeviceKind.PCI: decode,
+    DeviceKind.MDEV: decode_mdevs,
+    DeviceKind.USB: decode_usb,
 }
 
 
@@ -175,7 +175,7 @@ def claim(
         for pool in by_variable.values()
         if (left := tuple(device for device in pool.devices if device not in given))
     )
-    requested = {variable(resource, kind) for resource in pools for kind in Kind}
+    requested = {variable(resource, kind) for resource in pools for kind in DeviceKind}
     return Claimed(
         claims=tuple(claims[entry] for entry in wanted if entry in claims),
         left_over=(*left_over, *_unasked(environ, requested)),
@@ -205,7 +205,7 @@ class _Pool:
         cls, entry: Entry, resource: str, wanted: tuple[Entry, ...], environ: Mapping[str, str], host: Host | None
     ) -> "_Pool":
         """The pool of the entry's resource; `entry` is the first that draws on it."""
-        kinds = [kind for kind in Kind if variable(resource, kind) in environ]
+        kinds = [kind for kind in DeviceKind if variable(resource, kind) in environ]
         if len(kinds) > 1:
             names = " and ".join(variable(resource, kind) for kind in kinds)
             raise UserError(
@@ -231,14 +231,14 @@ class _Pool:
             )
         (kind,) = kinds
         name = variable(resource, kind)
-        if kind is Kind.USB and entry.kind is EntryKind.GPU:
+        if kind is DeviceKind.USB and entry.kind is EntryKind.GPU:
             raise UserError(
                 entry, f"asks for {resource}, but {name} is set: it is a USB device", "list it under hostDevices"
             )
         # Two resources can share a variable; what counts is who draws on it.
         drawing = sum(1 for other in wanted if isinstance(other.wants, str) and variable(other.wants, kind) == name)
         try:
-            if kind is not Kind.PCI:
+            if kind is not DeviceKind.PCI:
                 return cls(resource, name, _DECODE[kind](name, environ[name]), drawing)
             addresses = decode(name, environ[name])
             devices = cards(addresses, wanted=drawing, same_card=_same_card(host), travels_alone=_travels_alone(host))
@@ -277,8 +277,8 @@ class _Pool:
 
 def _unasked_names(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> list[str]:
     """Return the variables of the contract that no entry draws on."""
-    asked = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in Kind}
-    return sorted(name for name in environ.keys() - asked if any(name.startswith(f"{kind}_") for kind in Kind))
+    asked = {variable(entry.wants, kind) for entry in wanted if isinstance(entry.wants, str) for kind in DeviceKind}
+    return sorted(name for name in environ.keys() - asked if any(name.startswith(f"{kind}_") for kind in DeviceKind))
 
 
 def _same_card(host: Host | None) -> Callable[[PCIAddress, PCIAddress], bool]:
@@ -302,7 +302,7 @@ def _unasked(environ: Mapping[str, str], requested: set[str]) -> tuple[LeftOver,
     """Return the variables of the contract that no entry draws on at all, and that hold devices."""
     left_over = []
     for name in sorted(environ.keys() - requested):
-        kind = next((kind for kind in Kind if name.startswith(f"{kind}_")), None)
+        kind = next((kind for kind in DeviceKind if name.startswith(f"{kind}_")), None)
         if kind is None:
             continue
         try:

@@ -41,7 +41,7 @@ from typing import NotRequired, TypedDict
 from launcher.claims import Claim, DeviceID, LeftOver, Request, VirtualFunctionOf
 from launcher.guest_pci.addresses import HostDev, Layout
 from launcher.guest_pci.locations import LocatedCard, Pair, pairs, what
-from launcher.hostdevs import Card, Missing, function_of, mediated
+from launcher.hostdevs import GuestCard, Missing, function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import WORDS, Way
 from pci.host import Host
@@ -98,7 +98,7 @@ class Explanation(TypedDict):
 
 
 def explanation(
-    cards: tuple[Card, ...],
+    cards: tuple[GuestCard, ...],
     layout: Layout,
     placed: tuple[LocatedCard, ...],
     left_over: tuple[LeftOver, ...],
@@ -156,7 +156,7 @@ def table(explanation: Explanation, columns: int = COLUMNS) -> str:
     return "\n".join(lines).rstrip("\n") + "\n"
 
 
-def _sources(claim: Claim, cards: tuple[Card, ...]) -> frozenset[DeviceID]:
+def _sources(claim: Claim, cards: tuple[GuestCard, ...]) -> frozenset[DeviceID]:
     """What the guest gets for a claim."""
     return frozenset(
         device for card in cards if card.claim == claim for device in card.functions or (card.claim.device,)
@@ -164,7 +164,7 @@ def _sources(claim: Claim, cards: tuple[Card, ...]) -> frozenset[DeviceID]:
 
 
 def _entry(
-    card: Card, sources: frozenset[DeviceID], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
+    card: GuestCard, sources: frozenset[DeviceID], layout: Layout, seen: Mapping[HostDev, PCIAddress], host: Host | None
 ) -> Explained:
     claim, wants = card.claim, card.claim.entry.wants
     group, node = _place(claim.device, host)
@@ -225,7 +225,7 @@ def _between(pair: Pair) -> Between:
     }
 
 
-def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[Card, ...]) -> Linked:
+def _linked(number: int, gpus: tuple[PCIAddress, ...], cards: tuple[GuestCard, ...]) -> Linked:
     its = {card: {*gpus}.intersection(card.functions) for card in cards}
     return {
         "partition": number,

@@ -39,7 +39,7 @@ class Missing:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Card:
+class GuestCard:
     """Functions of one slot that the guest gets for a claim, ascending: the claimed one and its companions, or another
     card of the claimed one's unit.
 
@@ -65,7 +65,7 @@ def whole_cards(
     left_over: tuple[LeftOver, ...],
     host: Host | None,
     companions: Companions = "card",
-) -> tuple[Card, ...]:
+) -> tuple[GuestCard, ...]:
     """A card for each claim, in order; then the other cards of their units, so that those move no entry's card.
 
     A companion that two claims could have goes to the first. What is left over of the variables was named by a plugin
@@ -81,12 +81,12 @@ def whole_cards(
     for claim in claims:
         for functions in _rest_of_unit(claim.device, host, named):
             addresses = tuple(function.address for function in functions)
-            cards.append(Card(claim=claim, functions=addresses, missing=None))
+            cards.append(GuestCard(claim=claim, functions=addresses, missing=None))
             named.update(addresses)  # another entry may have a function of the unit's first card
     return tuple(cards)
 
 
-def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[Card, ...]) -> tuple[LeftOver, ...]:
+def not_passed_on(left_over: tuple[LeftOver, ...], cards: tuple[GuestCard, ...]) -> tuple[LeftOver, ...]:
     """What no entry asked for and no card brought along: a resource of its own for audio functions leaves none over."""
     passed = {function for card in cards for function in card.functions}
     return tuple(
@@ -122,16 +122,16 @@ def _first_of_cards(claims: tuple[Claim, ...], host: Host | None) -> Mapping[Cla
     return joining
 
 
-def _card(claim: Claim, host: Host | None, companions: Companions, taken: set[DeviceID]) -> Card:
+def _card(claim: Claim, host: Host | None, companions: Companions, taken: set[DeviceID]) -> GuestCard:
     device = claim.device
     if not isinstance(device, PCIAddress):
-        return Card(claim=claim, functions=(), missing=None)
+        return GuestCard(claim=claim, functions=(), missing=None)
     if companions == "none":
-        return Card(claim=claim, functions=(device,), missing=None)
+        return GuestCard(claim=claim, functions=(device,), missing=None)
     functions = card_of(host, device) if host is not None else ()
     others = [function.address for function in functions if function.address not in taken]
     taken.update(others)
-    return Card(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
+    return GuestCard(claim=claim, functions=tuple(sorted([device, *others])), missing=_missing(device, host))
 
 
 def _rest_of_unit(claimed: DeviceID, host: Host, named: set[DeviceID]) -> Iterable[tuple[Function, ...]]:

@@ -31,7 +31,7 @@ from pci.address import InvalidPCIAddress, PCIAddress
 Item = TypeVar("Item", PCIAddress, UUID)
 
 
-class Kind(StrEnum):
+class DeviceKind(StrEnum):
     """What a variable lists; the value is the prefix of its name (KubeVirt api/core/v1/types.go)."""
 
     PCI = "PCI_RESOURCE"
@@ -84,7 +84,7 @@ class InvalidValue(ValueError):
         super().__init__(f"{variable}: {item!r} is not {expected}")
 
 
-def variable(resource: str, kind: Kind = Kind.PCI) -> str:
+def variable(resource: str, kind: DeviceKind = DeviceKind.PCI) -> str:
     """Return the name of a resource's variable.
 
     `nvidia.com/GH100_H100_PCIE` -> `PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE`.

@@ -46,18 +46,18 @@ class Branch(Generic[Leaf]):
     pci_id: str | None
     ports: tuple[tuple[int, PCIAddress], ...]
     port: PCIAddress | None
-    below: tuple["Node[Leaf]", ...]
+    below: tuple["TreeNode[Leaf]", ...]
 
 
-Node = Branch[Leaf] | Twig[Leaf]
+TreeNode = Branch[Leaf] | Twig[Leaf]
 
 
-def leaves(nodes: Iterable[Node[Leaf]]) -> list[Leaf]:
+def leaves(nodes: Iterable[TreeNode[Leaf]]) -> list[Leaf]:
     """Return the leaves in the order of the tree."""
     return [leaf for node in nodes for leaf in ([node.leaf] if isinstance(node, Twig) else leaves(node.below))]
 
 
-def tree(places: Iterable[tuple[_Chain, Leaf]], pci_ids: Mapping[PCIAddress, str]) -> tuple[Node[Leaf], ...]:
+def tree(places: Iterable[tuple[_Chain, Leaf]], pci_ids: Mapping[PCIAddress, str]) -> tuple[TreeNode[Leaf], ...]:
     """Return what hangs on one host bridge: each leaf with the bridges above it, from the root port down.
 
     Siblings keep the order of their leaves, those without a bridge first. `pci_ids` are the bridges' vendor and device,
@@ -102,11 +102,11 @@ def _branch(
 
 def _switch(
     upstream: PCIAddress, places: list[tuple[_Chain, Leaf]], level: int, pci_ids: Mapping[PCIAddress, str]
-) -> tuple[list[tuple[int, PCIAddress]], list[Node[Leaf]]]:
+) -> tuple[list[tuple[int, PCIAddress]], list[TreeNode[Leaf]]]:
     """Return the ports of a switch from this upstream port down, and what is behind them."""
     ports = [(level, upstream)]
     direct, downstream = _by_first(places)
-    below: list[Node[Leaf]] = [Twig(leaf, None) for leaf in direct]
+    below: list[TreeNode[Leaf]] = [Twig(leaf, None) for leaf in direct]
     for port, rest in downstream.items():
         behind_port, inner = _by_first(rest)
         below += [Twig(leaf, port) for leaf in behind_port]

@@ -3,7 +3,7 @@
 import sys
 from signal import SIGHUP
 
-from program.first import command_named, hold
+from program.bootstrap import command_named, hold
 
 _serves = command_named(sys.argv[1:]) == "serve"
 if _serves:
@@ -28,13 +28,13 @@ def _command() -> Any:
 
 def _serve() -> int:
     """`serve` stays on its node, and so is a process without what read its command line."""
-    from plugin.starting import Flags, readied, start
+    from plugin.startup import ServeFlags, readied, start
     from program.child import forked
 
     child = forked("the process that reads the command line", _command)
     reader = readied()
     flags = child.answer()
-    if not isinstance(flags, Flags):
+    if not isinstance(flags, ServeFlags):
         return flags or 0
     start(flags, reader)
     return 0

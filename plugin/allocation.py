@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.functions import is_vfio_driver
-from pci.resource import Kind, encode, variable
+from pci.resource import DeviceKind, encode, variable
 from pci.sysfs.attribute import Unreadable, link_name, text
 from pci.sysfs.entries import Entries, unchanged
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS, MDEVS, OTHER_DRIVER, VFIO_DEV, VGPU_TYPE
 from plugin.cards.inventory import Device
-from plugin.cards.nodes import Node, egm_nodes
+from plugin.cards.nodes import DeviceNode, egm_nodes
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal
 
@@ -20,7 +20,7 @@ class Allocation:
     """What a container gets: environment variables, and device nodes."""
 
     env: Mapping[str, str]
-    nodes: tuple[Node, ...]
+    nodes: tuple[DeviceNode, ...]
 
 
 def pick(snapshot: Snapshot, device_ids: Iterable[str], resource: str | None = None) -> tuple[Device, ...]:
@@ -43,7 +43,7 @@ def require_whole(snapshot: Snapshot, resource: str, devices: Sequence[Device]) 
 
 
 def allocate(
-    snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[Node, ...]]
+    snapshot: Snapshot, resource: str, devices: Sequence[Device], nodes: Iterable[tuple[DeviceNode, ...]]
 ) -> Allocation:
     """Hand out these devices of a resource, with the `nodes` of each.
 
@@ -51,13 +51,13 @@ def allocate(
     shares it.
     """
     its = dict.fromkeys(node for each in nodes for node in each)
-    egms: tuple[Node, ...] = ()
+    egms: tuple[DeviceNode, ...] = ()
     if snapshot.inventory.egms and snapshot.nodes is not None:
         addresses = [function.address for device in devices for function in device.functions]
         egms = egm_nodes(snapshot.inventory.egms, addresses, snapshot.nodes)
     mdevs = [device.mdev.uuid for device in devices if device.mdev is not None]
     if mdevs:
-        env = {variable(resource, Kind.MDEV): encode(mdevs)}
+        env = {variable(resource, DeviceKind.MDEV): encode(mdevs)}
     else:
         env = {variable(resource): encode(device.functions[0].address for device in devices)}
     return Allocation(env=env, nodes=(*its, *egms))
@@ -76,7 +76,7 @@ class Grounds:
         return self.device.mdev is None and self.device.lead.vgpu_type is not None
 
 
-def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[Node]) -> Grounds:
+def grounds(sys: Path, dev: Path, device: Device, nodes: Iterable[DeviceNode]) -> Grounds:
     """Return what the verdict on a device rests on: the members of its group, their drivers, their place in VFIO, and
     the device's nodes.
 

@@ -17,5 +17,5 @@ Sysfs = Annotated[Path, Flag("The directory that stands for /sys.")]
 ConfigFile = Annotated[
     Path | None, Flag("What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).")
 ]
-State = Annotated[Path, Flag("Where former drivers, module IDs and the owners of partitions are kept.")]
+StateDirectory = Annotated[Path, Flag("Where former drivers, module IDs and the owners of partitions are kept.")]
 PCIIDsFile = Annotated[Path, Flag("The pci.ids file that resource names are made from.")]

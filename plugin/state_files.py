@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 #: What to do where a file below the directory of --state cannot be read or written.
-STATE = "run as root, or name a directory with --state"
+STATE_FIX = "run as root, or name a directory with --state"
 
 _LONGEST = 1 << 20  # bytes
 _TRIES_APART = 0.02  # seconds
@@ -47,7 +47,7 @@ class StateFile(Generic[T]):
     of: Callable[[bytes], T]
     wrong: str
     fix: str
-    place: str = STATE
+    place: str = STATE_FIX
     mode: int | None = None
     sync: bool = True
 
@@ -134,7 +134,7 @@ def _make(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def locked(path: Path, wrong: str, fix: str, place: str = STATE) -> Iterator[int]:
+def locked(path: Path, wrong: str, fix: str, place: str = STATE_FIX) -> Iterator[int]:
     """Keep out every other process that locks this file, and give its descriptor. Busy, with what is `wrong` and the
     `fix`, if another has it; Refusal, with the fix `place`, if the directory cannot be written.
 
@@ -154,7 +154,7 @@ def locked(path: Path, wrong: str, fix: str, place: str = STATE) -> Iterator[int
 
 
 @contextlib.asynccontextmanager
-async def locked_within(seconds: float, path: Path, fix: str, place: str = STATE) -> AsyncIterator[int]:
+async def locked_within(seconds: float, path: Path, fix: str, place: str = STATE_FIX) -> AsyncIterator[int]:
     """Keep out every other process as `locked` does, and wait for one that has it; Busy after so many seconds."""
     deadline, lock = time.monotonic() + seconds, None
     with contextlib.ExitStack() as stack:

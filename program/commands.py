@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from program.first import command_named
+from program.bootstrap import command_named
 from program.flags import Flag
 from program.problem import one_line
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from plugin.cards.config import Config, Serve
-from plugin.cards.naming import read_pci_ids
+from plugin.cards.names import read_pci_ids
 from plugin.cards.nodes import read_nodes
-from plugin.dra.slices import Node, slices
+from plugin.dra.slices import OwningNode, slices
 from plugin.node.snapshot import Snapshot
 from tests import snapshots
 from tests.compose import MACHINES, Function, compose, hgx_a100
@@ -40,7 +40,7 @@ def hgx(model: str = "10de:20b0") -> tuple[Function, ...]:
 
 def slices_of(snapshot: Snapshot, node: str) -> list[Object]:
     """The node's ResourceSlices as the API server has them."""
-    return slices(snapshot, Node(node, str(uuid.uuid5(_NODES, node))))
+    return slices(snapshot, OwningNode(node, str(uuid.uuid5(_NODES, node))))
 
 
 def machine(name: str) -> Snapshot:

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from launcher.running.embedded import prepared
-from plugin.cards.naming import PCIIDs, read_pci_ids
+from launcher.runtime.embedded import prepared
+from plugin.cards.names import PCIIDs, read_pci_ids
 from tests.forked import forked
 from tests.kubelet import Kubelet, running_kubelet
 from tests.processes import FIXTURES, ROOT

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import grpc
 
-from plugin.cards.naming import is_resource_name
+from plugin.cards.names import is_resource_name
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2 as found
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc as found_rpc
 from plugin.kubelet_api.podresources_v1 import podresources_pb2 as pods_api

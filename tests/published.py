@@ -35,7 +35,7 @@ import yaml
 from typer import TyperException
 
 from launcher.cli import command_line
-from pci.resource import Kind, variable
+from pci.resource import DeviceKind, variable
 from program.errors import ProgramError
 from program.output import aligned
 from program.problem import one_line
@@ -173,11 +173,13 @@ def _world(manifest: Manifest, folder: Path) -> list[str]:
     if requests := _requests(manifest):
         directory = folder / manifest.name
         for claim, request in requests:
-            _publish(directory / claim / request, request, _address(Kind.PCI, next(numbers)))
+            _publish(directory / claim / request, request, _address(DeviceKind.PCI, next(numbers)))
         flags += ["--dra", str(directory)]
     if networks := _virtual_functions(manifest):
         status = folder / f"{manifest.name.replace('/', '-')}.json"
-        status.write_text(json.dumps([_network_status(name, _address(Kind.PCI, next(numbers))) for name in networks]))
+        status.write_text(
+            json.dumps([_network_status(name, _address(DeviceKind.PCI, next(numbers))) for name in networks])
+        )
         flags += ["--network-status", str(status)]
     if any(path.endswith("dedicatedCpuPlacement") for path in manifest.paths):
         flags += _CPUS
@@ -249,24 +251,24 @@ def _publish(directory: Path, request: str, address: str) -> None:
     (directory / "cards.example.com-metadata.json").write_text(json.dumps(metadata))
 
 
-def _device(said: str) -> tuple[Kind, str | None]:
+def _device(said: str) -> tuple[DeviceKind, str | None]:
     match said:
         case "mdev":
-            return Kind.MDEV, None
+            return DeviceKind.MDEV, None
         case "usb":
-            return Kind.USB, None
+            return DeviceKind.USB, None
         case _:
-            return Kind.PCI, said or None
+            return DeviceKind.PCI, said or None
 
 
-def _address(kind: Kind, number: int) -> str:
+def _address(kind: DeviceKind, number: int) -> str:
     """In a PCI domain that no recorded machine has."""
     match kind:
-        case Kind.MDEV:
+        case DeviceKind.MDEV:
             return str(UUID(int=number))
-        case Kind.USB:
+        case DeviceKind.USB:
             return f"1:{number}"
-        case Kind.PCI:
+        case DeviceKind.PCI:
             return f"0001:{number:02x}:00.0"
 
 

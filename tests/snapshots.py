@@ -8,7 +8,7 @@ from pci.host import Host
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from plugin.cards.inventory import take_inventory
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.node.look import Places, Witnesses, look_at_all
 from plugin.node.snapshot import Snapshot
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
+from launcher.checks.access import Outcome, because, is_missing, tried
 from launcher.checks.finding import error, warning
-from launcher.checks.opening import Outcome, because, is_missing, tried
 from launcher.claims import DeviceID, Entry, EntryKind
-from launcher.hostdevs import NONE_LOOKED_UP, Card, function_of, mediated
+from launcher.hostdevs import NONE_LOOKED_UP, GuestCard, function_of, mediated
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.host import Function, Host
 from pci.resource import USBAddress
@@ -30,7 +30,7 @@ _OR_ANEW = (
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class OpenedNodes:
     """What came of opening the nodes that the guest needs, by their names below /dev; the IOMMU groups of which the
     container has nodes; whether it has nodes by function (/dev/vfio/devices)."""
 
@@ -39,10 +39,10 @@ class Nodes:
     has_functions: bool
 
 
-def read_nodes(dev: Path, cards: Iterable[Card], host: Host) -> Nodes:
+def read_nodes(dev: Path, cards: Iterable[GuestCard], host: Host) -> OpenedNodes:
     """Try each node that the guest needs, below the directory that stands for /dev."""
     wanted = [name for card in cards for name in _nodes_of(card, host)]
-    return Nodes(
+    return OpenedNodes(
         opened=tried(
             dev, dict.fromkeys([_VFIO, *wanted] if any(name.startswith("vfio/") for name in wanted) else wanted)
         ),
@@ -51,7 +51,7 @@ def read_nodes(dev: Path, cards: Iterable[Card], host: Host) -> Nodes:
     )
 
 
-def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
+def in_sysfs(cards: Iterable[GuestCard], host: Host, sys: Path) -> Iterator[Finding]:
     """Each card is there, is VFIO's as a whole, with its whole IOMMU group; and is what its entry asks for."""
     for card in cards:
         finding = _in_sysfs(card, host, sys)
@@ -61,7 +61,7 @@ def in_sysfs(cards: Iterable[Card], host: Host, sys: Path) -> Iterator[Finding]:
             yield from _strange(card, host)
 
 
-def not_whole(cards: Iterable[Card], host: Host | None) -> Iterator[Finding]:
+def not_whole(cards: Iterable[GuestCard], host: Host | None) -> Iterator[Finding]:
     """Yield the cards that may lack functions, for a domain that is printed and not started; all at once where nothing
     is known of the node."""
     cards = [card for card in cards if card.missing is not None]
@@ -74,11 +74,13 @@ def not_whole(cards: Iterable[Card], host: Host | None) -> Iterator[Finding]:
         yield warning(card.claim.entry, f"{card.missing}, and so it goes without companions", fix)
 
 
-def _names(card: Card) -> tuple[Entry, DeviceID]:
+def _names(card: GuestCard) -> tuple[Entry, DeviceID]:
     return card.claim.entry, card.claim.device
 
 
-def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_runs: bool) -> Iterator[Finding]:
+def in_the_container(
+    cards: Iterable[GuestCard], host: Host, nodes: OpenedNodes, *, guest_runs: bool
+) -> Iterator[Finding]:
     """The nodes are there and can be opened. With `guest_runs`, it is the guest that has its groups open."""
     if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:
         yield _without_vfio(outcome, nodes)
@@ -90,7 +92,7 @@ def in_the_container(cards: Iterable[Card], host: Host, nodes: Nodes, *, guest_r
             yield _without_node(card, name, outcome, nodes)
 
 
-def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
+def _in_sysfs(card: GuestCard, host: Host, sys: Path) -> Finding | None:
     entry, device = card.claim.entry, card.device
     if isinstance(device, USBAddress):
         return None
@@ -119,7 +121,7 @@ def _in_sysfs(card: Card, host: Host, sys: Path) -> Finding | None:
     return None
 
 
-def _strange(card: Card, host: Host) -> Iterator[Finding]:
+def _strange(card: GuestCard, host: Host) -> Iterator[Finding]:
     """What the entry says of its device, and the device is not."""
     claim, function = card.claim, function_of(card.claim.device, host)
     if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
@@ -140,7 +142,7 @@ def _strange(card: Card, host: Host) -> Iterator[Finding]:
         )
 
 
-def _nodes_of(card: Card, host: Host) -> tuple[str, ...]:
+def _nodes_of(card: GuestCard, host: Host) -> tuple[str, ...]:
     """Below /dev; libvirt opens VFIO by groups, which is the older of its two ways."""
     device = card.device
     if isinstance(device, USBAddress):
@@ -154,7 +156,7 @@ def _nodes_of(card: Card, host: Host) -> tuple[str, ...]:
     return () if group is None or group in host.noiommu else (f"vfio/{group}",)
 
 
-def _without_vfio(outcome: int, nodes: Nodes) -> Finding:
+def _without_vfio(outcome: int, nodes: OpenedNodes) -> Finding:
     path = f"/dev/{_VFIO}"
     if not is_missing(outcome):
         return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome))
@@ -168,7 +170,7 @@ def _without_vfio(outcome: int, nodes: Nodes) -> Finding:
     return error(path, "is not in the container", f"{_REQUESTED}, and the node to have loaded vfio_pci")
 
 
-def _without_node(card: Card, name: str, outcome: int, nodes: Nodes) -> Finding:
+def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes) -> Finding:
     entry, path = card.claim.entry, f"/dev/{name}"
     if isinstance(card.device, USBAddress):
         says = "is not in the container" if is_missing(outcome) else f"cannot be opened: {because(outcome)}"

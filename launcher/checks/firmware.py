@@ -25,7 +25,7 @@ _PACKAGES = {"amd64": "ovmf", "arm64": "qemu-efi-aarch64"}
 
 
 @dataclass(frozen=True, slots=True)
-class Image:
+class FirmwareImage:
     """One descriptor: its file, what it says of itself, and the files that it names and that are missing."""
 
     descriptor: str
@@ -35,7 +35,7 @@ class Image:
     missing: tuple[str, ...]
 
 
-def read_images(root: Path) -> tuple[Image, ...]:
+def read_images(root: Path) -> tuple[FirmwareImage, ...]:
     """The EFI images of a container whose root this is, in libvirt's order. What is no descriptor is left out, as
     libvirt leaves it out."""
     descriptors: dict[str, Path] = {}
@@ -44,7 +44,7 @@ def read_images(root: Path) -> tuple[Image, ...]:
     return tuple(image for name in sorted(descriptors) if (image := _read(descriptors[name], root)) is not None)
 
 
-def firmware(guest: Guest, images: tuple[Image, ...]) -> Iterator[Finding]:
+def firmware(guest: Guest, images: tuple[FirmwareImage, ...]) -> Iterator[Finding]:
     """Nothing for a guest with BIOS, which is QEMU's own."""
     if not guest.is_efi:
         return
@@ -86,7 +86,7 @@ def _versioned(machine: str) -> str:
     return {"q35": "pc-q35-0", "virt": "virt-0"}.get(machine, machine)
 
 
-def _read(path: Path, root: Path) -> Image | None:
+def _read(path: Path, root: Path) -> FirmwareImage | None:
     try:
         descriptor = json.loads(path.read_text(encoding="utf-8"))
         if "uefi" not in descriptor["interface-types"]:
@@ -95,7 +95,7 @@ def _read(path: Path, root: Path) -> Image | None:
         named = [mapping[part]["filename"] for part in ("executable", "nvram-template") if part in mapping]
         if mapping["device"] == "memory":
             named = [mapping["filename"]]
-        return Image(
+        return FirmwareImage(
             descriptor=path.name,
             features=frozenset(descriptor["features"]),
             targets=tuple(

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
+from launcher.checks.access import Outcome, because, is_missing
 from launcher.checks.finding import error, warning
-from launcher.checks.opening import Outcome, because, is_missing
 from program.finding import Finding
 
 _GIVE = "give the container the device (a resource like devices.gpu-launcher.dev/kvm)"

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from launcher.checks.finding import error
 from launcher.guest import Guest
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from pci.resource import USBAddress
 from program.finding import Finding
 
@@ -13,7 +13,7 @@ _RESERVE = 1 << 30
 _MIB = 1 << 20
 
 
-def to_be_locked(guest: Guest, cards: Iterable[Card]) -> int:
+def to_be_locked(guest: Guest, cards: Iterable[GuestCard]) -> int:
     """Bytes; 0 where nothing has to be locked.
 
     What libvirt gives a QEMU with VFIO: the guest's memory, in whole MiB, and 1 GiB. That is once for all devices: only

@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable
 
 from launcher.checks.finding import error
-from launcher.network.attachments import Attached, Passt
+from launcher.network.attachments import Attached, PasstAttachment
 from program.finding import Finding
 
 _PRIVILEGED = 1024
@@ -19,7 +19,9 @@ def ports(cards: Iterable[Attached], ephemeral: str, open_files: int | None) -> 
 
     One for each port of TCP and of UDP is the least; passt ends when it gets fewer ("Can't open enough sockets").
     """
-    every = next((card.interface for card in cards if isinstance(card.to, Passt) and card.to.forwards.are_all), None)
+    every = next(
+        (card.interface for card in cards if isinstance(card.to, PasstAttachment) and card.to.forwards.are_all), None
+    )
     match = re.fullmatch(r"\s*(\d{1,5})\s+(\d{1,5})\s*", ephemeral, re.ASCII)
     first, last = (int(match[1]), int(match[2])) if match else _EPHEMERAL
     needed = 2 * (_PORTS - _PRIVILEGED - (last - first + 1))

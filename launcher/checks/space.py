@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.finding import warning
-from launcher.storage.made import EmptyDisk, Link, Need, Overlay
+from launcher.storage.media import EmptyImage, Link, Need, Overlay
 from launcher.storage.qcow2 import MAGIC
 from program.finding import Finding
 
@@ -64,7 +64,7 @@ def _growing(needs: Iterable[Need]) -> Iterator[Growing]:
     for need in needs:
         if isinstance(need, Link):
             targets[need.path] = need.target
-        elif isinstance(need, EmptyDisk):
+        elif isinstance(need, EmptyImage):
             yield Growing(need.path, need.size - _taken(need.path))
         elif isinstance(need, Overlay):
             size = _size_of_disk(targets.get(need.below, need.below))

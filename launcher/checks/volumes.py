@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path, PurePosixPath
 
 from launcher import paths
+from launcher.checks.access import because, is_missing, opened
 from launcher.checks.finding import error, warning
-from launcher.checks.opening import because, is_missing, opened
 from launcher.devices.disks import lacks_direct_io
 from launcher.devices.roms import ROM
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
-from launcher.storage.brought import regular_file
+from launcher.storage.regular_files import regular_file
 from program.errors import Refusal
 from program.finding import Finding
 

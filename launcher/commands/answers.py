@@ -4,7 +4,7 @@ most, since nobody reads more."""
 import sys
 from collections.abc import Sequence
 
-from launcher.starting.start import Start
+from launcher.pipeline.start import Start
 from program.errors import first_lines, together
 from program.problem import MOST_LINES, Severity
 from program.terminal import is_coloured, painted

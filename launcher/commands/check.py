@@ -11,14 +11,14 @@ from launcher.checks import finding as written
 from launcher.checks.finding import error
 from launcher.checks.versions import machine_type, qemu_version, versions
 from launcher.commands.local import Local
-from launcher.commands.options import VM
+from launcher.commands.options import VMArgument
 from launcher.commands.vms import one_vm
 from launcher.guest import Guest
-from launcher.running.embedded import is_embedded, is_taken, root_of
-from launcher.running.user import become_owner_of
-from launcher.starting.here import Here
-from launcher.starting.pod import SYS, this_pod
-from launcher.starting.start import Start, start_of
+from launcher.pipeline.pod import SYS, this_pod
+from launcher.pipeline.start import Start, start_of
+from launcher.pipeline.this_pod import Here
+from launcher.runtime.embedded import is_embedded, is_taken, root_of
+from launcher.runtime.user import become_owner_of
 from launcher.versions import Version
 from program.commands import AsJSON
 from program.errors import Refusal
@@ -30,7 +30,7 @@ from program.terminal import is_coloured
 
 @dataclass(frozen=True, kw_only=True)
 class _Flags(Local):
-    vm: VM = Path(paths.MANIFEST)
+    vm: VMArgument = Path(paths.MANIFEST)
 
 
 def check(
@@ -76,7 +76,7 @@ def _of_versions(start: Start, uri: str) -> list[Finding]:
 
 def _versions(guest: Guest, uri: str) -> tuple[Version, Version | None]:
     """Libvirt's and QEMU's. The embedded driver is not connected to: its root may be the running guest's."""
-    from launcher.running.guest import library_version, versions_at
+    from launcher.runtime.guest import library_version, versions_at
 
     if is_embedded(uri):
         return library_version(), qemu_version(f"qemu-system-{guest.qemu_architecture}")

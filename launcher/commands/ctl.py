@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from launcher.paths import CONTROL_SOCKET
-from launcher.running.user import become_owner_of
+from launcher.runtime.user import become_owner_of
 from program.errors import Refusal, UserError
 from program.output import print_bytes
 from program.problem import one_line

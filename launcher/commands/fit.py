@@ -5,10 +5,10 @@ from typing import Annotated
 
 import typer
 
-from launcher.choosing.reading import read_cluster
 from launcher.commands.options import VMFlags
 from launcher.commands.vms import one_vm
 from launcher.manifest.inputs import STDIN
+from launcher.selection.cluster_files import read_cluster
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import print_text
@@ -30,7 +30,7 @@ def fit(
     """Say which nodes and cards could take a VM, and why the others could not: why it is Pending."""
     given = one_vm(flags, {})
     # CEL takes as long to import as everything else, and nobody who asks for help needs it.
-    from launcher.choosing import fit as fitting
+    from launcher.selection import fit as fitting
 
     if slices == STDIN and flags.vm == STDIN:
         raise UserError("--slices -", "standard input is the VM already", "name a file for one of them")

@@ -59,8 +59,8 @@ def hook(
 
 def _explain(file: Path | None, vmi: Path | None, sysfs: Path) -> None:
     from launcher.hook.annotations import Asked, read_asked
-    from launcher.hook.explaining import before_libvirt, explained
-    from launcher.hook.rewriting import rewritten
+    from launcher.hook.preview import before_libvirt, explained
+    from launcher.hook.rewrite import rewritten
 
     given = _standard_input() if file is None or str(file) == "-" else _bytes_of(file, str(file))
     asked = Asked() if vmi is None else read_asked(_bytes_of(vmi, f"--vmi {vmi}"))

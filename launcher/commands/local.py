@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from launcher.commands.options import Emulation, VMFlags
-from launcher.running.embedded import DEFAULT_URI
-from launcher.starting.pod import SYS
+from launcher.pipeline.pod import SYS
+from launcher.runtime.embedded import DEFAULT_URI
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,9 +14,9 @@ from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, PodInterface, read_block_sizes
 from launcher.manifest.spec import Spec
 from launcher.network.multus import attached_to_the_pod, read_status
-from launcher.starting.elsewhere import Elsewhere
-from launcher.starting.pod import pod_of
-from launcher.starting.start import Start, start_of
+from launcher.pipeline.described_pod import Elsewhere
+from launcher.pipeline.pod import pod_of
+from launcher.pipeline.start import Start, start_of
 from launcher.versions import parse_version
 from program.errors import UserError
 

@@ -10,7 +10,7 @@ import typer
 from launcher.manifest.spec import VirtualMachineInstance
 from program.errors import UserError
 
-VM = Annotated[
+VMArgument = Annotated[
     Path,
     typer.Argument(metavar="VM.yaml", help="A VirtualMachine or VirtualMachineInstance; - for standard input."),
 ]
@@ -32,7 +32,7 @@ def _stand(context: typer.Context, vm: str | None) -> str | None:
 class VMFlags:
     """Which VM a command is about. `also_vm` is what --vm names: then `vm` is the same, or it is a UserError."""
 
-    vm: VM
+    vm: VMArgument
     also_vm: Annotated[str | None, typer.Option("--vm", hidden=True, is_eager=True, callback=_stand)] = None
     name: Annotated[
         str | None,

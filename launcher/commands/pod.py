@@ -12,13 +12,14 @@ import typer
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, refuse_other_volumes
 from launcher.commands.vms import every_vm
-from launcher.manifest.reading import Given
+from launcher.manifest.parser import Given
+from launcher.pipeline.start import tried
 from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
-from launcher.pod.objects import Object, objects
+from launcher.pod.objects import objects
 from launcher.pod.offers import waits_for
-from launcher.starting.start import tried
+from launcher.pod.plain import PodObject
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.output import print_text
@@ -92,7 +93,7 @@ def pod(
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
     if owner is not None:
         _check_owner(owner, len(vms))
-    made: list[Object] = []
+    made: list[PodObject] = []
     errors: list[ProgramError] = []
     warnings: list[str] = []
     for given in vms:

@@ -1,4 +1,4 @@
-"""gpu-launcher run: what its processes do is in launcher.running; here is what they are to do."""
+"""gpu-launcher run: what its processes do is in launcher.runtime; here is what they are to do."""
 
 import sys
 from pathlib import Path
@@ -12,14 +12,14 @@ from launcher.commands.vms import one_vm
 from launcher.domain import domain_name, socket_directory
 from launcher.network.passt import script
 from launcher.paths import CONTROL_SOCKET
-from launcher.running.embedded import DEFAULT_URI, has_qemu_here, root_of
-from launcher.running.plan import Plan
-from launcher.running.user import LIMITS, Handover, asked_for
-from launcher.running.vm import Identity
-from launcher.running.worker import TO_ITS_END
-from launcher.starting.here import Here
-from launcher.starting.pod import this_pod
-from launcher.starting.start import Start, start_of
+from launcher.pipeline.pod import this_pod
+from launcher.pipeline.start import Start, start_of
+from launcher.pipeline.this_pod import Here
+from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
+from launcher.runtime.plan import RunPlan
+from launcher.runtime.user import LIMITS, Handover, asked_for
+from launcher.runtime.vm import Identity
+from launcher.runtime.worker import TO_ITS_END
 from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
@@ -57,7 +57,7 @@ def run(
             f"[default: {CONTROL_SOCKET}; ROOT/{_IN_ROOT} of another root; none of another libvirt]"
         ),
     ] = None,
-) -> Plan:
+) -> RunPlan:
     """Define and start a VM, and stay with it until it ends."""
     uri = flags.connect
     control = socket or _control_socket(uri, root_of(uri))  # a URI that is wrong is said before anything else
@@ -73,11 +73,11 @@ def run(
     return _plan(start, uri, control)
 
 
-def _plan(start: Start, uri: str, control: Path | None) -> Plan:
+def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
     assert start.xml is not None, "nothing was refused"
     assert start.layout is not None, "nothing was refused"
     vmi, metadata = start.vmi, start.vmi.metadata
-    return Plan(
+    return RunPlan(
         identity=Identity(metadata.namespace, metadata.name, str(metadata.uid or "")),
         domain=domain_name(metadata),
         xml=start.xml,
@@ -97,7 +97,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> Plan:
 
 
 def _refuse_what_was_not_done(user: int | None, give: list[Path] | None, limits: list[str] | None) -> None:
-    """The first process has handed over already (launcher.running.user), by what it read of the arguments."""
+    """The first process has handed over already (launcher.runtime.user), by what it read of the arguments."""
     if user is None and (give or limits):
         raise UserError("--give and --raise", "are for nobody", "expected --user=UID as well, whom they are for")
     asked = None if user is None else Handover(user, tuple(give or ()), tuple(limits or ()))

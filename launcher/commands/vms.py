@@ -6,7 +6,7 @@ from pathlib import Path
 from launcher.commands.answers import say_notes
 from launcher.commands.options import VMFlags
 from launcher.manifest.identity import Known, known_in
-from launcher.manifest.reading import Given, read_every, read_given
+from launcher.manifest.parser import Given, read_every, read_given
 from program.problem import one_line
 
 

@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator
 
-from launcher.running.vm import VM, Change, Phase
+from launcher.runtime.vm import VM, Change, Phase
 
 _UNREAD = 256  # changes; a reader that is slower loses the oldest
 

@@ -9,7 +9,7 @@ from grpclib.exceptions import GRPCError
 from launcher.control.api import health_pb2 as api
 from launcher.control.changes import changes_of
 from launcher.control.methods import methods_of
-from launcher.running.vm import VM, Phase
+from launcher.runtime.vm import VM, Phase
 
 #: The service that is healthy exactly while the guest runs, paused or not. The overall one, "", is about this process.
 GUEST = "guest"

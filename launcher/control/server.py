@@ -7,8 +7,8 @@ from launcher.control.connections import Server
 from launcher.control.connections import serve as serve_until
 from launcher.control.faults import shorten
 from launcher.control.health import Health
-from launcher.control.virtual_machine import KILL, VirtualMachine
-from launcher.running.vm import VM
+from launcher.control.virtual_machine import KILL, VMService
+from launcher.runtime.vm import VM
 
 _REQUEST = 1 << 16  # bytes
 
@@ -18,5 +18,5 @@ async def serve(listener: socket.socket, end: int, vm: VM) -> None:
     shorten("the control socket", "launcher.control.connections", "grpclib.server", "asyncio")
     ended = asyncio.Event()
     asyncio.get_running_loop().add_reader(end, ended.set)
-    server = Server([VirtualMachine(vm), Health(vm)], request=_REQUEST, always=KILL)
+    server = Server([VMService(vm), Health(vm)], request=_REQUEST, always=KILL)
     await serve_until(server, listener, ended.wait)

@@ -13,8 +13,8 @@ from launcher.control.api import vm_pb2 as api
 from launcher.control.changes import changes_of
 from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
-from launcher.running import agent, guest, operations
-from launcher.running.vm import VM, Phase, StopRequested
+from launcher.runtime import agent, guest, operations
+from launcher.runtime.vm import VM, Phase, StopRequested
 from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ _STARTED = (Phase.RUNNING, Phase.STOPPING)
 KILL = f"/{_SERVICE.full_name}/Kill"
 
 
-class VirtualMachine:
+class VMService:
     def __init__(self, vm: VM) -> None:
         self._vm = vm
         self._libvirt = Threads(
@@ -54,7 +54,7 @@ class VirtualMachine:
                 async with asyncio.timeout(_STATE):
                     state = await self._asked(operations.state)
             except TimeoutError:
-                state = operations.State("unknown", "libvirt does not answer")
+                state = operations.VMState("unknown", "libvirt does not answer")
             answer.state, answer.reason = state.state, state.reason
         return answer
 
@@ -165,7 +165,7 @@ class VirtualMachine:
         domain = self._vm.domain()
         return await self._libvirt.run(lambda: operation(domain))
 
-    async def _agent(self, question: Callable[[agent.Ask], _T], seconds: int) -> _T:
+    async def _agent(self, question: Callable[[agent.AskAgent], _T], seconds: int) -> _T:
         """What the guest's agent answers. Refusal where there is none, it is silent for so long, or it refuses."""
         patience = min(max(seconds, 1), _AGENT)
         return await self._asked(lambda domain: question(lambda text: guest.ask_agent(domain, text, patience)))

@@ -14,7 +14,7 @@ _MEBIBYTE = 1 << 20  # libvirt makes cells of whole ones (qemuDomainGetMemorySiz
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class CPUDemand:
     """What is to be pinned: cores of so many threads, and further threads of QEMU's.
 
     `emulator` and `pool` are CPUs besides those of the vCPUs, for QEMU itself and for a supplemental pool of I/O
@@ -60,7 +60,7 @@ class Cell:
     is_bound: bool = False
 
 
-def pin(wanted: Wanted, cpus: tuple[int, ...], host: Processors) -> Pinning:
+def pin(wanted: CPUDemand, cpus: tuple[int, ...], host: Processors) -> Pinning:
     """A CPU of the pod's for everything that is wanted; UserError where they don't suffice."""
     _refuse_too_few(wanted, cpus)
     nodes = _of_pod(cpus, host, wanted.threads)
@@ -191,7 +191,7 @@ def _of_pod(cpus: tuple[int, ...], host: Processors, threads: int) -> list[_Node
     return nodes
 
 
-def _cores(wanted: Wanted, nodes: list[_Node]) -> tuple[int, ...]:
+def _cores(wanted: CPUDemand, nodes: list[_Node]) -> tuple[int, ...]:
     """The CPU of each vCPU, core by core."""
     taken: list[int] = []
     for take in (_Node.core, _Node.gathered):
@@ -216,7 +216,7 @@ def _single(nodes: list[_Node]) -> int:
     return next(cpu for node in nodes if (cpu := node.cpu()) is not None)
 
 
-def _iothreads(wanted: Wanted, emulator: tuple[int, ...], cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
+def _iothreads(wanted: CPUDemand, emulator: tuple[int, ...], cpus: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
     """On the emulator's CPUs, where it has its own; else on the pod's, of which each thread gets a fair part."""
     threads = range(1, wanted.iothreads + 1)
     if emulator:
@@ -231,7 +231,7 @@ def _iothreads(wanted: Wanted, emulator: tuple[int, ...], cpus: tuple[int, ...])
     return tuple(parts)
 
 
-def _refuse_too_few(wanted: Wanted, cpus: tuple[int, ...]) -> None:
+def _refuse_too_few(wanted: CPUDemand, cpus: tuple[int, ...]) -> None:
     if len(cpus) >= wanted.cpus:
         return
     others = ((wanted.pool, "for I/O threads"), (wanted.emulator, "for the emulator"))

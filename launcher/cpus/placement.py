@@ -1,6 +1,6 @@
 """The CPUs and the NUMA cells that a guest has, on the host that the facts describe."""
 
-from launcher.cpus.pinning import Cell, Pinning, Wanted, cells, cells_for, pin
+from launcher.cpus.pinning import Cell, CPUDemand, Pinning, cells, cells_for, pin
 from launcher.facts import Facts
 from launcher.guest import Guest
 from program.errors import UserError
@@ -22,10 +22,10 @@ def pinning(guest: Guest, facts: Facts) -> Pinning | None:
     return pin(wanted(guest), facts.cpus, facts.processors)
 
 
-def wanted(guest: Guest) -> Wanted:
+def wanted(guest: Guest) -> CPUDemand:
     """The CPUs that a guest asks for that is to have its own."""
     sockets, cores, threads = guest.cpus
-    return Wanted(
+    return CPUDemand(
         cores=sockets * cores,
         threads=threads,
         emulator=guest.emulator_cpus,

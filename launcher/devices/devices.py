@@ -5,13 +5,13 @@ from dataclasses import dataclass
 
 from launcher.claims import Claim
 from launcher.devices.disks import GuestDisk, guest_disks
-from launcher.devices.displays import Display, Screen, displays_of, screen_of
+from launcher.devices.displays import GuestDisplay, Screen, displays_of, screen_of
 from launcher.devices.inputs import GuestInput, guest_inputs
 from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.guest_pci.addresses import usb, with_seats
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from launcher.manifest.iothreads import IOThreads, iothreads_of
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network.attachments import Attached, attached
@@ -26,14 +26,16 @@ class GuestDevices:
     iothreads: IOThreads
     inputs: tuple[GuestInput, ...]
     screen: Screen | None
-    displays: Mapping[str, Display]
+    displays: Mapping[str, GuestDisplay]
     roms: Mapping[str, ROM | None]
     network_cards: tuple[Attached, ...]
     usb: tuple[Claim, ...]
     has_usb: bool
 
 
-def guest_devices(spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[Card, ...], facts: Facts) -> GuestDevices:
+def guest_devices(
+    spec: Spec, metadata: Metadata, guest: Guest, cards: tuple[GuestCard, ...], facts: Facts
+) -> GuestDevices:
     """UserError for a disk whose volume, by the facts, is not what it asks for, and for displays that cannot be.
 
     Refusal for a network that the pod does not have, or not as a guest could be joined to it.

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import count
 
-from launcher.devices.sources import Source, source
+from launcher.devices.sources import DiskSource, source
 from launcher.facts import BlockSizes, Facts
 from launcher.manifest.disks import Bus, Cache, Disk
 from launcher.manifest.iothreads import IOThreads
@@ -26,7 +26,7 @@ class GuestDisk:
     asked: Disk
     bus: Bus
     number: int
-    source: Source | None
+    source: DiskSource | None
     cache: Cache
     threads: tuple[int, ...]
     block_sizes: BlockSizes | None
@@ -72,7 +72,7 @@ def device_name(prefix: str, number: int) -> str:
     return prefix + name
 
 
-def _refuse_lun_of_file(disk: Disk, source: Source | None) -> None:
+def _refuse_lun_of_file(disk: Disk, source: DiskSource | None) -> None:
     if disk.target.device == "lun" and source is not None and not source.block:
         raise UserError(
             "spec.domain.devices.disks",

@@ -25,7 +25,7 @@ class Screen:
 
 
 @dataclass(frozen=True, slots=True)
-class Display:
+class GuestDisplay:
     """`ramfb`: what firmware and boot loader draw on."""
 
     ramfb: bool
@@ -48,7 +48,7 @@ def screen_of(devices: Devices, guest: Guest) -> Screen | None:
     return Screen(model=model, has_vram=has_vram, address=SCREEN if has_address else None)
 
 
-def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Display]:
+def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, GuestDisplay]:
     """The gpus that are displays, by the alias of their claim.
 
     As KubeVirt has it: where no gpu says anything about a display, the first mediated device has one, with ramfb.
@@ -63,8 +63,8 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Displ
         first = next((claim for claim in of_gpus if isinstance(claim.device, UUID)), None)
         if first is None or not devices.autoattachGraphicsDevice:
             return {}
-        return {first.alias: Display(ramfb=not has_ramfb)}
-    displays: dict[str, Display] = {}
+        return {first.alias: GuestDisplay(ramfb=not has_ramfb)}
+    displays: dict[str, GuestDisplay] = {}
     ramfb = ["video"] if has_ramfb else []
     for claim in of_gpus:
         asked = _asked(gpus[claim.entry.name])
@@ -76,7 +76,7 @@ def displays_of(devices: Devices, claims: Iterable[Claim]) -> Mapping[str, Displ
                 "virtualGPUOptions.display needs graphics, and autoattachGraphicsDevice is false",
                 "expected display.enabled: false, or graphics",
             )
-        displays[claim.alias] = Display(ramfb=asked.ramFB.enabled)
+        displays[claim.alias] = GuestDisplay(ramfb=asked.ramFB.enabled)
         if asked.ramFB.enabled:
             ramfb.append(str(claim.entry))
     if len(ramfb) > 1:

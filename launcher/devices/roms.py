@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from launcher.devices.sources import directory_of
 from launcher.guest import ROM_OF
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from launcher.manifest.spec import Metadata, Spec
 from pci.address import PCIAddress
 from program.errors import UserError
@@ -39,7 +39,7 @@ def roms_of(spec: Spec, metadata: Metadata) -> Mapping[str, ROM | None]:
     return roms
 
 
-def roms_by_alias(cards: tuple[Card, ...], roms: Mapping[str, ROM | None]) -> Mapping[str, ROM | None]:
+def roms_by_alias(cards: tuple[GuestCard, ...], roms: Mapping[str, ROM | None]) -> Mapping[str, ROM | None]:
     """The ROMs by the alias of the device. UserError for what is no PCI function."""
     claims = {card.claim.entry.name: card.claim for card in cards}
     for name in roms:

@@ -15,7 +15,7 @@ from launcher.manifest.volumes import Volume
 Format = Literal["raw", "qcow2"]
 
 
-class Source(NamedTuple):
+class DiskSource(NamedTuple):
     """What a disk reads and writes. `block`: whether `path` is a block device, and not a file. `below`: the image that
     a qcow2 overlay is over.
 
@@ -33,7 +33,7 @@ class Source(NamedTuple):
         return "block" if self.block else "file"
 
 
-def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Source:
+def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> DiskSource:
     """The source of the volume that is spec.volumes[index]."""
     name = volume.name
     match volume.kind:
@@ -43,10 +43,10 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Sour
             return _overlay(name, _claim(name, facts))
         case "containerDisk":
             # What is in an image is not in the manifest; it is qcow2 but for those that the facts name.
-            image = Source(paths.container_disk(index), format="raw" if name in facts.raw_images else "qcow2")
+            image = DiskSource(paths.container_disk(index), format="raw" if name in facts.raw_images else "qcow2")
             return _overlay(name, image)
         case "emptyDisk":
-            return Source(paths.empty_disk(name), format="qcow2")
+            return DiskSource(paths.empty_disk(name), format="qcow2")
         case "hostDisk":
             assert volume.hostDisk is not None, "it is the volume's kind"
             return _made(paths.disk_image(name, PurePosixPath(volume.hostDisk.path).name))
@@ -68,18 +68,18 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Sour
             return _made(paths.iso("sysprep", name))
 
 
-def _claim(name: str, facts: Facts) -> Source:
+def _claim(name: str, facts: Facts) -> DiskSource:
     if name in facts.block:
-        return Source(paths.block_device(name), block=True)
-    return Source(paths.disk_image(name))
+        return DiskSource(paths.block_device(name), block=True)
+    return DiskSource(paths.disk_image(name))
 
 
-def _overlay(name: str, below: Source) -> Source:
-    return Source(paths.overlay(name), format="qcow2", below=below)
+def _overlay(name: str, below: DiskSource) -> DiskSource:
+    return DiskSource(paths.overlay(name), format="qcow2", below=below)
 
 
-def _made(path: str) -> Source:
-    return Source(path, unmap=False)
+def _made(path: str) -> DiskSource:
+    return DiskSource(path, unmap=False)
 
 
 def directory_of(volume: Volume) -> str:

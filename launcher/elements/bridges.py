@@ -6,7 +6,7 @@ from lxml.etree import _Element as Element
 from launcher.elements.address import guest_address
 from launcher.elements.virtio import virtio_driver
 from launcher.guest import Guest
-from launcher.guest_pci.addresses import Bridge, Layout
+from launcher.guest_pci.addresses import Layout, PCIBridge
 from launcher.guest_pci.bars import DEFAULT_BITS, Hole
 
 #: Of these there may be several to a slot.
@@ -29,7 +29,7 @@ def maxphysaddr(hole: Hole | None, mode: str | None) -> list[Element]:
     return [E.maxphysaddr(mode="passthrough")]
 
 
-def bridge(bridge: Bridge) -> Element:
+def bridge(bridge: PCIBridge) -> Element:
     """Return a bridge of the layout. Chassis and port number are the slot that a guest shows: they are fixed too."""
     element = E.controller(type="pci", index=str(bridge.index), model=bridge.model)
     if bridge.bus_number is not None:
@@ -44,7 +44,7 @@ def bridge(bridge: Bridge) -> Element:
     return element
 
 
-def _hotplug(bridge: Bridge) -> dict[str, str]:
+def _hotplug(bridge: PCIBridge) -> dict[str, str]:
     """Return hotplug='off' below an expander.
 
     OVMF keeps a window of I/O ports for each port with hotplug, and has ten in all. It takes them back where they are

@@ -4,7 +4,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.devices.disks import GuestDisk
-from launcher.devices.sources import Source
+from launcher.devices.sources import DiskSource
 from launcher.elements import iothreads
 from launcher.elements.virtio import goes_by_dma_api, virtio_model
 from launcher.facts import BlockSizes
@@ -69,11 +69,11 @@ def _driver(disk: GuestDisk) -> Element:
     return element
 
 
-def _source(source: Source) -> Element:
+def _source(source: DiskSource) -> Element:
     return E.source(dev=source.path) if source.block else E.source(file=source.path)
 
 
-def _backing_store(below: Source) -> Element:
+def _backing_store(below: DiskSource) -> Element:
     # Always with an end: libvirt would look into the image for one.
     return E.backingStore(E.format(type=below.format), _source(below), E.backingStore(), type=below.type)
 

@@ -56,7 +56,7 @@ def _efi(efi: EFI, guest: Guest, name: str) -> list[Element]:
     if guest.confidentiality is not None and guest.confidentiality.is_measured:
         elements.append(E.loader(stateless="yes"))
     if efi.persistent:
-        # Named, it is what stays: launcher.running.guest undefines the domain, and with it only what libvirt has named.
+        # Named, it is what stays: launcher.runtime.guest undefines the domain, and with it only what libvirt has named.
         elements.append(E.nvram(f"{paths.NVRAM}/{name}_VARS.fd"))
     return elements
 

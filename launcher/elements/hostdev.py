@@ -7,7 +7,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.claims import Claim
-from launcher.devices.displays import Display
+from launcher.devices.displays import GuestDisplay
 from launcher.devices.roms import ROM
 from launcher.elements.address import guest_address, pci_address
 from launcher.guest_pci.addresses import HostDev, Seat
@@ -15,7 +15,10 @@ from pci.resource import USBAddress
 
 
 def hostdevs(
-    seats: tuple[Seat, ...], displays: Mapping[str, Display], roms: Mapping[str, ROM | None], usb: tuple[Claim, ...]
+    seats: tuple[Seat, ...],
+    displays: Mapping[str, GuestDisplay],
+    roms: Mapping[str, ROM | None],
+    usb: tuple[Claim, ...],
 ) -> list[Element]:
     """Return the seats' devices in their order, then the USB devices. `displays` and `roms` are by alias."""
     seated = [device for seat in seats for device in seat.hostdevs]
@@ -25,7 +28,7 @@ def hostdevs(
     ]
 
 
-def _seated(device: HostDev, display: Display | None, roms: Mapping[str, ROM | None]) -> Element:
+def _seated(device: HostDev, display: GuestDisplay | None, roms: Mapping[str, ROM | None]) -> Element:
     """Return a device on a seat; managed='no', since it is bound to vfio before the pod starts, which may not do it."""
     attributes = {}
     if display is not None:

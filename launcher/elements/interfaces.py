@@ -13,7 +13,16 @@ from lxml.etree import _Element as Element
 from launcher.elements.virtio import virtio_driver, virtio_model
 from launcher.guest import Guest
 from launcher.manifest.interfaces import Interface
-from launcher.network.attachments import PROTOCOLS, Attached, Forwards, GuestAddress, Passt, Protocol, Range, Tap
+from launcher.network.attachments import (
+    PROTOCOLS,
+    Attached,
+    Forwards,
+    GuestAddress,
+    PasstAttachment,
+    Protocol,
+    Range,
+    Tap,
+)
 
 
 def interface(card: Attached, guest: Guest, uuid: UUID) -> Element:
@@ -47,7 +56,7 @@ def _tap(to: Tap) -> list[Element]:
     return [E.target(dev=to.device, managed="no")]
 
 
-def _passt(to: Passt) -> list[Element]:
+def _passt(to: PasstAttachment) -> list[Element]:
     return [
         *([E.source(dev=to.device)] if to.device is not None else []),
         *(_ip(address) for address in to.addresses),

@@ -29,7 +29,7 @@ from uuid import UUID
 from launcher.claims import Claim, DeviceID
 from launcher.cpus.pinning import Cell
 from launcher.guest import SEATS, SEATS_OF, TOPOLOGY
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from program.errors import UserError
@@ -45,7 +45,9 @@ _FIRST_EXPANDER_SLOT = SCREEN.slot + 1
 #: all else. Four cells with 32 seats each fit, or sixteen with 7.
 _BUSES_OF_EXPANDERS = 4 * (1 + SEATS)
 
-Model = Literal["pcie-expander-bus", "pcie-root-port", "pcie-switch-upstream-port", "pcie-switch-downstream-port"]
+ControllerModel = Literal[
+    "pcie-expander-bus", "pcie-root-port", "pcie-switch-upstream-port", "pcie-switch-downstream-port"
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +69,7 @@ class HostDev:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Bridge:
+class PCIBridge:
     """A PCI controller of the guest's: at `address` itself, it provides the bus `index`, as libvirt counts.
 
     `chassis` and `port` are the physical slot that a guest shows, of a root port and of a switch's downstream port. A
@@ -75,7 +77,7 @@ class Bridge:
     NUMA cell that it is in, None for none.
     """
 
-    model: Model
+    model: ControllerModel
     index: int
     address: PCIAddress
     chassis: int | None = None
@@ -124,7 +126,7 @@ class Layout:
     `cells` are the guest's NUMA cells, whether cards are in them or not.
     """
 
-    bridges: tuple[Bridge, ...] = ()
+    bridges: tuple[PCIBridge, ...] = ()
     seats: tuple[Seat, ...] = ()
     cells: tuple[Cell, ...] = ()
 
@@ -140,7 +142,7 @@ class Layout:
 
         Those behind bus 0 from 1 on; those behind an expander from its bus_number on.
         """
-        below: dict[int, list[Bridge]] = {}
+        below: dict[int, list[PCIBridge]] = {}
         for bridge in sorted(self.bridges, key=lambda bridge: bridge.address):
             below.setdefault(bridge.address.bus, []).append(bridge)
         numbers = {0: 0}
@@ -167,9 +169,9 @@ class Layout:
 
 
 def layout(
-    cards: tuple[Card, ...],
+    cards: tuple[GuestCard, ...],
     seats: Mapping[str, int] = MappingProxyType({}),
-    upstream: Mapping[Card, Upstream] = MappingProxyType({}),
+    upstream: Mapping[GuestCard, Upstream] = MappingProxyType({}),
     cells: tuple[Cell, ...] = (),
 ) -> Layout:
     """A seat for each card that is not USB's. UserError where there are not seats enough.
@@ -220,11 +222,11 @@ def layout(
 class _Branch:
     """A bridge with all that is behind it: further bridges, or a card, or nothing."""
 
-    model: Model
+    model: ControllerModel
     slot: int = 0
     function: int = 0
     below: tuple["_Branch", ...] = ()
-    card: Card | None = None
+    card: GuestCard | None = None
     bus_number: int | None = None
     cell: int | None = None
 
@@ -233,21 +235,23 @@ class _Branch:
         return 1 + sum(branch.buses for branch in self.below)
 
 
-def _joined(cards: tuple[Card, ...], pinned: Mapping[str, int]) -> Mapping[Card, Card]:
+def _joined(cards: tuple[GuestCard, ...], pinned: Mapping[str, int]) -> Mapping[GuestCard, GuestCard]:
     """The cards that are on the seat of another. An entry that is pinned has the seat that its pin says."""
-    first: dict[Claim, Card] = {}
+    first: dict[Claim, GuestCard] = {}
     for card in cards:
         first.setdefault(card.claim, card)
     return {card: first[card.joins] for card in cards if card.joins is not None and card.claim.entry.name not in pinned}
 
 
-def _seats(cards: Iterable[Card], pinned: Mapping[str, int], joined: Mapping[Card, Card]) -> Mapping[int, Card]:
+def _seats(
+    cards: Iterable[GuestCard], pinned: Mapping[str, int], joined: Mapping[GuestCard, GuestCard]
+) -> Mapping[int, GuestCard]:
     """The cards of one root bus by seat; those that have joined another are left out, and their seats stay free.
 
     A pin is for an entry's own card, and not for one that comes along.
     """
-    taken: dict[int, Card] = {}
-    others: list[Card] = []
+    taken: dict[int, GuestCard] = {}
+    others: list[GuestCard] = []
     entries = set[str]()
     for card in cards:
         name = card.claim.entry.name
@@ -261,7 +265,7 @@ def _seats(cards: Iterable[Card], pinned: Mapping[str, int], joined: Mapping[Car
     return {seat: card for seat, card in by_seat.items() if card not in joined}
 
 
-def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch, ...]:
+def _root_ports(cards: Mapping[int, GuestCard], first_slot: int = 0) -> tuple[_Branch, ...]:
     """A port for each seat up to the last that is taken: firmware would number those behind a gap anew."""
     return tuple(
         _Branch(
@@ -275,10 +279,13 @@ def _root_ports(cards: Mapping[int, Card], first_slot: int = 0) -> tuple[_Branch
 
 
 def _expanders(
-    above: Mapping[Card, Upstream], seats: Mapping[str, int], cells: tuple[Cell, ...], joined: Mapping[Card, Card]
+    above: Mapping[GuestCard, Upstream],
+    seats: Mapping[str, int],
+    cells: tuple[Cell, ...],
+    joined: Mapping[GuestCard, GuestCard],
 ) -> list[_Branch]:
     """The expanders in the order of cells or of the host's roots, with bus numbers from 255 downwards."""
-    roots: dict[tuple[str, int], list[Card]] = {}
+    roots: dict[tuple[str, int], list[GuestCard]] = {}
     for card, upstream in above.items():
         if not upstream.on_bus_0:
             cell = -1 if upstream.cell is None else upstream.cell
@@ -318,7 +325,7 @@ def _expanders(
     return expanders
 
 
-def _refuse_beyond(room: int, cards: Mapping[int, Card], cells: int) -> None:
+def _refuse_beyond(room: int, cards: Mapping[int, GuestCard], cells: int) -> None:
     last = max(cards)
     if last >= room:
         raise UserError(
@@ -329,7 +336,7 @@ def _refuse_beyond(room: int, cards: Mapping[int, Card], cells: int) -> None:
         )
 
 
-def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Branch, ...]:
+def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], GuestCard]]) -> tuple[_Branch, ...]:
     """The ports below an expander for cards that the host has behind these bridges, in the order of the host's.
 
     A chain is a root port, and then an upstream and a downstream port for every switch. An even one ends in a bridge
@@ -339,11 +346,11 @@ def _mirrored(cards: Iterable[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Br
     return _ports("pcie-root-port", [(bridges if len(bridges) % 2 else bridges[:-1], card) for bridges, card in cards])
 
 
-def _ports(model: Model, chains: list[tuple[tuple[PCIAddress, ...], Card]]) -> tuple[_Branch, ...]:
+def _ports(model: ControllerModel, chains: list[tuple[tuple[PCIAddress, ...], GuestCard]]) -> tuple[_Branch, ...]:
     """Ports for the chains' first bridges: one for each switch that is behind, by port and upstream port; and one for
     each card that has no other bridge above it."""
-    switches: dict[tuple[PCIAddress, ...], list[tuple[tuple[PCIAddress, ...], Card]]] = {}
-    chained: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], Card | None]] = []
+    switches: dict[tuple[PCIAddress, ...], list[tuple[tuple[PCIAddress, ...], GuestCard]]] = {}
+    chained: list[tuple[tuple[PCIAddress, ...], tuple[_Branch, ...], GuestCard | None]] = []
     for chain, card in chains:
         if len(chain) > 1:
             switches.setdefault(chain[:2], []).append((chain[2:], card))
@@ -359,16 +366,16 @@ def _ports(model: Model, chains: list[tuple[tuple[PCIAddress, ...], Card]]) -> t
     return tuple(ports)
 
 
-def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, int]]:
+def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[PCIBridge], dict[GuestCard, int]]:
     """The bridges with libvirt's indices, depth first; and the bus that each card is on."""
-    bridges: list[Bridge] = []
-    buses: dict[Card, int] = {}
+    bridges: list[PCIBridge] = []
+    buses: dict[GuestCard, int] = {}
 
     def add(branch: _Branch, on: int) -> None:
         index = len(bridges) + 1
         slotted = branch.model in ("pcie-root-port", "pcie-switch-downstream-port")
         bridges.append(
-            Bridge(
+            PCIBridge(
                 model=branch.model,
                 index=index,
                 address=PCIAddress(domain=0, bus=on, slot=branch.slot, function=branch.function),
@@ -388,7 +395,7 @@ def _indexed(branches: tuple[_Branch, ...]) -> tuple[list[Bridge], dict[Card, in
     return bridges, buses
 
 
-def hostdevs_of(bus: int, cards: list[Card], slot: int = 0) -> list[HostDev]:
+def hostdevs_of(bus: int, cards: list[GuestCard], slot: int = 0) -> list[HostDev]:
     """The functions of one card, of which several entries may have some, on a slot of this bus."""
     claim = cards[0].claim
     if isinstance(claim.device, UUID):
@@ -408,11 +415,11 @@ def hostdevs_of(bus: int, cards: list[Card], slot: int = 0) -> list[HostDev]:
     ]
 
 
-def with_seats(cards: tuple[Card, ...]) -> tuple[Card, ...]:
+def with_seats(cards: tuple[GuestCard, ...]) -> tuple[GuestCard, ...]:
     """All that are not USB devices, in order."""
     return tuple(card for card in cards if not isinstance(card.claim.device, USBAddress))
 
 
-def usb(cards: tuple[Card, ...]) -> tuple[Claim, ...]:
+def usb(cards: tuple[GuestCard, ...]) -> tuple[Claim, ...]:
     """The claims that are USB devices, in order."""
     return tuple(card.claim for card in cards if isinstance(card.claim.device, USBAddress))

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.guest_pci.addresses import Layout
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from pci.address import PCIAddress
 from pci.host import BAR
 from pci.sysfs.attribute import Unreadable
@@ -51,7 +51,7 @@ class Hole:
         return (self.end - 1).bit_length()
 
 
-def read_bars(sys: Path | None, cards: tuple[Card, ...]) -> Mapping[PCIAddress, tuple[BAR, ...]]:
+def read_bars(sys: Path | None, cards: tuple[GuestCard, ...]) -> Mapping[PCIAddress, tuple[BAR, ...]]:
     """The BARs of every function that is passed on, where the tree that stands for /sys has them.
 
     Refusal where it has them, and they make no sense.

@@ -6,7 +6,7 @@ from itertools import combinations
 from uuid import UUID
 
 from launcher.claims import DeviceID
-from launcher.guest_pci.addresses import Bridge, Layout, Seat
+from launcher.guest_pci.addresses import Layout, PCIBridge, Seat
 from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import Distance, Location, Way, distance, way
@@ -103,7 +103,7 @@ def _on_host(device: DeviceID, host: Host | None, processors: Processors) -> Loc
     return Location(numa_node=processors.node_of(function.numa_node), root=function.root, bridges=function.bridges)
 
 
-def _in_guest(seat: Seat, numbers: Mapping[int, int], providing: Mapping[int, Bridge]) -> Location:
+def _in_guest(seat: Seat, numbers: Mapping[int, int], providing: Mapping[int, PCIBridge]) -> Location:
     """From the seat up to bus 0, or to the expander that is a root complex of its own in the guest.
 
     By index: the number that the guest gives each bus, and the bridge that provides it.

@@ -16,7 +16,7 @@ from launcher.hostdevs import function_of, mediated
 from pci.address import PCIAddress
 from pci.distance import Location
 from pci.host import Host
-from pci.topology import Node, Twig, tree
+from pci.topology import TreeNode, Twig, tree
 from program.problem import one_line
 
 # Okabe and Ito's palette, which the colour-blind tell apart too; without yellow, which is hardly seen on white.
@@ -141,11 +141,11 @@ def _order(card: _Side) -> tuple[bool, int, str, str]:
     return node is None, node or 0, card.location.root, f"{card.at} {card.name}"
 
 
-def _tree(cards: Iterable[_Side], pci_ids: Mapping[PCIAddress, str]) -> tuple[Node[_Side], ...]:
+def _tree(cards: Iterable[_Side], pci_ids: Mapping[PCIAddress, str]) -> tuple[TreeNode[_Side], ...]:
     return tree(((() if card.location is None else card.location.bridges, card) for card in cards), pci_ids)
 
 
-def _laid_out(nodes: Sequence[Node[_Side]], common: Columns, width: int, cards_first: bool) -> Block:
+def _laid_out(nodes: Sequence[TreeNode[_Side]], common: Columns, width: int, cards_first: bool) -> Block:
     """What hangs on a root complex, to be framed, with the ends of its cards' lines by their names."""
     places, height = placed(nodes, common, _box)
     if cards_first:

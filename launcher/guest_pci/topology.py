@@ -9,14 +9,14 @@ from launcher.cpus.placement import cells_of_nodes, guest_cells
 from launcher.facts import Facts
 from launcher.guest import TOPOLOGY, TOPOLOGY_POLICY, Guest
 from launcher.guest_pci.addresses import Layout, Upstream, layout, with_seats
-from launcher.hostdevs import Card, function_of
+from launcher.hostdevs import GuestCard, function_of
 from pci.host import Function, Host
 from program.errors import UserError
 
 
 def laid_out(
     guest: Guest,
-    cards: tuple[Card, ...],
+    cards: tuple[GuestCard, ...],
     host: Host | None,
     facts: Facts,
     pinned: Pinning | None,
@@ -66,7 +66,7 @@ def laid_out(
     return layout(cards, guest.seats, upstream, cells or guest_cells(guest, pinned, facts))
 
 
-def _why(card: Card, function: Function | None, node: int | None, cells: tuple[int | None, ...]) -> str:
+def _why(card: GuestCard, function: Function | None, node: int | None, cells: tuple[int | None, ...]) -> str:
     """Why the card has no cell of the guest's."""
     if function is None:
         return f"{card.device} is not in sysfs, and so its place is not known"

@@ -2,7 +2,7 @@
 
 Ours begin with gpu-launcher.dev/; one that is not known is refused, since it is misspelt or of a newer gpu-launcher.
 Of KubeVirt's, those that change its domain are honoured or refused; of HAMi's, those that choose a card are read
-(launcher.choosing); everybody else's are left alone.
+(launcher.selection); everybody else's are left alone.
 """
 
 import difflib
@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from launcher.choosing.selection import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
 from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
-from launcher.manifest.quoting import shown
+from launcher.manifest.quotation import shown
+from launcher.selection.annotations import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
 from program.errors import Nonsense
 
 OURS = "gpu-launcher.dev/"

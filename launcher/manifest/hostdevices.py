@@ -18,7 +18,7 @@ Resource = Annotated[
     ),
 ]
 # Part of a path below DRA's directory, so nothing that leads out of it.
-DNSLabel = Annotated[
+RequestLabel = Annotated[
     Text,
     Matching("[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "is no DNS label", "expected lower-case letters, digits and -"),
 ]
@@ -47,8 +47,8 @@ class HostDevice(Object):
 
     name: AliasName
     deviceName: Resource | None = None
-    claimName: DNSLabel | None = None
-    requestName: DNSLabel | None = None
+    claimName: RequestLabel | None = None
+    requestName: RequestLabel | None = None
     tag: Annotated[Any, Ignored("tags are for the config drive's device metadata, which is not written")] = None
 
     @model_validator(mode="after")
@@ -82,7 +82,7 @@ class GPU(HostDevice):
 class ResourceClaim(Object):
     """A ResourceClaim of the pod: one that exists, or one that is made from a template for the pod."""
 
-    name: DNSLabel
+    name: RequestLabel
     resourceClaimName: DNSName | None = None
     resourceClaimTemplateName: DNSName | None = None
 

@@ -5,14 +5,14 @@ Of the objects in it, VMs are ours, and so are the instance types and preference
 """
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from launcher.manifest.quoting import shown
+from launcher.manifest.quotation import shown
 from launcher.manifest.volumes import is_block
-from program.document import NotYAML, read_documents
+from program.document import JSONObject, NotYAML, read_documents
 from program.errors import UserError
 
 VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
@@ -31,13 +31,11 @@ _USUAL = 1 << 16  # read alone at first: room for the largest has to be got from
 _LARGEST = 3 << 20  # twice what etcd takes of one object
 _KIND = "expected a VirtualMachine or VirtualMachineInstance"
 
-Object = Mapping[str, Any]
-
 
 class TypeObject(NamedTuple):
     """An instance type or a preference as it was written, and the file that it is in."""
 
-    value: Object
+    value: JSONObject
     file: str
 
 
@@ -51,9 +49,9 @@ class Input:
 
     file: str
     text: str
-    vms: tuple[Object, ...] = ()
+    vms: tuple[JSONObject, ...] = ()
     types: tuple[TypeObject, ...] = ()
-    others: tuple[Object, ...] = ()
+    others: tuple[JSONObject, ...] = ()
     block: frozenset[str] = frozenset()
     alone: bool = False
 
@@ -72,7 +70,7 @@ def read_input(path: Path) -> Input:
         raise UserError(file, f"is not YAML: {error}", f"{_KIND}, as YAML or JSON") from error
     if not documents:
         raise UserError(file, "found None", _KIND)
-    objects: list[Object] = []
+    objects: list[JSONObject] = []
     for document in documents:
         if not isinstance(document.value, dict):
             subject = f"{file}: line {document.line}" if len(documents) > 1 else file
@@ -103,7 +101,7 @@ def refuse_empty(given: Input) -> None:
     raise UserError(given.file, f"has no VM, but {listed(map(called, others))}", f"{_KIND} as well")
 
 
-def names_of(vm: Object) -> tuple[str | None, str | None]:
+def names_of(vm: JSONObject) -> tuple[str | None, str | None]:
     """Return namespace and name; None for what is not written, or is no text.
 
     Without a name it is generateName, as for launcher.manifest.spec.Named.
@@ -113,7 +111,7 @@ def names_of(vm: Object) -> tuple[str | None, str | None]:
     return texts.get("namespace") or None, texts.get("name") or texts.get("generateName", "").rstrip("-.") or None
 
 
-def called(item: Object) -> str:
+def called(item: JSONObject) -> str:
     """Return an object's kind and name, as `Service web`."""
     words = (item.get("kind"), names_of(item)[1])
     return " ".join(map(_bare, (word for word in words if word is not None))) or "None"
@@ -131,7 +129,7 @@ def listed(names: Iterable[str]) -> str:
     return ", ".join(first[:most]) + more
 
 
-def _vms(objects: list[Object]) -> tuple[Object, ...]:
+def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:
     """Return the VMs; of a VirtualMachine and the instance that it has made, as in a dump of both, the former.
 
     One of another API group is one only where there is no other: its group may be misspelt.
@@ -142,22 +140,22 @@ def _vms(objects: list[Object]) -> tuple[Object, ...]:
     return tuple(found for found in ours if found["kind"] != VM_KINDS[1] or names_of(found) not in makers)
 
 
-def _is_type(item: Object) -> bool:
+def _is_type(item: JSONObject) -> bool:
     return item.get("kind") in TYPE_KINDS and _group(item) in (None, _TYPES_GROUP)
 
 
-def _block_claim(item: Object) -> str | None:
+def _block_claim(item: JSONObject) -> str | None:
     """Return the name of a claim, or of a DataVolume, that says it is a block device; None for anything else."""
     is_claim = item.get("kind") in ("PersistentVolumeClaim", "DataVolume")
     return names_of(item)[1] if is_claim and is_block(item.get("spec")) else None
 
 
-def _group(item: Object) -> str | None:
+def _group(item: JSONObject) -> str | None:
     version = item.get("apiVersion")
     return version.rpartition("/")[0] if isinstance(version, str) else None
 
 
-def _items(value: Object, subject: str) -> Iterator[Object]:
+def _items(value: JSONObject, subject: str) -> Iterator[JSONObject]:
     """Yield an object, or for a List its items. Items of a List of one kind may leave out what the List says."""
     kind, items = value.get("kind"), value.get("items")
     if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, mode
 
 from launcher.manifest.disks import BootOrder
 from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all
-from launcher.manifest.quoting import shown
+from launcher.manifest.quotation import shown
 from launcher.manifest.scalars import AliasName, Matching, Text, first_twice
 from program.errors import Nonsense
 

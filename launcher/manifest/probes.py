@@ -7,7 +7,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from launcher.manifest.interfaces import Interface
 from launcher.manifest.objects import Below, Items, Object
-from launcher.manifest.quoting import shown
+from launcher.manifest.quotation import shown
 from launcher.manifest.scalars import Matching, Text
 from program.errors import Nonsense
 
@@ -29,8 +29,8 @@ def _port(value: Any) -> int | str:
 
 
 #: Kubernetes' int32, with room for what the pod's own adds.
-Count = Annotated[int, Field(ge=0, lt=2**31 - 60)]
-Port = Annotated[int | str, PlainValidator(_port, json_schema_input_type=int | str)]
+ProbeCount = Annotated[int, Field(ge=0, lt=2**31 - 60)]
+ProbePort = Annotated[int | str, PlainValidator(_port, json_schema_input_type=int | str)]
 
 
 class HTTPHeader(Object):
@@ -41,7 +41,7 @@ class HTTPHeader(Object):
 class HTTPGet(Object):
     """Answered with a status from 200 to 399. Without a host it is asked of the pod's address, as KubeVirt's."""
 
-    port: Port
+    port: ProbePort
     path: Text | None = None
     host: Text | None = None
     scheme: Literal["HTTP", "HTTPS"] = "HTTP"
@@ -51,7 +51,7 @@ class HTTPGet(Object):
 class TCPSocket(Object):
     """A port that takes connections."""
 
-    port: Port
+    port: ProbePort
     host: Text | None = None
 
 
@@ -78,11 +78,11 @@ class Probe(Object):
     tcpSocket: TCPSocket | None = None
     exec: Exec | None = None
     guestAgentPing: GuestAgentPing | None = None
-    initialDelaySeconds: Count = 0
-    timeoutSeconds: Count = 0
-    periodSeconds: Count = 0
-    successThreshold: Count = 0
-    failureThreshold: Count = 0
+    initialDelaySeconds: ProbeCount = 0
+    timeoutSeconds: ProbeCount = 0
+    periodSeconds: ProbeCount = 0
+    successThreshold: ProbeCount = 0
+    failureThreshold: ProbeCount = 0
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -9,7 +9,7 @@ from uuid import UUID
 from pydantic import AfterValidator, Field, GetCoreSchemaHandler, GetJsonSchemaHandler, PlainValidator
 from pydantic.json_schema import JsonSchemaValue
 
-from launcher.manifest.quoting import shown
+from launcher.manifest.quotation import shown
 from launcher.quantity import Amount, parse_amount
 from program.errors import Nonsense
 

@@ -8,7 +8,6 @@ from uuid import UUID, uuid5
 from pydantic import ConfigDict, Field, model_validator
 
 from launcher.manifest import relations, sizes
-from launcher.manifest.annotated import AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.annotations import Annotations
 from launcher.manifest.clock import Clock
 from launcher.manifest.cpu import CPU
@@ -22,6 +21,7 @@ from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
+from launcher.manifest.metadata import AnnotationsOfVM, ReadAnnotations
 from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText

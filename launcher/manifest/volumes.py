@@ -30,7 +30,7 @@ VolumeLabel = Annotated[
     Text, Matching("[ -~]{0,32}", "is no label of an ISO 9660 volume", "expected at most 32 ASCII characters")
 ]
 
-Kind = Literal[
+VolumeKind = Literal[
     "persistentVolumeClaim",
     "dataVolume",
     "hostDisk",
@@ -46,16 +46,16 @@ Kind = Literal[
     "sysprep",
     "containerPath",
 ]
-KINDS: tuple[Kind, ...] = get_args(Kind)
+KINDS: tuple[VolumeKind, ...] = get_args(VolumeKind)
 #: Those that become an ISO.
-MEDIA: tuple[Kind, ...] = (
+MEDIA: tuple[VolumeKind, ...] = (
     *("cloudInitNoCloud", "cloudInitConfigDrive"),
     *("configMap", "secret", "serviceAccount", "downwardAPI", "sysprep"),
 )
 
 
 #: Those that a guest can mount by virtiofs: KubeVirt's, and claims that are DataVolumes'.
-SHARED: tuple[Kind, ...] = (
+SHARED: tuple[VolumeKind, ...] = (
     *("persistentVolumeClaim", "dataVolume", "configMap", "secret", "serviceAccount", "downwardAPI", "containerPath"),
 )
 
@@ -250,7 +250,7 @@ class Volume(Object):
         return self.persistentVolumeClaim.claimName if self.persistentVolumeClaim is not None else None
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> VolumeKind:
         """The name of the volume's source."""
         return next(kind for kind in KINDS if getattr(self, kind) is not None)
 
@@ -264,7 +264,7 @@ def is_block(spec: object) -> bool:
 
 
 #: The kinds that the pod mounts as a directory of files, which a ROM may be one of.
-WITH_FILES: tuple[Kind, ...] = ("configMap", "secret", "persistentVolumeClaim", "dataVolume")
+WITH_FILES: tuple[VolumeKind, ...] = ("configMap", "secret", "persistentVolumeClaim", "dataVolume")
 
 
 def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None:
@@ -290,7 +290,7 @@ def check_volumes(volumes: tuple[Volume, ...]) -> None:
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.
-_ONCE: dict[tuple[Kind, ...], str] = {
+_ONCE: dict[tuple[VolumeKind, ...], str] = {
     ("serviceAccount",): "a serviceAccount",
     ("cloudInitNoCloud", "cloudInitConfigDrive"): "cloud-init's",
 }

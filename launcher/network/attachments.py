@@ -61,7 +61,7 @@ class Forwards:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Passt:
+class PasstAttachment:
     """passt, on the pod's network, or by the pod's interface `device`. `addresses` are a masqueraded guest's, of IPv4
     and of IPv6; without any the guest has the pod's own, and `gateway` is what the guest is told where the pod has
     none there."""
@@ -83,7 +83,7 @@ class Attached(NamedTuple):
     """A network card, and what it is attached to."""
 
     interface: Interface
-    to: Passt | Tap
+    to: PasstAttachment | Tap
 
 
 def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = None) -> tuple[Attached, ...]:
@@ -105,24 +105,24 @@ def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = Non
         else:
             network = networks.get(interface.name)
             to = _to_pods(interface, network.pod if network is not None else None, forwards)
-        if isinstance(to, Passt):
+        if isinstance(to, PasstAttachment):
             taken = {protocol: (*taken.get(protocol, ()), *forwards.ranges(protocol)) for protocol in PROTOCOLS}
         cards.append(Attached(interface, to))
     return tuple(cards)
 
 
-def _to_pods(interface: Interface, pod: PodNetwork | None, forwards: Forwards) -> Passt:
+def _to_pods(interface: Interface, pod: PodNetwork | None, forwards: Forwards) -> PasstAttachment:
     pod = pod or PodNetwork()
     masqueraded = interface.method == "masquerade"
     addresses = (GuestAddress(pod.vmNetworkCIDR), GuestAddress(pod.vmIPv6NetworkCIDR)) if masqueraded else ()
-    return Passt(addresses=addresses, forwards=forwards)
+    return PasstAttachment(addresses=addresses, forwards=forwards)
 
 
 def _to_second(
     network: SecondNetwork, forwards: Forwards, pod_interfaces: Mapping[str, PodInterface] | None
-) -> Passt | Tap:
+) -> PasstAttachment | Tap:
     if pod_interfaces is None:
-        return Passt(device=network.device, forwards=forwards)
+        return PasstAttachment(device=network.device, forwards=forwards)
     subject = f"network {network.name!r}"
     interface = pod_interfaces.get(network.name)
     if interface is None:
@@ -135,7 +135,7 @@ def _to_second(
         return Tap(device=interface.device)
     if interface.has_address:
         gateway = interface.subnet[1] if interface.subnet is not None and interface.subnet.prefixlen < 31 else None
-        return Passt(device=interface.device, gateway=gateway, forwards=forwards)
+        return PasstAttachment(device=interface.device, gateway=gateway, forwards=forwards)
     raise Refusal(
         subject,
         f"{interface.device} has no IP address, with which passt would speak there, and is no tap that QEMU could open",

@@ -8,7 +8,7 @@ finds first is a script of a few lines that calls passt with them.
 
 from collections.abc import Iterable
 
-from launcher.network.attachments import Attached, Passt
+from launcher.network.attachments import Attached, PasstAttachment
 
 _SCRIPT = """\
 #!/bin/sh
@@ -29,13 +29,13 @@ def script(cards: Iterable[Attached]) -> str | None:
     --no-map-gw: passt would take a guest to the pod's loopback by the gateway's address, where only the pod's own
     containers are meant to be. A card is told from the others by the one option that it alone has.
     """
-    by_passt = [card.to for card in cards if isinstance(card.to, Passt)]
+    by_passt = [card.to for card in cards if isinstance(card.to, PasstAttachment)]
     if not by_passt:
         return None
     return _SCRIPT.format(cases="".join(map(_case, by_passt)))
 
 
-def _case(to: Passt) -> str:
+def _case(to: PasstAttachment) -> str:
     if to.addresses:
         gateways = " ".join(f"--gateway {address.gateway}" for address in to.addresses)
         return _CASE.format(option=f"--address {to.addresses[0].guest}", gateways=gateways)

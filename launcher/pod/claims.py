@@ -3,24 +3,23 @@
 import json
 from typing import Any, NamedTuple
 
-from launcher.choosing.claim import claim_for
-from launcher.choosing.selection import refuse_unheard
-from launcher.manifest.reading import Given, reread
+from launcher.manifest.parser import Given, reread
 from launcher.manifest.spec import VirtualMachine
 from launcher.pod.names import by_content
+from launcher.pod.plain import PodObject
+from launcher.selection.annotations import refuse_unheard
+from launcher.selection.claim import claim_for
 from program.errors import UserError
 
 #: What the claim is called in spec.resourceClaims.
 CLAIM = "gpu-launcher"
-
-Object = dict[str, Any]
 
 
 class Template(NamedTuple):
     """A ResourceClaimTemplate's name, and the spec of its claims."""
 
     name: str
-    spec: Object
+    spec: PodObject
 
 
 def by_claim(given: Given) -> tuple[Given, Template | None]:
@@ -48,7 +47,7 @@ def by_claim(given: Given) -> tuple[Given, Template | None]:
     return reread(given, documents), template
 
 
-def _document(vm: Any, names: dict[str, str], template: str) -> Object:
+def _document(vm: Any, names: dict[str, str], template: str) -> PodObject:
     """The VM as it was written, but for the entries, and with the claim."""
     if vm["kind"] == VirtualMachine.__name__:
         inner = vm["spec"]["template"]
@@ -57,7 +56,7 @@ def _document(vm: Any, names: dict[str, str], template: str) -> Object:
     return {**vm, "spec": _spec_document(vm["spec"], names, template)}
 
 
-def _spec_document(spec: Any, names: dict[str, str], template: str) -> Object:
+def _spec_document(spec: Any, names: dict[str, str], template: str) -> PodObject:
     domain = spec["domain"]
     devices = {**(domain.get("devices") or {})}
     _rename(devices, names)
@@ -71,20 +70,20 @@ def _spec_document(spec: Any, names: dict[str, str], template: str) -> Object:
     }
 
 
-def _type_document(document: Any, names: dict[str, str]) -> Object:
+def _type_document(document: Any, names: dict[str, str]) -> PodObject:
     """An instance type, which may have the VM's devices, or a preference, which has none."""
     spec = {**(document.get("spec") or {})}
     _rename(spec, names)
     return {**document, "spec": spec}
 
 
-def _rename(lists: Object, names: dict[str, str]) -> None:
+def _rename(lists: PodObject, names: dict[str, str]) -> None:
     for key in ("gpus", "hostDevices"):
         if lists.get(key):
             lists[key] = [_entry_document(entry, names) for entry in lists[key]]
 
 
-def _entry_document(entry: Any, names: dict[str, str]) -> Object:
+def _entry_document(entry: Any, names: dict[str, str]) -> PodObject:
     if entry.get("deviceName") is None:
         return {**entry}
     kept = {key: value for key, value in entry.items() if key != "deviceName"}

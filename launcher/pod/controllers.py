@@ -5,7 +5,8 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 from launcher.manifest.identity import NAME
-from launcher.manifest.reading import Given
+from launcher.manifest.parser import Given
+from launcher.pod.plain import PodObject
 from launcher.pod.replicas import claim_spec, refuse_shared, templates_of
 from launcher.pod.scheduling import ID
 from launcher.pod.volumes import STATE
@@ -16,8 +17,6 @@ _RETRIES = 6
 _WRONG_MANIFEST = 2  # the exit code of `run`, for which no other node helps
 _INDEX = "GPU_LAUNCHER_INDEX"
 _INDEX_OF_JOB = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
-
-Object = dict[str, Any]
 
 
 class Kind(Enum):
@@ -70,7 +69,7 @@ def refuse_unfit(given: Given, run: Run, policy: str, *, imports: bool) -> None:
     refuse_shared(given, several=run.several, beside=run.kind is Kind.DEPLOYMENT, own_claims=own_claims)
 
 
-def run_by(run: Run, pod: Object, given: Given, state: Object | None, *, imports: bool) -> list[Object]:
+def run_by(run: Run, pod: PodObject, given: Given, state: PodObject | None, *, imports: bool) -> list[PodObject]:
     """Return the controller, with what it needs before it. `state` is the claim of the VM's state."""
     if run.kind is Kind.POD:
         return [pod]
@@ -80,7 +79,7 @@ def run_by(run: Run, pod: Object, given: Given, state: Object | None, *, imports
     selector = {"matchLabels": {ID: metadata["labels"][ID]}}
     replicas = {"replicas": run.replicas} if run.replicas is not None else {}
     budget = [_budget(run.max_unavailable, named, selector)] if run.max_unavailable is not None else []
-    spec: Object
+    spec: PodObject
     if run.kind is Kind.JOB:
         _name_by_index(template, metadata["name"], indexed=run.replicas is not None)
         job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": named}
@@ -118,7 +117,7 @@ def pod_spec(made: Mapping[str, Any]) -> Any:
     return made["spec"]["template"]["spec"] if made["kind"] in {kind.kind for kind in Kind} else None
 
 
-def _template(pod: Object, given: Given) -> Object:
+def _template(pod: PodObject, given: Given) -> PodObject:
     """The pod without a name. Its host name is that of the pod that is made, unless the manifest has one."""
     metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
     spec = dict(pod["spec"])
@@ -127,7 +126,7 @@ def _template(pod: Object, given: Given) -> Object:
     return {"metadata": metadata, "spec": spec}
 
 
-def _to_its_end(run: Run, policy: str) -> Object:
+def _to_its_end(run: Run, policy: str) -> PodObject:
     """A Job's own fields. Whatever ends a pod before its guest has ended counts as no attempt, if the VM is to be tried
     again; a wrong manifest ends the Job."""
     retries = _RETRIES if policy == "OnFailure" else 0
@@ -147,7 +146,7 @@ def _to_its_end(run: Run, policy: str) -> Object:
     }
 
 
-def _name_by_index(template: Object, vm: str, *, indexed: bool) -> None:
+def _name_by_index(template: PodObject, vm: str, *, indexed: bool) -> None:
     """A Job gives each attempt another name: its guest has the VM's, and that of its index."""
     (container,) = template["spec"]["containers"]
     index = {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_OF_JOB}}}
@@ -161,9 +160,9 @@ def _name_by_index(template: Object, vm: str, *, indexed: bool) -> None:
     }
 
 
-def _claims(given: Given, state: Object | None, *, imports: bool) -> tuple[list[Object], list[Object]]:
+def _claims(given: Given, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
     """Return the sources of claims, and the volumeClaimTemplates of a StatefulSet."""
-    claims: list[Object] = [{"metadata": {"name": STATE}, "spec": state["spec"]}] if state is not None else []
+    claims: list[PodObject] = [{"metadata": {"name": STATE}, "spec": state["spec"]}] if state is not None else []
     sources = []
     for volume, (path, template) in (templates_of(given) if imports else {}).items():
         spec, source = claim_spec(path, template, given.namespace)
@@ -172,7 +171,7 @@ def _claims(given: Given, state: Object | None, *, imports: bool) -> tuple[list[
     return sources, claims
 
 
-def _budget(max_unavailable: int, named: Object, selector: Object) -> Object:
+def _budget(max_unavailable: int, named: PodObject, selector: PodObject) -> PodObject:
     return {
         "apiVersion": "policy/v1",
         "kind": "PodDisruptionBudget",

@@ -1,18 +1,14 @@
 """The DataVolumes of a VM's templates: CDI makes their claims, which the pod mounts, and fills them."""
 
-from typing import Any
-
-from launcher.manifest.reading import Given
+from launcher.manifest.parser import Given
 from launcher.manifest.spec import VirtualMachine
-from launcher.pod.plain import plain
+from launcher.pod.plain import PodObject, plain
 
 #: CDI takes over a claim of this name that is there already, as for KubeVirt's (pkg/storage/types, dv.go).
 _ADOPTS = "cdi.kubevirt.io/allowClaimAdoption"
 
-Object = dict[str, Any]
 
-
-def data_volumes(given: Given) -> tuple[Object, ...]:
+def data_volumes(given: Given) -> tuple[PodObject, ...]:
     """Return them as the API takes them, in the VM's namespace whatever the template says, as KubeVirt's are."""
     if not isinstance(given.manifest, VirtualMachine):
         return ()

@@ -31,19 +31,19 @@ _PROBE = 40 * _MEBIBYTE  # of the container: `gpu-launcher ctl` has 41 MB, a par
 _LIMITED = 100 * _MEBIBYTE
 
 
-class Part(NamedTuple):
+class MemoryPart(NamedTuple):
     """`size` in bytes, and for what."""
 
     size: int
     what: str
 
 
-class Memory(NamedTuple):
+class PodMemory(NamedTuple):
     """In bytes. `request` is the sum of the parts; `limit` is None where there is none. `hugepages`: how much of the
     guest is in huge pages, of `page` bytes each, which are neither in the request nor in the limit.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[MemoryPart, ...]
     limit: int | None
     hugepages: int
     page: int
@@ -53,7 +53,7 @@ class Memory(NamedTuple):
         return sum(part.size for part in self.parts)
 
 
-def memory(spec: Spec, guest: Guest) -> Memory:
+def memory(spec: Spec, guest: Guest) -> PodMemory:
     """UserError where the manifest's resources contradict what the guest takes."""
     domain, own = spec.domain, guest.memory
     resources = domain.resources
@@ -89,7 +89,7 @@ def memory(spec: Spec, guest: Guest) -> Memory:
         limit += bytes_beside - (own if in_pages else 0)
     elif guest.has_own_cpus:
         limit = sum(part.size for part in parts)
-    return Memory(
+    return PodMemory(
         parts=parts,
         limit=limit,
         hugepages=own if in_pages else 0,
@@ -97,30 +97,30 @@ def memory(spec: Spec, guest: Guest) -> Memory:
     )
 
 
-def overhead(spec: Spec, guest: Guest) -> tuple[Part, ...]:
+def overhead(spec: Spec, guest: Guest) -> tuple[MemoryPart, ...]:
     """What there is beside the guest's memory."""
     domain, devices, technology = spec.domain, spec.domain.devices, guest.confidentiality
     shares_buffers = technology is not None and technology.shares_buffers
     limited = guest.has_own_cpus or "memory" in domain.resources.limits
     reserved = domain.memory.reservedOverhead
     parts = [
-        Part(_LAUNCHER, "the launcher: a supervisor, and a worker with libvirt in it"),
-        Part(_QEMU, "QEMU"),
-        Part(guest.memory // _PAGE_TABLES, "page tables for the guest's memory"),
-        Part(_VCPU * guest.vcpus, f"{guest.vcpus} vCPU{'s' if guest.vcpus > 1 else ''}"),
-        Part(_IO_THREAD, "QEMU's I/O thread"),
-        Part(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
-        Part(_PASST * sum(card.method != "sriov" for card in devices.connected), "passt, the guest's network"),
-        Part(_VIRTIOFSD * len(devices.filesystems), "virtiofsd, for the volumes that the guest mounts"),
-        Part(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
-        *(Part(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(spec)),
-        Part(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
-        Part(
+        MemoryPart(_LAUNCHER, "the launcher: a supervisor, and a worker with libvirt in it"),
+        MemoryPart(_QEMU, "QEMU"),
+        MemoryPart(guest.memory // _PAGE_TABLES, "page tables for the guest's memory"),
+        MemoryPart(_VCPU * guest.vcpus, f"{guest.vcpus} vCPU{'s' if guest.vcpus > 1 else ''}"),
+        MemoryPart(_IO_THREAD, "QEMU's I/O thread"),
+        MemoryPart(_SCREEN if devices.autoattachGraphicsDevice else 0, "the guest's screen"),
+        MemoryPart(_PASST * sum(card.method != "sriov" for card in devices.connected), "passt, the guest's network"),
+        MemoryPart(_VIRTIOFSD * len(devices.filesystems), "virtiofsd, for the volumes that the guest mounts"),
+        MemoryPart(_TPM if devices.tpm is not None and devices.tpm.enabled else 0, "swtpm, the guest's TPM"),
+        *(MemoryPart(_PROBE, f"{name}, which asks the guest's agent") for name in _of_agent(spec)),
+        MemoryPart(_ARM64 if guest.architecture == "arm64" else 0, "arm64's firmware"),
+        MemoryPart(
             _VFIO if devices.entries else 0, "what VFIO may pin beside the guest's memory: the reserve that libvirt has"
         ),
-        Part(_ENCRYPTED if shares_buffers else 0, "encrypted memory's buffers"),
-        Part(_LIMITED if limited else 0, "a reserve, since the kernel ends what gets over a limit"),
-        Part((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
+        MemoryPart(_ENCRYPTED if shares_buffers else 0, "encrypted memory's buffers"),
+        MemoryPart(_LIMITED if limited else 0, "a reserve, since the kernel ends what gets over a limit"),
+        MemoryPart((reserved.addedOverhead or 0) if reserved is not None else 0, "memory.reservedOverhead"),
     ]
     return tuple(part for part in parts if part.size)
 
@@ -139,13 +139,13 @@ def is_locked(devices: Devices, guest: Guest) -> bool:
     return bool(devices.entries) or (guest.confidentiality is not None and guest.confidentiality.pins_memory)
 
 
-def _guests(requested: int, guest: int, *, in_pages: bool, locked: bool) -> tuple[Part, ...]:
+def _guests(requested: int, guest: int, *, in_pages: bool, locked: bool) -> tuple[MemoryPart, ...]:
     """The parts that are the guest's; what it has in huge pages is not among them."""
     if in_pages:
         more = max(requested - guest, 0)
-        return (Part(more, "requested beside the guest's huge pages"),) if more else ()
+        return (MemoryPart(more, "requested beside the guest's huge pages"),) if more else ()
     of_it = "the guest's memory, all of which is pinned" if locked else "the guest's memory"
     if requested < guest:
-        return (Part(requested, "requested of the guest's memory"),)
+        return (MemoryPart(requested, "requested of the guest's memory"),)
     more = requested - guest
-    return (Part(guest, of_it), *((Part(more, "requested beside the guest's memory"),) if more else ()))
+    return (MemoryPart(guest, of_it), *((MemoryPart(more, "requested beside the guest's memory"),) if more else ()))

@@ -4,19 +4,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from launcher import paths
-from launcher.choosing.selection import refuse_unheard, refuse_without_dra
 from launcher.manifest.guest import guest_of
 from launcher.manifest.identity import NAME, NAMESPACE
-from launcher.manifest.reading import Given
+from launcher.manifest.parser import Given
 from launcher.manifest.spec import Metadata
 from launcher.pod.claims import Template, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, restart_policy
-from launcher.pod.memory import Memory, memory
+from launcher.pod.memory import PodMemory, memory
 from launcher.pod.names import by_content, state_claim
-from launcher.pod.plain import literal, plain
+from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.probes import probes
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
@@ -32,6 +31,7 @@ from launcher.pod.volumes import (
     volume_mounts,
 )
 from launcher.quantity import written
+from launcher.selection.annotations import refuse_unheard, refuse_without_dra
 from program.errors import UserError
 
 #: Where the pod says what its memory is for.
@@ -40,7 +40,6 @@ _CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `ku
 _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
 _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
 
-Object = dict[str, Any]
 _AS_A_POD = Run()
 
 
@@ -55,7 +54,7 @@ def objects(
     dra: bool = False,
     owner: str | None = None,
     run: Run = _AS_A_POD,
-) -> tuple[Object, ...]:
+) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod, or what `run` has make it.
 
@@ -90,7 +89,7 @@ def objects(
     return (manifest, *claims, *volumes, *templates, *made)
 
 
-def _reference(owner: Object, uid: str) -> Object:
+def _reference(owner: PodObject, uid: str) -> PodObject:
     return {
         "apiVersion": owner["apiVersion"],
         "kind": owner["kind"],
@@ -99,7 +98,7 @@ def _reference(owner: Object, uid: str) -> Object:
     }
 
 
-def _manifest(given: Given, vm: Metadata) -> Object:
+def _manifest(given: Given, vm: Metadata) -> PodObject:
     """The manifest as it was given: byte for byte where the file has nothing else in it. It can't be changed, as the
     pod that was made of it can't."""
     text = given.text if given.text is not None else documents(map(_without_dumped, given.documents))
@@ -120,16 +119,16 @@ def _manifest(given: Given, vm: Metadata) -> Object:
     }
 
 
-def _without_dumped(document: Mapping[str, Any]) -> Object:
+def _without_dumped(document: Mapping[str, Any]) -> PodObject:
     """An object without what a cluster's dump adds to it, which nobody reads."""
     kept = {name: value for name, value in document.items() if name != "status"}
     if isinstance(metadata := kept.get("metadata"), dict):
         kept["metadata"] = {name: value for name, value in metadata.items() if name != "managedFields"}
-    cleaned: Object = plain(kept, "the manifest")
+    cleaned: PodObject = plain(kept, "the manifest")
     return cleaned
 
 
-def _state(given: Given, vm: Metadata) -> Object:
+def _state(given: Given, vm: Metadata) -> PodObject:
     """The claim for EFI's variables and the TPM's state."""
     return {
         "apiVersion": "v1",
@@ -142,7 +141,7 @@ def _state(given: Given, vm: Metadata) -> Object:
     }
 
 
-def _claim_template(given: Given, vm: Metadata, template: Template) -> Object:
+def _claim_template(given: Given, vm: Metadata, template: Template) -> PodObject:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
@@ -151,7 +150,9 @@ def _claim_template(given: Given, vm: Metadata, template: Template) -> Object:
     }
 
 
-def _pod(given: Given, manifest: str, restart: str, *, image: str, block: frozenset[str], node_devices: str) -> Object:
+def _pod(
+    given: Given, manifest: str, restart: str, *, image: str, block: frozenset[str], node_devices: str
+) -> PodObject:
     vmi = given.instance
     vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
     needed = memory(spec, guest)
@@ -160,7 +161,7 @@ def _pod(given: Given, manifest: str, restart: str, *, image: str, block: frozen
     devices = volume_devices(mounted)
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
-    container: Object = {
+    container: PodObject = {
         "name": _CONTAINER,
         "image": image,
         "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
@@ -193,7 +194,7 @@ def _pod(given: Given, manifest: str, restart: str, *, image: str, block: frozen
     }
 
 
-def _environ() -> list[Object]:
+def _environ() -> list[PodObject]:
     """Who the VM is, as the pod knows best, and where libvirt and swtpm look for their files when they are not
     root's."""
     fields = {NAMESPACE: "metadata.namespace", NAME: "metadata.name"}
@@ -206,7 +207,7 @@ def _environ() -> list[Object]:
     ]
 
 
-def explained(needed: Memory) -> str:
+def explained(needed: PodMemory) -> str:
     """The parts of the pod's memory, a line each, with their sum."""
     lines = [f"{written(part.size)} {part.what}" for part in needed.parts]
     lines.append(f"= {written(needed.request)} requested")
@@ -217,7 +218,7 @@ def explained(needed: Memory) -> str:
     return "".join(f"{line}\n" for line in lines)
 
 
-def _metadata(name: str, given: Given, vm: Metadata) -> Object:
+def _metadata(name: str, given: Given, vm: Metadata) -> PodObject:
     """Without a namespace where the manifest has none: it is where kubectl is."""
     return {
         "name": name,

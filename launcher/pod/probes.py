@@ -5,12 +5,11 @@ The pod's address is the guest's, so the kubelet asks the guest's ports itself; 
 in the container.
 """
 
-from typing import Any
-
 from launcher import paths
 from launcher.manifest.interfaces import Interface
 from launcher.manifest.probes import HTTPGet, Probe, TCPSocket, port_named
 from launcher.manifest.spec import Spec
+from launcher.pod.plain import PodObject
 
 #: KubeVirt's LibvirtStartupDelay: seconds before the guest's own delay begins.
 _UNTIL_IT_STARTS = 10
@@ -22,10 +21,8 @@ _PERIOD = 5
 #: Kubernetes' own defaults, which KubeVirt writes out (SetDefaults_Probe).
 _DEFAULTS = {"timeoutSeconds": 1, "periodSeconds": 10, "successThreshold": 1, "failureThreshold": 3}
 
-Object = dict[str, Any]
 
-
-def probes(spec: Spec) -> Object:
+def probes(spec: Spec) -> PodObject:
     """The container's `livenessProbe`, if the manifest has one, and its `readinessProbe`."""
     liveness = {"livenessProbe": _probe(spec.livenessProbe, spec.on_pods_network)} if spec.livenessProbe else {}
     if spec.readinessProbe is not None:
@@ -35,7 +32,7 @@ def probes(spec: Spec) -> Object:
     return {**liveness, "readinessProbe": runs}
 
 
-def _probe(probe: Probe, interfaces: tuple[Interface, ...]) -> Object:
+def _probe(probe: Probe, interfaces: tuple[Interface, ...]) -> PodObject:
     numbers = {name: getattr(probe, name) or default for name, default in _DEFAULTS.items()}
     timing = {"initialDelaySeconds": probe.initialDelaySeconds + _UNTIL_IT_STARTS, **numbers}
     if probe.httpGet is not None:
@@ -48,7 +45,7 @@ def _probe(probe: Probe, interfaces: tuple[Interface, ...]) -> Object:
     return {"exec": {"command": command}, **timing, "timeoutSeconds": timing["timeoutSeconds"] + _BESIDE_THE_AGENT}
 
 
-def _http(action: HTTPGet, interfaces: tuple[Interface, ...]) -> Object:
+def _http(action: HTTPGet, interfaces: tuple[Interface, ...]) -> PodObject:
     headers = [{"name": header.name, "value": header.value} for header in action.httpHeaders]
     return {
         **({"path": action.path} if action.path is not None else {}),
@@ -58,6 +55,6 @@ def _http(action: HTTPGet, interfaces: tuple[Interface, ...]) -> Object:
     }
 
 
-def _tcp(action: HTTPGet | TCPSocket, interfaces: tuple[Interface, ...]) -> Object:
+def _tcp(action: HTTPGet | TCPSocket, interfaces: tuple[Interface, ...]) -> PodObject:
     port = action.port if isinstance(action.port, int) else port_named(action.port, interfaces)
     return {"port": port, **({"host": action.host} if action.host is not None else {})}

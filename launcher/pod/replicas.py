@@ -1,13 +1,12 @@
 """What each pod of a controller has of its own, and what several VMs of one manifest cannot share."""
 
 from collections.abc import Iterator
-from typing import Any
 
 from launcher.manifest.datavolumes import DataVolumeTemplate
-from launcher.manifest.reading import Given
+from launcher.manifest.parser import Given
 from launcher.manifest.spec import VirtualMachine
 from launcher.manifest.volumes import Volume
-from launcher.pod.plain import plain
+from launcher.pod.plain import PodObject, plain
 from program.errors import UserError, together
 
 #: Of a DataVolume's storage, or pvc: what a claim has under the same name.
@@ -18,8 +17,6 @@ _IMPORTS = ("blank", "gcs", "http", "imageio", "registry", "s3", "vddk")
 _CLONES = {"pvc": "PersistentVolumeClaim", "snapshot": "VolumeSnapshot"}
 _OF_SOURCE = ("contentType", "preallocation")
 _CDI = "cdi.kubevirt.io"
-
-Object = dict[str, Any]
 
 
 def templates_of(given: Given) -> dict[str, tuple[str, DataVolumeTemplate]]:
@@ -34,7 +31,7 @@ def templates_of(given: Given) -> dict[str, tuple[str, DataVolumeTemplate]]:
     return {volume.name: by_claim[volume.claim] for volume in volumes if volume.claim in by_claim}
 
 
-def claim_spec(path: str, template: DataVolumeTemplate, namespace: str | None) -> tuple[Object, Object]:
+def claim_spec(path: str, template: DataVolumeTemplate, namespace: str | None) -> tuple[PodObject, PodObject]:
     """Return the spec of a claim that CDI fills as the template says, and the source that the claim names.
 
     UserError, by the path, for what a claim of a StatefulSet cannot have.
@@ -62,7 +59,7 @@ def claim_spec(path: str, template: DataVolumeTemplate, namespace: str | None) -
     return {**{key: sizes[key] for key in _OF_CLAIM if key in sizes}, "dataSourceRef": filled}, made
 
 
-def _source(path: str, source: Object, namespace: str | None) -> tuple[str, Object]:
+def _source(path: str, source: PodObject, namespace: str | None) -> tuple[str, PodObject]:
     kind = next(iter(source), None)
     if kind in _IMPORTS:
         return "VolumeImportSource", source

@@ -13,7 +13,7 @@ from launcher.manifest.devices import Devices
 from launcher.manifest.memory import Resources
 from launcher.manifest.spec import Spec
 from launcher.network.multus import second_networks
-from launcher.pod.memory import Memory
+from launcher.pod.memory import PodMemory
 from launcher.quantity import parse_amount, written
 from pci.resource import NodeDevice
 from program.errors import UserError
@@ -26,7 +26,7 @@ _MEGABYTE = 10**6
 _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
-def container_resources(spec: Spec, guest: Guest, needed: Memory, node_devices: str) -> dict[str, Any]:
+def container_resources(spec: Spec, guest: Guest, needed: PodMemory, node_devices: str) -> dict[str, Any]:
     """The container's `resources`. `node_devices` is the domain of the resources that are /dev/kvm and the like.
 
     UserError, by the manifest's path, where it asks for what a pod cannot have.

@@ -1,11 +1,10 @@
 """What the manifest has for the pod word for word: where it runs, what it is called, whom it asks for names."""
 
 from hashlib import sha1
-from typing import Any
 
 from launcher.manifest.spec import Metadata, Spec
 from launcher.network import multus
-from launcher.pod.plain import plain
+from launcher.pod.plain import PodObject, plain
 from program.errors import UserError
 
 _SPEC = (
@@ -29,10 +28,8 @@ _HASH = 8
 #: kubectl's own note of what was applied, which it writes anew.
 _KUBECTLS = "kubectl.kubernetes.io/last-applied-configuration"
 
-Object = dict[str, Any]
 
-
-def passed_on(spec: Spec, hostname: str) -> Object:
+def passed_on(spec: Spec, hostname: str) -> PodObject:
     """Fields of the pod's spec; those that the manifest says nothing of are not there."""
     fields = {name: plain(getattr(spec, name), f"spec.{name}") for name in _SPEC}
     selector = {_ARCHITECTURE: spec.architecture, **(fields["nodeSelector"] or {})}

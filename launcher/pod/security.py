@@ -1,18 +1,18 @@
 """As whom the container runs and what it may do: the least with which a VM of this kind starts.
 
 Every VM's processes are user 107's, without a capability. Where something on the node is root's, the container starts
-as root, and `run` hands that over and becomes the user before it does anything else (launcher.running.user).
+as root, and `run` hands that over and becomes the user before it does anything else (launcher.runtime.user).
 Each line was found by leaving it out: docs/decisions/0009 and 0026.
 """
 
 from pathlib import PurePosixPath
-from typing import Any
 
 from launcher import paths
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
-from launcher.network.attachments import PROTOCOLS, Passt, attached
+from launcher.network.attachments import PROTOCOLS, PasstAttachment, attached
 from launcher.pod.memory import is_locked
+from launcher.pod.plain import PodObject
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
 _QEMU = 107
@@ -24,10 +24,8 @@ _SHARED = ("/dev/kvm", "/dev/vhost-net", "/dev/vhost-vsock")
 _UNCONFINED = {"type": "Unconfined"}
 _FIRST_FREE_PORT = 1024
 
-Object = dict[str, Any]
 
-
-def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
+def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
     """The pod's `securityContext`. `block`: the volumes whose claim is a block device."""
     root = bool(handover(spec, guest, block))
     sysctls = _sysctls(spec)
@@ -41,7 +39,7 @@ def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
     }
 
 
-def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> Object:
+def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
     """The container's `securityContext`."""
     added = _capabilities(spec, guest, block)
     has_passt = bool(attached(spec))
@@ -106,7 +104,7 @@ def _sysctls(spec: Spec) -> dict[str, str]:
     if not cards:
         return {}
     sysctls = {"net.ipv4.ping_group_range": f"{_QEMU} {_QEMU}"}  # passt sends the guest's pings
-    by_passt = [card.to.forwards for card in cards if isinstance(card.to, Passt)]
+    by_passt = [card.to.forwards for card in cards if isinstance(card.to, PasstAttachment)]
     ranges = [ports for forwards in by_passt for protocol in PROTOCOLS for ports in forwards.ranges(protocol)]
     if any(start < _FIRST_FREE_PORT for start, _ in ranges):
         sysctls["net.ipv4.ip_unprivileged_port_start"] = "0"

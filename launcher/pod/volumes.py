@@ -14,7 +14,7 @@ from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import CloudInit, HostDisk, Volume
 from launcher.network.multus import STATUS, second_networks
-from launcher.pod.plain import plain
+from launcher.pod.plain import PodObject, plain
 from launcher.quantity import written
 from program.errors import UserError
 
@@ -40,8 +40,6 @@ _IN_DEV = frozenset(
         "zero",
     }
 )
-
-Object = dict[str, Any]
 
 
 class Mount(NamedTuple):
@@ -90,11 +88,11 @@ def mounts(
     return mounts
 
 
-def pod_volumes(mounts: Iterable[Mount]) -> list[Object]:
+def pod_volumes(mounts: Iterable[Mount]) -> list[PodObject]:
     return [{"name": name, **source} for name, source in {mount.name: mount.source for mount in mounts}.items()]
 
 
-def volume_mounts(mounts: Iterable[Mount]) -> list[Object]:
+def volume_mounts(mounts: Iterable[Mount]) -> list[PodObject]:
     return [
         {
             "name": mount.name,
@@ -107,11 +105,11 @@ def volume_mounts(mounts: Iterable[Mount]) -> list[Object]:
     ]
 
 
-def volume_devices(mounts: Iterable[Mount]) -> list[Object]:
+def volume_devices(mounts: Iterable[Mount]) -> list[PodObject]:
     return [{"name": mount.name, "devicePath": mount.at} for mount in mounts if mount.is_block]
 
 
-def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[Object]:
+def pull_secrets(volumes: tuple[Volume, ...], kernel: KernelBoot | None) -> list[PodObject]:
     """With which the node gets the VM's images, each once."""
     disks = [volume.containerDisk for volume in volumes if volume.containerDisk is not None]
     names = [disk.imagePullSecret for disk in disks]
@@ -213,7 +211,7 @@ def _claim(volume: Volume, index: int, block: frozenset[str]) -> Mount:
     name = volume.name
     claim = volume.ephemeral.persistentVolumeClaim if volume.ephemeral is not None else volume.persistentVolumeClaim
     if claim is not None:
-        source: Object = {"claimName": claim.claimName, **({"readOnly": True} if claim.readOnly else {})}
+        source: PodObject = {"claimName": claim.claimName, **({"readOnly": True} if claim.readOnly else {})}
     else:
         assert volume.dataVolume is not None, "it is one of the three"
         source = {"claimName": volume.dataVolume.name}
@@ -244,7 +242,7 @@ def _host_disk(name: str, index: int, disk: HostDisk) -> Mount:
     return Mount(name, {"hostPath": source}, paths.disk_image(name, file.name))
 
 
-def _image(reference: str, pull_policy: str | None) -> Object:
+def _image(reference: str, pull_policy: str | None) -> PodObject:
     """An image volume (Kubernetes 1.33; KubeVirt's ImageVolume)."""
     return {"image": {"reference": reference, **({"pullPolicy": pull_policy} if pull_policy is not None else {})}}
 
@@ -257,7 +255,7 @@ def _cloud_init(name: str, cloud_init: CloudInit) -> Iterator[Mount]:
     if not secrets:
         return
     if len(secrets) == 1:
-        source: Object = {"secret": {"secretName": secrets[0]}}
+        source: PodObject = {"secret": {"secretName": secrets[0]}}
     else:
         source = {"projected": {"sources": [{"secret": {"name": secret}} for secret in secrets]}}
     yield Mount(name, source, paths.mounted("secret", name), read_only=True)
@@ -268,7 +266,7 @@ def _files(volume: Volume, index: int) -> Mount:
     name, optional = volume.name, {"optional": True}
     if volume.configMap is not None:
         config_map = volume.configMap
-        source: Object = {"configMap": {"name": config_map.name, **(optional if config_map.optional else {})}}
+        source: PodObject = {"configMap": {"name": config_map.name, **(optional if config_map.optional else {})}}
         return Mount(name, source, paths.mounted("config-map", name), read_only=True)
     if volume.secret is not None:
         secret = volume.secret

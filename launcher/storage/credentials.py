@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from launcher.storage.mounted import mounted_files
+from launcher.storage.kubelet_files import mounted_files
 
 
 @dataclass(frozen=True, slots=True)
-class ByAgent:
+class AgentCredential:
     """A `secret`, mounted at `directory`, that the guest's agent is to apply: as ssh keys of these users, or, where
     there are none, as passwords of the users that its files are named after."""
 

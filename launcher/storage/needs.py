@@ -17,10 +17,10 @@ from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
 from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
-from launcher.storage.credentials import ByAgent, keys_in
+from launcher.storage.credentials import AgentCredential, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.made import Brought, Directory, EmptyDisk, Link, Medium, Need, Overlay
-from launcher.storage.mounted import mounted_files
+from launcher.storage.kubelet_files import mounted_files
+from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay
 from launcher.storage.persistent import claimed_disk, host_disk
 from launcher.storage.qcow2 import refuse_unfit
 from launcher.storage.shares import Share
@@ -83,7 +83,7 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "emptyDisk":
             assert volume.emptyDisk is not None, "it is the volume's kind"
             # In whole MiB, as KubeVirt's pkg/emptydisk.
-            return (EmptyDisk(place(paths.empty_disk(name)), volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
+            return (EmptyImage(place(paths.empty_disk(name)), volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
         case "hostDisk":
             return host_disk(volume, root)
         case "cloudInitNoCloud":
@@ -156,7 +156,7 @@ def _refuse_unshared(volume: Volume, facts: Facts, root: Path) -> None:
         raise Refusal(whose, f"{directory} leads to {real}, which is the launcher's own", "take the link away")
 
 
-def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[ByAgent, ...]:
+def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple[AgentCredential, ...]:
     """The credentials that are the guest agent's to apply; they are read when it has started."""
     by_agent = []
     for credential in vmi.spec.accessCredentials:
@@ -165,7 +165,9 @@ def credentials_of(vmi: VirtualMachineInstance, root: Path = Path("/")) -> tuple
             if key.propagationMethod.qemuGuestAgent is None:
                 continue
             users = key.propagationMethod.qemuGuestAgent.users
-        by_agent.append(ByAgent(credential.secret, paths.below(root, paths.credentials(credential.secret)), users))
+        by_agent.append(
+            AgentCredential(credential.secret, paths.below(root, paths.credentials(credential.secret)), users)
+        )
     return tuple(by_agent)
 
 

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 from launcher import paths
 from launcher.facts import Facts
 from launcher.manifest.volumes import Volume
-from launcher.storage.brought import regular_file
-from launcher.storage.made import Brought, RawDisk
+from launcher.storage.media import Brought, RawDisk
+from launcher.storage.regular_files import regular_file
 from program.errors import Refusal
 
 

@@ -3,7 +3,7 @@
 What exists and cannot be read raises Unreadable, which has its path.
 
 A driver answers for a file, and may never do so: who cannot wait reads in a process of its own
-(plugin.question). The kernel answers by itself for links and directories.
+(plugin.sysfs_child). The kernel answers by itself for links and directories.
 """
 
 import errno

@@ -11,7 +11,7 @@ from pci.sysfs.attribute import Unreadable, number, text
 from pci.sysfs.functions import DEVICES
 
 #: What is read here, and so recorded.
-FILES = ("power_state", "reset_method", "resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
+DETAILS = ("power_state", "reset_method", "resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
 
 _IO, _MEMORY, _PREFETCHABLE, _MEMORY_64, _UNSET = 0x100, 0x200, 0x2000, 0x100000, 0x20000000  # include/linux/ioport.h
 _BARS = 6  # the first lines of `resource`; the others are the ROM, the virtual functions' BARs, bridge windows

@@ -26,8 +26,8 @@ from pci.vendors import NVIDIA
 #: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
 #: None of it identifies a single device: serial numbers stand in `config` and `vpd`, which are not recorded.
 VGPU_TYPE, VGPU_TYPES = "nvidia/current_vgpu_type", "nvidia/creatable_vgpu_types"
-BOOT_VGA = "boot_vga"  # of display controllers
-FILES = ("uevent", "numa_node", BOOT_VGA, VGPU_TYPE, VGPU_TYPES)
+BOOT_VGA_FILE = "boot_vga"  # of display controllers
+FILES = ("uevent", "numa_node", BOOT_VGA_FILE, VGPU_TYPE, VGPU_TYPES)
 LINKS = ("iommu_group", "physfn", "driver")
 VFIO_DEV = "vfio-dev"  # below a function: a directory with the name of its node in /dev/vfio/devices
 VFIO_DEV_NUMBER = "dev"  # in that one

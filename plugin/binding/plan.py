@@ -26,7 +26,7 @@ _PROBE = "bus/pci/drivers_probe"
 
 
 @dataclass(frozen=True, slots=True)
-class Binding:
+class DriverBinding:
     """The driver that has a function, and the only one that may take it (`driver_override`); None if there is none."""
 
     driver: str | None
@@ -54,7 +54,7 @@ class Former:
     """What a function had before it was bound to vfio. `pci_id` tells it from another card in the same slot."""
 
     pci_id: str
-    binding: Binding
+    binding: DriverBinding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,8 +63,8 @@ class Move:
     to remember while vfio has the function; None when it comes back."""
 
     address: PCIAddress
-    now: Binding
-    target: Binding | None
+    now: DriverBinding
+    target: DriverBinding | None
     former: Former | None
 
     @property
@@ -97,8 +97,8 @@ class Survey:
     former: Mapping[PCIAddress, Former]
     unseen: Problem | None
 
-    def binding(self, function: Function) -> Binding:
-        return Binding(function.driver, self.details[function.address].driver_override)
+    def binding(self, function: Function) -> DriverBinding:
+        return DriverBinding(function.driver, self.details[function.address].driver_override)
 
 
 def named_cards(host: Host, addresses: Iterable[PCIAddress]) -> tuple[Card, ...]:
@@ -218,7 +218,7 @@ def plan_unbind(survey: Survey, cards: Iterable[Card]) -> Plan:
     return Plan(tuple(moves))
 
 
-def writes(address: PCIAddress, now: Binding, target: Binding | None) -> tuple[Write, ...]:
+def writes(address: PCIAddress, now: DriverBinding, target: DriverBinding | None) -> tuple[Write, ...]:
     """Return the writes that take a function from one binding to another, or to the kernel's choice; none if it is
     there already."""
     function = f"{DEVICES}/{address}"
@@ -270,7 +270,7 @@ def _to_vfio(survey: Survey, function: Function) -> Move:
     return Move(
         address=function.address,
         now=now,
-        target=Binding(driver, driver),
+        target=DriverBinding(driver, driver),
         former=Former(function.pci_id, former),
     )
 
@@ -279,11 +279,11 @@ def _from_vfio(survey: Survey, function: Function) -> Move:
     now = survey.binding(function)
     target = _remembered(survey, function)
     if target is None and now.driver is not None and not _is_vfio(now.driver):
-        target = Binding(now.driver, None)
+        target = DriverBinding(now.driver, None)
     return Move(address=function.address, now=now, target=target, former=None)
 
 
-def _remembered(survey: Survey, function: Function) -> Binding | None:
+def _remembered(survey: Survey, function: Function) -> DriverBinding | None:
     former = survey.former.get(function.address)
     return former.binding if former is not None and former.pci_id == function.pci_id else None
 

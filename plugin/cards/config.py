@@ -31,11 +31,11 @@ from types import MappingProxyType
 from pci.address import PCIAddress
 from pci.host import Function, MediatedDevice
 from pci.resource import NodeDevice
-from plugin.cards.naming import is_prefix, is_resource_name
+from plugin.cards.names import is_prefix, is_resource_name
 from plugin.cards.preference import Policy
 from program.errors import Nonsense
 
-Selection = str | tuple[str, ...]
+Selector = str | tuple[str, ...]
 
 
 class Groups(StrEnum):
@@ -69,14 +69,14 @@ class Rule:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
 
-    vendor: Selection = ()
-    device: Selection = ()
-    subsystem: Selection = ()
-    pci_class: Selection = ()
-    address: Selection = ()
-    driver: Selection = ()
-    mdev_type: Selection = ()
-    vgpu_type: Selection = ()
+    vendor: Selector = ()
+    device: Selector = ()
+    subsystem: Selector = ()
+    pci_class: Selector = ()
+    address: Selector = ()
+    driver: Selector = ()
+    mdev_type: Selector = ()
+    vgpu_type: Selector = ()
     resource: str | None = None
     prefix: str | None = None
     withhold: bool = False
@@ -84,7 +84,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         for name, selector in SELECTORS.items():
-            values: Selection = getattr(self, name)
+            values: Selector = getattr(self, name)
             values = (values,) if isinstance(values, str) else tuple(values)
             for value in values:
                 if not selector.takes(value):

@@ -13,11 +13,11 @@ from pci.address import PCIAddress
 from pci.cards import Card, cards_of
 from pci.functions import is_gpu, is_integrated_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
-from pci.resource import Kind, NodeDevice, variable
+from pci.resource import DeviceKind, NodeDevice, variable
 from pci.vendors import NVIDIA, PREFIXES
 from pci.viability import Hindrance, no_answer, not_for_guests, not_viable
 from plugin.cards.config import Bind, Config, Groups, Rule, Serve
-from plugin.cards.naming import PCIIDs, resource_name, type_resource_name
+from plugin.cards.names import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
 from program.problem import Problem
 
@@ -25,7 +25,7 @@ from program.problem import Problem
 BY_CONFIG = Hindrance("is withheld by the config", "")
 
 #: A resource, and what it is made of; None for a node device.
-_Claim: TypeAlias = tuple[str, Kind | None]
+_Claim: TypeAlias = tuple[str, DeviceKind | None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,8 +60,8 @@ class Device:
         return str(self.functions[0].address if self.mdev is None else self.mdev.uuid)
 
     @property
-    def kind(self) -> Kind:
-        return Kind.PCI if self.mdev is None else Kind.MDEV
+    def kind(self) -> DeviceKind:
+        return DeviceKind.PCI if self.mdev is None else DeviceKind.MDEV
 
     @property
     def iommu_group(self) -> int | None:
@@ -393,7 +393,7 @@ def _served_one_way(devices: tuple[Device, ...], before: Inventory | None) -> tu
     return tuple(kept)
 
 
-def _clash(resource: str, other: str, kind: Kind | None) -> Refusal:
+def _clash(resource: str, other: str, kind: DeviceKind | None) -> Refusal:
     """Return what is wrong with a resource whose variable another has already."""
     if resource == other and kind is None:
         node = NodeDevice(resource.rpartition("/")[2]).node

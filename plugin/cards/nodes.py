@@ -26,19 +26,19 @@ _BIND_AGAIN = "bind the whole card to vfio-pci again"
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class DeviceNode:
     """A device node: its path on the host and in the container."""
 
     host: str
     container: str
 
 
-_VFIO = Node("/dev/vfio/vfio", "/dev/vfio/vfio")
-_IOMMU = Node("/dev/iommu", "/dev/iommu")
+_VFIO = DeviceNode("/dev/vfio/vfio", "/dev/vfio/vfio")
+_IOMMU = DeviceNode("/dev/iommu", "/dev/iommu")
 
 
 @dataclass(frozen=True, slots=True)
-class Nodes:
+class DeviceNodes:
     """What is below /dev.
 
     `vfio` are the names in /dev/vfio, `cdevs` those in /dev/vfio/devices, None without that directory; `others` are
@@ -58,10 +58,10 @@ class Nodes:
         return self.cdevs is not None and "iommu" in self.others
 
 
-def read_nodes(dev: Path) -> Nodes:
+def read_nodes(dev: Path) -> DeviceNodes:
     """Read what is below the directory that stands for /dev; Refusal if that cannot be told now."""
     vfio = _names(dev / VFIO)
-    return Nodes(
+    return DeviceNodes(
         vfio=vfio or frozenset(),
         cdevs=_names(dev / CDEVS),
         others=frozenset(
@@ -71,7 +71,7 @@ def read_nodes(dev: Path) -> Nodes:
     )
 
 
-def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> Hindrance | None:
+def missing_node(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) -> Hindrance | None:
     """Return which node a device ought to have and has not; None if all are there."""
     if not nodes.has_groups and not nodes.has_cdevs:
         return Hindrance(
@@ -88,26 +88,26 @@ def missing_node(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> Hindr
     return None
 
 
-def device_nodes(device: Device, nodes: Nodes, noiommu: frozenset[int]) -> tuple[Node, ...]:
+def device_nodes(device: Device, nodes: DeviceNodes, noiommu: frozenset[int]) -> tuple[DeviceNode, ...]:
     """Return the nodes of a device and of its whole group, by the ways into VFIO that the host has."""
-    its: list[Node] = []
+    its: list[DeviceNode] = []
     if nodes.has_groups:
         # Containers find a node of the no-IOMMU mode where it would be with one, as sriov-network-device-plugin has it.
         name = _group_node(device, noiommu)
-        its += [_VFIO, Node(f"/dev/vfio/{name}", f"/dev/vfio/{device.iommu_group}")]
+        its += [_VFIO, DeviceNode(f"/dev/vfio/{name}", f"/dev/vfio/{device.iommu_group}")]
     if nodes.has_cdevs:
-        its += [Node(path, path) for _, cdev in _cdevs(device) for path in [f"/dev/vfio/devices/{cdev}"]]
+        its += [DeviceNode(path, path) for _, cdev in _cdevs(device) for path in [f"/dev/vfio/devices/{cdev}"]]
         its.append(_IOMMU)
     return tuple(its)
 
 
 def egm_nodes(
-    egms: Mapping[str, tuple[PCIAddress, ...]], addresses: Iterable[PCIAddress], nodes: Nodes
-) -> tuple[Node, ...]:
+    egms: Mapping[str, tuple[PCIAddress, ...]], addresses: Iterable[PCIAddress], nodes: DeviceNodes
+) -> tuple[DeviceNode, ...]:
     """Return the nodes of Grace's extended GPU memories that may go along: those whose GPUs are all among these."""
     functions = set(addresses)
     return tuple(
-        Node(f"/dev/{name}", f"/dev/{name}")
+        DeviceNode(f"/dev/{name}", f"/dev/{name}")
         for name, gpus in sorted(egms.items())
         if gpus and functions.issuperset(gpus) and name in nodes.others
     )

@@ -12,12 +12,21 @@ import typer
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from pci.host import Host
-from plugin.binding.plan import Binding, Plan, Survey, cards_to_bind, named_cards, offered_cards, plan_bind, plan_unbind
-from plugin.binding.rebinding import Roots, planned, rebind
+from plugin.binding.plan import (
+    DriverBinding,
+    Plan,
+    Survey,
+    cards_to_bind,
+    named_cards,
+    offered_cards,
+    plan_bind,
+    plan_unbind,
+)
+from plugin.binding.rebind import Roots, planned, rebind
 from plugin.cards.config import Config
 from plugin.commands.options import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
-from plugin.flags import STATE, State
+from plugin.flags import STATE, StateDirectory
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import one_line
@@ -26,7 +35,7 @@ _IDS_WITHIN = 30.0  # seconds; without the persistence daemon the driver wakes e
 
 
 @dataclass(frozen=True, kw_only=True)
-class Flags:
+class BindFlags:
     """Which cards, and where what is to be known of them stands."""
 
     addresses: Annotated[
@@ -48,11 +57,11 @@ class Flags:
         Path,
         typer.Option(help="The directory that stands for /sys; its neighbours for /proc, /dev and /lib/modules."),
     ] = Path("/sys")
-    state: State = STATE
+    state: StateDirectory = STATE
 
 
 def bind(
-    flags: Flags,
+    flags: BindFlags,
     nvidia_smi: Annotated[
         str,
         typer.Option(
@@ -69,13 +78,13 @@ def bind(
     _rebind(flags, cards_to_bind, plan, nvidia_smi)
 
 
-def unbind(flags: Flags) -> None:
+def unbind(flags: BindFlags) -> None:
     """Give cards back to the drivers that they had before."""
     _rebind(flags, offered_cards, plan_unbind)
 
 
 def _rebind(
-    flags: Flags,
+    flags: BindFlags,
     all_cards: Callable[[Host, Config], tuple[Card, ...]],
     plan: Callable[[Survey, tuple[Card, ...]], Plan],
     nvidia_smi: str = "",
@@ -136,7 +145,7 @@ def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> N
             _warn(f"module IDs are not known, and those cards go only to guests of one GPU: {error}")
 
 
-def _name(target: Binding | None) -> str:
+def _name(target: DriverBinding | None) -> str:
     return "as the kernel chose" if target is None else target.driver or "no driver"
 
 

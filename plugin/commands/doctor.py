@@ -10,10 +10,10 @@ import typer
 from pci.functions import what
 from pci.host import BAR, Details, Function
 from plugin.cards.inventory import Device
-from plugin.cards.naming import read_pci_ids
+from plugin.cards.names import read_pci_ids
 from plugin.commands.node import NodeFlags, node_now
 from plugin.doctor.devices import bus_is_reset_by_vfio, has_no_reset, size
-from plugin.doctor.finding import Finding
+from plugin.doctor.finding import NodeFinding
 from plugin.doctor.findings import examine
 from plugin.doctor.node import parameters
 from plugin.node.snapshot import Snapshot, State
@@ -47,7 +47,7 @@ def doctor(
     raise typer.Exit(worst(findings).exit_code)
 
 
-def _as_page(snapshot: Snapshot, findings: tuple[Finding, ...], *, coloured: bool) -> str:
+def _as_page(snapshot: Snapshot, findings: tuple[NodeFinding, ...], *, coloured: bool) -> str:
     """Return the page: what is wrong, worst first; what is fine; what is there."""
     lines = [_verdict(findings)]
     for severity in sorted(Severity, reverse=True):
@@ -66,21 +66,21 @@ def _as_page(snapshot: Snapshot, findings: tuple[Finding, ...], *, coloured: boo
     return "\n".join(lines)
 
 
-def _verdict(findings: tuple[Finding, ...]) -> str:
+def _verdict(findings: tuple[NodeFinding, ...]) -> str:
     counts = {severity: sum(finding.severity is severity for finding in findings) for severity in Severity}
     return f"Errors: {counts[Severity.ERROR]}, warnings: {counts[Severity.WARNING]}, notes: {counts[Severity.NOTE]}."
 
 
-def _alike(findings: Iterable[Finding]) -> Iterable[list[Finding]]:
+def _alike(findings: Iterable[NodeFinding]) -> Iterable[list[NodeFinding]]:
     """Return the findings, with those together that say the same of several devices: a node has eight cards of one
     kind."""
-    alike: dict[tuple[bool, str], list[Finding]] = {}
+    alike: dict[tuple[bool, str], list[NodeFinding]] = {}
     for finding in findings:
         alike.setdefault((finding.device is None, finding.problem.wrong), []).append(finding)
     return alike.values()
 
 
-def _about(alike: list[Finding], *, coloured: bool) -> Iterator[str]:
+def _about(alike: list[NodeFinding], *, coloured: bool) -> Iterator[str]:
     severity, wrong = alike[0].severity, alike[0].problem.wrong
     devices = ", ".join(finding.device for finding in alike if finding.device is not None)
     label = severity.name if severity is Severity.ERROR else severity.word
@@ -140,7 +140,7 @@ def _largest(bars: tuple[BAR, ...] | None) -> str:
     return f"{largest.number}: {size(largest.size)}"
 
 
-def _as_json(snapshot: Snapshot, findings: tuple[Finding, ...]) -> dict[str, Any]:
+def _as_json(snapshot: Snapshot, findings: tuple[NodeFinding, ...]) -> dict[str, Any]:
     platform = snapshot.closely.platform
     return {
         "severity": worst(findings).word,

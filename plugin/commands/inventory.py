@@ -8,10 +8,10 @@ import typer
 
 from pci.slices import value_of
 from plugin.cards.inventory import Device
-from plugin.cards.naming import PCIIDs, read_pci_ids
+from plugin.cards.names import PCIIDs, read_pci_ids
 from plugin.commands.node import NodeFlags, node_now
 from plugin.dra.slices import attributes
-from plugin.fabric import sight as fabric
+from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot, State
 from program.commands import AsJSON
 from program.errors import UserError
@@ -45,7 +45,7 @@ def inventory(
         if str(svg) == "-":
             return
     if permitted:
-        from plugin.permitted import permitted_yaml
+        from plugin.permitted_host_devices import permitted_yaml
 
         print_text(permitted_yaml(snapshot.inventory))
     else:

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from plugin import question
+from plugin import sysfs_child
 from plugin.cards.holders import Assignment, CannotAsk
-from plugin.cards.naming import PCI_IDS, PCIIDs
+from plugin.cards.names import PCI_IDS, PCIIDs
 from plugin.commands.options import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
@@ -56,7 +56,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
         proc, dev = proc or Path("/proc"), dev or Path("/dev")
 
     async def ask(read: Any, sys: Path, *arguments: Any, **named: Any) -> Any:
-        return question.ask(read, sys, *arguments, **named)[0]
+        return sysfs_child.ask(read, sys, *arguments, **named)[0]
 
     async def pods() -> frozenset[Assignment] | None:
         return await _assignments(flags.pod_resources, is_this_node=is_this_node)
@@ -76,7 +76,7 @@ async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[A
     if named is None and not (is_this_node and os.path.exists(POD_RESOURCES)):  # noqa: PTH110 (it may raise)
         return None
     # grpc takes as long to import as everything else together.
-    from plugin.watching import podresources
+    from plugin.watch import podresources
 
     try:
         return await podresources.assignments(named or POD_RESOURCES, at_most=10.0)

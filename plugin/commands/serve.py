@@ -1,8 +1,8 @@
-"""The command line of `gpu-plugin serve`, the daemon; a child reads it, and `plugin.starting` starts what it says."""
+"""The command line of `gpu-plugin serve`, the daemon; a child reads it, and `plugin.startup` starts what it says."""
 
-from plugin.starting import Flags
+from plugin.startup import ServeFlags
 
 
-def serve(flags: Flags) -> Flags:
+def serve(flags: ServeFlags) -> ServeFlags:
     """Offer the node's devices to the kubelet until SIGTERM. A changed config, or SIGHUP, takes effect at once."""
     return flags

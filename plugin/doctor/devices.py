@@ -13,7 +13,7 @@ from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import BOOT_VGA, keeps_its_group
 from plugin.cards.config import Groups
 from plugin.cards.inventory import Device, is_left_to_the_node
-from plugin.doctor.finding import Check, Finding, error, note, warning
+from plugin.doctor.finding import Check, NodeFinding, error, note, warning
 from plugin.node.snapshot import Snapshot
 
 
@@ -26,7 +26,7 @@ def size(number: int) -> str:
     return f"{number} GiB"
 
 
-def of_device(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     """Yield what is not fine with a device."""
     details = snapshot.closely.details.get(device.lead.address)
     yield from _viability(snapshot, device)
@@ -57,7 +57,7 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
         )
 
 
-def _viability(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+def _viability(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     reason, lead = snapshot.reason(device), device.lead
     is_boot_vga = lead.boot_vga and device.mdev is None
     if is_boot_vga and is_on_vfio(lead):
@@ -102,7 +102,7 @@ def _makes_viable(snapshot: Snapshot, device: Device) -> tuple[str, ...]:
     return steps
 
 
-def _no_reset(snapshot: Snapshot, device: Device) -> Finding:
+def _no_reset(snapshot: Snapshot, device: Device) -> NodeFinding:
     strangers = _strangers_on_the_bus(snapshot, device)
     if device.lead.bridges:
         where = f"it shares its bus with {', '.join(map(what, strangers))}"
@@ -118,7 +118,7 @@ def _no_reset(snapshot: Snapshot, device: Device) -> Finding:
     )
 
 
-def _bars(snapshot: Snapshot, device: Device) -> Iterator[Finding]:
+def _bars(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     fix = ("turn on 'Above 4G Decoding' (64-bit MMIO) in the firmware", "or boot with pci=realloc")
     for function in device.functions:
         details = snapshot.closely.details.get(function.address)

@@ -36,7 +36,7 @@ NODE = "the node"
 
 
 @dataclass(frozen=True, slots=True)
-class Finding(program.finding.Finding):
+class NodeFinding(program.finding.Finding):
     """What was found of a thing. `problem` is about the node, or about the device of that ID: its words go after "it".
 
     `steps` are commands and alternatives beside the fix, one each.
@@ -51,17 +51,17 @@ class Finding(program.finding.Finding):
         return None if self.problem.subject == NODE else self.problem.subject
 
 
-def fine(check: Check, words: str) -> Finding:
-    return Finding(Severity.OK, Problem(NODE, words, ""), check)
+def fine(check: Check, words: str) -> NodeFinding:
+    return NodeFinding(Severity.OK, Problem(NODE, words, ""), check)
 
 
-def note(check: Check, words: str, fix: str = "", *, of: str = NODE) -> Finding:
-    return Finding(Severity.NOTE, Problem(of, words, fix), check)
+def note(check: Check, words: str, fix: str = "", *, of: str = NODE) -> NodeFinding:
+    return NodeFinding(Severity.NOTE, Problem(of, words, fix), check)
 
 
-def warning(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
-    return Finding(Severity.WARNING, Problem(of, wrong, fix), check, steps)
+def warning(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> NodeFinding:
+    return NodeFinding(Severity.WARNING, Problem(of, wrong, fix), check, steps)
 
 
-def error(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> Finding:
-    return Finding(Severity.ERROR, Problem(of, wrong, fix), check, steps)
+def error(check: Check, wrong: str, fix: str, *steps: str, of: str = NODE) -> NodeFinding:
+    return NodeFinding(Severity.ERROR, Problem(of, wrong, fix), check, steps)

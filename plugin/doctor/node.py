@@ -9,8 +9,8 @@ from pci.functions import is_vfio_driver
 from pci.platform import Platform
 from pci.sysfs.attribute import Silent
 from pci.viability import END_THE_WAIT
-from plugin.doctor.finding import Check, Finding, error, fine, note, warning
-from plugin.fabric.sight import unknown
+from plugin.doctor.finding import Check, NodeFinding, error, fine, note, warning
+from plugin.fabric.status import unknown
 from plugin.node.snapshot import Snapshot
 from program.problem import Problem
 
@@ -28,7 +28,7 @@ _PARAMETERS = ("amd_iommu", "intel_iommu", "intremap", "iommu", "nointremap", "p
 _PARAMETERS_OF_MODULES = ("iommu.", "iommufd.", "vfio.", "vfio_iommu_type1.", "vfio_pci.")
 
 
-def of_node(snapshot: Snapshot) -> tuple[Finding, ...]:
+def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
     """Return what is to be said of the node, be it fine or not."""
     return (
         _offer(snapshot),
@@ -55,7 +55,7 @@ def parameters(platform: Platform) -> tuple[str, ...]:
     return tuple(filter(concerns_passthrough, platform.command_line or ()))
 
 
-def _fabric(snapshot: Snapshot) -> Iterator[Finding]:
+def _fabric(snapshot: Snapshot) -> Iterator[NodeFinding]:
     """Yield what is to be said of the partitions that give guests their NVLinks."""
     sight, devices = snapshot.partitions, snapshot.inventory.devices
     if sight is None:
@@ -93,7 +93,7 @@ def _fabric(snapshot: Snapshot) -> Iterator[Finding]:
         yield warning(Check.FABRIC, f"{what_failed} has NVLinks that failed", "reset it, or have it replaced")
 
 
-def _offer(snapshot: Snapshot) -> Finding:
+def _offer(snapshot: Snapshot) -> NodeFinding:
     if not snapshot.inventory.devices:
         return error(
             Check.OFFER,
@@ -108,7 +108,7 @@ def _offer(snapshot: Snapshot) -> Finding:
     return error(Check.OFFER, words, "what is said of each device says why, and what to do")
 
 
-def _faults(snapshot: Snapshot) -> Iterator[Finding]:
+def _faults(snapshot: Snapshot) -> Iterator[NodeFinding]:
     for fault in (*snapshot.host.faults, *snapshot.closely.platform.faults, *snapshot.closely.faults):
         if fault.wrong == Silent.WRONG:
             yield error(Check.SYSFS, f"{fault.path}: unknown, {fault.wrong}", END_THE_WAIT)
@@ -116,7 +116,7 @@ def _faults(snapshot: Snapshot) -> Iterator[Finding]:
             yield warning(Check.SYSFS, f"not read: {fault}", "for a bug report: gpu-plugin record DIR")
 
 
-def _virtual_machine(platform: Platform) -> Iterator[Finding]:
+def _virtual_machine(platform: Platform) -> Iterator[NodeFinding]:
     if platform.virtual_machine:
         yield note(
             Check.VIRTUAL_MACHINE,
@@ -124,7 +124,7 @@ def _virtual_machine(platform: Platform) -> Iterator[Finding]:
         )
 
 
-def _iommu(snapshot: Snapshot) -> Finding:
+def _iommu(snapshot: Snapshot) -> NodeFinding:
     platform = snapshot.closely.platform
     if not _groups(snapshot):
         # Whoever has the config say so wants it like that.
@@ -175,7 +175,7 @@ def _why_there_is_no_iommu(platform: Platform) -> tuple[str, ...]:
     )
 
 
-def _command_line(platform: Platform) -> Iterator[Finding]:
+def _command_line(platform: Platform) -> Iterator[NodeFinding]:
     if platform.command_line is None:
         yield note(
             Check.COMMAND_LINE,
@@ -196,7 +196,7 @@ def _command_line(platform: Platform) -> Iterator[Finding]:
             )
 
 
-def _interrupts(snapshot: Snapshot) -> Iterator[Finding]:
+def _interrupts(snapshot: Snapshot) -> Iterator[NodeFinding]:
     if not _groups(snapshot):
         return  # the IOMMU remaps them, and that there is none is said
     platform = snapshot.closely.platform
@@ -239,7 +239,7 @@ def _remaps_interrupts(platform: Platform) -> str:
     return "turn on interrupt remapping, or x2APIC, in the firmware"
 
 
-def _noiommu_mode(platform: Platform) -> Iterator[Finding]:
+def _noiommu_mode(platform: Platform) -> Iterator[NodeFinding]:
     if platform.noiommu_mode:
         yield warning(
             Check.NO_IOMMU_MODE,
@@ -250,7 +250,7 @@ def _noiommu_mode(platform: Platform) -> Iterator[Finding]:
         )
 
 
-def _vfio_driver(snapshot: Snapshot) -> Finding:
+def _vfio_driver(snapshot: Snapshot) -> NodeFinding:
     bound = {function.driver for function in snapshot.host.functions.values() if function.driver is not None}
     drivers = snapshot.closely.platform.drivers
     for_vfio = sorted(filter(is_vfio_driver, bound | (drivers or frozenset())))
@@ -267,7 +267,7 @@ def _vfio_driver(snapshot: Snapshot) -> Finding:
     )
 
 
-def _vfio_iommu(platform: Platform) -> Finding:
+def _vfio_iommu(platform: Platform) -> NodeFinding:
     if platform.unsafe_interrupts is None:
         return note(Check.VFIO_IOMMU, "whether the modules vfio_iommu_type1 and iommufd are loaded is unknown")
     if platform.unsafe_interrupts:
@@ -282,7 +282,7 @@ def _vfio_iommu(platform: Platform) -> Finding:
     )
 
 
-def _device_nodes(snapshot: Snapshot) -> Finding:
+def _device_nodes(snapshot: Snapshot) -> NodeFinding:
     nodes = snapshot.nodes
     if nodes is None:
         return note(

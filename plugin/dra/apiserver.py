@@ -14,7 +14,7 @@ from lightkube.generic_resource import create_global_resource, create_namespaced
 
 from pci.slices import DRIVER
 from plugin.dra.claims import Reference
-from plugin.dra.slices import Object
+from plugin.dra.slices import SliceObject
 from program.errors import Refusal, UserError
 
 # It would log a line for each request.
@@ -81,12 +81,12 @@ class APIServer:
         claim: Mapping[str, Any] = await _answer(f"claim {reference}", question)
         return claim
 
-    async def slices(self, node: str) -> tuple[list[Object], str]:
+    async def slices(self, node: str) -> tuple[list[SliceObject], str]:
         """Return the driver's slices of a node, and the version of the list, to watch from."""
         listed = self._client.list(_SLICES, fields=_of(node))
 
-        async def all_of_them() -> tuple[list[Object], str]:
-            objects: list[Object] = [dict(each) async for each in listed]
+        async def all_of_them() -> tuple[list[SliceObject], str]:
+            objects: list[SliceObject] = [dict(each) async for each in listed]
             try:
                 return objects, str(listed.resourceVersion)
             except NotReadyError:
@@ -94,12 +94,12 @@ class APIServer:
 
         return await _answer(f"slices of {node}", all_of_them())
 
-    async def create(self, new: Object) -> Object:
+    async def create(self, new: SliceObject) -> SliceObject:
         """Create a slice; return it as the server has it. Conflict if one of its name is there."""
         name = new["metadata"]["name"]
         return dict(await _answer(f"slice {name}", self._client.create(_SLICES.from_dict(new))))
 
-    async def replace(self, new: Object) -> Object:
+    async def replace(self, new: SliceObject) -> SliceObject:
         """Replace a slice; Conflict if the server has another version of it, NotFound if it is gone."""
         name = new["metadata"]["name"]
         return dict(await _answer(f"slice {name}", self._client.replace(_SLICES.from_dict(new))))
@@ -109,7 +109,7 @@ class APIServer:
         with contextlib.suppress(NotFound):
             await _answer(f"slice {name}", self._client.delete(_SLICES, name))
 
-    async def changes(self, node: str, version: str) -> AsyncIterator[Object]:
+    async def changes(self, node: str, version: str) -> AsyncIterator[SliceObject]:
         """Yield each slice of the driver and node that is written or deleted after this version of the list, for some
         minutes. Unanswered if the server ends that, or has forgotten the version."""
         events = self._client.watch(

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress
 from plugin.binding.plan import named_cards, plan_bind, plan_unbind
-from plugin.binding.rebinding import Decide, Roots, rebind
+from plugin.binding.rebind import Decide, Roots, rebind
 from program.child import spawned
 from program.errors import Refusal
 

@@ -15,7 +15,7 @@ from pci import device_metadata
 from pci.slices import DRIVER, Attributes
 from plugin.allocation import Allocation
 from plugin.dra.checkpoint import PLACE
-from plugin.dra.claims import Claim
+from plugin.dra.claims import ResourceClaim
 from plugin.state_files import write_json
 from program.errors import Refusal
 
@@ -38,7 +38,7 @@ class Files:
 
     def write(
         self,
-        claim: Claim,
+        claim: ResourceClaim,
         allocations: Mapping[str, Allocation],
         devices: Mapping[str, Sequence[tuple[str, Attributes]]],
         env: Mapping[str, str],
@@ -90,7 +90,9 @@ class Files:
     def _file(self, uid: str, request: str) -> Path:
         return self._metadata / uid / f"{request}.json"
 
-    def _edits(self, claim: Claim, request: str, allocation: Allocation, env: Mapping[str, str]) -> dict[str, Any]:
+    def _edits(
+        self, claim: ResourceClaim, request: str, allocation: Allocation, env: Mapping[str, str]
+    ) -> dict[str, Any]:
         reference = claim.reference
         where = (
             device_metadata.of_claim(reference.name, request)
@@ -121,7 +123,9 @@ def device_id(uid: str, request: str) -> str:
     return f"{_KIND}={uid}_{request}"
 
 
-def metadata(claim: Claim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str) -> dict[str, Any]:
+def metadata(
+    claim: ResourceClaim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str
+) -> dict[str, Any]:
     """Return what a container is told of the devices of a request: their names and attributes."""
     reference = claim.reference
     document: dict[str, Any] = {

@@ -41,7 +41,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class ResourceClaim:
     """A claim, and the devices of this node that it was given.
 
     `pod_claim` is the pod's name for a claim that was made from a template; None for one by its own name.
@@ -65,7 +65,7 @@ def check(reference: Reference) -> None:
         )
 
 
-def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> Claim:
+def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> ResourceClaim:
     """Read a claim from the API server; Refusal if it does not give this node's devices to whoever the kubelet prepares
     it for."""
     subject = f"claim {reference}"
@@ -100,4 +100,4 @@ def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> Cla
     names = [result.device for result in results]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Refusal(f"{', '.join(twice)} of {subject}", "is allocated twice in one claim", _MAKE_ANOTHER)
-    return Claim(reference, pod_claim, annotations.get(_OF_A_RESOURCE) == "true", results)
+    return ResourceClaim(reference, pod_claim, annotations.get(_OF_A_RESOURCE) == "true", results)

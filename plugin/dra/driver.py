@@ -21,17 +21,17 @@ from plugin.dra.apiserver import APIServer
 from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint
-from plugin.dra.preparing import Claims, Kept
-from plugin.dra.publishing import Publisher
+from plugin.dra.preparation import Claims, Kept
+from plugin.dra.publisher import Publisher
 from plugin.dra.server import VERSIONS, DRAServicer, HealthServicer
-from plugin.fabric.owning import Partitions
+from plugin.fabric.ownership import Partitions
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
 from plugin.kubelet_api.pluginregistration_v1 import registration_pb2_grpc
-from plugin.watching.counters import Counters
-from plugin.watching.registry import RegistrationServicer
-from plugin.watching.sockets import PREFIX, identity_of, kubelet_directory, remove, remove_dead_sockets, target
-from plugin.watching.watch import Watch
+from plugin.watch.counters import Counters
+from plugin.watch.registry import RegistrationServicer
+from plugin.watch.sockets import PREFIX, identity_of, kubelet_directory, remove, remove_dead_sockets, target
+from plugin.watch.watch import Watch
 from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)

@@ -9,14 +9,14 @@ from collections.abc import AsyncIterator
 from pci.slices import DRIVER
 from plugin.dra.cdi import device_id
 from plugin.dra.claims import Reference
-from plugin.dra.preparing import Claims
+from plugin.dra.preparation import Claims
 from plugin.dra.slices import device_name
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2 as api
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
-from plugin.watching.counters import Counters
-from plugin.watching.registry import Context
-from plugin.watching.watch import Watch
+from plugin.watch.counters import Counters
+from plugin.watch.registry import Context
+from plugin.watch.watch import Watch
 from program.errors import ProgramError
 
 _log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from plugin.cards.inventory import Device
 from plugin.node.snapshot import Snapshot
 
 #: A device, a slice: as Kubernetes' JSON has it.
-Object: TypeAlias = dict[str, Any]
+SliceObject: TypeAlias = dict[str, Any]
 
 API_VERSION = "resource.k8s.io/v1"
 KIND = "ResourceSlice"
@@ -33,14 +33,14 @@ _SELLERS = {NVIDIA: "NVIDIA", AMD: "AMD", INTEL: "Intel"}
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class OwningNode:
     """The node, which its slices belong to: they go with it."""
 
     name: str
     uid: str
 
 
-def slices(snapshot: Snapshot, node: Node, *, generation: int = 1) -> list[Object]:
+def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list[SliceObject]:
     """Return the slices of the node's devices; one without devices if it has none.
 
     All of a pool have its generation, by which the scheduler knows whether it has seen them all. The devices are
@@ -82,9 +82,12 @@ def device_name(device: Device) -> str:
     return f"{kind}-{device.id.replace(':', '-').replace('.', '-')}"
 
 
-def device_of(snapshot: Snapshot, device: Device, node: str) -> Object:
+def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
     """Return the device as a slice has it: its name, its attributes, and why it cannot be handed out now."""
-    published: Object = {"name": device_name(device), "attributes": attributes(device, node, snapshot.place(device))}
+    published: SliceObject = {
+        "name": device_name(device),
+        "attributes": attributes(device, node, snapshot.place(device)),
+    }
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published

@@ -1,7 +1,7 @@
 """Calls of libnvfm, for a process that does nothing else: each of them may block for ever.
 
 The connection is made for one question and ends with it, since one that is kept ends with the manager and says so only
-at its next use. The process ends with the answer, and whoever asked ends it where none comes (plugin.fabric.asking).
+at its next use. The process ends with the answer, and whoever asked ends it where none comes (plugin.fabric.fabric_manager).
 """
 
 import ctypes

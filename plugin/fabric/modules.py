@@ -13,7 +13,7 @@ from pathlib import Path
 
 from pci.address import PCIAddress, address_or_none
 from plugin.cards.config import Fabric
-from plugin.state_files import STATE, StateFile, json_of
+from plugin.state_files import STATE_FIX, StateFile, json_of
 from program.child import NoAnswer, output
 from program.errors import Refusal
 
@@ -111,7 +111,7 @@ def read_module_ids(fabric: Fabric, state: Path) -> ModuleIDs:
 
 
 def _kept(state: Path) -> StateFile[Mapping[str, int]]:
-    return _file(state / "module-ids.json", STATE)
+    return _file(state / "module-ids.json", STATE_FIX)
 
 
 def _file(path: Path, place: str) -> StateFile[Mapping[str, int]]:

@@ -9,17 +9,17 @@ from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import read_host
 from pci.sysfs.platform import read_platform
-from plugin.binding.rebinding import refusals
+from plugin.binding.rebind import refusals
 from plugin.cards.config import Config, Fabric
 from plugin.cards.holders import Assignment
 from plugin.cards.inventory import Inventory, take_inventory
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.fabric.activations import Book, book_file
-from plugin.fabric.asking import Manager
-from plugin.fabric.choosing import Board, ids_of
+from plugin.fabric.board import Board, ids_of
+from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
-from plugin.fabric.sight import Sight
+from plugin.fabric.status import Status
 from plugin.node.snapshot import Closely, Snapshot
 from program.errors import Refusal
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 #: Calls a function with a tree like /sys and more arguments in another process, since the kernel may not answer.
 #: Refusal if nothing can be read there now.
-Ask: TypeAlias = Callable[..., Awaitable[Any]]
+AskSysfs: TypeAlias = Callable[..., Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +57,7 @@ async def look(
     places: Places,
     names: PCIIDs,
     config: Config,
-    ask: Ask,
+    ask: AskSysfs,
     latest: Callable[[], Snapshot | None] = lambda: None,
     *,
     uses: bool = True,
@@ -86,7 +86,7 @@ async def look(
     )
 
 
-async def look_at_all(places: Places, names: PCIIDs, config: Config, ask: Ask, witnesses: Witnesses) -> Snapshot:
+async def look_at_all(places: Places, names: PCIIDs, config: Config, ask: AskSysfs, witnesses: Witnesses) -> Snapshot:
     """Return all that can be known of the node now; nothing is changed, and no sleeping card is woken. ProgramError as
     of `look`."""
     snapshot = await look(places, names, config, ask)
@@ -104,13 +104,13 @@ async def look_at_all(places: Places, names: PCIIDs, config: Config, ask: Ask, w
     )
 
 
-async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Sight:
+async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Status:
     try:
         book = book_file(state).read() or Book()
         table = await Manager(settings).table()
     except Refusal as error:
-        return Sight(trouble=error.problem)
-    return Sight(Board(table, ids_of(inventory, read_module_ids(settings, state))), book)
+        return Status(trouble=error.problem)
+    return Status(Board(table, ids_of(inventory, read_module_ids(settings, state))), book)
 
 
 def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:

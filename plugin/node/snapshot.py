@@ -12,8 +12,8 @@ from pci.viability import Hindrance
 from plugin.cards.config import Config, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
-from plugin.cards.nodes import Node, Nodes, device_nodes, missing_node
-from plugin.fabric.sight import Sight
+from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
+from plugin.fabric.status import Status
 
 
 class State(StrEnum):
@@ -53,14 +53,14 @@ class Snapshot:
     config: Config
     host: Host
     inventory: Inventory
-    nodes: Nodes | None = None
+    nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
     fallen: frozenset[PCIAddress] | None = None
     assignments: frozenset[Assignment] | None = None
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
     kept: Mapping[str, Hindrance] = field(default_factory=dict)
-    partitions: Sight | None = None
+    partitions: Status | None = None
     unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
     closely: Closely = field(default_factory=Closely)
 
@@ -110,7 +110,7 @@ class Snapshot:
             return f"pod {holder.pod}"
         return None if (claim := self.claim(device)) is None else f"ResourceClaim {claim}"
 
-    def nodes_of(self, device: Device) -> tuple[Node, ...]:
+    def nodes_of(self, device: Device) -> tuple[DeviceNode, ...]:
         """Return the nodes of a device and its group; none if /dev was not looked at."""
         return () if self.nodes is None else device_nodes(device, self.nodes, self.inventory.noiommu)
 

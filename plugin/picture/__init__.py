@@ -21,7 +21,7 @@ from drawing.boxes import (
     written,
 )
 from pci.topology import leaves, tree
-from plugin.fabric import sight as fabric
+from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot
 from plugin.picture.boxes import Style, by, node_boxes, title, wrapped
 from plugin.picture.layout import laid_out, sheet

@@ -12,7 +12,7 @@ from pci.cards import card_of
 from pci.functions import what
 from pci.host import Function, Host
 from plugin.cards.inventory import Device
-from plugin.fabric import sight as fabric
+from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot, State
 from program.problem import one_line
 

@@ -6,7 +6,7 @@ from itertools import groupby
 
 from drawing.boxes import LINE, OUTLINE, Block, Element, Line, box, boxed, group, written
 from drawing.trees import Columns, Place, columns, every, lines, placed
-from pci.topology import Node, Twig, leaves
+from pci.topology import TreeNode, Twig, leaves
 from plugin.picture.boxes import Box, shared_groups
 from plugin.picture.boxes import lines as text_of
 
@@ -25,7 +25,7 @@ class Sheet:
     columns: Columns
 
 
-def sheet(trees: Iterable[Sequence[Node[Box]]], numbers: Mapping[str, int]) -> Sheet:
+def sheet(trees: Iterable[Sequence[TreeNode[Box]]], numbers: Mapping[str, int]) -> Sheet:
     """Return the sheet for these trees: each column is as wide as the widest box in it."""
     trees = list(trees)
     shared = shared_groups(item for nodes in trees for item in leaves(nodes))
@@ -36,7 +36,7 @@ def sheet(trees: Iterable[Sequence[Node[Box]]], numbers: Mapping[str, int]) -> S
     )
 
 
-def laid_out(nodes: Sequence[Node[Box]], sheet: Sheet) -> Block:
+def laid_out(nodes: Sequence[TreeNode[Box]], sheet: Sheet) -> Block:
     """Return what hangs on a root complex, to be framed: the first lines begin at the frame."""
     in_order = groupby(leaves(nodes), lambda item: item.group if item.group in sheet.shared else None)
     runs = [list(run) for shared, run in in_order if shared is not None]

@@ -9,7 +9,7 @@ import sys
 import threading
 from pathlib import Path
 
-from launcher.running.supervise import supervise
+from launcher.runtime.supervise import supervise
 
 
 def work() -> None:

@@ -16,13 +16,13 @@ from typing import Any
 
 import yaml
 
-from launcher.choosing.claim import claim_for
-from launcher.choosing.cluster import cluster_of
-from launcher.choosing.fit import fit_of
-from launcher.choosing.selection import read_selection
+from launcher.selection.annotations import read_selection
+from launcher.selection.claim import claim_for
+from launcher.selection.cluster import cluster_of
+from launcher.selection.fit import fit_of
 from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
 from tests.clusters import large
-from tests.launcher.choosing.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
+from tests.launcher.selection.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
 from tests.processes import BIN
 
 Object = dict[str, Any]

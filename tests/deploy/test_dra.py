@@ -6,7 +6,7 @@ from typing import Any
 import yaml
 
 from pci.slices import DRIVER
-from plugin import starting
+from plugin import startup
 from plugin.cards.config import Serve
 from plugin.config_file import read_config
 from tests.deploy.test_plugin import BINDER, SERVE, UNMOUNTED, Container
@@ -40,8 +40,8 @@ def test_the_driver_finds_its_directories_and_node_where_the_pod_has_them() -> N
     (node,) = container["env"]
     assert (node["name"], node["valueFrom"]["fieldRef"]["fieldPath"]) == ("NODE_NAME", "spec.nodeName")
     places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
-    flags = starting.Flags()
-    assert set(places.values()) == {str(starting._PLUGINS_REGISTRY), str(flags.dra_state), str(flags.cdi)}
+    flags = startup.ServeFlags()
+    assert set(places.values()) == {str(startup._PLUGINS_REGISTRY), str(flags.dra_state), str(flags.cdi)}
     # What the runtime and the kubelet are told is a path of the node.
     assert places == {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     assert pod["automountServiceAccountToken"] is True

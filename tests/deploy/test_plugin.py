@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
-from plugin.cards.naming import PCI_IDS
+from plugin.cards.names import PCI_IDS
 from plugin.config_file import read_config
-from plugin.serving.monitoring import LIVE, READY
+from plugin.device_plugin.monitoring import LIVE, READY
 from tests.processes import ROOT
 
 DEPLOY = ROOT / "deploy"

@@ -18,11 +18,11 @@ from pathlib import Path
 
 from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, read_block_sizes
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.network.multus import attached_to_the_pod, read_status
-from launcher.starting.elsewhere import Elsewhere
-from launcher.starting.pod import Pod
-from launcher.starting.start import Start, start_of
+from launcher.pipeline.described_pod import Elsewhere
+from launcher.pipeline.pod import Pod
+from launcher.pipeline.start import Start, start_of
 from launcher.versions import Version, parse_version
 from pci.host import Host
 from pci.sysfs.functions import read_host

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from launcher.running import guest
-from launcher.running.sockets import socket_directory
+from launcher.runtime import guest
+from launcher.runtime.sockets import socket_directory
 from tests.launcher.guests import a_vm
 
 

@@ -14,14 +14,14 @@ from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.hole import hole
 from launcher.guest_pci.topology import laid_out
 from launcher.hook.annotations import Asked
-from launcher.hook.reading import guest_in, named_in, parsed, pinning_in
-from launcher.hostdevs import Card, whole_cards
+from launcher.hook.kubevirt_domain import guest_in, named_in, parsed, pinning_in
+from launcher.hostdevs import GuestCard, whole_cards
 from pci.sysfs.functions import read_host
 
 
 @dataclass(frozen=True)
 class LaidOut:
-    cards: tuple[Card, ...]
+    cards: tuple[GuestCard, ...]
     layout: Layout
     hole: Hole | None
 

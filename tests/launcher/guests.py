@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from launcher.running import guest
-from launcher.running.events import Ending, NotStarted, Started
-from launcher.running.vm import VM, Identity
+from launcher.runtime import guest
+from launcher.runtime.events import Ending, NotStarted, Started
+from launcher.runtime.vm import VM, Identity
 
 
 def a_vm() -> VM:

@@ -15,8 +15,8 @@ from lxml import etree
 
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
-from launcher.manifest.reading import read_manifest
-from launcher.running import guest
+from launcher.manifest.parser import read_manifest
+from launcher.runtime import guest
 from launcher.versions import NEWER, Version, newer_elements, shown
 from program.errors import Refusal, UserError
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases

@@ -9,7 +9,7 @@ from launcher.explain import Explanation, as_json, explanation, table
 from launcher.guest_pci.addresses import layout
 from launcher.guest_pci.locations import located_cards
 from launcher.hostdevs import not_passed_on, whole_cards
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.resource import decode_partitions

@@ -1,18 +1,18 @@
 import pytest
 
 from launcher.claims import Entry
-from launcher.hostdevs import Card, not_passed_on, whole_cards
+from launcher.hostdevs import GuestCard, not_passed_on, whole_cards
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, claim, entries
 
 
-def cards_of(wanted: tuple[Entry, ...], environ: dict[str, str], host: Host | None) -> tuple[Card, ...]:
+def cards_of(wanted: tuple[Entry, ...], environ: dict[str, str], host: Host | None) -> tuple[GuestCard, ...]:
     return whole_cards(*claim(wanted, environ, host), host)
 
 
-def functions(card: Card) -> list[str]:
+def functions(card: GuestCard) -> list[str]:
     return list(map(str, card.functions))
 
 

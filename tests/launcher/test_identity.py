@@ -9,7 +9,7 @@ import yaml
 from lxml import etree
 
 from launcher.manifest.identity import Known, known_in
-from launcher.manifest.reading import read_every, read_given
+from launcher.manifest.parser import read_every, read_given
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.test_inputs import vm, written

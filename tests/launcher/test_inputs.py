@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.manifest.reading import read_every, read_given
+from launcher.manifest.parser import read_every, read_given
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.vms import vmi_text

@@ -10,9 +10,9 @@ import yaml
 
 from launcher.manifest.inputs import TypeObject
 from launcher.manifest.instancetypes.draft import value_at
-from launcher.manifest.instancetypes.expanding import Expanded
-from launcher.manifest.instancetypes.expanding import expand as expand_vm
-from launcher.manifest.reading import checked, read_given, read_manifest
+from launcher.manifest.instancetypes.expansion import Expanded
+from launcher.manifest.instancetypes.expansion import expand as expand_vm
+from launcher.manifest.parser import checked, read_given, read_manifest
 from program.errors import UserError
 from tests.processes import ROOT
 

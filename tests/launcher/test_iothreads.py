@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.manifest.iothreads import iothreads_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from tests.launcher.vms import vmi_text
 
 

@@ -5,7 +5,7 @@ import pytest
 import yaml
 
 from launcher.manifest.cpu import CPU
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from program.document import read_documents
 from program.errors import UserError
 from tests.launcher.cases import Case, cases

@@ -21,7 +21,7 @@ from lxml import etree
 from launcher.commands.options import VMFlags
 from launcher.commands.pod import pod
 from launcher.manifest.inputs import read_input
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from program.errors import ProgramError

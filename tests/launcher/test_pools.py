@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 import yaml
 
+from launcher.manifest.parser import read_given
 from launcher.manifest.pools import Many
-from launcher.manifest.reading import read_given
 from tests.conftest import Command
 from tests.launcher.test_inputs import problem_of, vm, written
 

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from launcher.manifest.reading import read_manifest
-from launcher.running.embedded import DEFAULT_URI
-from launcher.starting.here import Here
-from launcher.starting.pod import Pod
-from launcher.starting.start import start_of
+from launcher.manifest.parser import read_manifest
+from launcher.pipeline.pod import Pod
+from launcher.pipeline.start import start_of
+from launcher.pipeline.this_pod import Here
+from launcher.runtime.embedded import DEFAULT_URI
 from pci.sysfs.functions import DEVICES, IOMMU_GROUPS
 from program.errors import ProgramError
 from program.problem import Problem

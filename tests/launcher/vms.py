@@ -13,7 +13,7 @@ from launcher.facts import Facts
 from launcher.guest import CPUTopology, Guest
 from launcher.guest_pci.addresses import Layout, layout
 from launcher.guest_pci.hole import hole
-from launcher.hostdevs import Card, whole_cards
+from launcher.hostdevs import GuestCard, whole_cards
 from launcher.manifest.guest import guest_of
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Host
@@ -65,7 +65,7 @@ def a_guest(**parts: Any) -> Guest:
 
 
 def domain_of(
-    vmi: VirtualMachineInstance, layout: Layout = _NO_SEATS, facts: Facts = _NO_FACTS, cards: tuple[Card, ...] = ()
+    vmi: VirtualMachineInstance, layout: Layout = _NO_SEATS, facts: Facts = _NO_FACTS, cards: tuple[GuestCard, ...] = ()
 ) -> str:
     """The domain's text, with these seats."""
     guest = guest_of(vmi)
@@ -87,7 +87,7 @@ def claim(
     return claimed.claims, claimed.left_over
 
 
-def cards_of(vmi: VirtualMachineInstance, environ: Mapping[str, str], host: Host | None) -> tuple[Card, ...]:
+def cards_of(vmi: VirtualMachineInstance, environ: Mapping[str, str], host: Host | None) -> tuple[GuestCard, ...]:
     return whole_cards(*claim(vmi.spec.domain.devices.entries, environ, host), host)
 
 

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from pci.address import PCIAddress
 from pci.resource import (
+    DeviceKind,
     InvalidValue,
-    Kind,
     USBAddress,
     cards,
     decode,
@@ -29,13 +29,17 @@ def parse(*texts: str) -> tuple[PCIAddress, ...]:
     ("resource", "kind", "expected"),
     [
         # KubeVirt's bytes, spelled out: everywhere else the name comes from variable().
-        ("nvidia.com/TU106_GEFORCE_RTX_2060_REV__A", Kind.PCI, "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A"),
-        ("nvidia.com/1b80", Kind.PCI, "PCI_RESOURCE_NVIDIA_COM_1B80"),
-        ("nvidia.com/GRID_T4-1Q", Kind.MDEV, "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q"),
-        ("kubevirt.io/usb-storage", Kind.USB, "USB_RESOURCE_KUBEVIRT_IO_USB-STORAGE"),
+        (
+            "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A",
+            DeviceKind.PCI,
+            "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A",
+        ),
+        ("nvidia.com/1b80", DeviceKind.PCI, "PCI_RESOURCE_NVIDIA_COM_1B80"),
+        ("nvidia.com/GRID_T4-1Q", DeviceKind.MDEV, "MDEV_PCI_RESOURCE_NVIDIA_COM_GRID_T4-1Q"),
+        ("kubevirt.io/usb-storage", DeviceKind.USB, "USB_RESOURCE_KUBEVIRT_IO_USB-STORAGE"),
     ],
 )
-def test_a_variable_has_the_name_that_kubevirt_gives_it(resource: str, kind: Kind, expected: str) -> None:
+def test_a_variable_has_the_name_that_kubevirt_gives_it(resource: str, kind: DeviceKind, expected: str) -> None:
     assert variable(resource, kind) == expected
 
 

@@ -3,12 +3,12 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.sysfs.functions import read_host
-from pci.topology import Branch, BridgeKind, Node, Twig, tree
+from pci.topology import Branch, BridgeKind, TreeNode, Twig, tree
 from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.conftest import Machine
 
 
-def sketch(node: Node[str]) -> object:
+def sketch(node: TreeNode[str]) -> object:
     """A node as a test can spell it: a leaf's name and port, a branch's kind, ports and what is below."""
     port = "" if node.port is None else f" at {node.port}"
     if isinstance(node, Twig):

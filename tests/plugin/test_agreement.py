@@ -14,20 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from plugin.cards.config import Config
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.commands import doctor, inventory
 from plugin.commands.node import NodeFlags, node_now
 from plugin.config_file import read_config
+from plugin.device_plugin.monitoring import _Collector
 from plugin.doctor.findings import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.claims import Reference
 from plugin.dra.slices import device_of
 from plugin.node.snapshot import Snapshot, State
 from plugin.picture import picture
-from plugin.serving.monitoring import _Collector
-from plugin.watching.counters import Counters
-from plugin.watching.reader import Reader
-from plugin.watching.watch import Sources, Watch
+from plugin.watch.counters import Counters
+from plugin.watch.reader import Reader
+from plugin.watch.watch import Sources, Watch
 from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
 from tests.compose import SYSFS

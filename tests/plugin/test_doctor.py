@@ -7,10 +7,10 @@ import pytest
 
 from pci.sysfs.functions import read_host
 from pci.sysfs.platform import read_platform
-from pci.sysfs.recording import record
+from pci.sysfs.record import record
 from plugin.cards.config import Config, Groups, Rule
-from plugin.cards.naming import PCIIDs
-from plugin.doctor.finding import NODE, Check, Finding
+from plugin.cards.names import PCIIDs
+from plugin.doctor.finding import NODE, Check, NodeFinding
 from plugin.doctor.findings import examine
 from program.finding import worst
 from program.problem import Problem, Severity
@@ -48,7 +48,7 @@ class Node:
 
 
 NodeOf = Callable[..., Node]
-Examine = Callable[..., tuple[Finding, ...]]
+Examine = Callable[..., tuple[NodeFinding, ...]]
 
 
 @pytest.fixture
@@ -71,18 +71,18 @@ def node(copied_machine: Machine, tmp_path: Path) -> NodeOf:
 
 @pytest.fixture
 def findings(pci_ids: PCIIDs) -> Examine:
-    def findings(node: Node, config: Config | None = None) -> tuple[Finding, ...]:
+    def findings(node: Node, config: Config | None = None) -> tuple[NodeFinding, ...]:
         return examine(look_at(node.sys, pci_ids, config, proc=node.proc, dev=node.dev))
 
     return findings
 
 
-def about(found: tuple[Finding, ...], check: Check, device: str | None = None) -> Finding:
+def about(found: tuple[NodeFinding, ...], check: Check, device: str | None = None) -> NodeFinding:
     (one,) = (finding for finding in found if (finding.check, finding.device) == (check, device))
     return one
 
 
-def fixes(finding: Finding) -> tuple[str, ...]:
+def fixes(finding: NodeFinding) -> tuple[str, ...]:
     """The fix and the steps, as the page lists them."""
     return tuple(step for step in (finding.problem.fix, *finding.steps) if step)
 
@@ -362,7 +362,7 @@ def test_an_iommu_that_is_off_is_turned_on_where_it_was_turned_off(
     findings: Examine, node: NodeOf, platform: Platform, wrong: str, fix: tuple[str, ...]
 ) -> None:
     found = about(findings(node("rtx-2060-without-iommu", platform)), Check.IOMMU)
-    assert found == Finding(Severity.ERROR, Problem(NODE, wrong, fix[0]), Check.IOMMU, fix[1:])
+    assert found == NodeFinding(Severity.ERROR, Problem(NODE, wrong, fix[0]), Check.IOMMU, fix[1:])
 
 
 @pytest.mark.parametrize(
@@ -524,7 +524,7 @@ def test_a_card_on_a_driver_of_the_hosts_is_bound_or_withheld(findings: Examine,
     this = node()
     bind(this.sys, GPU, "nvidia")
     found = about(findings(this), Check.VIABILITY, GPU)
-    assert found == Finding(
+    assert found == NodeFinding(
         Severity.ERROR,
         Problem(GPU, "is bound to nvidia", "bind the whole card to vfio-pci"),
         Check.VIABILITY,

@@ -13,7 +13,7 @@ from pci.host import Fault, Function, Host, MediatedDevice
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.holders import Assignment
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.picture import picture
 from program.problem import one_line
 from tests import compose

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pci.sysfs.functions import read_host
 from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule, Serve
 from plugin.cards.inventory import BY_CONFIG, take_inventory
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.config_file import read_config
 from plugin.doctor.finding import Check
 from plugin.doctor.findings import examine

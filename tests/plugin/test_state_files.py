@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from pci.address import PCIAddress
-from plugin.binding.former import read_former, write_former
-from plugin.binding.plan import Binding, Former
+from plugin.binding.former_drivers import read_former, write_former
+from plugin.binding.plan import DriverBinding, Former
 from plugin.cards.config import Fabric
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
 from plugin.dra.claims import Reference
@@ -26,8 +26,8 @@ FILES = FIXTURES / "state"
 BOOT = "5f0e"
 
 FORMER = {
-    PCIAddress.parse("0000:01:00.0"): Former("10de:1f08", Binding("nouveau", None)),
-    PCIAddress.parse("0000:01:00.1"): Former("10de:10f9", Binding(None, "vfio-pci")),
+    PCIAddress.parse("0000:01:00.0"): Former("10de:1f08", DriverBinding("nouveau", None)),
+    PCIAddress.parse("0000:01:00.1"): Former("10de:10f9", DriverBinding(None, "vfio-pci")),
 }
 MODULE_IDS = {PCIAddress.parse("0000:0f:00.0"): 5, PCIAddress.parse("0000:86:00.0"): 1}
 BOOK = Book(
@@ -142,8 +142,8 @@ def test_a_checkpoint_is_roots_and_what_has_to_outlive_a_crash_is_on_the_disk(tm
 def test_a_file_that_is_not_there_costs_no_pydantic(tmp_path: Path) -> None:
     """It takes longer to import than what most commands do."""
     program = (
-        "import sys; from pathlib import Path; import plugin.commands.bind, plugin.serving.daemon\n"
-        "from plugin.fabric.activations import Book, book_file; from plugin.binding.former import *\n"
+        "import sys; from pathlib import Path; import plugin.commands.bind, plugin.device_plugin.daemon\n"
+        "from plugin.fabric.activations import Book, book_file; from plugin.binding.former_drivers import *\n"
         "state = Path(sys.argv[1]); assert read_former(state, '') == {}; assert book_file(state).read() is None\n"
         "write_former(state, '', {}); book_file(state).write(Book())\n"
         "assert 'pydantic' not in sys.modules"

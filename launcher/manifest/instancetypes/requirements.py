@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from launcher.manifest.instancetypes.draft import Path
 from launcher.manifest.instancetypes.kinds import Instancetype, PreferenceSpec
-from launcher.manifest.instancetypes.sizing import Applied
+from launcher.manifest.instancetypes.sizes import Applied
 from launcher.manifest.sizes import guest_memory
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.quantity import written

@@ -27,8 +27,8 @@ HOOK: Mapping[str, Any] = {"image": build.LAUNCHER, "args": ["hook"]}
 SECOND_SAYS = "what the second sidecar says"
 _SECOND = f"""
 from pathlib import Path
-from launcher.hook.answering import sidecar
-from launcher.hook.serving import served
+from launcher.hook.calls import sidecar
+from launcher.hook.sidecar import served
 says = lambda domain, vmi: domain.replace(b">None</entry>", b">{SECOND_SAYS}</entry>")
 served(Path("/var/run/kubevirt-hooks/second.sock"), sidecar(says))
 """

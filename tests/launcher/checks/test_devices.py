@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from launcher.checks.devices import Nodes, in_sysfs, in_the_container, read_nodes
-from launcher.hostdevs import Card, whole_cards
+from launcher.checks.devices import OpenedNodes, in_sysfs, in_the_container, read_nodes
+from launcher.hostdevs import GuestCard, whole_cards
 from pci.host import Host
-from pci.resource import Kind, variable
+from pci.resource import DeviceKind, variable
 from pci.sysfs.functions import DEVICES, read_host
 from program.finding import Finding
 from program.problem import Severity
@@ -24,15 +24,15 @@ ANEW = "if it is another device than was allocated, since the node was booted wi
 
 
 def cards_of(
-    host: Host, value: str, resource: str = RTX_2060, kind: Kind = Kind.PCI, *, gpus: bool = True
-) -> tuple[Card, ...]:
+    host: Host, value: str, resource: str = RTX_2060, kind: DeviceKind = DeviceKind.PCI, *, gpus: bool = True
+) -> tuple[GuestCard, ...]:
     named = [(f"gpu{number}", resource) for number, _ in enumerate(value.split(","), start=1)]
     wanted = entries(gpus=named) if gpus else entries(host_devices=named)
     return whole_cards(*claim(wanted, {variable(resource, kind): value}, host), host)
 
 
 def seen(
-    sys: Path, value: str = GPU, resource: str = RTX_2060, kind: Kind = Kind.PCI, *, gpus: bool = True
+    sys: Path, value: str = GPU, resource: str = RTX_2060, kind: DeviceKind = DeviceKind.PCI, *, gpus: bool = True
 ) -> list[Finding]:
     host = read_host(sys)
     return list(in_sysfs(cards_of(host, value, resource, kind, gpus=gpus), host, sys))
@@ -126,7 +126,7 @@ def test_a_card_that_is_named_by_its_audio_function_is_a_gpu(machine: Machine) -
 def test_a_mediated_device_has_to_be_there(machine: Machine) -> None:
     """Nobody makes them again after a boot."""
     gone = "83b8f4f2-509f-382f-3c1e-e6bfe0fa1001"
-    (found,) = seen(machine("rtx-2060"), gone, "nvidia.com/GRID_T4-1Q", Kind.MDEV)
+    (found,) = seen(machine("rtx-2060"), gone, "nvidia.com/GRID_T4-1Q", DeviceKind.MDEV)
     assert f"the mediated device {gone} is not in {machine('rtx-2060')}" in found.problem.wrong
 
 
@@ -186,7 +186,7 @@ def test_a_node_that_is_there_and_does_not_open_is_said_in_the_kernels_words(mac
 )
 def test_what_mends_it_follows_from_how_the_kernel_refuses(machine: Machine, outcome: int, words: str) -> None:
     host = read_host(machine("rtx-2060"))
-    nodes = Nodes(opened={"vfio/vfio": None, "vfio/1": outcome}, groups=("1",), has_functions=False)
+    nodes = OpenedNodes(opened={"vfio/vfio": None, "vfio/1": outcome}, groups=("1",), has_functions=False)
     (found,) = in_the_container(cards_of(host, GPU), host, nodes, guest_runs=False)
     assert words in str(found)
 
@@ -194,7 +194,7 @@ def test_what_mends_it_follows_from_how_the_kernel_refuses(machine: Machine, out
 def test_a_group_in_use_is_an_error_unless_it_is_the_guest_that_runs(machine: Machine) -> None:
     host = read_host(machine("rtx-2060"))
     cards = cards_of(host, GPU)
-    nodes = Nodes(opened={"vfio/vfio": None, "vfio/1": errno.EBUSY}, groups=("1",), has_functions=False)
+    nodes = OpenedNodes(opened={"vfio/vfio": None, "vfio/1": errno.EBUSY}, groups=("1",), has_functions=False)
     (found,) = in_the_container(cards, host, nodes, guest_runs=False)
     assert "/dev/vfio/1, the IOMMU group of 0000:01:00.0, is in use: another process has it open" in str(found)
     assert list(in_the_container(cards, host, nodes, guest_runs=True)) == []
@@ -202,7 +202,7 @@ def test_a_group_in_use_is_an_error_unless_it_is_the_guest_that_runs(machine: Ma
 
 def test_a_usb_device_has_its_node(machine: Machine, tmp_path: Path) -> None:
     host = read_host(machine("rtx-2060"))
-    cards = cards_of(host, "1:4", "kubevirt.io/storage", Kind.USB, gpus=False)
+    cards = cards_of(host, "1:4", "kubevirt.io/storage", DeviceKind.USB, gpus=False)
     node = tmp_path / "bus/usb/001/004"
     (found,) = in_the_container(cards, host, read_nodes(tmp_path, cards, host), guest_runs=False)
     assert str(found).startswith(

@@ -7,7 +7,7 @@ import pytest
 
 from launcher.checks.firmware import firmware, read_images
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.checks.trees import vmi, write
 from tests.processes import FIXTURES

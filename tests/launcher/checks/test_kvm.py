@@ -1,8 +1,8 @@
 import errno
 from pathlib import Path
 
+from launcher.checks.access import opened
 from launcher.checks.kvm import kvm
-from launcher.checks.opening import opened
 from program.problem import Severity
 
 KVM = Path("/dev/kvm")

@@ -6,7 +6,7 @@ import sys
 from launcher.checks.memlock import memlock, to_be_locked
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.confidentiality import SEV, SEV_SNP
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from tests.launcher.vms import a_guest
@@ -15,10 +15,10 @@ from tests.processes import ROOT
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 
-def card(device: PCIAddress | USBAddress) -> Card:
+def card(device: PCIAddress | USBAddress) -> GuestCard:
     entry = Entry(kind=EntryKind.HOST_DEVICE, name="it", wants="example.com/it")
     functions = (device,) if isinstance(device, PCIAddress) else ()
-    return Card(claim=Claim(entry=entry, device=device, variable=None), functions=functions, missing=None)
+    return GuestCard(claim=Claim(entry=entry, device=device, variable=None), functions=functions, missing=None)
 
 
 def test_vfio_locks_the_guests_memory_and_libvirts_reserve_once_for_all_devices() -> None:
@@ -52,7 +52,7 @@ def limited(soft: int, hard: int, needed: int) -> list[str]:
     """What a process with these limits may lock when it has asked for as much, and without the right to raise them; and
     its limits then."""
     program = (
-        "import resource\nfrom launcher.running.limits import let_lock\n"
+        "import resource\nfrom launcher.runtime.limits import let_lock\n"
         f"print(let_lock({needed}), *resource.getrlimit(resource.RLIMIT_MEMLOCK))"
     )
     unable = ("setpriv", "--bounding-set=-sys_resource", "--inh-caps=-sys_resource")

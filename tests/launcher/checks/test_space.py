@@ -2,7 +2,7 @@ import os
 from pathlib import Path
 
 from launcher.checks.space import Growing, Room, read_rooms, space
-from launcher.storage.made import EmptyDisk, Link, Overlay
+from launcher.storage.media import EmptyImage, Link, Overlay
 from program.problem import Severity
 from tests.launcher.checks.trees import GIB, MIB, write
 
@@ -13,7 +13,7 @@ def test_what_grows_is_as_large_as_the_disk_that_the_guest_sees(tmp_path: Path) 
     write(tmp_path, {"image/disk.qcow2": qcow2, "claim/disk.img": ""})
     os.truncate(tmp_path / "claim/disk.img", 5 * MIB)
     needs = (
-        EmptyDisk(tmp_path / "empty/e.qcow2", 2 * GIB),
+        EmptyImage(tmp_path / "empty/e.qcow2", 2 * GIB),
         Link(tmp_path / "disk_1.img", tmp_path / "image/disk.qcow2"),
         Overlay(tmp_path / "overlays/root", tmp_path / "disk_1.img", "qcow2"),
         Overlay(tmp_path / "overlays/copy", tmp_path / "claim/disk.img", "raw"),
@@ -26,7 +26,7 @@ def test_what_grows_is_as_large_as_the_disk_that_the_guest_sees(tmp_path: Path) 
 
 def test_what_an_earlier_start_has_written_takes_its_room_already(tmp_path: Path) -> None:
     write(tmp_path, {"e.qcow2": bytes(8 * MIB)})
-    (room,) = read_rooms([EmptyDisk(tmp_path / "e.qcow2", 2 * GIB)])
+    (room,) = read_rooms([EmptyImage(tmp_path / "e.qcow2", 2 * GIB)])
     assert room.growing[0].by <= 2 * GIB - 8 * MIB
 
 

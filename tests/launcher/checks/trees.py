@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.vms import vmi_text
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import libvirt
 
-from launcher.control.served import served
+from launcher.control.listener import served
 from tests.bench.process import cpu_seconds
 from tests.launcher.control.serving import on_test_driver
 from tests.processes import ROOT
@@ -88,7 +88,7 @@ def alone(directory: Path, socket: Path) -> Iterator[Alone]:
 def main() -> None:
     socket, directory = map(Path, sys.argv[1:])
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
-    libvirt.registerErrorHandler(lambda context, error: None, None)  # as launcher.running.guest does
+    libvirt.registerErrorHandler(lambda context, error: None, None)  # as launcher.runtime.guest does
     names: dict[str, object]
     with on_test_driver(directory) as vm, served(socket, vm):
         names = {"vm": vm}

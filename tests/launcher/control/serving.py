@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 import libvirt
 
-from launcher.control.served import served
-from launcher.running.vm import VM, Identity, Phase
+from launcher.control.listener import served
+from launcher.runtime.vm import VM, Identity, Phase
 from tests.processes import BIN, ROOT
 
 OURS = "/gpu_launcher.v1.VirtualMachine/"

@@ -20,8 +20,8 @@ import pytest
 
 from launcher.commands.ctl import fields_of, lines_of
 from launcher.control.api import vm_pb2
-from launcher.control.served import served
-from launcher.running.vm import VM, Phase, StopRequested
+from launcher.control.listener import served
+from launcher.runtime.vm import VM, Phase, StopRequested
 from tests.conftest import Command
 from tests.launcher.control.serving import IDENTITY, UID, Heard, ctl, on_test_driver, started
 from tests.launcher.vms import write_vmi
@@ -203,8 +203,8 @@ def test_events_that_end_without_the_vm_are_an_error(path: Path, tmp_path: Path)
     """The launcher was killed."""
     program = (
         "import pathlib, time\n"
-        "from launcher.control.served import served\n"
-        "from launcher.running.vm import VM, Identity\n"
+        "from launcher.control.listener import served\n"
+        "from launcher.runtime.vm import VM, Identity\n"
         f"with served(pathlib.Path({str(path)!r}), VM(Identity('lab', 'vm', ''))): print(flush=True); time.sleep(60)"
     )
     with started(sys.executable, "-c", program, stdout=subprocess.PIPE) as launcher:

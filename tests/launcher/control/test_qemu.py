@@ -11,14 +11,14 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from launcher.control.served import served
-from launcher.running.embedded import root_of
-from launcher.running.events import Ending
-from launcher.running.vm import Phase
+from launcher.control.listener import served
+from launcher.runtime.embedded import root_of
+from launcher.runtime.events import Ending
+from launcher.runtime.vm import Phase
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.control.serving import Heard, ctl, started
-from tests.launcher.running.test_life import heard, living, plan
+from tests.launcher.runtime.test_life import heard, living, plan
 from tests.processes import BIN, unix_sockets
 from tests.waiting import until
 

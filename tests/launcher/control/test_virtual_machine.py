@@ -8,7 +8,7 @@ import grpc
 import libvirt
 import pytest
 
-from launcher.running.vm import VM, Phase, StopRequested
+from launcher.runtime.vm import VM, Phase, StopRequested
 from tests.launcher.control.serving import IDENTITY, OURS, UID, Caller, called, on_test_driver, status_of
 from tests.waiting import until
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from launcher.cpus.pinning import Pinning, Wanted, cells, cells_for, pin
+from launcher.cpus.pinning import CPUDemand, Pinning, cells, cells_for, pin
 from pci.processors import NUMANode, Processors
 from program.errors import UserError
 
@@ -30,11 +30,11 @@ HOSTS = st.builds(machine, st.integers(1, 4), st.integers(1, 6), st.integers(1, 
 
 
 @st.composite
-def pods(draw: st.DrawFn) -> tuple[Processors, tuple[int, ...], Wanted]:
+def pods(draw: st.DrawFn) -> tuple[Processors, tuple[int, ...], CPUDemand]:
     host = draw(HOSTS)
     every = [cpu for node in host.nodes for cpu in node.cpus]
     cpus = tuple(sorted(draw(st.sets(st.sampled_from(every), min_size=1))))
-    wanted = Wanted(
+    wanted = CPUDemand(
         cores=draw(st.integers(1, 8)),
         threads=draw(st.integers(1, 2)),
         emulator=draw(st.integers(0, 2)),
@@ -46,7 +46,7 @@ def pods(draw: st.DrawFn) -> tuple[Processors, tuple[int, ...], Wanted]:
 
 @given(pods())
 def test_everything_gets_a_cpu_of_the_pods_that_nothing_else_has(
-    pod: tuple[Processors, tuple[int, ...], Wanted],
+    pod: tuple[Processors, tuple[int, ...], CPUDemand],
 ) -> None:
     host, cpus, wanted = pod
     needed = wanted.vcpus + wanted.pool + wanted.emulator
@@ -64,9 +64,9 @@ def test_everything_gets_a_cpu_of_the_pods_that_nothing_else_has(
 
 
 @given(pods())
-def test_a_core_is_split_over_nodes_only_where_it_may_be(pod: tuple[Processors, tuple[int, ...], Wanted]) -> None:
+def test_a_core_is_split_over_nodes_only_where_it_may_be(pod: tuple[Processors, tuple[int, ...], CPUDemand]) -> None:
     host, cpus, wanted = pod
-    alone = Wanted(cores=wanted.cores, threads=wanted.threads, within_nodes=True)
+    alone = CPUDemand(cores=wanted.cores, threads=wanted.threads, within_nodes=True)
     of_nodes = [set(cpus) & set(node.cpus) for node in host.nodes]
     if sum(len(of_node) // alone.threads for of_node in of_nodes) < alone.cores:
         with pytest.raises(UserError, match=r"CPUs of one NUMA node in the pod|the guest needs"):
@@ -81,14 +81,14 @@ def test_on_whole_cores_the_threads_of_a_core_are_those_of_one_of_the_hosts(host
     cores = min(cores, len(host.cores))
     threads = len(host.cores[0])
     cpus = tuple(sorted(cpu for core in host.cores[:cores] for cpu in core))
-    pinned = pin(Wanted(cores=cores, threads=threads, within_nodes=True), cpus, host)
+    pinned = pin(CPUDemand(cores=cores, threads=threads, within_nodes=True), cpus, host)
     served = zip(*[iter(pinned.vcpus)] * threads, strict=True)
     assert {tuple(sorted(core)) for core in served} == set(host.cores[:cores])
 
 
 @given(pods(), st.integers(0, 200))
 def test_the_cells_have_all_vcpus_and_all_pages_and_none_has_two_more_than_another(
-    pod: tuple[Processors, tuple[int, ...], Wanted], pages: int
+    pod: tuple[Processors, tuple[int, ...], CPUDemand], pages: int
 ) -> None:
     host, _, _ = pod
     vcpus = tuple(cpu for node in host.nodes for cpu in node.cpus)
@@ -123,7 +123,7 @@ def test_cells_for_nodes_without_pinned_cpus_have_whole_cores_and_all_of_the_mem
 
 
 def test_io_threads_run_beside_the_emulator_where_it_has_its_own_cpus() -> None:
-    pinned = pin(Wanted(cores=2, threads=1, emulator=1, iothreads=2), (0, 1, 2), machine(1, 4, 1))
+    pinned = pin(CPUDemand(cores=2, threads=1, emulator=1, iothreads=2), (0, 1, 2), machine(1, 4, 1))
     assert (pinned.emulator, pinned.iothreads) == ((2,), ((2,), (2,)))
 
 

@@ -9,12 +9,12 @@ from launcher.checks.volumes import volumes
 from launcher.claims import Claim, Entry, EntryKind
 from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pod.volumes import mounts
-from launcher.storage.made import refuse_links
+from launcher.storage.media import refuse_links
 from launcher.storage.needs import needs_of
 from program.errors import Refusal, UserError
 from tests.launcher.storage.pods import put
@@ -74,6 +74,6 @@ def test_a_rom_is_a_file_of_its_volume_before_the_start_and_at_it(tmp_path: Path
 
 def test_a_mediated_device_has_no_rom() -> None:
     entry = Entry(kind=EntryKind.GPU, name="gpu1", wants="example.com/vgpu")
-    vgpu = Card(claim=Claim(entry=entry, device=UUID(int=1), variable=None), functions=(), missing=None)
+    vgpu = GuestCard(claim=Claim(entry=entry, device=UUID(int=1), variable=None), functions=(), missing=None)
     with pytest.raises(UserError, match=r"gpu-launcher\.dev/rom: gpu 'gpu1' is no PCI function; leave it out there"):
         roms_by_alias((vgpu,), {"gpu1": None})

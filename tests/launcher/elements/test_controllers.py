@@ -8,9 +8,9 @@ from launcher.claims import Claim, Entry, EntryKind
 from launcher.devices.devices import guest_devices
 from launcher.elements.controllers import controllers
 from launcher.facts import Facts
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from pci.resource import USBAddress
 from tests.launcher.vms import vmi_text
 
@@ -24,7 +24,7 @@ def with_disk(target: str, domain: str = "") -> str:
     return vmi_text(domain=domain).replace(devices, devices + DISK.format(target=target)) + VOLUME
 
 
-def written(path: Path, text: str, *cards: Card) -> dict[str, Element]:
+def written(path: Path, text: str, *cards: GuestCard) -> dict[str, Element]:
     """By type."""
     path.write_text(text)
     vmi = read_manifest(path)
@@ -40,7 +40,7 @@ def test_a_disk_on_usb_has_a_controller_of_whichever_kind_it_is(tmp_path: Path, 
 
 
 def test_a_usb_device_of_the_hosts_has_a_controller_and_nothing_has_none(tmp_path: Path) -> None:
-    stick = Card(claim=Claim(entry=STICK, device=USBAddress(1, 4), variable=None), functions=(), missing=None)
+    stick = GuestCard(claim=Claim(entry=STICK, device=USBAddress(1, 4), variable=None), functions=(), missing=None)
     assert written(tmp_path / "vm.yaml", vmi_text(), stick)["usb"].get("model") == "qemu-xhci"
     assert written(tmp_path / "vm.yaml", vmi_text())["usb"].get("model") == "none"
 

@@ -8,7 +8,7 @@ from launcher.confidentiality import TDX
 from launcher.elements.features import features
 from launcher.manifest.features import Features
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from tests.launcher.vms import a_guest, write_vmi
 
 CLOCK = "    clock: {timer: {hyperv: {}}}\n"

@@ -5,7 +5,7 @@ from lxml import etree
 
 from launcher.elements.interfaces import interface
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.network.attachments import attached
 from tests.launcher.vms import vmi_text

@@ -6,7 +6,7 @@ from lxml.etree import _Element as Element
 from launcher.devices.inputs import guest_inputs
 from launcher.elements.peripherals import peripherals
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from tests.launcher.vms import vmi_text
 
 

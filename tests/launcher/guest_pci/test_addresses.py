@@ -11,18 +11,18 @@ from launcher.claims import Claim, Entry, EntryKind
 from launcher.cpus.pinning import Cell
 from launcher.guest import SEATS
 from launcher.guest_pci.addresses import SCREEN, HostDev, Layout, Upstream, layout, usb
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from pci.address import PCIAddress
 from pci.resource import USBAddress
 from program.errors import UserError
 
 
-def card(number: int, functions: list[int], claimed: int | None = None) -> Card:
+def card(number: int, functions: list[int], claimed: int | None = None) -> GuestCard:
     """A card at host bus `number` with these functions, the first of them claimed unless told."""
     addresses = tuple(PCIAddress(0, number, 0, function) for function in functions)
     entry = Entry(kind=EntryKind.GPU, name=f"gpu{number}", wants="example.com/gpu")
     device = addresses[0] if claimed is None else PCIAddress(0, number, 0, claimed)
-    return Card(claim=Claim(entry=entry, device=device, variable=None), functions=addresses, missing=None)
+    return GuestCard(claim=Claim(entry=entry, device=device, variable=None), functions=addresses, missing=None)
 
 
 class Way(NamedTuple):
@@ -44,7 +44,7 @@ cards = st.lists(function_sets, max_size=SEATS).map(
 
 
 @st.composite
-def pins(draw: st.DrawFn, given: tuple[Card, ...]) -> dict[str, int]:
+def pins(draw: st.DrawFn, given: tuple[GuestCard, ...]) -> dict[str, int]:
     """Some of the cards on seats of their own, anywhere."""
     names = [card.claim.entry.name for card in given]
     pinned = draw(st.lists(st.sampled_from(names), unique=True)) if names else []
@@ -67,7 +67,7 @@ def numa_layouts(draw: st.DrawFn) -> Layout:
 
 
 @st.composite
-def host_trees(draw: st.DrawFn) -> dict[Card, Upstream]:
+def host_trees(draw: st.DrawFn) -> dict[GuestCard, Upstream]:
     """Cards behind up to two levels of switches below up to four roots, in two cells or in none."""
     roots = {f"pci0000:{root}0": draw(st.sampled_from((None, 0, 1))) for root in range(4)}
     found = {}
@@ -91,11 +91,11 @@ mirrored_layouts = host_trees().filter(lambda places: fits(places)).map(lambda p
 layouts = st.one_of(cards.map(layout), pinned_layouts(), numa_layouts(), mirrored_layouts)
 
 
-def mirrored(places: dict[Card, Upstream]) -> Layout:
+def mirrored(places: dict[GuestCard, Upstream]) -> Layout:
     return layout(tuple(places), {}, places, cells(2))
 
 
-def fits(places: dict[Card, Upstream]) -> bool:
+def fits(places: dict[GuestCard, Upstream]) -> bool:
     try:
         mirrored(places)
     except UserError:
@@ -187,7 +187,7 @@ def on_host(place: Upstream) -> Way:
 
 
 @given(host_trees().filter(fits))
-def test_mirror_keeps_the_distance_of_every_two_cards(places: dict[Card, Upstream]) -> None:
+def test_mirror_keeps_the_distance_of_every_two_cards(places: dict[GuestCard, Upstream]) -> None:
     host, guest = [on_host(place) for place in places.values()], in_guest(mirrored(places))
     for one, other in combinations(range(len(places)), 2):
         assert distance(guest[one], guest[other]) == distance(host[one], host[other])
@@ -207,7 +207,7 @@ def test_numa_has_a_card_in_its_cell_or_on_bus_0(found: Layout) -> None:
 
 
 @given(cards, st.data())
-def test_a_pinned_card_stays_whatever_becomes_of_the_others(given: tuple[Card, ...], data: st.DataObject) -> None:
+def test_a_pinned_card_stays_whatever_becomes_of_the_others(given: tuple[GuestCard, ...], data: st.DataObject) -> None:
     pinned = data.draw(pins(given))
     fewer = tuple(card for card in given if card.claim.entry.name in pinned or data.draw(st.booleans()))
     places = {card: Upstream(cell=data.draw(st.none() | st.integers(0, 2))) for card in given}
@@ -221,7 +221,9 @@ def test_a_pinned_card_stays_whatever_becomes_of_the_others(given: tuple[Card, .
 
 
 @given(cards, st.data())
-def test_what_is_not_pinned_has_the_lowest_seats_that_are_free(given: tuple[Card, ...], data: st.DataObject) -> None:
+def test_what_is_not_pinned_has_the_lowest_seats_that_are_free(
+    given: tuple[GuestCard, ...], data: st.DataObject
+) -> None:
     pinned = data.draw(pins(given))
     found = layout(given, pinned)
     free = [seat for seat in range(SEATS) if seat not in pinned.values()]
@@ -268,7 +270,7 @@ def test_functions_of_one_host_bus_and_those_behind_old_pci_have_ports_of_their_
 
 
 @given(cards)
-def test_every_seat_has_function_0_and_says_multifunction_when_it_has_more(given: tuple[Card, ...]) -> None:
+def test_every_seat_has_function_0_and_says_multifunction_when_it_has_more(given: tuple[GuestCard, ...]) -> None:
     for found in layout(given).seats:
         first, *companions = found.hostdevs
         assert (first.address.function, first.multifunction) == (0, bool(companions))
@@ -277,7 +279,7 @@ def test_every_seat_has_function_0_and_says_multifunction_when_it_has_more(given
 
 @given(cards, st.data())
 def test_a_seat_depends_on_the_place_in_the_manifest_and_on_nothing_else(
-    given: tuple[Card, ...], data: st.DataObject
+    given: tuple[GuestCard, ...], data: st.DataObject
 ) -> None:
     shorter = given[: data.draw(st.integers(0, len(given)))]
     found, all_of_them = layout(shorter), layout(given)
@@ -286,7 +288,7 @@ def test_a_seat_depends_on_the_place_in_the_manifest_and_on_nothing_else(
 
 
 @given(cards)
-def test_ports_are_ordered_as_a_firmware_numbers_them(given: tuple[Card, ...]) -> None:
+def test_ports_are_ordered_as_a_firmware_numbers_them(given: tuple[GuestCard, ...]) -> None:
     ports = [bridge.address for bridge in layout(given).bridges]
     assert ports == sorted(ports)
     assert all(port.bus == 0 and 1 <= port.slot <= 4 for port in ports)
@@ -310,7 +312,7 @@ def test_the_alias_is_on_the_claimed_function_alone() -> None:
 
 def test_a_mediated_device_has_a_seat_like_a_card() -> None:
     entry = Entry(kind=EntryKind.GPU, name="v", wants="nvidia.com/GRID")
-    vgpu = Card(claim=Claim(entry=entry, device=UUID(int=1), variable=None), functions=(), missing=None)
+    vgpu = GuestCard(claim=Claim(entry=entry, device=UUID(int=1), variable=None), functions=(), missing=None)
     found = layout((card(1, [0]), vgpu))
     assert (found.bridges[1].address, found.seats[1].hostdevs[0].address) == (
         PCIAddress(0, 0, 1, 1),
@@ -327,14 +329,14 @@ def test_there_are_seats_for_32() -> None:
 
 def test_a_usb_device_has_no_seat_and_takes_none() -> None:
     entry = Entry(kind=EntryKind.HOST_DEVICE, name="stick", wants="example.com/usb")
-    stick = Card(claim=Claim(entry=entry, device=USBAddress(1, 3), variable="V"), functions=(), missing=None)
+    stick = GuestCard(claim=Claim(entry=entry, device=USBAddress(1, 3), variable="V"), functions=(), missing=None)
     assert layout((stick, card(1, [0]))) == layout((card(1, [0]),))
     assert usb((stick, card(1, [0]))) == (stick.claim,)
 
 
 def test_cards_that_come_along_count_for_the_seats_and_are_named_apart() -> None:
     full = tuple(card(number, [0]) for number in range(SEATS))
-    along = Card(claim=full[0].claim, functions=(PCIAddress(0, 99, 0, 0),), missing=None)
+    along = GuestCard(claim=full[0].claim, functions=(PCIAddress(0, 99, 0, 0),), missing=None)
     with pytest.raises(UserError) as error:
         layout((*full, along))
     assert str(error.value) == (
@@ -347,18 +349,18 @@ def test_cards_that_come_along_count_for_the_seats_and_are_named_apart() -> None
 
 def test_a_pin_is_for_an_entrys_own_card_and_not_for_those_of_its_unit() -> None:
     first, second = card(1, [0]), card(2, [0])
-    along = Card(claim=first.claim, functions=(PCIAddress(0, 9, 0, 0),), missing=None)
+    along = GuestCard(claim=first.claim, functions=(PCIAddress(0, 9, 0, 0),), missing=None)
     found = layout((first, second, along), {"gpu1": 2})
     assert [seat.bus for seat in found.seats] == [3, 1, 2]
     assert layout((first, second, along), {"gpu1": 0}) == layout((first, second, along))
 
 
-def joined(number: int, to: Card, functions: list[int]) -> Card:
+def joined(number: int, to: GuestCard, functions: list[int]) -> GuestCard:
     """Another entry's functions of the same card."""
     device, *_ = addresses = tuple(replace(to.functions[0], function=function) for function in functions)
     entry = Entry(kind=EntryKind.HOST_DEVICE, name=f"dev{number}", wants="example.com/audio")
     claim = Claim(entry=entry, device=device, variable=None)
-    return Card(claim=claim, functions=addresses, missing=None, joins=to.claim)
+    return GuestCard(claim=claim, functions=addresses, missing=None, joins=to.claim)
 
 
 def test_two_entries_for_one_card_are_on_one_slot_and_move_nobody() -> None:

@@ -20,14 +20,14 @@ from launcher.domain import socket_directory
 from launcher.elements.address import guest_address
 from launcher.facts import Facts
 from launcher.guest import Guest
-from launcher.guest_pci.addresses import Bridge, HostDev, Layout, Seat
+from launcher.guest_pci.addresses import HostDev, Layout, PCIBridge, Seat
 from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.bars import needed as needed_of
 from launcher.guest_pci.hole import hole as hole_of
-from launcher.hostdevs import Card
-from launcher.manifest.reading import read_manifest
+from launcher.hostdevs import GuestCard
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.running import guest
+from launcher.runtime import guest
 from pci.address import PCIAddress
 from pci.host import BAR
 from program.errors import Refusal
@@ -202,9 +202,9 @@ def test_an_arm64_guest_gets_no_hole_and_a_warning_beyond_its_window() -> None:
     )
 
 
-def cards_of(*addresses: str) -> tuple[Card, ...]:
+def cards_of(*addresses: str) -> tuple[GuestCard, ...]:
     (first, *_) = seats(1).seats
-    return (Card(claim=first.claim, functions=tuple(map(PCIAddress.parse, addresses)), missing=None),)
+    return (GuestCard(claim=first.claim, functions=tuple(map(PCIAddress.parse, addresses)), missing=None),)
 
 
 def entry(sys: Path, content: str) -> Path:
@@ -252,14 +252,14 @@ _sizes = st.lists(st.sampled_from([MIB, 32 * MIB, 256 * MIB, 8 * GIB, 64 * GIB, 
 def _trees(draw: st.DrawFn) -> tuple[Layout, Mapping[PCIAddress, tuple[BAR, ...]]]:
     """Cards behind root ports of bus 0, behind those of expanders, and behind switches there."""
     claim = seats(1).seats[0].claim
-    bridges: list[Bridge] = []
+    bridges: list[PCIBridge] = []
     seated: list[Seat] = []
     bars: dict[PCIAddress, tuple[BAR, ...]] = {}
 
     def bridge(model: str, bus: int, number: int, bus_number: int | None = None) -> int:
         index = len(bridges) + 1
         place = PCIAddress(0, bus, number, 0)
-        bridges.append(Bridge(model=model, index=index, address=place, bus_number=bus_number))  # type: ignore[arg-type]
+        bridges.append(PCIBridge(model=model, index=index, address=place, bus_number=bus_number))  # type: ignore[arg-type]
         return index
 
     def seat(bus: int, sizes: list[int]) -> None:

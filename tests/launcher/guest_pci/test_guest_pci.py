@@ -20,9 +20,9 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.domain import socket_directory
-from launcher.manifest.reading import read_manifest
-from launcher.running import guest
-from launcher.running.events import Ending
+from launcher.manifest.parser import read_manifest
+from launcher.runtime import guest
+from launcher.runtime.events import Ending
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started

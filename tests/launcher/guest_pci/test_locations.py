@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from launcher.cpus.host import processors_of
 from launcher.cpus.pinning import Cell
-from launcher.guest_pci.addresses import Bridge, Layout, Seat, Upstream, layout
+from launcher.guest_pci.addresses import Layout, PCIBridge, Seat, Upstream, layout
 from launcher.guest_pci.locations import LocatedCard, located_cards, pairs
 from launcher.hostdevs import whole_cards
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from pci.address import PCIAddress
 from pci.distance import Distance, Location, distance
 from pci.host import Host
@@ -45,11 +45,11 @@ def seated(layout: Layout, *buses: int) -> Layout:
     return Layout(bridges=layout.bridges, seats=seats)
 
 
-def bridge(model: str, index: int, at: str, **others: int) -> Bridge:
-    return Bridge(model=model, index=index, address=address(at), **others)  # type: ignore[arg-type]
+def bridge(model: str, index: int, at: str, **others: int) -> PCIBridge:
+    return PCIBridge(model=model, index=index, address=address(at), **others)  # type: ignore[arg-type]
 
 
-def expander(index: int, at: str, bus_number: int, cell: int) -> Bridge:
+def expander(index: int, at: str, bus_number: int, cell: int) -> PCIBridge:
     return bridge("pcie-expander-bus", index, at, bus_number=bus_number, cell=cell)
 
 

@@ -9,9 +9,9 @@ import pytest
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.topology import laid_out
-from launcher.hostdevs import Card
+from launcher.hostdevs import GuestCard
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from pci.host import Host
 from pci.processors import NUMANode, Processors
 from pci.sysfs.functions import read_host
@@ -25,7 +25,7 @@ GPU = RTX_3090[:1]
 VGPU = "11111111-0000-4000-8000-000000000001"
 
 
-def of_case(name: str) -> tuple[tuple[Card, ...], Host, Layout]:
+def of_case(name: str) -> tuple[tuple[GuestCard, ...], Host, Layout]:
     start = case(name).world().start(case(name).vm)
     assert start.host is not None
     assert start.layout is not None
@@ -48,7 +48,7 @@ def of_machine(
     return laid_out(guest_of(vmi), cards, host, Facts(processors=processors), None)
 
 
-def on_host(one: Card, host: Host) -> Way:
+def on_host(one: GuestCard, host: Host) -> Way:
     function = host.functions[one.functions[0]]
     # Of a chain of bridges, every second is a switch's upstream port.
     return Way(root=function.root, node=function.numa_node, switches=tuple(map(str, function.bridges[1::2])))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from launcher.hook.annotations import Asked, read_asked
-from launcher.hook.rewriting import Rewritten, rewritten
+from launcher.hook.rewrite import Rewritten, rewritten
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
 from tests.processes import FIXTURES
 

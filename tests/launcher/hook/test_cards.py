@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from launcher.hook.annotations import read_asked
-from launcher.hook.rewriting import Rewritten, rewritten
+from launcher.hook.rewrite import Rewritten, rewritten
 from program.errors import ProgramError
 from tests.conftest import Machine
 from tests.launcher.hook.domains import CASES, MIRROR, NUMA, ON_ROOT_COMPLEX, RTX_3090S, Case, gpus, sriov
 from tests.launcher.hook.kubevirt import Card, Parts, domain, vmi
-from tests.launcher.hook.test_rewriting import placed
+from tests.launcher.hook.test_rewrite import placed
 from tests.processes import FIXTURES
 
 TWO = FIXTURES / "sysfs" / "two-rtx-3090"

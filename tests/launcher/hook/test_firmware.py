@@ -14,8 +14,8 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
-from launcher.running import guest
-from launcher.running.events import Ending
+from launcher.runtime import guest
+from launcher.runtime.events import Ending
 from tests.launcher.guest_pci.test_guest_pci import EVENTUALLY, KERNELS, Place, found, one, ways
 from tests.launcher.guests import a_vm, ending, started
 from tests.launcher.hook.domains import CASES

@@ -13,8 +13,8 @@ import pytest
 from lxml import etree
 
 from launcher.hook.annotations import Asked, read_asked
-from launcher.hook.reading import guest_address_of, source_of
-from launcher.hook.rewriting import rewritten
+from launcher.hook.kubevirt_domain import guest_address_of, source_of
+from launcher.hook.rewrite import rewritten
 from pci.address import PCIAddress
 from pci.functions import is_gpu
 from pci.host import Host
@@ -22,7 +22,7 @@ from pci.sysfs.functions import read_host
 from program.errors import ProgramError
 from tests.launcher.hook.domains import VGPU, sriov
 from tests.launcher.hook.kubevirt import Card, Parts, domain, understood, vmi
-from tests.launcher.hook.test_rewriting import others
+from tests.launcher.hook.test_rewrite import others
 from tests.processes import FIXTURES
 
 MACHINES = {

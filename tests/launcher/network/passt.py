@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lxml.etree import _Element as Element
 
-from launcher.running.passt import called_for_passt
+from launcher.runtime.passt import called_for_passt
 from tests.processes import unix_sockets
 
 #: What the pod has: its address and gateway, of which the guest of a bridge has the same. Its net1 has no gateway.

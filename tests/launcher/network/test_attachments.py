@@ -2,17 +2,17 @@ from pathlib import Path
 
 import pytest
 
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import Spec
-from launcher.network.attachments import PROTOCOLS, Forwards, Passt, Range, attached
+from launcher.network.attachments import PROTOCOLS, Forwards, PasstAttachment, Range, attached
 from tests.launcher.cases import case
 from tests.launcher.network.vms import vmi_of
 from tests.launcher.vms import vmi_text
 
 
-def by_passt(spec: Spec) -> list[Passt]:
+def by_passt(spec: Spec) -> list[PasstAttachment]:
     cards = [card.to for card in attached(spec)]
-    return [to for to in cards if isinstance(to, Passt)]
+    return [to for to in cards if isinstance(to, PasstAttachment)]
 
 
 def test_a_vm_that_says_nothing_of_networks_and_its_dump_give_the_same_domain(tmp_path: Path) -> None:

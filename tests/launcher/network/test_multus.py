@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from launcher.facts import PodInterface
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.network.multus import NETWORKS, annotations, attached_to_the_pod, read_status
 from launcher.pod import scheduling
 from pci.address import PCIAddress

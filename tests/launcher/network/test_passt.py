@@ -7,7 +7,7 @@ from uuid import UUID
 from launcher.elements.interfaces import interface
 from launcher.facts import PodInterface
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.network.attachments import attached
 from launcher.network.passt import script
 from tests.launcher.cases import case

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.vms import vmi_text
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import yaml
 
-from launcher.manifest.reading import read_given
+from launcher.manifest.parser import read_given
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from tests.launcher.vms import vmi_text

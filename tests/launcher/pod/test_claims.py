@@ -11,7 +11,7 @@ import pytest
 import yaml
 from jsonschema_rs import Draft7Validator
 
-from launcher.manifest.reading import read_given
+from launcher.manifest.parser import read_given
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from pci.device_metadata import of_template

@@ -8,7 +8,7 @@ import pytest
 import yaml
 from jsonschema_rs import Draft7Validator
 
-from launcher.manifest.reading import read_given
+from launcher.manifest.parser import read_given
 from launcher.pod.controllers import Kind, Run
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects

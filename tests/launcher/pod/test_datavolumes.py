@@ -4,7 +4,7 @@ from pathlib import Path
 
 import yaml
 
-from launcher.manifest.reading import read_given
+from launcher.manifest.parser import read_given
 from launcher.pod.datavolumes import data_volumes
 from tests.conftest import Command
 from tests.launcher.cases import VMS

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from launcher.manifest.reading import read_given
+from launcher.manifest.parser import read_given
 from launcher.pod.lifecycle import restart_policy
 from program.errors import UserError
 from tests.launcher.cases import VMS

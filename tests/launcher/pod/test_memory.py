@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from launcher.manifest.guest import guest_of
-from launcher.manifest.reading import read_manifest
-from launcher.pod.memory import Memory, memory, overhead
+from launcher.manifest.parser import read_manifest
+from launcher.pod.memory import PodMemory, memory, overhead
 from launcher.quantity import written
 from program.errors import UserError
 from tests.launcher.cases import cases
@@ -20,7 +20,7 @@ GIB = 1 << 30
 BARE = "      autoattachGraphicsDevice: false\n"
 
 
-def of(path: Path, domain: str = "", *, gpus: int = 0, guest: str = "{guest: 1Gi}", devices: str = BARE) -> Memory:
+def of(path: Path, domain: str = "", *, gpus: int = 0, guest: str = "{guest: 1Gi}", devices: str = BARE) -> PodMemory:
     vm = written_vm(path / "vm.yaml", domain=domain, gpus=[(f"gpu{number}", RTX_2060) for number in range(gpus)])
     vm.write_text(vm.read_text().replace("memory: {guest: 1Gi}", f"memory: {guest}").replace(
         "      autoattachPodInterface: false\n", f"      autoattachPodInterface: false\n{devices}"
@@ -29,7 +29,7 @@ def of(path: Path, domain: str = "", *, gpus: int = 0, guest: str = "{guest: 1Gi
     return memory(vmi.spec, guest_of(vmi))
 
 
-def sizes(found: Memory) -> dict[str, int]:
+def sizes(found: PodMemory) -> dict[str, int]:
     return {part.what: part.size for part in found.parts}
 
 

@@ -16,7 +16,7 @@ from lxml import etree
 
 from launcher import paths
 from launcher.manifest.inputs import read_input
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.pod.objects import MEMORY
 from launcher.quantity import parse_amount
 from program.errors import UserError

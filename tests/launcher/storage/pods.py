@@ -11,10 +11,10 @@ import pycdlib
 
 from launcher import paths
 from launcher.facts import Facts
-from launcher.manifest.reading import read_manifest
+from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.paths import below
-from launcher.storage.made import Need
+from launcher.storage.media import Need
 from launcher.storage.needs import needs_of, shares_of
 from tests.launcher.vms import vmi_text
 

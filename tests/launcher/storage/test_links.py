@@ -10,7 +10,7 @@ from launcher import paths
 from launcher.checks.volumes import volumes
 from launcher.facts import Facts
 from launcher.paths import below
-from launcher.storage.made import made, refuse_links
+from launcher.storage.media import made, refuse_links
 from launcher.storage.needs import needs_of
 from program.errors import Refusal
 from tests.launcher.storage.pods import SIZE, needed, put, qcow2, vmi_with

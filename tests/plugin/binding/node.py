@@ -6,9 +6,9 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.cards import card_of
 from pci.sysfs.functions import read_host
-from plugin.binding.former import read_former
-from plugin.binding.plan import Binding, Plan, Write, cards_to_bind, named_cards, plan_bind, plan_unbind
-from plugin.binding.rebinding import Roots, carry_out, look
+from plugin.binding.former_drivers import read_former
+from plugin.binding.plan import DriverBinding, Plan, Write, cards_to_bind, named_cards, plan_bind, plan_unbind
+from plugin.binding.rebind import Roots, carry_out, look
 from plugin.cards.config import Config
 from tests.compose import RTX_2060, RTX_3090, Function, bridge, card, compose, desktop
 from tests.kernel import Sysfs, load
@@ -68,7 +68,7 @@ class Node:
     def carry_out(self, plan: Plan, kernel: Callable[[Write], None] | None = None) -> None:
         carry_out(self.roots, plan, kernel or Sysfs(self.sys), driver_seconds=0)
 
-    def remembered(self) -> dict[str, Binding]:
+    def remembered(self) -> dict[str, DriverBinding]:
         return {str(address): former.binding for address, former in read_former(self.roots.state, "").items()}
 
     def drivers(self) -> list[str | None]:

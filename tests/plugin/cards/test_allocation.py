@@ -8,7 +8,7 @@ import pytest
 from plugin.allocation import Allocation, allocate, grounds, hold, pick
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.inventory import Device
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
 from plugin.node.snapshot import Snapshot
 from program.errors import Refusal

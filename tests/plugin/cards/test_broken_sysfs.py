@@ -19,7 +19,7 @@ from plugin.allocation import pick
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import take_inventory
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
 from program.errors import ProgramError
 from tests.breaking import Break, breaks, broken
@@ -99,7 +99,7 @@ def breakable(sys: Path) -> set[str]:
         for at, directories, files in os.walk(sys)
         for name in (*directories, *files)
     }
-    names = (*FILES, *LINKS, *details.FILES, "vfio-dev")
+    names = (*FILES, *LINKS, *details.DETAILS, "vfio-dev")
     found |= {f"{DEVICES}/{name}" for name in ("0000:41:00.7", "0000:41:00.9", "x", "10000:e1:00.0")}
     found |= {f"{DEVICES}/0000:4{slot}:00.0/{name}" for slot in range(1, 6) for name in names}
     found |= {f"{IOMMU_GROUPS}/{name}" for name in ("x", "²", "41/devices/x", "41/devices/0000:41:00.5", "42/name")}

@@ -5,7 +5,7 @@ import pytest
 
 from plugin.cards.config import Config, Groups, Rule
 from plugin.cards.holders import Assignment
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
 from tests.snapshots import snapshot_of

@@ -8,11 +8,11 @@ from uuid import UUID
 import pytest
 
 from pci.address import PCIAddress
-from pci.resource import Kind, NodeDevice
+from pci.resource import DeviceKind, NodeDevice
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Bind, Config, Groups, Rule, Serve
 from plugin.cards.inventory import Inventory, take_inventory
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from program.errors import Refusal
 from tests.compose import RTX_2060, Function, card, compose, desktop
 from tests.conftest import Machine
@@ -513,7 +513,7 @@ def test_a_vgpu_is_offered_by_the_name_of_its_profile(take: Take, tmp_path: Path
         "nvidia.com/NVIDIA_L40S-1B": ["0000:41:00.4"]
     }
     (device,) = inventory.listed["nvidia.com/NVIDIA_L40S-1B"]
-    assert (device.model, device.kind) == ("NVIDIA L40S-1B", Kind.PCI)
+    assert (device.model, device.kind) == ("NVIDIA L40S-1B", DeviceKind.PCI)
 
 
 @pytest.mark.parametrize("vgpu_type", ["0\n", None])
@@ -547,7 +547,7 @@ def test_a_mediated_device_is_offered_by_its_type(
     sys = copied_machine("rtx-2060")
     mediated_device(sys, str(GPU), MDEV, type_name, directory=directory, group=40)
     (device,) = take(sys).listed[resource]
-    assert (device.id, device.kind, device.iommu_group, device.lead.address) == (MDEV, Kind.MDEV, 40, GPU)
+    assert (device.id, device.kind, device.iommu_group, device.lead.address) == (MDEV, DeviceKind.MDEV, 40, GPU)
 
 
 def test_a_mediated_device_is_on_the_node_of_its_parent(take: Take, copied_machine: Machine) -> None:

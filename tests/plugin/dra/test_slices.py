@@ -10,15 +10,15 @@ import pytest
 from pci import slices as words
 from pci.slices import fitted, value_of
 from plugin.cards.config import Config, Rule, Serve
-from plugin.cards.naming import PCIIDs
+from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.dra.slices import Node, slices
+from plugin.dra.slices import OwningNode, slices
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
 from tests.kernel import bind, make_nodes, mediated_device
 from tests.snapshots import snapshot_of
 
-NODE = Node("node-1", "0b6f3c3e-0000-4000-8000-000000000001")
+NODE = OwningNode("node-1", "0b6f3c3e-0000-4000-8000-000000000001")
 Published = Callable[..., list[dict[str, Any]]]
 
 
@@ -26,7 +26,7 @@ Published = Callable[..., list[dict[str, Any]]]
 def published(pci_ids: PCIIDs, tmp_path: Path) -> Published:
     """The slices of a machine, with the nodes in /dev that it ought to have."""
 
-    def publish(sys: Path, config: Config | None = None, node: Node = NODE) -> list[dict[str, Any]]:
+    def publish(sys: Path, config: Config | None = None, node: OwningNode = NODE) -> list[dict[str, Any]]:
         dev = tmp_path / "dev"
         if not dev.exists():
             make_nodes(sys, dev)
@@ -85,7 +85,7 @@ def test_the_uuid_is_of_the_place_and_the_model(published: Published, machine: M
     sys = machine("two-rtx-3090")
     uuids = [values(device)["uuid"] for device in devices(published(sys))]
     assert uuids == [values(device)["uuid"] for device in devices(published(sys))]
-    elsewhere = [values(device)["uuid"] for device in devices(published(sys, node=Node("node-2", "x")))]
+    elsewhere = [values(device)["uuid"] for device in devices(published(sys, node=OwningNode("node-2", "x")))]
     assert len({*uuids, *elsewhere}) == 4
 
 

@@ -6,8 +6,8 @@ from pci.address import PCIAddress
 from pci.sysfs.functions import read_host
 from plugin.cards.config import Config
 from plugin.cards.inventory import Inventory, take_inventory
-from plugin.cards.naming import read_pci_ids
-from plugin.fabric.choosing import Board
+from plugin.cards.names import read_pci_ids
+from plugin.fabric.board import Board
 from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.partitions import Partition, Table
 from tests.fabric.standin import Sets

@@ -10,8 +10,8 @@ import pytest
 
 from plugin.fabric.abi import Code
 from plugin.fabric.activations import Book
-from plugin.fabric.asking import ManagerError, Unanswered
-from plugin.fabric.owning import Partitions
+from plugin.fabric.fabric_manager import ManagerError, Unanswered
+from plugin.fabric.ownership import Partitions
 from plugin.fabric.partitions import Partition, Table
 from program.errors import Refusal
 from tests.fabric.standin import H100, Manager

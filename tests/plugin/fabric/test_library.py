@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-import plugin.fabric.asking as asking
+import plugin.fabric.fabric_manager as asking
 from plugin.cards.config import Fabric
 from plugin.fabric import abi
 from plugin.fabric.abi import Code
-from plugin.fabric.asking import ManagerError, NoLibrary, Unanswered
+from plugin.fabric.fabric_manager import ManagerError, NoLibrary, Unanswered
 from plugin.fabric.partitions import Partition
 from tests.fabric.standin import A100_16, B200, H100, SOCKET, Call, Manager, Sets, sizes
 

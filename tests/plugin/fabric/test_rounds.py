@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from plugin.fabric.owning import Partitions
+from plugin.fabric.ownership import Partitions
 from program.errors import Refusal
 from tests.fabric.standin import H100, Call, Manager
 from tests.plugin.fabric.node import Node

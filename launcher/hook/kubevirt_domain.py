@@ -1,0 +1,260 @@
+"""The domain as KubeVirt has written it: a guest, its cards, and where they are already.
+
+Elements and their values are those of KubeVirt's converter (pkg/virt-launcher/virtwrap/converter) and of libvirt, whose
+words KubeVirt has for what libvirt has added at the define before.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from math import prod
+from uuid import UUID
+
+from lxml import etree
+from lxml.etree import _Element as Element
+
+from launcher.claims import Claim, DeviceID, Entry, EntryKind, Request
+from launcher.confidentiality import SEV, SEV_SNP, TDX, Confidentiality
+from launcher.cpus.pinning import Cell, Pinning
+from launcher.guest import Architecture, CPUTopology, Guest
+from launcher.hook.annotations import Asked
+from pci.address import PCIAddress
+from pci.processors import Processors, parse_cpulist
+from pci.resource import USBAddress
+from program.errors import Refusal, UserError
+
+_ARCHITECTURES: Mapping[str, Architecture] = {"x86_64": "amd64", "aarch64": "arm64"}
+_SECURITY: Mapping[str, Confidentiality] = {"sev": SEV, "sev-snp": SEV_SNP, "tdx": TDX}
+#: https://libvirt.org/formatdomain.html#memory-allocation, `unit`; KiB where it is left out.
+_UNITS = {
+    "b": 1, "bytes": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    **{f"{letter}{end}": 1 << shift for letter, shift in zip("kKMGT", (10, 10, 20, 30, 40), strict=True)
+       for end in ("", "iB")},
+}  # fmt: skip
+#: KubeVirt's alias of what has an entry: pkg/virt-launcher/virtwrap/device/hostdevice. SR-IOV's network cards, which
+#: are ua-sriov-NAME, stay where they are.
+_ALIAS = re.compile(r"ua-(?P<dra>dra-)?(?P<kind>gpu|hostdevice|usb-host)-(?P<name>.+)")
+_PARTS = ("domain", "bus", "slot", "function")
+_MOST_CPUS = 1 << 12  # of QEMU's q35; no other machine has more
+_NUMBER = re.compile("[0-9]{1,18}", re.ASCII)
+
+
+@dataclass(frozen=True)
+class EntryHostdev:
+    """A <hostdev> of an entry's."""
+
+    claim: Claim
+    element: Element
+
+
+def parsed(domain: bytes) -> Element:
+    """UserError for what is no domain of libvirt's."""
+    parser = etree.XMLParser(resolve_entities=False, no_network=True, load_dtd=False)
+    try:
+        root = etree.fromstring(domain, parser)
+    except etree.XMLSyntaxError as error:
+        raise _no_domain(f"is no XML: {error}") from error
+    if root.tag != "domain" or root.getroottree().docinfo.doctype:
+        raise _no_domain("is none")
+    return root
+
+
+def _no_domain(wrong: str) -> UserError:
+    return UserError("the domain", wrong, "expected the XML of a libvirt domain, as `virsh dumpxml` prints it")
+
+
+def guest_in(root: Element, asked: Asked) -> Guest:
+    """The guest that the domain describes, with what the annotations ask for; UserError where that says too little."""
+    kind = root.find("os/type")
+    architecture = _ARCHITECTURES.get("" if kind is None else kind.get("arch", ""))
+    if kind is None or architecture is None:
+        raise _lacks("os/type with arch x86_64 or aarch64")
+    page, security = root.find("memoryBacking/hugepages/page"), root.find("launchSecurity")
+    annotations = asked.annotations
+    return Guest(
+        memory=memory_in(root),
+        cpus=_cpus(root),
+        architecture=architecture,
+        machine=kind.get("machine", ""),
+        is_efi=root.find("os/loader") is not None or root.find("os[@firmware='efi']") is not None,
+        confidentiality=None if security is None else _SECURITY.get(security.get("type", "")),
+        page=None if page is None else _bytes(page, page.get("size", "")),
+        is_memfd=root.find("memoryBacking/source[@type='memfd']") is not None,
+        topology=annotations.topology,
+        is_strict=annotations.is_strict,
+        seats=annotations.seats,
+    )
+
+
+def memory_in(root: Element) -> int:
+    """Bytes, without what may be added while it runs."""
+    memory = root.find("memory")
+    if memory is None:
+        raise _lacks("memory")
+    return _bytes(memory, memory.text or "")
+
+
+def most_memory_in(root: Element) -> int:
+    """Bytes, with what may be added while it runs."""
+    most = root.find("maxMemory")
+    return memory_in(root) if most is None else max(memory_in(root), _bytes(most, most.text or ""))
+
+
+def number(text: str) -> int | None:
+    """Return the number that a text is; None for what is none, or is larger than any of a domain."""
+    return int(text) if _NUMBER.fullmatch(text) else None
+
+
+def _bytes(element: Element, text: str) -> int:
+    unit, size = _UNITS.get(element.get("unit") or "KiB"), number(text.strip())
+    if unit is None or size is None:
+        raise UserError(_tag(element), "is no size", "expected a number with a unit of libvirt's")
+    return size * unit
+
+
+def _cpus(root: Element) -> CPUTopology:
+    topology, vcpu = root.find("cpu/topology"), root.find("vcpu")
+    if topology is not None:
+        cpus = CPUTopology(*(_count(topology, part, topology.get(part, "1")) for part in CPUTopology._fields))
+    else:
+        cpus = CPUTopology(1 if vcpu is None else _count(vcpu, "text", (vcpu.text or "1").strip()), 1, 1)
+    if prod(cpus) > _MOST_CPUS:
+        raise UserError("the domain", f"has {prod(cpus)} vCPUs", f"expected at most {_MOST_CPUS}")
+    return cpus
+
+
+def _count(element: Element, what: str, text: str) -> int:
+    if not (count := number(text)):
+        raise UserError(_tag(element), f"has {what}={text!r:.40}", "expected a number from 1 on")
+    return count
+
+
+def _tag(element: Element) -> str:
+    return f"the domain's <{element.tag!s}>"
+
+
+def _lacks(what: str) -> UserError:
+    return UserError("the domain", f"has no {what}", "expected what every domain of KubeVirt's has")
+
+
+def pinning_in(root: Element) -> Pinning | None:
+    """The CPU of each vCPU; None where they are not one each."""
+    pins = {pin.get("vcpu", ""): pin.get("cpuset", "") for pin in root.iterfind("cputune/vcpupin")}
+    cpus = [number(pins.get(str(vcpu), "")) for vcpu in range(len(pins))]
+    vcpus = tuple(cpu for cpu in cpus if cpu is not None)
+    return Pinning(vcpus=vcpus, emulator=(), iothreads=()) if vcpus and len(vcpus) == len(cpus) else None
+
+
+def cells_in(root: Element, processors: Processors) -> tuple[Cell, ...]:
+    """The guest's NUMA cells, each with the host's node that its memory is of, or that all of its CPUs are on."""
+    bound = {node.get("cellid"): node.get("nodeset", "") for node in root.iterfind("numatune/memnode")}
+    pinned = pinning_in(root)
+    node_of = {cpu: node.id for node in processors.nodes for cpu in node.cpus}
+    cells = []
+    for index, cell in enumerate(root.iterfind("cpu/numa/cell")):
+        vcpus = _cpulist(cell.get("cpus", ""))
+        node = number(bound.get(cell.get("id", str(index)), ""))
+        on = {node_of.get(pinned.vcpus[vcpu]) for vcpu in vcpus if vcpu < len(pinned.vcpus)} if pinned else set()
+        cells.append(
+            Cell(
+                vcpus=vcpus,
+                memory=_bytes(cell, cell.get("memory", "")),
+                node=node if node is not None else next(iter(on)) if len(on) == 1 else None,
+                is_bound=node is not None,
+            )
+        )
+    return tuple(cells)
+
+
+def _cpulist(text: str) -> tuple[int, ...]:
+    try:
+        return parse_cpulist(text) if text else ()
+    except ValueError as error:
+        raise UserError("the domain's <cell>", f"has {error}", "expected CPUs like 0-3,8") from error
+
+
+def named_in(root: Element, asked: Asked) -> tuple[EntryHostdev, ...]:
+    """The devices of entries, in the order of the VM's: all gpus, then all hostDevices; UserError where two entries
+    have one device."""
+    named = list(_named(root, asked))
+    places = {key: place for place, key in enumerate(asked.resources)}
+
+    def place(one: EntryHostdev) -> tuple[bool, int]:
+        entry = one.claim.entry
+        # One that the VMI does not name has its place behind the others of its list.
+        return entry.kind is not EntryKind.GPU, places.get((entry.kind.value, entry.name), len(places))
+
+    named.sort(key=place)
+    first: dict[DeviceID, Entry] = {}
+    for one in named:
+        entry = one.claim.entry
+        if (earlier := first.setdefault(one.claim.device, entry)) is not entry:
+            raise UserError(
+                entry,
+                f"is {one.claim.device}, and so is {earlier}: KubeVirt takes from one variable for gpus, and again "
+                "for hostDevices",
+                "expected a resource in one of the two lists alone",
+            )
+    return tuple(named)
+
+
+def _named(root: Element, asked: Asked) -> Iterator[EntryHostdev]:
+    for element in root.iterfind("devices/hostdev"):
+        match = _ALIAS.fullmatch(alias_of(element))
+        if match is None:
+            continue
+        kind = EntryKind.GPU if match["kind"] == "gpu" else EntryKind.HOST_DEVICE
+        resource = asked.resources.get((kind.value, match["name"]), "")
+        wants = Request("", match["name"]) if match["dra"] else resource
+        entry = Entry(kind=kind, name=match["name"], wants=wants)
+        yield EntryHostdev(Claim(entry=entry, device=_device(entry, element), variable=None), element)
+
+
+def alias_of(element: Element) -> str:
+    alias = element.find("alias")
+    return "" if alias is None else alias.get("name", "")
+
+
+def _device(entry: Entry, element: Element) -> DeviceID:
+    address = element.find("source/address")
+    device = None if address is None else _device_at(address)
+    if device is None:
+        raise Refusal(entry, "has a source that is no PCI, mediated or USB device's", "expected one of KubeVirt's")
+    return device
+
+
+def _device_at(address: Element) -> DeviceID | None:
+    try:
+        if (uuid := address.get("uuid")) is not None:
+            return UUID(uuid)
+        if address.get("slot") is None:
+            return USBAddress(int(address.get("bus", "")), int(address.get("device", "")))
+        return pci_of(address)
+    except ValueError:
+        return None
+
+
+def pci_of(address: Element) -> PCIAddress:
+    """The four numbers of an <address>, which KubeVirt writes in decimal too; ValueError where one is no number."""
+    texts = [address.get(part) or "0" for part in _PARTS]
+    return PCIAddress(*(int(text, 16 if text.startswith("0x") else 10) for text in texts))
+
+
+def source_of(hostdev: Element) -> PCIAddress | None:
+    """The host's function that is passed on; None for another device."""
+    address = hostdev.find("source/address")
+    if hostdev.get("type") != "pci" or address is None:
+        return None
+    device = _device_at(address)
+    return device if isinstance(device, PCIAddress) else None
+
+
+def guest_address_of(device: Element) -> PCIAddress | None:
+    """Where a device is on the guest's PCI, as libvirt counts its buses; None where that is libvirt's to say."""
+    address = device.find("address")
+    if address is None or address.get("type") != "pci" or address.get("slot") is None:
+        return None
+    try:
+        return pci_of(address)
+    except ValueError:
+        return None

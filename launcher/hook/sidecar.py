@@ -1,0 +1,67 @@
+"""The sidecar as a process: its socket, where KubeVirt looks for one, until it is told to end."""
+
+import asyncio
+import errno
+import logging
+import socket
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from launcher.control.connections import Server, serve
+from launcher.control.faults import shorten
+from program.bootstrap import STOPS, hear
+from program.errors import Refusal
+
+_log = logging.getLogger(__name__)
+
+#: What gRPC for Go takes of an answer unless told otherwise; a domain has some 20 KiB, and a VMI as many.
+_REQUEST = 1 << 22
+_WAITING = 16  # connections that are not taken yet
+
+
+def served(path: Path, services: list[Any]) -> None:
+    """Answer on this socket until SIGTERM or SIGINT; Refusal where there can be none. The socket is gone afterwards."""
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="gpu-launcher: %(levelname)s: %(message)s")
+    shorten("the hook's socket", "launcher.control.connections", "grpclib.server", "asyncio")
+    with _listening(path) as listener:
+        _log.info("hook %s is there for KubeVirt", path)
+        asyncio.run(_until_told(listener, services))
+
+
+async def _until_told(listener: socket.socket, services: list[Any]) -> None:
+    told = asyncio.Event()
+    hear(told.set, *STOPS)
+    await serve(Server(services, request=_REQUEST), listener, told.wait)
+
+
+@contextmanager
+def _listening(path: Path) -> Iterator[socket.socket]:
+    """A socket that KubeVirt's launcher may connect to, which runs as another user where the image's is not its own:
+    only containers of the pod see the directory."""
+    with socket.socket(socket.AF_UNIX) as listener:
+        try:
+            _remove_stale(path)
+            listener.bind(str(path))
+            path.chmod(0o666)  # before listen(), so that KubeVirt finds no socket that it may not open
+            listener.listen(_WAITING)
+            listener.setblocking(False)
+        except OSError as error:
+            fix = "expected KubeVirt's volume for sockets to be there, and no other sidecar on this one"
+            raise Refusal(path, f"cannot listen there: {error.strerror or error}", fix) from error
+        try:
+            yield listener
+        finally:
+            with suppress(OSError):
+                path.unlink()
+
+
+def _remove_stale(path: Path) -> None:
+    """Remove a socket on which nobody listens: one of this container before it was started anew."""
+    with suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as caller:
+        caller.setblocking(False)  # a listener whose queue is full is one, too
+        if stat.S_ISSOCK(path.lstat().st_mode) and caller.connect_ex(str(path)) == errno.ECONNREFUSED:
+            path.unlink()

@@ -1,0 +1,284 @@
+"""From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
+
+import difflib
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from pydantic import ValidationError
+
+from launcher.manifest import inputs
+from launcher.manifest.identity import Known, identified, origins
+from launcher.manifest.inputs import Input
+from launcher.manifest.objects import Below, Object, Several, dotted, object_in
+from launcher.manifest.quotation import shown
+from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
+from launcher.manifest.volumes import is_block
+from program.document import JSONObject
+from program.errors import Nonsense, UserError, together
+from program.problem import MOST_LINES, Problem
+
+if TYPE_CHECKING:  # a start has no time for what no pod has
+    from launcher.manifest.pools import Many
+
+_KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
+    "VirtualMachine": VirtualMachine,
+    "VirtualMachineInstance": VirtualMachineInstance,
+}
+_LONGEST = 500  # characters of a path, of what is wrong there, of its fix
+_EXPECTED = "Input should be "  # what most of pydantic's messages begin with
+_UNKNOWN = ("extra_forbidden", "invalid_key")  # pydantic's errors for a field that an object does not have
+
+Model = TypeVar("Model", bound=Object)
+#: What a value at a path of a document comes from, where the document itself does not say it.
+Origins = Mapping[tuple[str | int, ...], str]
+_NOTHING = Known()
+
+
+class Given(NamedTuple):
+    """A VM that was given. `namespace` is None where neither it nor anybody else says one.
+
+    `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
+    file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
+    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read. `many`: that
+    it is one of the VMs of a pool or a replica set.
+    """
+
+    manifest: VirtualMachine | VirtualMachineInstance
+    namespace: str | None
+    documents: tuple[JSONObject, ...]
+    text: str | None
+    block: frozenset[str]
+    notes: tuple[str, ...]
+    many: "Many | None" = None
+
+    @property
+    def instance(self) -> VirtualMachineInstance:
+        return self.manifest.instance() if isinstance(self.manifest, VirtualMachine) else self.manifest
+
+
+def read_manifest(path: Path) -> VirtualMachineInstance:
+    """Read a VirtualMachineInstance, or a VirtualMachine as the instance it would make; UserError as for read_given."""
+    return read_given(path).instance
+
+
+def read_given(
+    path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
+) -> Given:
+    """Read the one VM of an input, or the one that is called `name`, or `NAMESPACE/NAME`.
+
+    `types`: the files of --instancetype and --preference, by these names. `known`: what else is known of it. UserError
+    for an input that cannot be read or does not have that VM, and for a manifest that says what the launcher does not
+    convert: a Problem for each such field, whose subject is the file and the field's path.
+    """
+    given = inputs.read_input(path)
+    inputs.refuse_empty(given)
+    (vm,) = _picked(given, name)
+    return _read(given, [vm], types or {}, known)[0]
+
+
+def read_every(
+    path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
+) -> tuple[Given, ...]:
+    """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_given."""
+    given = inputs.read_input(path)
+    inputs.refuse_empty(given)
+    names = [_name(vm) for vm in given.vms]
+    if twice := [called for called in names if names.count(called) > 1]:
+        raise UserError(given.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
+    return _read(given, given.vms if name is None else _picked(given, name), types or {}, known)
+
+
+def reread(given: Given, documents: Sequence[JSONObject]) -> Given:
+    """Return the VM as its changed documents say it, which are in the order of `given.documents`."""
+    vm, *types = documents
+    file = "the manifest"
+    changed = Input(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
+    known = Known(given.namespace, given.manifest.metadata.name)
+    read = _read_vm(changed, vm, {}, f"{file}: ", (), known)
+    return read._replace(block=given.block, notes=given.notes, many=given.many)
+
+
+def _picked(given: Input, name: str | None) -> Sequence[JSONObject]:
+    """Return the VM of this name alone, or the only one."""
+    vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
+    if len(vms) == 1:
+        return vms
+    names = inputs.listed(tuple(map(_name, vms or given.vms)))
+    if not vms:
+        raise UserError(f"--name {name}", f"{given.file} has no VM of that name", f"expected one of {names}")
+    raise UserError(given.file, f"has {len(vms)} VMs: {names}", "pick one with --name")
+
+
+def _name(vm: JSONObject) -> str:
+    namespace, name = inputs.names_of(vm)
+    return (f"{namespace}/{name}" if namespace else str(name))[:_LONGEST]
+
+
+def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
+    read = {field: inputs.read_input(path) for field, path in types.items()}
+    of_input = tuple(_notes(given))
+    manifests: list[Given] = []
+    errors: list[UserError] = []
+    for vm in vms:
+        subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
+        of_vm = () if manifests else of_input
+        try:
+            manifests.append(_read_vm(given, vm, read, subject, of_vm, known))
+        except UserError as error:
+            errors.append(error)
+    if errors:
+        raise together(errors)
+    for field, file in read.items():
+        if not any(isinstance(one.manifest, VirtualMachine) and getattr(one.manifest.spec, field) for one in manifests):
+            fix = f"write spec.{field}: {{name: ...}} into it, or leave the flag out"
+            raise UserError(f"--{field} {file.file}", "the VM names none", fix)
+    return tuple(manifests)
+
+
+def _notes(given: Input) -> Iterator[str]:
+    if given.others:
+        yield f"{given.file}: passed over, as they are no VMs: {inputs.listed(map(inputs.called, given.others))}"
+
+
+def _read_vm(
+    given: Input, vm: JSONObject, types: Mapping[str, Input], subject: str, notes: tuple[str, ...], known: Known
+) -> Given:
+    many = None
+    if vm["kind"] not in _KINDS:
+        # Imported where it is needed, as instance types are: no pod's launcher reads one.
+        from launcher.manifest.pools import taken_apart
+
+        vm, subject, many = taken_apart(vm, subject, checked)
+    kind = _KINDS[vm["kind"]]
+    document = identified(vm, known, subject)
+    sources: Origins = origins(known)
+    used: tuple[JSONObject, ...] = ()
+    expanded = None
+    if kind is VirtualMachine and _names_types(vm):
+        # Imported where it is needed: few VMs name any, and a start has no time to lose.
+        from launcher.manifest.instancetypes.expansion import expand
+
+        files = {field: file.types for field, file in types.items()}
+        expanded = expand(document, files, given.types, subject, checked)
+        document, sources, used = expanded.document, {**sources, **expanded.origins}, expanded.used
+        notes = (*notes, *expanded.warnings)
+    manifest = checked(kind, document, subject, sources)
+    if expanded is not None:
+        assert isinstance(manifest, VirtualMachine), "no other kind names instance types"
+        expanded.refuse_unmet(manifest.instance())
+    name = manifest.metadata.name
+    if not (vm["metadata"].get("name") or known.name):
+        notes = (*notes, f"{subject}metadata.generateName: the VM is called {name} here; write a name for another one")
+    return Given(
+        manifest=manifest,
+        namespace=document["metadata"].get("namespace") or None,
+        documents=(vm, *used),
+        text=given.text if given.alone and not used and many is None else None,
+        block=_block(manifest, given.block),
+        notes=notes,
+        many=many,
+    )
+
+
+def _names_types(vm: JSONObject) -> bool:
+    spec = vm.get("spec")
+    return isinstance(spec, dict) and any(spec.get(field) is not None for field in ("instancetype", "preference"))
+
+
+def _block(manifest: VirtualMachine | VirtualMachineInstance, claims: frozenset[str]) -> frozenset[str]:
+    """Return the volumes over one of these claims, or over the claim of a template that says it is a block device."""
+    if isinstance(manifest, VirtualMachineInstance):
+        volumes = manifest.spec.volumes
+    else:
+        volumes = manifest.spec.template.spec.volumes
+        templates = manifest.spec.dataVolumeTemplates
+        claims |= {template.metadata.name for template in templates if is_block(template.spec)}
+    return frozenset(volume.name for volume in volumes if volume.claim in claims)
+
+
+def checked(kind: type[Model], document: JSONObject, subject: str, origins: Origins | None = None) -> Model:
+    """Return the object that a document says; UserError with a Problem, whose subject is `subject` and a path, for each
+    thing that is wrong with any other."""
+    try:
+        return kind.model_validate(document)
+    except ValidationError as error:
+        errors = _each(error)
+        problems = [_problem(kind, one, subject, origins or {}) for one in errors[:MOST_LINES]]
+        raise UserError.of(problems, left_out=len(errors[MOST_LINES:])) from error
+
+
+def _each(error: ValidationError) -> list[Mapping[str, Any]]:
+    """Return pydantic's errors, and for what several checks of one object say, one for each.
+
+    Fields that are not known come first: they may be why others are missing.
+    """
+    errors: list[Mapping[str, Any]] = []
+    for one in error.errors(include_url=False):
+        nonsense = one.get("ctx", {}).get("error")
+        each = nonsense.each if isinstance(nonsense, Several) else [nonsense]
+        errors += [one] if len(each) == 1 else [{**one, "ctx": {"error": part}} for part in each]
+    return sorted(errors, key=lambda one: one["type"] not in _UNKNOWN)
+
+
+def _problem(kind: type[Object], error: Mapping[str, Any], subject: str, origins: Origins) -> Problem:
+    """Return `spec.domain.devices.gpus[0].name` behind the subject, what is wrong with it, and the fix."""
+    parts = list(error["loc"])
+    if error["type"] == "invalid_key":
+        parts[-1] = str(error["input"])
+    if isinstance(below := error.get("ctx", {}).get("error"), Below):
+        parts.append(below.path)
+    where = dotted(parts) + _origin(parts, origins)
+    wrong, fix = _unknown(kind, parts) if error["type"] in _UNKNOWN else _wrong(error)
+    return Problem(f"{subject}{_short(where)}", _short(wrong), _short(fix))
+
+
+def _origin(parts: Sequence[str | int], origins: Origins) -> str:
+    """Return ` (spec.gpus of VirtualMachineInstancetype gn1)` for what the manifest does not say itself."""
+    path: list[str | int] = []
+    for part in parts:
+        path += part.split(".") if isinstance(part, str) else [part]
+    lengths = (length for length in range(len(path), 0, -1) if tuple(path[:length]) in origins)
+    return next((f" ({origins[tuple(path[:length])]})" for length in lengths), "")
+
+
+def _short(text: str) -> str:
+    """Return the beginning of the text and its end: whatever was quoted, a line stays one that people read."""
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 100]} ... {text[-100:]}"
+
+
+def _wrong(error: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what is wrong with a field, and the fix: its check's, or in words of ours what pydantic says."""
+    if isinstance(nonsense := error.get("ctx", {}).get("error"), Nonsense):
+        return nonsense.wrong, nonsense.fix
+    value, message = shown(error["input"]), error["msg"]
+    match error["type"]:
+        case "missing":
+            return "is missing", "add it"
+        case "model_type" | "dict_type":
+            return f"found {value}", "expected a mapping"
+        case "tuple_type":
+            return f"found {value}", "expected a list"
+        case _ if message.startswith(_EXPECTED):
+            expected = message.removeprefix(_EXPECTED)
+            return f"found {value}", f"expected {'a number ' * expected.startswith(('less', 'greater'))}{expected}"
+        case _:
+            return f"{message[0].lower()}{message[1:]}, found {value}", "gpu-launcher schema prints what it may be"
+
+
+def _unknown(kind: type[Object], location: Sequence[int | str]) -> tuple[str, str]:
+    """Return what is wrong with the field at this location, and what to write instead."""
+    *way, name = location
+    known = list(_object_at(kind, way).model_fields)
+    near = difflib.get_close_matches(str(name), known, n=1)
+    fix = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known) or 'nothing'}"
+    return "not a field that gpu-launcher knows", fix
+
+
+def _object_at(kind: type[Object], location: Sequence[int | str]) -> type[Object]:
+    for part in location:
+        if isinstance(part, str):  # and no index of a list
+            below = object_in(kind.model_fields[part].annotation)
+            assert below is not None, "there is an object in this field, since its fields are checked"
+            kind = below
+    return kind

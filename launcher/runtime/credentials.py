@@ -1,0 +1,121 @@
+"""Keys and passwords that a guest's users get by its agent: when the agent starts, and when a secret has changed.
+
+KubeVirt's pkg/virt-launcher/virtwrap/access-credentials does the same, every five minutes besides.
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeVar
+
+from launcher.runtime import guest
+from launcher.storage.credentials import AgentCredential, keys_in, passwords_in
+from program.errors import ProgramError
+from program.trouble import Trouble
+
+_log = logging.getLogger(__name__)
+
+_LOOK = 15.0  # seconds between two looks at whether a secret has changed; the kubelet needs a minute anyway
+_LATE = 8  # looks without an agent, after which the log says so
+
+T = TypeVar("T")
+
+
+@contextmanager
+def kept(domain: Any, credentials: Sequence[AgentCredential]) -> Iterator[None]:
+    """Within, the guest's users have what the secrets say, as soon and as long as its agent answers."""
+    if not credentials:
+        yield
+        return
+    keeper = Keeper(partial(guest.set_keys, domain), partial(guest.set_password, domain), credentials)
+    with guest.agent_told(domain, keeper.agent_is):
+        threading.Thread(target=keeper.keep, name="credentials", daemon=True).start()
+        try:
+            yield
+        finally:
+            keeper.end()  # its thread may be in a question to the agent, whose domain ends now
+
+
+class Keeper:
+    """Who has the agent set keys and passwords by these two, of a user each; they raise Refusal."""
+
+    def __init__(
+        self,
+        set_keys: Callable[[str, Sequence[str]], None],
+        set_password: Callable[[str, str], None],
+        credentials: Sequence[AgentCredential],
+    ) -> None:
+        self._set_keys, self._set_password, self._credentials = set_keys, set_password, credentials
+        self._news = threading.Event()
+        self._has_agent = self._ended = False
+        self._starts = 0  # of the agent
+        self._given: dict[tuple[str, str], object] = {}  # since the agent's start of that number
+        self._given_since = 0
+        self._refused: dict[str, None] = {}  # in this try
+        self._trouble = Trouble(_log, logging.WARNING, "users' keys and passwords")
+
+    def agent_is(self, there: bool) -> None:
+        """In libvirt's thread: the agent has connected, or is gone. What it was given may be gone with it."""
+        self._has_agent = there
+        self._starts += there
+        self._news.set()
+
+    def end(self) -> None:
+        self._ended = True
+        self._news.set()
+
+    def keep(self) -> None:
+        """Have it done whenever there is cause to, until end()."""
+        looks = 0
+        while not self._ended:
+            self._news.clear()
+            if self._has_agent:
+                self.give()
+            elif (looks := looks + 1) == _LATE:
+                _log.warning(
+                    "the guest's agent has not started yet, and has to set the users' keys and passwords; install "
+                    "qemu-guest-agent in the guest"
+                )
+            self._news.wait(_LOOK)
+
+    def give(self) -> None:
+        """Have it done, but for what the agent has had since its start. What goes wrong is in the log, once."""
+        if self._given_since != (start := self._starts):
+            self._given, self._given_since = {}, start
+        self._refused = {}
+        try:
+            keys, passwords = self._wanted()
+        except ProgramError as error:
+            self._trouble.tell(error)
+            return
+        for user, lines in keys.items():
+            self._have("keys", user, lines, self._set_keys, f"{len(lines)} ssh keys")
+        for user, password in passwords.items():
+            self._have("password", user, password, self._set_password, "the password")
+        if not self._ended:  # or else what was refused may be for that
+            self._trouble.tell("; ".join(self._refused) or None)
+
+    def _have(self, kind: str, user: str, value: T, have: Callable[[str, T], None], what: str) -> None:
+        if self._given.get((kind, user)) == value:
+            return
+        try:
+            have(user, value)
+        except ProgramError as error:
+            self._refused[str(error)] = None
+        else:
+            self._given[kind, user] = value
+            _log.info("the guest's agent has set %s of %s", what, user)
+
+    def _wanted(self) -> tuple[dict[str, tuple[str, ...]], dict[str, str]]:
+        """The keys of each user, and the password of each."""
+        keys: dict[str, tuple[str, ...]] = {}
+        passwords: dict[str, str] = {}
+        for credential in self._credentials:
+            files = credential.files()
+            for user in credential.users:
+                keys[user] = (*keys.get(user, ()), *keys_in(files))
+            if not credential.users:
+                passwords.update(passwords_in(files))
+        return keys, passwords

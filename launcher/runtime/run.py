@@ -1,0 +1,326 @@
+"""The life of one VM, from its plan to its end: what `gpu-launcher run` does.
+
+The thread that makes it live waits for nothing but VM.events and a deadline. Libvirt, which waits for QEMU, is asked in
+other threads: one has the connection and the domain from define to undefine, and each question has one of its own.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar
+
+from launcher.runtime import credentials, guest, virtiofs
+from launcher.runtime.embedded import has_qemu_here, prepared, root_of
+from launcher.runtime.events import Changed, Defined, Ending, NotStarted, Started
+from launcher.runtime.limits import let_lock
+from launcher.runtime.passt import called_for_passt
+from launcher.runtime.plan import RunPlan
+from launcher.runtime.qemu_log import repeated
+from launcher.runtime.readiness import readiness
+from launcher.runtime.sockets import socket_directory
+from launcher.runtime.threads import having_threads
+from launcher.runtime.vm import VM, Phase, StopRequested
+from launcher.storage.media import made, refuse_links
+from program.errors import ProgramError
+
+_log = logging.getLogger(__name__)
+
+_ASK_AGAIN = 5.0  # seconds between two ACPI power buttons: a guest that is still booting misses the first
+_PATIENCE = 3.0  # seconds for libvirt to answer a question without which the VM lives on
+_START_GIVEN_UP = 5.0  # seconds for libvirt to notice that the QEMU is gone which it is starting
+_PREPARING_GIVEN_UP = 5.0  # seconds for it to come back from what it does before that
+#: Seconds for libvirt to end the domain: it gives QEMU 10 to end by itself and waits 30 for the kernel to take back
+#: what VFIO has pinned (virProcessKillPainfullyDelay). The supervisor has 40, and the kubelet 45.
+_ENDED = 35.0
+
+#: Say whether the guest runs.
+Ready = Callable[[bool], None]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What was done while the plan was made. `root` is the embedded driver's, locked, where it was there. `looked`
+    waits until libvirt has looked at QEMU; Refusal then, where libvirt cannot be had: it says why once."""
+
+    root: AbstractContextManager[object] | None = None
+    looked: Callable[[], object] = lambda: None
+
+
+def look_ahead(uri: str) -> Ahead:
+    """Have libvirt find out what QEMU can do, where its root is there already, as in a pod."""
+    place = ExitStack()
+    with suppress(ProgramError):  # the planner says what is wrong with the URI, and run() what with the root
+        root = root_of(uri)
+        if root is not None and root.is_dir():
+            place.enter_context(prepared(root))
+            refusals: list[ProgramError] = []
+
+            def look() -> None:
+                try:
+                    guest.look_at_qemu(uri)
+                except ProgramError as refusal:
+                    refusals.append(refusal)
+
+            def looked() -> None:
+                thread.join()
+                for refusal in refusals:
+                    raise refusal
+
+            thread = threading.Thread(target=look, daemon=True)
+            thread.start()
+            return Ahead(place, looked)
+    return Ahead()
+
+
+def run(plan: RunPlan, vm: VM, served: AbstractContextManager[None], ahead: Ahead | None = None) -> Ending:
+    """Define and start the domain, and stay until it ends; nothing of it is left afterwards.
+
+    The VM can be asked while it is `served`, which it is until it has ended, and where nobody else's VM is. Refusal for
+    what libvirt refuses. A stop that is requested of the VM asks the guest to shut down and ends it after
+    its grace period, at once where that is the request, or where the guest has no ACPI to be asked by; before the start
+    it prevents it. Where libvirt does not answer, what it has made ends with this process.
+    """
+    ahead = ahead or Ahead()
+    let_lock(plan.locked)  # as the planner did (launcher.pipeline.this_pod), in a process that has ended
+    with ahead.root or _root(plan), served:
+        try:
+            lost = partial(vm.events.put, Ending.FILES_LOST)
+            with _files(plan) as ready, virtiofs.served(plan.shares, lost):
+                return _live(plan, vm, ready, ahead)
+        finally:
+            vm.becomes(Phase.ENDED)
+
+
+def tidy(plan: RunPlan) -> None:
+    """What run() would have taken away, had its process not been killed."""
+    with _root(plan):
+        with _files(plan):
+            virtiofs.forget(plan.shares)
+        if root_of(plan.uri) is not None:
+            with guest.connected(plan.uri, VM(plan.identity)) as connection:
+                guest.forget(connection, plan.domain, plan.xml)
+
+
+def _root(plan: RunPlan) -> AbstractContextManager[None]:
+    """The root of the embedded driver, where that is it, as this launcher's alone."""
+    root = root_of(plan.uri)
+    return nullcontext() if root is None else prepared(root)
+
+
+@contextmanager
+def _files(plan: RunPlan) -> Iterator[Ready]:
+    """All that the domain needs and libvirt does not make."""
+    root = root_of(plan.uri)
+    with (
+        made(plan.needs),
+        called_for_passt(root, plan.passt) if root is not None and plan.passt is not None else nullcontext(),
+        socket_directory(plan.sockets) if has_qemu_here(plan.uri) else nullcontext(),
+        repeated(root, plan.domain) if root is not None else nullcontext(),
+        readiness(root) if root is not None else nullcontext(_nobody_asks) as ready,
+    ):
+        yield ready
+
+
+def _nobody_asks(runs: bool) -> None:
+    """Readiness of a domain in another libvirt."""
+
+
+class _Session:
+    """The connection and the domain, in a thread of their own: from Defined, or NotStarted, until it is left."""
+
+    def __init__(self, plan: RunPlan, vm: VM, looked: Callable[[], object]) -> None:
+        self._plan, self._vm, self._looked = plan, vm, looked
+        self._left = threading.Event()
+        self._ends = False
+        self._thread = threading.Thread(target=self._run, name="libvirt", daemon=True)
+        with having_threads("libvirt"):
+            self._thread.start()
+
+    def leave(self, seconds: float, *, ends: bool) -> None:
+        """Have the domain ended, if it `ends`, and undefined; wait so long for it. Nothing where it is left already."""
+        if self._left.is_set():
+            return
+        self._ends = ends
+        self._left.set()
+        self._thread.join(seconds)
+        if self._thread.is_alive():
+            _log.error("libvirt does not answer; what it has of %s ends with this process", self._plan.domain)
+
+    def _run(self) -> None:
+        try:
+            self._have_domain()
+        except Exception as error:
+            if self._left.is_set():
+                _log.error("%s", error)
+            self._vm.events.put(NotStarted(error))
+
+    def _have_domain(self) -> None:
+        plan, vm = self._plan, self._vm
+        self._looked()
+        with guest.connected(plan.uri, vm) as connection:
+            if root_of(plan.uri) is not None:  # then it is what a launcher that was killed has left
+                guest.forget(connection, plan.domain, plan.xml)
+            if self._left.is_set():
+                return
+            refuse_links(plan.needs)
+            with guest.defined(connection, plan.xml, vm) as domain, credentials.kept(domain, plan.credentials):
+                vm.events.put(Defined(domain))
+                self._left.wait()
+                if self._ends:
+                    guest.end(domain)
+
+
+def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
+    session = _Session(plan, vm, ahead.looked)
+    try:
+        domain = _defined(vm)
+        if isinstance(domain, Ending):
+            return domain
+        _log.info("%s is defined on %s", plan.domain, plan.uri)
+        with vm.having(domain):
+            try:
+                return _start(domain, plan, vm) or _stay(domain, plan, vm, ready)
+            finally:
+                ready(False)
+                # What has not started is not ours to end.
+                session.leave(_ENDED, ends=vm.phase is not Phase.STARTING)
+    finally:
+        session.leave(_PREPARING_GIVEN_UP, ends=False)
+
+
+def _defined(vm: VM) -> Any:
+    """The domain, or how the VM ended where a stop comes first. What keeps libvirt from defining it is raised."""
+    domain = None
+    while domain is None or not vm.events.empty():
+        match vm.events.get():
+            case Defined(found):
+                domain = found
+            case NotStarted(error):
+                raise error
+            case StopRequested():
+                return Ending.NOT_STARTED
+            case Ending() as ending:
+                return ending
+    return domain
+
+
+def _start(domain: Any, plan: RunPlan, vm: VM) -> Ending | None:
+    """Start the domain; None once it runs, and how it ended where it does not. What keeps libvirt from it is raised."""
+    vm.becomes(Phase.STARTING)
+    guest.start(domain, vm, paused=plan.paused)
+    ending = None
+    while True:
+        match vm.events.get():
+            case Started():
+                vm.becomes(Phase.RUNNING)
+                return ending
+            case NotStarted(error):
+                raise error
+            case StopRequested():
+                return _give_up(domain, vm)
+            case Ending() as reported:
+                ending = reported
+
+
+def _give_up(domain: Any, vm: VM) -> Ending:
+    """End a QEMU that is being started. Its guest has written nothing yet, so nobody is asked."""
+    vm.becomes(Phase.STOPPING)
+    _log.info("ending QEMU, which is being started")
+    _in_a_thread(lambda: guest.end(domain))
+    deadline = time.monotonic() + _START_GIVEN_UP
+    while True:
+        try:
+            event = vm.events.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            _log.error("libvirt is still starting the domain; its QEMU is ended with this process")
+            break
+        if isinstance(event, Started | NotStarted):
+            break
+    return Ending.NOT_STARTED
+
+
+def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
+    """Wait until the domain ends, by itself or as requested."""
+    ready(_runs(domain))
+    waits = ", paused: gpu-launcher ctl resume" if plan.paused else ""
+    _log.info("%s is running%s", plan.domain, waits)
+    nothing: tuple[str, ...] = ()
+    for line in _answer(lambda: guest.hostdevs(domain, plan.numbers), nothing):
+        _log.info("%s", line)
+    while True:
+        match vm.events.get():
+            case Ending.FILES_LOST if plan.acpi:  # its disks are still there, and have what it has not written yet
+                vm.becomes(Phase.STOPPING)
+                _stop(domain, vm, plan.grace, ready)
+                return Ending.FILES_LOST
+            case Ending() as ending:
+                return ending
+            case StopRequested() as stop:
+                vm.becomes(Phase.STOPPING)
+                at_once = stop is StopRequested.KILL or not plan.acpi
+                return _stop(domain, vm, 0 if at_once else plan.grace, ready)
+            case Changed():
+                ready(_runs(domain))
+
+
+def _stop(domain: Any, vm: VM, grace: float, ready: Ready) -> Ending:
+    """Ask the guest to shut down, again and again for `grace` seconds; whoever called ends what is there then."""
+    deadline = time.monotonic() + grace
+    ask = time.monotonic()
+    asking: threading.Thread | None = None
+    while (left := deadline - time.monotonic()) > 0:
+        if time.monotonic() >= ask:
+            ask = time.monotonic() + _ASK_AGAIN
+            if asking is None or not asking.is_alive():
+                _log.info("asking the guest to shut down; it has %.0f s left", left)
+                asking = _in_a_thread(lambda: guest.ask_to_shut_down(domain))
+            else:
+                _log.warning("QEMU has not answered since it was asked; it has %.0f s left", left)
+        try:
+            event = vm.events.get(timeout=max(0.0, min(ask, deadline) - time.monotonic()))
+        except Empty:
+            continue
+        match event:
+            case Ending.POWERED_OFF | Ending.REBOOTED:
+                return Ending.ON_REQUEST
+            case Ending.FILES_LOST:
+                pass  # it shuts down already
+            case Ending() as ending:
+                return ending
+            case StopRequested.KILL:
+                return Ending.ON_REQUEST
+            case Changed():
+                ready(_runs(domain))
+    if grace:
+        _log.warning("the guest is still there after its grace period; ending it")
+    return Ending.ON_REQUEST
+
+
+def _runs(domain: Any) -> bool:
+    return _answer(lambda: guest.runs(domain), False)
+
+
+def _answer(ask: Callable[[], T], otherwise: T) -> T:
+    """What libvirt answers, or `otherwise` where it takes too long."""
+    answers = SimpleQueue[T]()
+    _in_a_thread(lambda: answers.put(ask()))
+    try:
+        return answers.get(timeout=_PATIENCE)
+    except Empty:
+        _log.warning("libvirt has not answered in %.0f s", _PATIENCE)
+        return otherwise
+
+
+def _in_a_thread(ask: Callable[[], object]) -> threading.Thread:
+    thread = threading.Thread(target=ask, name="question", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError as error:  # the VM's end needs no answer
+        _log.error("libvirt cannot be asked: %s", error)
+    return thread

@@ -1,0 +1,117 @@
+"""The process that stays beside QEMU, with libvirt and nothing else that is large."""
+
+import gc
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+
+from launcher.runtime.events import Ending
+from launcher.runtime.plan import RunPlan, keep, plan_in
+from launcher.runtime.threads import having_threads
+from launcher.runtime.vm import VM, StopRequested
+from program.bootstrap import STOPS
+from program.child import forked, readable
+from program.errors import ProgramError, Refusal
+from program.problem import one_line
+
+#: The flag of `run` that is for this process, which has no parser of flags.
+TO_ITS_END = "--to-its-end"
+
+
+def work(
+    make: Callable[[], RunPlan | int],
+    place: int,
+    uri: str,
+    served: Callable[[Path, VM], AbstractContextManager[None]],
+    *,
+    to_its_end: bool,
+) -> int:
+    """Have a child make the plan, keep it in `place`, and run it; the exit code, which may be what the child has made
+    instead. SIGTERM and SIGINT end it.
+
+    The VM is `served` meanwhile, on the socket that the plan names. `uri` is the libvirt that the plan will name,
+    unless something is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end before. Called
+    with both signals blocked. Refusal for what cannot be started.
+    """
+    planner = forked("the process that reads the manifest", make)
+    stopped = os.eventfd(0, os.EFD_CLOEXEC)
+    stops: list[Callable[[], object]] = [lambda: os.eventfd_write(stopped, 1)]
+    _on_stop(stops)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
+    gc.enable()
+    missing = None
+    # Errors alone: libvirt warns of what we have chosen, and might do so after the last line. It reads this once.
+    os.environ.setdefault("LIBVIRT_DEBUG", "4")
+    try:
+        from launcher.runtime.run import look_ahead, run
+    except ModuleNotFoundError as error:
+        missing = error.name
+    else:
+        ahead = look_ahead(uri)
+    plan = planner.answer_until(stopped)
+    if isinstance(plan, int):
+        return plan
+    if missing is not None:
+        fix = "pip install 'gpu-launcher[libvirt]'"
+        raise Refusal(missing, "this Python package is not there, and run needs it", fix)
+    log = _log()
+    if plan is None:
+        ending, name = Ending.NOT_STARTED, "the VM"
+    else:
+        keep(plan, place)
+        vm, name = VM(plan.identity), plan.domain
+        stops.append(lambda: vm.request(StopRequested.SIGNAL))
+        if readable([stopped], 0):  # meanwhile
+            vm.request(StopRequested.SIGNAL)
+        ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
+    if to_its_end and ending in (Ending.ON_REQUEST, Ending.NOT_STARTED):
+        ending = Ending.INTERRUPTED
+    log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
+    return ending.code
+
+
+def tidy(place: int, forget: Callable[[Path], None]) -> None:
+    """Take away what the plan's VM has left, where work() was killed; `forget` its control socket."""
+    plan = plan_in(place)
+    if plan is None:
+        return
+    from launcher.runtime import run
+
+    log = _log()
+    try:
+        if plan.control is not None:
+            forget(plan.control)
+        run.tidy(plan)
+    except ProgramError as error:
+        log.warning("cannot tidy up after the worker: %s", one_line(error))
+
+
+def _log() -> logging.Logger:
+    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
+    return logging.getLogger(__name__)
+
+
+def _on_stop(requests: Iterable[Callable[[], object]]) -> None:
+    """Call all of these on SIGTERM and SIGINT, in a thread of its own; there may be more of them later.
+
+    Python's handlers run in the main thread alone, and nothing wakes it where the kernel gives the signal to another
+    one, or where it comes just before the main thread waits: 16 of 60,000 were lost. The byte for set_wakeup_fd() is
+    written in whatever thread the signal interrupts.
+    """
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+
+    def listen() -> None:
+        while os.read(reader, 1):
+            for request in requests:
+                request()
+
+    with having_threads("signals"):
+        threading.Thread(target=listen, name="signals", daemon=True).start()
+    for signum in STOPS:
+        signal.signal(signum, lambda signum, frame: None)  # without a handler of Python's, no byte

@@ -1,0 +1,130 @@
+"""Which cards a VM wants beyond a resource's name, as its annotations say: in HAMi's words, and in ours.
+
+HAMi's words are read as HAMi v2.10 reads them (checkType in pkg/device/nvidia/device.go, CheckType and CheckUUID in
+pkg/device/devices.go): items between commas, blanks around them dropped, empty ones passed over; what is blank as a
+whole asks for nothing. docs/choosing.md has the rules in a table.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, cast
+
+from launcher.claims import Entry, EntryKind
+from program.errors import Nonsense, UserError
+
+USE_TYPE, AVOID_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
+USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
+NUMA_BIND = "nvidia.com/numa-bind"
+SELECT, TOGETHER = "gpu-launcher.dev/select", "gpu-launcher.dev/together"
+#: What the cards of a VM may be wanted on, one for all.
+PLACES = ("node", "root", "switch")
+
+#: All of them that choose, in the order in which they are named to users.
+NAMES = (USE_TYPE, AVOID_TYPE, USE_ID, AVOID_ID, NUMA_BIND, SELECT, TOGETHER)
+#: Bytes of a CEL expression (CELSelectorExpressionMaxLength, kubernetes/api resource/v1/types.go).
+LONGEST_EXPRESSION = 10 << 10
+
+_TRUE = frozenset(["1", "t", "T", "TRUE", "true", "True"])  # Go's strconv.ParseBool; all else is no wish
+
+Proximity = Literal["node", "root", "switch"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """What is wanted of each of `gpus`, and, with `together`, of all devices.
+
+    `use_types` and `use_ids`: one of these; None is whichever, and no item at all is none. `avoid_types` and
+    `avoid_ids`: none of these. A type is a part of the product's name in any case, an ID the whole UUID as it is
+    written. `numa_bind`: all GPUs on one NUMA node. `select`: a CEL expression over Kubernetes' `device`. `given`: the
+    annotations that ask for something, as they were written.
+    """
+
+    use_types: tuple[str, ...] | None = None
+    avoid_types: tuple[str, ...] = ()
+    use_ids: tuple[str, ...] | None = None
+    avoid_ids: tuple[str, ...] = ()
+    numa_bind: bool = False
+    select: str | None = None
+    together: Proximity | None = None
+    given: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name, _ in self.given)
+
+
+NO_SELECTION = Selection()
+
+
+def read_selection(annotations: Mapping[str, object]) -> Selection:
+    """Return what these annotations of a VM ask for; the others are passed over. Nonsense for what is no text, and for
+    a text that none of them may be."""
+    texts: dict[str, str] = {}
+    for name in NAMES:
+        value = annotations.get(name)
+        if value is None or value == "":
+            continue
+        if not isinstance(value, str) or not "".join(value.split()).isprintable():
+            raise Nonsense(f"{name}: found {value!r:.60}", "expected text, in quotes")
+        texts[name] = value
+    together, select = texts.get(TOGETHER), texts.get(SELECT, "").strip() or None
+    if together is not None and together not in PLACES:
+        raise Nonsense(f"{TOGETHER}: {together!r:.60}", f"expected {' or '.join(map(repr, PLACES))}")
+    if select is not None and len(select.encode()) > LONGEST_EXPRESSION:
+        wrong = f"{SELECT}: has {len(select.encode())} bytes"
+        raise Nonsense(wrong, f"expected at most {LONGEST_EXPRESSION}, which is all that Kubernetes takes")
+    use_types, use_ids = _items(texts.get(USE_TYPE)), _items(texts.get(USE_ID))
+    avoid_types, avoid_ids = _items(texts.get(AVOID_TYPE)) or (), _items(texts.get(AVOID_ID)) or ()
+    numa_bind = texts.get(NUMA_BIND) in _TRUE
+    asks = {
+        USE_TYPE: use_types is not None,
+        AVOID_TYPE: avoid_types,
+        USE_ID: use_ids is not None,
+        AVOID_ID: avoid_ids,
+        NUMA_BIND: numa_bind,
+        SELECT: select,
+        TOGETHER: together,
+    }
+    return Selection(
+        use_types=use_types,
+        avoid_types=avoid_types,
+        use_ids=use_ids,
+        avoid_ids=avoid_ids,
+        numa_bind=numa_bind,
+        select=select,
+        together=cast("Place | None", together),
+        given=tuple((name, texts[name]) for name in NAMES if asks[name]),
+    )
+
+
+def _items(text: str | None) -> tuple[str, ...] | None:
+    """Return what stands between the commas; None where all of it is blank."""
+    if text is None or not text.strip():
+        return None
+    return tuple(item for each in text.split(",") if (item := each.strip()))
+
+
+def refuse_without_dra(selection: Selection, entries: Iterable[Entry]) -> None:
+    """UserError where cards are to be chosen, and an entry asks a device plugin, which gives any of its resource."""
+    asks = next((entry for entry in entries if isinstance(entry.wants, str)), None)
+    if selection.given and asks is not None:
+        raise UserError(
+            "metadata.annotations",
+            f"{selection.names[0]} chooses among cards, and {asks} asks a device plugin for {asks.wants}, which gives "
+            "whichever is free",
+            "make the pod with gpu-launcher pod --dra, for nodes whose gpu-plugin serves DRA, or leave it out",
+        )
+
+
+def refuse_unheard(selection: Selection, entries: Iterable[Entry]) -> None:
+    """UserError where cards are to be chosen, and no claim is written that could say so."""
+    of_gpus = [entry for entry in entries if isinstance(entry.wants, str) and entry.kind is EntryKind.GPU]
+    of_all = [entry for entry in entries if isinstance(entry.wants, str)]
+    for name in selection.names:
+        if not (of_all if name == TOGETHER else of_gpus):
+            list_ = "gpus and hostDevices" if name == TOGETHER else "gpus"
+            raise UserError(
+                "metadata.annotations",
+                f"{name} is for {list_} by deviceName, and the VM has none",
+                "list a card there by deviceName, or write it into the ResourceClaim that the VM names",
+            )

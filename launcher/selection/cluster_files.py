@@ -1,0 +1,117 @@
+"""The cluster's objects from a file or standard input, or from the inventories of its nodes."""
+
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID, cluster_of
+from pci import slices as words
+from program.document import JSONObject, NotYAML, read_documents
+from program.errors import UserError
+
+_STDIN = Path("-")
+#: 5,000 nodes of 8 cards are 60 MB as kubectl prints them.
+_LARGEST = 1 << 30
+_MOST_VALUES = 20_000_000
+_EXPECTED = "expected what `kubectl get resourceslices,resourceclaims,deviceclasses -A -o json` prints"
+_INVENTORY = "expected what `gpu-plugin inventory --json` prints"
+
+
+def read_cluster(path: Path) -> Cluster:
+    """Return what a file says, `-` for standard input, or a directory of inventories; UserError where it can't be
+    read."""
+    if path != _STDIN and path.is_dir():
+        return _of_inventories(path)
+    file = "standard input" if path == _STDIN else str(path)
+    return cluster_of(_objects(_documents(_text(path, file), file), file))
+
+
+def _text(path: Path, file: str) -> str:
+    try:
+        if path == _STDIN:
+            if sys.stdin is None:
+                raise UserError(file, "is closed", _EXPECTED)
+            content = sys.stdin.buffer.read(_LARGEST + 1)
+        else:
+            with path.open("rb") as opened:
+                content = opened.read(_LARGEST + 1)
+        if len(content) > _LARGEST:
+            raise UserError(file, f"has more than {_LARGEST} bytes", _EXPECTED)
+        return content.decode()
+    except OSError as error:
+        raise UserError(file, f"cannot be read: {error.strerror}", _EXPECTED) from error
+    except UnicodeDecodeError as error:
+        raise UserError(file, f"is neither JSON nor YAML: {error}", _EXPECTED) from error
+
+
+def _documents(text: str, file: str) -> list[Any]:
+    """Return the documents of a text. JSON is YAML too, and is read twenty times as fast by itself."""
+    if text.lstrip()[:1] in ("{", "["):
+        try:
+            return [json.loads(text)]
+        except (ValueError, RecursionError):
+            pass  # flow style, or several: PyYAML says what is wrong with it
+    try:
+        return [document.value for document in read_documents(text, _MOST_VALUES)]
+    except NotYAML as error:
+        raise UserError(file, f"is neither JSON nor YAML: {error}", _EXPECTED) from error
+
+
+def _objects(documents: list[Any], file: str) -> Iterator[JSONObject]:
+    if not documents:
+        raise UserError(file, "is empty", _EXPECTED)
+    for document in documents:
+        items = document.get("items") if isinstance(document, dict) else None
+        for item in items if isinstance(items, list) else [document]:
+            if not isinstance(item, dict):
+                raise UserError(file, f"has {type(item).__name__} where an object was expected", _EXPECTED)
+            yield item
+
+
+def _of_inventories(directory: Path) -> Cluster:
+    """Return the nodes that the files NODE.json of a directory are of. Who has what is what the kubelet said there."""
+    nodes: list[Node] = []
+    taken: dict[PublishedID, Holder] = {}
+    paths = sorted(path for path in directory.iterdir() if path.suffix == ".json")
+    if not paths:
+        raise UserError(directory, "has no NODE.json", _INVENTORY)
+    for path in paths:
+        devices = []
+        for each in _listed(path):
+            device = _of_inventory(path, each)
+            devices.append(device)
+            if isinstance(pod := each.get("inUseBy"), str):
+                taken[device.id] = Holder(None, (pod,))
+        nodes.append(Node(path.stem, tuple(devices)))
+    return Cluster(nodes=tuple(nodes), taken=taken)
+
+
+def _listed(path: Path) -> list[JSONObject]:
+    match _documents(_text(path, str(path)), str(path)):
+        case [{"devices": list(devices)}] if all(isinstance(device, dict) for device in devices):
+            return devices
+        case _:
+            raise UserError(path, "has no list of devices", _INVENTORY)
+
+
+def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
+    """Return a device of an inventory as the node's slices would have it; one that is withheld, with why."""
+    match each:
+        case {"id": str(id_), "attributes": dict(attributes)}:
+            pass
+        case _:
+            raise UserError(path, "has a device without id or attributes", f"{_INVENTORY}, of this version")
+    by_domain: dict[str, dict[str, Any]] = {words.DRIVER: {}}
+    for name, value in attributes.items():
+        if not isinstance(value, str | int):
+            raise UserError(path, f"{id_}: the attribute {name} has no value", _INVENTORY)
+        domain, _, own = name.rpartition("/")
+        by_domain.setdefault(domain or words.DRIVER, {})[own] = value
+    ours = by_domain[words.DRIVER]
+    if words.UUID not in ours and isinstance(device := ours.get(words.DEVICE), str):
+        ours[words.UUID] = words.place_uuid(path.stem, id_, device)
+    reason = each.get("reason")
+    said = None if reason is None else f"{'unhealthy' if each.get('listed') else 'not offered'}: {reason}"
+    return PublishedDevice(id=PublishedID(words.DRIVER, path.stem, id_), attributes=by_domain, cannot=said)

@@ -1,0 +1,277 @@
+"""Which devices of a node could be those that a VM wants, and for each that could not, why.
+
+As the scheduler allocates (k8s.io/dynamic-resource-allocation/structured): a device that fits the selectors of class
+and request, that nobody has, whose taints are tolerated; the first ones, in the order in which they are published, that
+the constraints allow together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from launcher.selection.cel import Expression, Unknowable
+from launcher.selection.claim import Misfit, Selector
+from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID, Taint
+from launcher.selection.wishes import Sharing, Toleration, WantedDevice, Wish
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+_MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
+
+
+#: In short, for how many cards there are of a kind; of what the selector comes from.
+_NOT_SELECTED = {
+    Misfit.OTHER_CLASS: "not of {}",
+    Misfit.OTHER_MODEL: "another model",
+    Misfit.OTHER_VENDOR: "no {}",
+    Misfit.EXCLUDED: "excluded by {}",
+}
+
+
+class Reason(NamedTuple):
+    """Why a card cannot be a VM's: `short`, for how many there are, and in full."""
+
+    misfit: Misfit
+    short: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """A device, and why it is none that is wanted; None where it could be one."""
+
+    device: PublishedDevice
+    reason: Reason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """What a VM would find on a node. `devices` are what it would get, in the order of what it wants, None where
+    `reason` says why the node cannot take it. `verdicts` has every device of the node that somebody wants or could."""
+
+    node: str
+    devices: tuple[PublishedDevice, ...] | None
+    reason: str | None
+    verdicts: tuple[Verdict, ...]
+    unknowable: str | None = None
+
+
+class Judge:
+    """Judges nodes for one VM: each expression is compiled once. UserError for one that can't be."""
+
+    def __init__(self, wish: Wish, cluster: Cluster) -> None:
+        self._wish = wish
+        self._taken: Mapping[PublishedID, Holder] = cluster.taken
+        selectors = {selector for wanted in wish.devices for selector in wanted.selectors}
+        self._compiled = {
+            selector: Expression(selector.expression, selector.source)
+            for selector in sorted(selectors, key=lambda selector: selector.expression)
+        }
+        # What several want alike is asked once.
+        self._kinds = list(dict.fromkeys(_kind(wanted) for wanted in wish.devices))
+        self._kind_of = [self._kinds.index(_kind(wanted)) for wanted in wish.devices]
+
+    def placement(self, node: Node) -> Placement:
+        """Return what the VM would find on this node."""
+        could: list[list[PublishedDevice]] = [[] for _ in self._kinds]
+        verdicts: list[Verdict] = []
+        unknowable: str | None = None
+        for device in node.devices:
+            reason: Reason | None = None
+            fits = False
+            for number, kind in enumerate(self._kinds):
+                try:
+                    why = self._reason(device, kind)
+                except Unknowable as error:
+                    why = Reason(Misfit.UNKNOWABLE, "unknowable", f"a selector has no answer for it: {error}")
+                    unknowable = unknowable or f"{device.id.name}: {error}"
+                if why is None:
+                    could[number].append(device)
+                    fits = True
+                else:
+                    reason = why if reason is None else max(reason, why, key=lambda each: each.misfit)
+            verdicts.append(Verdict(device, None if fits else reason))
+        if unknowable is not None:
+            text = f"the scheduler gives up on the whole pod: a selector has no answer for {unknowable}"
+            return Placement(node.name, None, text, tuple(verdicts), unknowable)
+        if node.broken and any(len(each) == 0 for each in could):
+            return Placement(node.name, None, node.broken[0], tuple(verdicts))
+        candidates = [could[number] for number in self._kind_of]
+        chosen = self._chosen(candidates)
+        if isinstance(chosen, str):
+            return Placement(node.name, None, chosen, tuple(verdicts))
+        return Placement(node.name, chosen, None, tuple(verdicts))
+
+    def _reason(self, device: PublishedDevice, kind: "_Kind") -> Reason | None:
+        """Return why it is not one of this kind. What it is comes before who has it: nobody waits for another model."""
+        if kind.allocated is not None and device.id != kind.allocated:
+            has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
+            return Reason(Misfit.OTHER_CLAIM, "of another claim", has)
+        holder = None if kind.allocated is not None else self._taken.get(device.id)
+        for selector in kind.selectors:
+            try:
+                holds = self._compiled[selector].holds(device)
+            except Unknowable:
+                if holder is not None:  # the scheduler doesn't ask of what is taken
+                    break
+                raise
+            if not holds:
+                return _not_selected(device, selector)
+        if device.cannot is not None:
+            return Reason(Misfit.UNHEALTHY, "unhealthy", device.cannot)
+        if holder is not None:
+            return Reason(Misfit.TAKEN, "taken", f"taken by {holder}")
+        for taint in device.taints:
+            if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in kind.tolerations):
+                return Reason(Misfit.TAINTED, f"tainted {taint.key}", f"tainted: {taint}")
+        return None
+
+    def _chosen(self, candidates: Sequence[Sequence[PublishedDevice]]) -> tuple[PublishedDevice, ...] | str:
+        """Return a device for each that is wanted, the first ones that go together; or why there are none."""
+        for one, its in zip(self._wish.devices, candidates, strict=True):
+            if not its:
+                return f"no card here could be {one.name}"
+        steps = _Steps(_MOST_STEPS)
+        sharings = self._wish.sharings
+        try:
+            first = _first_fit(candidates, sharings)
+            if first is not None:
+                return first
+            if not _possible(candidates, (), steps):
+                wanted = len(candidates)
+                free = len({device.id for each in candidates for device in each})
+                return f"{wanted} cards are wanted, and {free} could be had"
+            if (apart := _apart(candidates, sharings, steps)) is not None:
+                return apart
+            if not _possible(candidates, sharings, steps):
+                places = ", ".join(sharing.place for sharing in sharings)
+                return f"the cards that could be had do not go together: {places}"
+            return _in_order(candidates, sharings, steps)
+        except _TooManySteps:
+            return "the claim's constraints allow more combinations than are tried here"
+
+
+class _Kind(NamedTuple):
+    claim: str
+    selectors: tuple[Selector, ...]
+    tolerations: tuple[Toleration, ...]
+    allocated: PublishedID | None
+
+
+def _kind(wanted: WantedDevice) -> _Kind:
+    return _Kind(wanted.claim, wanted.selectors, wanted.tolerations, wanted.allocated)
+
+
+def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
+    shown = None if selector.shows is None else device.attribute(selector.shows)
+    short = _NOT_SELECTED[selector.misfit].format(selector.source)
+    return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
+
+
+def _tolerates(toleration: Toleration, taint: Taint) -> bool:
+    """As Kubernetes' DeviceToleration says."""
+    if toleration.effect not in (None, taint.effect) or toleration.key not in (None, taint.key):
+        return False
+    return toleration.operator == "Exists" or (toleration.key is not None and toleration.value == taint.value)
+
+
+class _TooManySteps(Exception):
+    pass
+
+
+class _Steps:
+    def __init__(self, left: int) -> None:
+        self._left = left
+
+    def take(self) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _TooManySteps
+
+
+def _first_fit(
+    candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing]
+) -> tuple[PublishedDevice, ...] | None:
+    """Take for each the first that goes with those before; None if that leads nowhere."""
+    chosen: list[PublishedDevice] = []
+    for number, each in enumerate(candidates):
+        device = next((device for device in each if _goes(device, number, chosen, sharings)), None)
+        if device is None:
+            return None
+        chosen.append(device)
+    return tuple(chosen)
+
+
+def _goes(device: PublishedDevice, number: int, chosen: Sequence[PublishedDevice], sharings: Sequence[Sharing]) -> bool:
+    if any(device.id == other.id for other in chosen):
+        return False
+    for sharing in sharings:
+        if number not in sharing.numbers:
+            continue
+        value = device.attribute(sharing.attribute)
+        before = [chosen[other] for other in sharing.numbers if other < number]
+        if value is None or any(other.attribute(sharing.attribute) != value for other in before):
+            return False
+    return True
+
+
+def _in_order(
+    candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps
+) -> tuple[PublishedDevice, ...]:
+    """Take for each the first with which the rest are possible; it is known that there is a way."""
+    rest = [list(each) for each in candidates]
+    for number in range(len(rest)):
+        for device in candidates[number]:
+            tried = [*rest[:number], [device], *rest[number + 1 :]]
+            if _possible(tried, sharings, steps):
+                rest = tried
+                break
+    return tuple(each[0] for each in rest)
+
+
+def _possible(candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps) -> bool:
+    """Return whether there is a device for each, with one value for each of the sharings."""
+    steps.take()
+    if not sharings:
+        return _matched(candidates)
+    first, *others = sharings
+    values = dict.fromkeys(
+        value for device in candidates[first.numbers[0]] if (value := device.attribute(first.attribute)) is not None
+    )
+    for value in values:
+        having = [
+            [device for device in each if device.attribute(first.attribute) == value]
+            if number in first.numbers
+            else each
+            for number, each in enumerate(candidates)
+        ]
+        if all(having) and _matched(having) and _possible(having, others, steps):
+            return True
+    return False
+
+
+def _matched(candidates: Sequence[Sequence[PublishedDevice]]) -> bool:
+    """Return whether each can have a device of its own: a matching, by augmenting paths."""
+    holders: dict[PublishedID, int] = {}
+
+    def give(number: int, seen: set[PublishedID]) -> bool:
+        for device in candidates[number]:
+            if device.id in seen:
+                continue
+            seen.add(device.id)
+            if device.id not in holders or give(holders[device.id], seen):
+                holders[device.id] = number
+                return True
+        return False
+
+    return all(give(number, set()) for number in range(len(candidates)))
+
+
+def _apart(candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps) -> str | None:
+    """Return what is wrong with the first sharing that cannot be, whatever the others are; None if there is none."""
+    for sharing in sharings:
+        if not _possible(candidates, (sharing,), steps):
+            having = (device for number in sharing.numbers for device in candidates[number])
+            if all(device.attribute(sharing.attribute) is None for device in having):
+                return f"of no card here that could be had the {sharing.place} is known"
+            return f"not {len(sharing.numbers)} of the cards that could be had are on one {sharing.place}"
+    return None

@@ -1,0 +1,257 @@
+"""The plans of plugin.binding on the node: what they are made from is read; their writes are done, watched, undone."""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Self
+
+from pci.address import PCIAddress
+from pci.cards import Card
+from pci.functions import is_vfio_driver
+from pci.host import Host
+from pci.sysfs.attribute import Unreadable, link_name, names
+from pci.sysfs.details import read_details
+from pci.sysfs.functions import DEVICES, read_host
+from pci.viability import Hindrance
+from plugin.binding.former_drivers import locked, read_former, write_former
+from plugin.binding.modalias import Alias, best_module, read_aliases
+from plugin.binding.plan import DriverBinding, Move, Plan, Survey, Write, hindrance, named_cards, writes
+from plugin.binding.processes import Processes, read_processes
+from plugin.binding.uses import uses
+from plugin.state_files import boot_id
+from plugin.sysfs_child import ask
+from program.child import Late, NoAnswer, forked, let_go_of_standard_files
+from program.errors import Refusal
+from program.problem import Problem
+
+_DRIVERS = "bus/pci/drivers"
+_ASK_THE_KERNEL = "the kernel's log says why (dmesg)"
+
+#: How long the kernel may take for a write: drivers need seconds to stop and to start a GPU.
+_WRITE_SECONDS = 30.0
+_DRIVER_SECONDS = 5.0  # until the driver shows that the write was to lead to
+_LOOK_EVERY = 0.05
+
+
+#: Which cards, and what is to become of them.
+Choose = Callable[[Host], tuple[Card, ...]]
+Decide = Callable[[Survey, tuple[Card, ...]], Plan]
+#: Does one write; OSError where the kernel refuses it, Late where it does not come back.
+Writer = Callable[[Write], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roots:
+    """The directories that stand for /sys, /proc, /dev and /lib/modules/RELEASE, and where former drivers are kept."""
+
+    sys: Path
+    proc: Path
+    dev: Path
+    modules: Path
+    state: Path
+
+    @classmethod
+    def beside(cls, sys: Path, state: Path) -> Self:
+        """The directories of a node whose /sys that is: the others are its neighbours."""
+        root = sys.absolute().parent
+        modules = root / "lib/modules" / os.uname().release
+        return cls(sys=sys, proc=root / "proc", dev=root / "dev", modules=modules, state=state)
+
+
+class _Failed(Exception):
+    """Which write or move failed, and how. `hangs`: the kernel is still at it."""
+
+    def __init__(self, subject: object, wrong: str, fix: str, *, hangs: bool = False) -> None:
+        super().__init__(f"{subject}: {wrong}")
+        self.problem = Problem(str(subject), wrong, fix)
+        self.hangs = hangs
+
+
+def look(roots: Roots, host: Host, cards: Iterable[Card]) -> Survey:
+    """Read all that a plan for these cards is made from; Refusal if some of it cannot be read."""
+    with _read_or_refused(roots):
+        survey = _survey(roots, host, cards, read_processes(roots.proc), read_aliases(roots.modules))
+        return replace(survey, former=read_former(roots.state, boot_id(roots.proc)))
+
+
+def refusals(sys: Path, devices: Mapping[str, Sequence[PCIAddress]], *, state: Path) -> Mapping[str, Hindrance | None]:
+    """Return why each device, of these functions by any name, cannot be bound to vfio now, None if it can: what `bind`
+    would say of it alone, but for what is wrong with its file. For Reader.ask; Refusal if the node cannot be read."""
+    roots, host = Roots.beside(sys, state), read_host(sys)
+    try:
+        with _read_or_refused(roots):
+            processes, aliases = read_processes(roots.proc), read_aliases(roots.modules)
+    except Refusal as error:
+        return dict.fromkeys(devices, _cannot_be_bound(error))
+
+    def refusal(functions: Sequence[PCIAddress]) -> Hindrance | None:
+        try:
+            cards = named_cards(host, functions)
+            with _read_or_refused(roots):
+                # Former drivers keep nothing from being bound, and reading them takes longer than all else.
+                return hindrance(_survey(roots, host, cards, processes, aliases), cards)
+        except Refusal as error:
+            return _cannot_be_bound(error)
+
+    return {name: refusal(functions) for name, functions in devices.items()}
+
+
+def _cannot_be_bound(error: Refusal) -> Hindrance:
+    subject, wrong, fix = error.problem
+    return Hindrance(f"cannot be bound to vfio: {subject} {wrong}", fix)
+
+
+@contextmanager
+def _read_or_refused(roots: Roots) -> Iterator[None]:
+    try:
+        yield
+    except Unreadable as unreadable:
+        fault = unreadable.fault
+        raise Refusal(roots.sys / fault.path, fault.wrong, "for a bug report: gpu-plugin record DIR") from unreadable
+
+
+def _survey(roots: Roots, host: Host, cards: Iterable[Card], processes: Processes, aliases: Sequence[Alias]) -> Survey:
+    functions = [function for card in cards for function in card]
+    return Survey(
+        host=host,
+        details={function.address: read_details(roots.sys, function.address) for function in functions},
+        uses={function.address: uses(roots.sys, roots.dev, processes, function) for function in functions},
+        modules={function.address: best_module(function, aliases) for function in functions},
+        drivers=frozenset(names(roots.sys, _DRIVERS))
+        | {function.driver for function in host.functions.values() if function.driver is not None},
+        former={},
+        unseen=processes.unseen,
+    )
+
+
+def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan], None] = lambda plan: None) -> Plan:
+    """Look at the cards that are chosen, decide on a plan for them and carry it out, while every other binder of this
+    node is kept out; return the plan. `before` is called just before its first write. Refusal if it cannot be done."""
+    with locked(roots.state):
+        plan, unseen = planned(roots, choose, decide)
+        if plan.moves and unseen is not None:
+            raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+        before(plan)
+        carry_out(roots, plan, sysfs_writer(roots.sys))
+    return plan
+
+
+def planned(roots: Roots, choose: Choose, decide: Decide) -> tuple[Plan, Problem | None]:
+    """Return the plan that is decided on for the cards that are chosen, and why not all of their uses may be seen."""
+    host, _ = ask(read_host, roots.sys)
+    cards = choose(host)
+    # Details and parts of a function take its driver's lock.
+    survey, _ = ask(lambda _: look(roots, host, cards), roots.sys)
+    return decide(survey, cards), survey.unseen
+
+
+def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:
+    """Do the plan's writes, and wait for each function to get its driver within `driver_seconds`.
+
+    The former drivers are remembered before the first write and forgotten after the last. If a write or a driver fails,
+    what was done is undone, the last first, from what is there then. Refusal says what failed, and what could not be
+    undone: that stays remembered, so that unbind can give it back.
+    """
+    if not plan.moves:
+        return
+    boot = boot_id(roots.proc)
+    before = read_former(roots.state, boot)
+    during = {**before, **{move.address: move.former for move in plan.moves if move.former is not None}}
+    write_former(roots.state, boot, during)
+    for number, move in enumerate(plan.moves):
+        try:
+            _do(move.writes, write)
+            _await_driver(roots.sys, move.address, move.target, driver_seconds)
+        except _Failed as failed:
+            touched = plan.moves[: number + 1]
+            stuck = _undo(roots.sys, touched, write, driver_seconds, hanging=move.address if failed.hangs else None)
+            write_former(
+                roots.state, boot, {**before, **{address: during[address] for address in stuck if address in during}}
+            )
+            subject, wrong, fix = failed.problem
+            raise Refusal(subject, f"{wrong}, and {_outcome(stuck)}", fix) from failed
+    ended = {move.address for move in plan.moves if move.former is None}
+    write_former(roots.state, boot, {address: one for address, one in during.items() if address not in ended})
+
+
+def sysfs_writer(sys: Path, seconds: float = _WRITE_SECONDS) -> Writer:
+    """Return a writer below `sys` that does each write in a child process.
+
+    A driver whose device somebody has open may keep the writer in the kernel until that is closed, where no signal
+    reaches it. After `seconds` the child is left to itself.
+    """
+
+    def write(step: Write) -> None:
+        forked(str(step), partial(_write, sys / step.path, step.text), within=seconds, goes_on=True).answer()
+
+    return write
+
+
+def _write(path: Path, text: str) -> None:
+    let_go_of_standard_files()  # the lock stays open, and keeps others out while this hangs
+    os.write(os.open(path, os.O_WRONLY), f"{text}\n".encode("ascii"))
+
+
+def _do(steps: Iterable[Write], write: Writer) -> None:
+    for step in steps:
+        try:
+            write(step)
+        except Late as still:
+            wrong = f"process {still.pid} hangs in the kernel until nobody has the device open any more"
+            raise _Failed(step, wrong, "end what has the device open", hangs=True) from still
+        except NoAnswer as error:
+            raise _Failed(step, error.problem.wrong, error.problem.fix) from error
+        except OSError as error:
+            raise _Failed(step, error.strerror or "failed", _ASK_THE_KERNEL) from error
+
+
+def _await_driver(sys: Path, address: PCIAddress, target: DriverBinding | None, seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            driver = link_name(sys, f"{DEVICES}/{address}/driver")
+        except Unreadable as unreadable:
+            raise _Failed(unreadable.fault.path, unreadable.fault.wrong, _ASK_THE_KERNEL) from unreadable
+        if target is None:
+            if driver is None or not is_vfio_driver(driver):
+                return
+        elif driver == target.driver:
+            return
+        if time.monotonic() >= deadline:
+            break
+        time.sleep(_LOOK_EVERY)
+    if target is None:
+        wrong = f"was given to {driver} again: its ID stands in vfio-pci.ids= or was written to new_id"
+        raise _Failed(address, wrong, "take its ID out of there")
+    wrong = f"is on {driver or 'no driver'}, expected {target.driver or 'no driver'}"
+    raise _Failed(address, wrong, _ASK_THE_KERNEL)
+
+
+def _undo(
+    sys: Path, touched: Iterable[Move], write: Writer, seconds: float, *, hanging: PCIAddress | None
+) -> dict[PCIAddress, str]:
+    """Bring back what these moves started from; return, by address, why that failed."""
+    stuck: dict[PCIAddress, str] = {}
+    for move in reversed(tuple(touched)):
+        if move.address == hanging:
+            # Whoever read its driver_override would hang as well: the kernel holds the device's lock.
+            stuck[move.address] = "the kernel is still at it"
+            continue
+        try:
+            driver = link_name(sys, f"{DEVICES}/{move.address}/driver")
+            now = DriverBinding(driver, read_details(sys, move.address).driver_override)
+            _do(writes(move.address, now, move.now), write)
+            _await_driver(sys, move.address, move.now, seconds)
+        except (_Failed, Unreadable) as error:
+            stuck[move.address] = str(error)
+    return stuck
+
+
+def _outcome(stuck: dict[PCIAddress, str]) -> str:
+    if not stuck:
+        return "everything is as it was before"
+    return "not undone: " + ", ".join(f"{address} ({why})" for address, why in sorted(stuck.items()))

@@ -1,0 +1,308 @@
+"""Prepare and Unprepare: a claim's cards to its pod, and back; one claim at a time, on the whole node.
+
+What is done is written down before it is begun: whoever comes next, also after a crash, goes on with it or takes it
+back.
+"""
+
+import asyncio
+import contextlib
+import logging
+from collections import defaultdict
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from pci.viability import Hindrance
+from plugin.allocation import Allocation, allocate, pick
+from plugin.cards.inventory import Device
+from plugin.dra.apiserver import APIServer, NotFound, Unanswered
+from plugin.dra.binder import Binder, StillAtWork
+from plugin.dra.cdi import Files
+from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
+from plugin.dra.claims import Reference, ResourceClaim, check, read_claim
+from plugin.dra.slices import attributes, device_name
+from plugin.fabric.ownership import Partitions
+from plugin.node.snapshot import Snapshot
+from plugin.watch.watch import Watch
+from program.errors import ProgramError, Refusal, together
+
+_log = logging.getLogger(__name__)
+
+#: A claim that is gone is given back after so many seconds: after a deletion by force its pod may still be ending.
+_STAYS_PREPARED = 500.0
+#: For the other plugin of the node, in a rolling update, to be done with a claim. Seconds.
+_OTHERS_END_WITHIN = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Where what is prepared is written down: the checkpoint, and the containers' files; and who binds cards."""
+
+    checkpoint: Checkpoint
+    files: Files
+    binder: Binder
+
+
+class Claims:
+    """The node's claims. Lives in the watch's event loop."""
+
+    def __init__(self, watch: Watch, api: APIServer, node: str, kept: Kept, partitions: Partitions) -> None:
+        self._watch = watch
+        self._api = api
+        self._node = node
+        self._checkpoint = kept.checkpoint
+        self._files = kept.files
+        self._binder = kept.binder
+        self._partitions = partitions
+        self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver has it not again
+        self._lock = asyncio.Lock()
+        self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
+
+    def recall(self) -> None:
+        """Take it from the checkpoint which devices are prepared. ProgramError if that cannot be told."""
+        self._tell(self._checkpoint.read())
+
+    async def prepare(self, reference: Reference) -> tuple[PreparedDevice, ...]:
+        """Give the claim's devices of this node to its pod: return them, none if it has none here. The same answer
+        whenever it is asked again. ProgramError, naming claim or card, if it cannot have them."""
+        check(reference)
+        async with self._alone():
+            claims = dict(self._checkpoint.read())
+            known = claims.get(reference.uid)
+            try:
+                claim = read_claim(reference, await self._api.claim(reference), self._node)
+            except Unanswered:
+                if known is None or not known.completed or reference.uid not in self._files.claims():
+                    raise
+                # What its pod has does not depend on the API server's being there.
+                return known.devices
+            try:
+                return await self._prepare(claim, claims)
+            finally:
+                self._tell(self._checkpoint.read())
+
+    async def _prepare(self, claim: ResourceClaim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
+        uid = claim.reference.uid
+        known = claims.pop(uid, None)
+        wanted = {(result.request, result.device) for result in claim.results}
+        is_same = known is not None and {(device.request, device.name) for device in known.devices} == wanted
+        is_given = is_same and known is not None and known.completed  # its pod may run
+        if known is not None:
+            self._want_again(known)
+            if is_given and uid in self._files.claims():
+                # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
+                return known.devices
+            self._files.remove(uid)
+            if not is_same:
+                # It was given back while nobody told this node, and allocated anew.
+                await self._partitions.release(uid)
+                await self._give_back(uid)
+                self._checkpoint.write(claims)
+                known = None
+        if not claim.results:
+            return ()
+        # What was begun and not completed goes on: a driver may take longer than the kubelet waits.
+        bound = {} if known is None else {device.id: device.bound for device in known.devices}
+        try:
+            devices = await self._take(claim, claims, bound, is_given=is_given)
+        except StillAtWork:
+            raise
+        except ProgramError:
+            if is_given:
+                self._files.remove(uid)
+            else:
+                await self._take_back_if_it_can(uid)
+            raise
+        _log.info(
+            "prepared %s for claim %s",
+            ", ".join(device.id for device in devices),
+            claim.reference,
+            extra={"claim": str(claim.reference), "devices": [device.id for device in devices]},
+        )
+        return devices
+
+    async def _take(
+        self,
+        claim: ResourceClaim,
+        others: Mapping[str, Prepared],
+        bound: Mapping[str, tuple[str, ...]],
+        *,
+        is_given: bool,
+    ) -> tuple[PreparedDevice, ...]:
+        """Check, write down, bind and put into files what the claim was given. `bound` has the functions that are bound
+        for it already, by the device's ID; `is_given` is whether a pod may have it. ProgramError if that fails on the
+        way."""
+        uid = claim.reference.uid
+        await self._watch.look_again(uses=True)
+        snapshot = self._watch.snapshot
+        by_name = {device_name(device): device for device in snapshot.inventory.published}
+        for result in claim.results:
+            if result.device not in by_name:
+                raise Refusal(
+                    f"{result.device} of claim {claim.reference}",
+                    "is not a device of this node, or not one that is served by DRA",
+                    "delete the pod, to have its claim allocated anew",
+                )
+        devices = tuple(
+            PreparedDevice(result.request, result.device, device.id, bound.get(device.id) or _to_bind(device))
+            for result in claim.results
+            for device in [by_name[result.device]]
+        )
+        _refuse_overlap(claim.reference, devices, others)
+        pick(snapshot, [device.id for device in devices])
+        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=is_given)})
+        devices = await self._bind(devices, bound)
+        snapshot = self._watch.snapshot
+        cards = pick(snapshot, [device.id for device in devices])
+        (variables,) = await self._partitions.acquire([cards], uid)
+        self._write_files(claim, self._watch.snapshot, cards, variables)
+        self._checkpoint.write({**others, uid: Prepared(claim.reference, devices, completed=True)})
+        return devices
+
+    def _want_again(self, known: Prepared) -> None:
+        """That a device of the claim could not be given back keeps nobody from having it for this claim again."""
+        ids = {device.id for device in known.devices} & self._not_given_back.keys()
+        for device in ids:
+            del self._not_given_back[device]
+        if ids:
+            self._tell(self._checkpoint.read())
+
+    async def _bind(
+        self, devices: tuple[PreparedDevice, ...], before: Mapping[str, tuple[str, ...]]
+    ) -> tuple[PreparedDevice, ...]:
+        """Bind to vfio what is to be bound, and return the devices as they are then; what of it was bound `before` is
+        the claim's, too. ProgramError if that fails."""
+        functions = [address for device in devices for address in device.bound]
+        if not functions:
+            return devices
+        ours = await self._binder.bind(functions) | {address for each in before.values() for address in each}
+        await self._watch.look_again()
+        # What somebody has bound in the meantime is not given back.
+        return tuple(device if ours & {*device.bound} else replace(device, bound=()) for device in devices)
+
+    async def _give_back(self, uid: str) -> None:
+        """Give what was bound for a claim back to its drivers, and write that down. ProgramError, when all else is
+        done, if some of it cannot be given back; it is unhealthy until it is."""
+        claims = dict(self._checkpoint.read())
+        errors: list[ProgramError] = []
+        for device in claims[uid].devices:
+            if not device.bound:
+                continue
+            try:
+                await self._binder.unbind(device.bound)
+            except ProgramError as error:
+                errors.append(error)
+                subject, wrong, fix = error.problem
+                self._not_given_back[device.id] = Hindrance(
+                    f"was not given back to its driver: {subject}: {wrong}", fix
+                )
+                continue
+            self._not_given_back.pop(device.id, None)
+            devices = tuple(replace(each, bound=()) if each is device else each for each in claims[uid].devices)
+            claims[uid] = replace(claims[uid], devices=devices)
+            self._checkpoint.write(claims)
+        if errors:
+            self._tell(claims)
+            raise together(errors)
+
+    def _write_files(
+        self, claim: ResourceClaim, snapshot: Snapshot, devices: Sequence[Device], env: Mapping[str, str]
+    ) -> None:
+        by_name = {device_name(device): device for device in devices}
+        by_request: dict[str, list[Device]] = defaultdict(list)
+        for result in claim.results:
+            by_request[result.request].append(by_name[result.device])
+        allocations: dict[str, Allocation] = {}
+        told = {}
+        for request, its in by_request.items():
+            nodes = [snapshot.nodes_of(device) for device in its]
+            allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
+            told[request] = [
+                (device_name(device), attributes(device, self._node, snapshot.place(device))) for device in its
+            ]
+        self._files.write(claim, allocations, told, env, self._node)
+
+    async def unprepare(self, reference: Reference) -> None:
+        """Take back what the claim was given; nothing is done where it has nothing. ProgramError if that fails."""
+        check(reference)
+        async with self._alone():
+            await self._take_back(reference.uid)
+
+    async def _take_back(self, uid: str) -> None:
+        # Files and partitions may be there without an entry: a plugin may be ended, and a node started anew, between.
+        self._files.remove(uid)
+        await self._partitions.release(uid)
+        if uid not in self._checkpoint.read():
+            return
+        await self._give_back(uid)
+        claims = dict(self._checkpoint.read())
+        known = claims.pop(uid)
+        self._checkpoint.write(claims)
+        self._tell(claims)
+        if known.completed:
+            _log.info("unprepared claim %s", known.reference, extra={"claim": str(known.reference)})
+
+    async def _take_back_if_it_can(self, uid: str) -> bool:
+        """Take back a claim, or say in the log why not: it stays written down then, for the next attempt."""
+        try:
+            await self._take_back(uid)
+        except ProgramError as error:
+            _log.warning("claim %s is not taken back yet: %s", uid, error)
+            return False
+        return True
+
+    async def reconcile(self) -> bool:
+        """Take back what nobody wants any more: claims that were begun and never completed, files and partitions of
+        claims that are not prepared, and claims that the API server has not had for some minutes. Return whether none
+        of it is left. ProgramError if what is prepared cannot be told, or the API server does not answer."""
+        async with self._alone():
+            claims = self._checkpoint.read()
+            nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
+            for uid in sorted(nobodys):
+                _log.warning("what claim %s has is taken back: it is not prepared", uid)
+            begun = {uid for uid, prepared in claims.items() if not prepared.completed}
+            done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | begun)]
+            claims = dict(self._checkpoint.read())
+            self._tell(claims)
+        now = asyncio.get_running_loop().time()
+        self._gone = {
+            uid: self._gone.get(uid, now) for uid, prepared in claims.items() if await self._is_gone(prepared.reference)
+        }
+        async with self._alone():
+            for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
+                _log.warning("claim %s exists no more, and was never unprepared", claims[uid].reference)
+                done.append(await self._take_back_if_it_can(uid))
+        return all(done)
+
+    async def _is_gone(self, reference: Reference) -> bool:
+        try:
+            return bool((await self._api.claim(reference))["metadata"]["uid"] != reference.uid)
+        except NotFound:
+            return True
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        async with self._lock, self._checkpoint.alone(_OTHERS_END_WITHIN):
+            yield
+
+    def _tell(self, claims: Mapping[str, Prepared]) -> None:
+        now = claimed(claims)
+        # Another plugin of the node may have given it back.
+        self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
+        self._watch.hear_claims(now, dict(self._not_given_back))
+
+
+def _to_bind(device: Device) -> tuple[str, ...]:
+    return tuple(str(function.address) for function in device.functions) if device.to_bind else ()
+
+
+def _refuse_overlap(reference: Reference, devices: tuple[PreparedDevice, ...], others: Mapping[str, Prepared]) -> None:
+    """Refusal if another claim has one of the devices: schedulers have given out devices twice (Kubernetes issues
+    133602 and 141471)."""
+    for other in others.values():
+        for device in devices:
+            if any(device.id == its.id for its in other.devices):
+                raise Refusal(
+                    f"{device.id} of claim {reference}",
+                    f"is prepared for claim {other.reference} already",
+                    "delete this pod, to have its claim allocated anew",
+                )

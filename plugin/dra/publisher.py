@@ -1,0 +1,187 @@
+"""Keeps the node's slices at the API server as the node is: written when something differs, and not otherwise.
+
+Whatever the server has is compared with what it ought to have, so it does not matter what became of the last attempt,
+or who deleted or edited a slice. Slices are never deleted because something could not be read, nor when the plugin
+ends: another one may have begun.
+"""
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from plugin.dra.apiserver import APIServer, Conflict, NotFound
+from plugin.dra.slices import OwningNode, SliceObject, slices
+from plugin.watch.watch import Watch
+from program.errors import ProgramError
+from program.trouble import Trouble
+
+_log = logging.getLogger(__name__)
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 4.0  # seconds between two attempts
+_LOOK_AT_SIBLINGS = 2.0  # seconds
+_MOST = 1 << 62  # a generation is an int64
+
+
+class Publisher:
+    """Publishes what the watch sees of a node. `is_ours`: this plugin is the one to write, the younger of two in a
+    rolling update."""
+
+    def __init__(self, watch: Watch, api: APIServer, node: str, is_ours: Callable[[], bool]) -> None:
+        self._watch = watch
+        self._api = api
+        self._node = node
+        self._is_ours = is_ours
+        self._uid: str | None = None
+        # By name: what was sent last, and the version of it that the server has; it may have dropped a field.
+        self._sent: dict[str, tuple[SliceObject, str]] = {}
+        self._takes_taints = True
+        self._trouble = Trouble(
+            _log, logging.WARNING, "the node's slices stay as they were", "the node's slices are as the node is again"
+        )
+
+    async def keep(self) -> None:
+        """Publish until the watch is stopped."""
+        failures = 0
+        while not self._watch.stopped:
+            if not self._is_ours():
+                # Nothing tells of another plugin that ends.
+                await _first(_LOOK_AT_SIBLINGS, self._watch.ending.wait())
+                continue
+            change = self._watch.next_change
+            try:
+                version = await self.publish()
+                failures = 0
+                self._trouble.tell(None)
+                await _first(None, change.wait(), self._until_touched(version))
+                continue
+            except Conflict as error:
+                if failures:
+                    self._trouble.tell(error)
+            except ProgramError as error:
+                self._trouble.tell(error)
+            except Exception:
+                # A defect of ours must not end what is served.
+                _log.exception("the node's slices stay as they were")
+            pause = min(_FIRST_PAUSE * 2.0 ** min(failures, 10), _LONGEST_PAUSE)
+            failures += 1
+            await _first(pause * random.uniform(0.5, 1.0), self._watch.ending.wait())  # noqa: S311 (no secret)
+
+    async def publish(self) -> str:
+        """Write what differs; return the version that the server's list had. ProgramError if that fails."""
+        if self._uid is None:
+            self._uid = await self._api.node_uid(self._node)
+        listed, version = await self._api.slices(self._node)
+        there = {each["metadata"]["name"]: each for each in listed}
+        generation = max((_generation(each) for each in listed), default=0)
+        wanted = self._wanted(max(generation, 1))
+        if self._is_as_wanted(there, wanted):
+            return version
+        if generation > _MOST:
+            # Somebody wrote a number that none comes after. The pool begins anew.
+            for name in there:
+                await self._api.delete(name)
+            there, generation = {}, 0
+        for new in self._wanted(generation + 1):
+            await self._write(new, there.get(new["metadata"]["name"]))
+        for name in sorted(there.keys() - {each["metadata"]["name"] for each in wanted}):
+            await self._api.delete(name)
+            self._sent.pop(name, None)
+        count = sum(len(each["spec"]["devices"]) for each in wanted)
+        _log.info("published %d devices in %d slices", count, len(wanted), extra={"devices": count})
+        return version
+
+    def _wanted(self, generation: int) -> list[SliceObject]:
+        assert self._uid is not None
+        snapshot = self._watch.snapshot
+        wanted = slices(snapshot, OwningNode(self._node, self._uid), generation=generation)
+        if not (snapshot.inventory.published or snapshot.config.uses_dra):
+            return []  # the config has it otherwise now
+        return wanted if self._takes_taints else [_without_tainted(each) for each in wanted]
+
+    def _is_as_wanted(self, there: dict[str, SliceObject], wanted: list[SliceObject]) -> bool:
+        return there.keys() == {each["metadata"]["name"] for each in wanted} and all(
+            self._is_as_sent(each, there[each["metadata"]["name"]]) for each in wanted
+        )
+
+    def _is_as_sent(self, wanted: SliceObject, has: SliceObject) -> bool:
+        sent, version = self._sent.get(wanted["metadata"]["name"], (None, None))
+        if wanted == sent and has["metadata"].get("resourceVersion") == version:
+            return True
+        return _as_compared(has) == _as_compared(wanted)
+
+    async def _write(self, new: SliceObject, has: SliceObject | None) -> None:
+        name = new["metadata"]["name"]
+        if not self._takes_taints:
+            new = _without_tainted(new)
+        if has is None:
+            answer = await self._api.create(new)
+        else:
+            metadata = {**new["metadata"], "resourceVersion": has["metadata"]["resourceVersion"]}
+            try:
+                answer = await self._api.replace({**new, "metadata": metadata})
+            except NotFound:
+                answer = await self._api.create(new)
+        self._sent[name] = (new, answer["metadata"]["resourceVersion"])
+        if _as_compared(answer) == _as_compared(new):
+            return
+        if self._takes_taints and _has_taints(new) and not _has_taints(answer):
+            # Without its taint a card that cannot be handed out looks like any other.
+            self._takes_taints = False
+            _log.warning("the API server takes no taints of devices: what is unhealthy is left out of the slices")
+            await self._write(new, answer)
+            return
+        _log.warning("the API server keeps slice %s otherwise than it was sent: fields were dropped", name)
+
+    async def _until_touched(self, version: str) -> None:
+        """Return when somebody else has written or deleted a slice, or it is time to look again."""
+        with contextlib.suppress(ProgramError):
+            async for changed in self._api.changes(self._node, version):
+                metadata = changed.get("metadata") or {}
+                _, ours = self._sent.get(metadata.get("name", ""), (None, None))
+                if ours is None or metadata.get("resourceVersion") != ours:
+                    return
+            return
+        # The watch was refused, or ended by the server.
+        await asyncio.sleep(random.uniform(_FIRST_PAUSE, 1.0))  # noqa: S311 (no secret)
+
+
+async def _first(at_most: float | None, *waiting: Coroutine[Any, Any, object]) -> None:
+    """Wait for the first of them, or so many seconds; the others are cancelled."""
+    tasks = [asyncio.ensure_future(each) for each in waiting]
+    try:
+        done, _ = await asyncio.wait(tasks, timeout=at_most, return_when=asyncio.FIRST_COMPLETED)
+        for task in done:
+            task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _as_compared(each: SliceObject) -> tuple[Any, ...]:
+    """Return what of a slice is ours: its spec, whoever owns it. Taints have a time that the server adds."""
+    owners = tuple((owner.get("kind"), owner.get("uid")) for owner in each["metadata"].get("ownerReferences") or ())
+    spec = {**each["spec"], "devices": [_device(device) for device in each["spec"].get("devices") or ()]}
+    return owners, spec
+
+
+def _device(device: SliceObject) -> SliceObject:
+    if "taints" not in device:
+        return device
+    return {**device, "taints": [{**taint, "timeAdded": None} for taint in device["taints"]]}
+
+
+def _without_tainted(each: SliceObject) -> SliceObject:
+    devices = [device for device in each["spec"]["devices"] if "taints" not in device]
+    return {**each, "spec": {**each["spec"], "devices": devices}}
+
+
+def _has_taints(each: SliceObject) -> bool:
+    return any(device.get("taints") for device in each["spec"].get("devices") or ())
+
+
+def _generation(each: SliceObject) -> int:
+    return int(((each.get("spec") or {}).get("pool") or {}).get("generation") or 0)

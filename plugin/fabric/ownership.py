@@ -1,0 +1,426 @@
+"""Has partitions activated for those who get their cards, and deactivated when they are gone.
+
+Whatever happens to this process, the manager or the kubelet: no partition is ever active for two, none is deactivated
+under a guest that runs, and none stays active for long after its guest. docs/fabric.md has the rules.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pci.viability import Hindrance
+from plugin.cards.config import Fabric
+from plugin.cards.holders import CannotAsk, Listed
+from plugin.cards.inventory import Device, Inventory
+from plugin.fabric.abi import Code
+from plugin.fabric.absences import GONE_AFTER, Absences, holder
+from plugin.fabric.activations import Activation, Book, book_file, locked
+from plugin.fabric.board import Board, gpus, ids_of
+from plugin.fabric.fabric_manager import Manager, ManagerError, NoLibrary, Unanswered
+from plugin.fabric.modules import read_module_ids
+from plugin.fabric.partitions import Partition, Table
+from plugin.fabric.status import Status
+from plugin.state_files import StateFile
+from program.errors import ProgramError, Refusal
+from program.problem import Problem
+
+T = TypeVar("T")
+
+_log = logging.getLogger(__name__)
+
+_LOCK_WITHIN = 120.0  # seconds for another plugin of this node to have done what it does
+_TRIES = 3
+_TRIES_APART = 0.5  # seconds
+
+#: Seconds from one reconcile to the next, however seldom the node is looked at: docs/fabric.md promises a minute.
+RECONCILED_EVERY = 60.0
+#: Seconds in which the manager may still do what it was asked and did not answer.
+_STILL_COMING = 60.0
+_GIVE_BACK_EVERY = 15.0  # seconds between looks, where the manager ends if it has no list within 60
+
+
+class Partitions:
+    """The partitions of this node; lives in one event loop.
+
+    `settings` and `inventory` give what is in force now, `listed` asks the kubelet. `own_pod` is this plugin's pod,
+    `namespace/name`: a list of the kubelet's without it is not whole. `every` is the seconds between two reconciles.
+    `tell` is told what is known of the partitions, and why devices, by ID, have NVLinks that do not work. The last
+    three are the world: whom to ask while a lock is held, where to write down who has what, and the time in seconds.
+    """
+
+    def __init__(
+        self,
+        state: Path,
+        settings: Callable[[], Fabric | None],
+        inventory: Callable[[], Inventory],
+        listed: Callable[[], Awaitable[Listed]],
+        own_pod: str | None,
+        every: float,
+        tell: Callable[[Status, Mapping[str, Hindrance]], None],
+        manager: Callable[[Fabric, int], Manager] = Manager,
+        file: StateFile[Book] | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.sight = Status()
+        self._unlinked: dict[str, Hindrance] = {}
+        self._tell_all = tell
+        self._state = state
+        self._settings = settings
+        self._inventory = inventory
+        self._listed = listed
+        self._every = every
+        self._manager = manager
+        self._file = file or book_file(state)
+        self._now = now
+        self._mine = asyncio.Lock()
+        self._absences = Absences(own_pod, every)
+        self._unanswered: dict[int, float] = {}
+        self._told: frozenset[str] = frozenset()
+        self._tasks: set[asyncio.Future[Any]] = set()
+
+    @property
+    def next_reconcile(self) -> float:
+        """Return the seconds until then."""
+        settings = self._settings()
+        soon = _GIVE_BACK_EVERY if settings is not None and settings.resume else self._every
+        return min(self._every, soon, GONE_AFTER if self._absences.since else self._every)
+
+    def preferred(self, available: Sequence[Device], must_include: Sequence[str], size: int) -> tuple[str, ...] | None:
+        """Return the IDs of the devices that a container would best get; None where the partitions do not matter, or
+        none is free."""
+        if self._settings() is None or self.sight.board is None:
+            return None
+        others = (module for each in self.sight.others for module in each.modules)
+        claimed = (module for each in self.sight.book.activations if each.claim for module in each.modules)
+        return self.sight.board.preferred(available, must_include, size, frozenset({*others, *claimed}))
+
+    def claims(self) -> frozenset[str]:
+        """Return the claims that have partitions, as they are written down; Refusal if that cannot be read."""
+        book = None if self._settings() is None else self._file.read()
+        return frozenset() if book is None else frozenset(each.claim for each in book.activations if each.claim)
+
+    async def acquire(
+        self, sets: Sequence[Sequence[Device]], claim: str | None = None
+    ) -> tuple[Mapping[str, str], ...]:
+        """Have the partition of each set of devices activated, for a claim or for a pod that is not known yet; all of
+        them, or none. Return the variables by which each one's container is told of it.
+
+        Refusal if a set is no partition, if it is another's, or if the manager does not do it: a guest that starts
+        without its NVLinks is worse than one that does not start. For a claim that has them already nothing is done.
+        """
+        settings = self._settings()
+        if settings is None:
+            return tuple({} for _ in sets)
+        ids = read_module_ids(settings, self._state)
+        if not any(gpus(device, ids) for devices in sets for device in devices):
+            return tuple({} for _ in sets)
+        # Whoever asks may end; what the manager is doing then has to be written down all the same.
+        return await self._to_its_end(self._acquire(settings, sets, claim))
+
+    async def release(self, claim: str) -> None:
+        """Have the partitions of a claim deactivated, which no guest uses any more; Refusal if the manager does not do
+        it, or may still be activating one. A claim that has none needs nothing."""
+        settings = self._settings()
+        if settings is not None:
+            await self._to_its_end(self._release(settings, claim))
+
+    async def reconcile(self) -> None:
+        """Look at what is active, bring back what the manager has lost, and deactivate what is left of guests that are
+        gone. What fails is logged, once."""
+        settings = self._settings()
+        if settings is None:
+            return
+        try:
+            await self._reconcile(settings)
+        except ProgramError as error:
+            self.sight = replace(self.sight, trouble=error.problem)
+            self._tell_all(self.sight, dict(self._unlinked))
+            self._tell({str(error)})
+
+    async def _to_its_end(self, work: Awaitable[T]) -> T:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Future[Any]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.debug("%s", error)  # whoever asked has it, unless he went
+
+    @asynccontextmanager
+    async def _alone(self, settings: Fabric) -> AsyncIterator[Manager]:
+        """Keep out all else that would change something, here and in another plugin, and give whom to ask."""
+        async with self._mine, locked(self._state, _LOCK_WITHIN) as lock:
+            try:
+                yield self._manager(settings, lock)
+            finally:
+                self._tell_all(self.sight, dict(self._unlinked))
+
+    async def _acquire(
+        self, settings: Fabric, sets: Sequence[Sequence[Device]], claim: str | None
+    ) -> tuple[Mapping[str, str], ...]:
+        async with self._alone(settings) as manager:
+            board = await self._look(settings, manager)
+            if board is None:
+                return tuple({} for _ in sets)
+            told: list[Mapping[str, str]] = []
+            done: list[int] = []
+            try:
+                for devices in sets:
+                    partition = board.partition(devices)
+                    told.append(board.variables(partition))
+                    if partition is not None and await self._give(manager, partition, devices, claim):
+                        done.append(partition.id)
+            except Refusal:
+                for partition_id in done:
+                    with suppress(Refusal):  # a reconcile does it
+                        await self._take_back(manager, partition_id)
+                raise
+            return tuple(told)
+
+    async def _give(self, manager: Manager, partition: Partition, devices: Sequence[Device], claim: str | None) -> bool:
+        """Activate a partition; return whether it was not the claim's before. The lock is held, and the last look is of
+        this moment."""
+        subject = f"partition {partition.id}"
+        ids = tuple(sorted(device.id for device in devices))
+        mine = self.sight.book.of(partition.id)
+        if mine is not None and claim is not None and (mine.claim, mine.devices) == (claim, ids):
+            if mine.is_active and self._is_active(partition.id):
+                return False
+        else:
+            for other in self.sight.book.overlapping(partition.modules):
+                await self._require_gone(other, claim)
+                await self._take_back(manager, other.partition)
+        for stranger in self.sight.others:
+            if stranger.overlaps(partition):
+                wrong = f"overlaps partition {stranger.id}, which is active, and gpu-plugin does not know for whom"
+                raise Refusal(subject, wrong, "end its guest and deactivate it (fmpm), or have other cards allocated")
+        new = Activation(partition.id, partition.modules, ids, claim=claim)
+        self._write(self.sight.book.having(new))
+        try:
+            await manager.activate(partition)
+        except Unanswered:
+            self._unanswered[partition.id] = self._now()
+            raise
+        except ManagerError as error:
+            if error.code == Code.IN_USE:
+                self._write(self.sight.book.without(partition.id))
+            elif error.code == Code.NVLINK_ERROR:
+                self._mark_unlinked(error, ids)
+                await self._undo(manager, partition)
+            raise
+        self._write(self.sight.book.having(replace(new, is_active=True)))
+        self._set_active(partition.id, is_active=True)
+        return True
+
+    async def _undo(self, manager: Manager, partition: Partition) -> None:
+        """Deactivate a partition that was activated with errors, if it was."""
+        try:
+            await manager.deactivate(partition)
+        except ManagerError as error:
+            if error.code != Code.UNINITIALIZED:
+                return  # it stays written down, and a reconcile deactivates it
+        except Refusal:
+            return
+        self._write(self.sight.book.without(partition.id))
+
+    async def _require_gone(self, other: Activation, claim: str | None) -> None:
+        """Refuse, unless whoever has a partition is known to be gone.
+
+        The kubelet allocates a device again only when the pod that had it has ended, and its list has to say so too.
+        Who asks for a claim knows nothing of pods, and a claim's end is told by the claim's own.
+        """
+        is_gone = False
+        if other.claim is None and claim is None:
+            is_gone = self._absences.is_missing(other, await self._listed())
+        if not is_gone:
+            wrong = f"would overlap partition {other.partition} of {other.owner}, which is not known to be gone"
+            raise Refusal("the partition", wrong, "try again when it has ended")
+        if self._may_still_be_activating(other.partition, _STILL_COMING):
+            wrong = f"would overlap partition {other.partition}, which the Fabric Manager may still be activating"
+            raise Refusal("the partition", wrong, "try again in a minute")
+
+    def _require_answered(self, partition_id: int) -> None:
+        """Refuse, if the manager may still be activating a partition that is not active: it would be nobody's then."""
+        if not self._is_active(partition_id) and self._may_still_be_activating(partition_id, self._every):
+            wrong = "may still be activated: the Fabric Manager was asked to, and did not answer"
+            raise Refusal(f"partition {partition_id}", wrong, "it is tried again")
+
+    def _may_still_be_activating(self, partition_id: int, at_most: float) -> bool:
+        asked = self._unanswered.get(partition_id)
+        return asked is not None and self._now() - asked < min(at_most, _STILL_COMING)
+
+    async def _take_back(self, manager: Manager, partition_id: int) -> None:
+        """Deactivate a partition of ours, and strike it off the book. Refusal if the manager does not do it; it stays
+        in the book then."""
+        written = self.sight.book.of(partition_id)
+        partition = None if self.sight.board is None else self.sight.board.table.by_id(partition_id)
+        if written is None:
+            return
+        # By another table the number is of other GPUs, and nothing of ours is active.
+        if partition is not None and partition.modules == written.modules and partition.is_active:
+            try:
+                await manager.deactivate(partition)
+            except ManagerError as error:
+                if error.code != Code.UNINITIALIZED:  # it is not active
+                    raise
+            self._set_active(partition_id, is_active=False)
+            _log.info("deactivated partition %d of %s", partition_id, written.owner)
+        self._write(self.sight.book.without(partition_id))
+        self._absences.since.pop(written, None)
+
+    async def _release(self, settings: Fabric, claim: str) -> None:
+        async with self._alone(settings) as manager:
+            book = self._file.read()
+            if book is None or not any(each.claim == claim for each in book.activations):
+                return
+            await self._look(settings, manager)
+            for each in self.sight.book.activations:
+                if each.claim == claim:
+                    self._require_answered(each.partition)
+                    await self._take_back(manager, each.partition)
+
+    async def _reconcile(self, settings: Fabric) -> None:
+        async with self._alone(settings) as manager:
+            if await self._look(settings, manager) is None:
+                return
+            troubles = {
+                f"partition {each.id} is active, and gpu-plugin does not know for whom: it is left alone"
+                for each in self.sight.others
+            }
+            if self.sight.trouble is not None:
+                troubles.add(str(self.sight.trouble))
+            if any(each.claim is None for each in self.sight.book.activations):
+                try:
+                    await self._sweep(manager, await self._listed())
+                except (CannotAsk, ManagerError, Unanswered) as error:
+                    troubles.add(str(error))
+            self._tell(troubles)
+
+    async def _sweep(self, manager: Manager, listed: Listed) -> None:
+        """Write down which pods have what, and deactivate what no pod has any more."""
+        pods = [each for each in self.sight.book.activations if each.claim is None]
+        for each in pods:
+            if each.pod is None and (pod := holder(each, listed)) is not None:
+                self._write(self.sight.book.having(replace(each, pod=pod)))
+        for each in self._absences.gone(pods, listed, self._now()):
+            if not self._may_still_be_activating(each.partition, self._every):
+                await self._take_back(manager, each.partition)
+
+    async def _look(self, settings: Fabric, manager: Manager) -> Board | None:
+        """See what is active now, and have activated again what the manager has lost. None if this node has no
+        partitions; Refusal if it had some before, and nothing can be said of them."""
+        book = self._file.read()
+        try:
+            table = await self._table(settings, manager, book or Book())
+        except (NoLibrary, ManagerError) as error:
+            code = error.code if isinstance(error, ManagerError) else None
+            is_away = code in (None, Code.CONNECTION_NOT_VALID) and book is None
+            if not is_away and code != Code.NOT_SUPPORTED:
+                raise
+            self.sight = Status(trouble=error.problem)
+            self._tell({f"cards are served without partitions: {error}"})
+            return None
+        ids = ids_of(self._inventory(), read_module_ids(settings, self._state))
+        self.sight = Status(Board(table, ids), book or Book())
+        if book is None:
+            self._write(Book())
+        for each in self.sight.book.activations:
+            if each.is_active:
+                await self._bring_back(manager, each)
+            elif self._is_active(each.partition):
+                self._write(self.sight.book.having(replace(each, is_active=True)))
+        others = tuple(each.id for each in self.sight.others)
+        if self.sight.book.others != others:
+            self._write(replace(self.sight.book, others=others))
+        return self.sight.board
+
+    async def _table(self, settings: Fabric, manager: Manager, book: Book) -> Table:
+        """Ask for the table, again if the manager has just been started; give it its active partitions back if it wants
+        them."""
+        active = sorted({*(each.partition for each in book.activations if each.is_active), *book.others})
+        for _ in range(_TRIES - 1):
+            try:
+                return await manager.table()
+            except ManagerError as error:
+                if error.code not in (Code.NOT_CONFIGURED, Code.CONNECTION_NOT_VALID):
+                    raise
+                if error.code == Code.NOT_CONFIGURED and settings.resume:
+                    with suppress(ManagerError):  # it is not there yet
+                        await manager.give_back(active)
+                        _log.info("gave its %d active partitions back to the Fabric Manager", len(active))
+                        continue
+            await asyncio.sleep(_TRIES_APART)
+        return await manager.table()
+
+    async def _bring_back(self, manager: Manager, lost: Activation) -> None:
+        """Activate again what is ours, if the manager has been started anew since."""
+        board = self.sight.board
+        partition = None if board is None else board.table.by_id(lost.partition)
+        if partition is None or partition.modules != lost.modules:
+            wrong = f"of {lost.owner}, is not in the Fabric Manager's table any more"
+            problem = Problem(f"partition {lost.partition}", wrong, "end its guest, and have its cards allocated anew")
+            self.sight = replace(self.sight, trouble=problem)
+        elif not partition.is_active:
+            try:
+                await manager.activate(partition)
+            except (ManagerError, Unanswered) as error:
+                if isinstance(error, ManagerError) and error.code == Code.NVLINK_ERROR:
+                    self._mark_unlinked(error, lost.devices)
+                wrong = f"of {lost.owner}, has lost its NVLinks: {error.problem.wrong}"
+                self.sight = replace(self.sight, trouble=Problem(error.problem.subject, wrong, error.problem.fix))
+                return
+            self._set_active(lost.partition, is_active=True)
+            _log.warning("activated partition %d of %s again: the Fabric Manager had lost it", partition.id, lost.owner)
+
+    def _mark_unlinked(self, error: ManagerError, device_ids: Sequence[str]) -> None:
+        reason = Hindrance("has no NVLink: the Fabric Manager could not train its links", error.problem.fix)
+        self._unlinked |= dict.fromkeys(device_ids, reason)
+
+    def _is_active(self, partition_id: int) -> bool:
+        board = self.sight.board
+        return board is not None and any(each.id == partition_id for each in board.table.active)
+
+    def _set_active(self, partition_id: int, *, is_active: bool) -> None:
+        board = self.sight.board
+        if board is not None:
+            table = board.table.having(partition_id, is_active=is_active)
+            self.sight = replace(self.sight, board=replace(board, table=table))
+
+    def _write(self, book: Book) -> None:
+        self._file.write(book)
+        self.sight = replace(self.sight, book=book)
+
+    def _tell(self, troubles: set[str]) -> None:
+        """Log what is wrong now and was not at the last look."""
+        for trouble in sorted(troubles - self._told):
+            _log.warning("%s", trouble)
+        self._told = frozenset(troubles)
+
+
+@asynccontextmanager
+async def reconciling(partitions: Partitions) -> AsyncIterator[None]:
+    """Reconcile now, and from time to time until the block ends."""
+    await partitions.reconcile()
+
+    async def reconcile() -> None:
+        while True:
+            await asyncio.sleep(partitions.next_reconcile)
+            try:
+                await partitions.reconcile()
+            except Exception:
+                # A defect of ours must not end what is served.
+                _log.exception("the partitions stay as they were")
+
+    task = asyncio.create_task(reconcile())
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])

@@ -1,0 +1,165 @@
+"""`gpu-plugin serve` as a process: what it is told, what it reads the node with, and the servers on that."""
+
+import asyncio
+import os
+import resource
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from ipaddress import ip_address
+from pathlib import Path
+from typing import Annotated
+
+from plugin.cards.config import Config
+from plugin.cards.names import PCI_IDS, read_pci_ids
+from plugin.device_plugin.logs import start_logging
+from plugin.device_plugin.monitoring import LIVE, READY, HTTPPort
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, StateDirectory, Sysfs
+from plugin.state_files import boot_id
+from plugin.watch.reader import Reader
+from plugin.watch.watch import Sources
+from program.errors import UserError
+from program.flags import Flag
+
+#: Where the kubelet finds DRA drivers, which cannot register with it.
+_PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
+
+
+_MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
+_PORT = "[ADDRESS:]PORT"
+
+
+def _seconds(word: str) -> float:
+    """Refuse what is out of range; nan is neither less nor more than a number."""
+    with suppress(ValueError):
+        if _MOST_OFTEN <= float(word) <= _LEAST_OFTEN:
+            return float(word)
+    raise ValueError(f"{word}; expected seconds, {_MOST_OFTEN:g} to {_LEAST_OFTEN:.0f} (a day).")
+
+
+def _port(word: str) -> HTTPPort:
+    address, _, number = word.rpartition(":")
+    with suppress(ValueError):
+        if number.isascii() and number.isdecimal() and 1 <= int(number) <= 65535:
+            return HTTPPort(
+                str(ip_address(address.removeprefix("[").removesuffix("]"))) if address else None, int(number)
+            )
+    raise ValueError(f"{word!r}; expected {_PORT}, like 8080, 127.0.0.1:8080 or [::1]:8080.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServeFlags:
+    """What the command line says."""
+
+    sysfs: Sysfs = Path("/sys")
+    dev: Annotated[Path, Flag("The directory that stands for /dev.")] = Path("/dev")
+    config: ConfigFile = None
+    pci_ids: PCIIDsFile = PCI_IDS
+    #: By default where every kubelet has its plugins' sockets, whatever its --root-dir (pluginapi.DevicePluginPath).
+    kubelet_dir: Annotated[Path, Flag("The kubelet's device plugin directory.")] = Path(
+        "/var/lib/kubelet/device-plugins"
+    )
+    plugins_registry: Annotated[
+        Path | None, Flag("Let the kubelet find the sockets here, instead of registering with it.")
+    ] = None
+    pod_resources: Annotated[
+        Path, Flag("The kubelet's pod resources socket, which tells what other plugins gave out.")
+    ] = POD_RESOURCES
+    state: StateDirectory = STATE
+    own_pod: Annotated[
+        str | None,
+        Flag("This plugin's pod: a kubelet that does not list it lists too few.", metavar="NAMESPACE/NAME"),
+    ] = None
+    node_name: Annotated[
+        str | None,
+        Flag("Be the DRA driver of the node of this name, too: for devices with serve: dra.", envvar="NODE_NAME"),
+    ] = None
+    dra_state: Annotated[Path, Flag("Where the DRA driver keeps what it has prepared; the same path on the node.")] = (
+        DRA_STATE
+    )
+    cdi: Annotated[Path, Flag("The directory of the container runtime's CDI specifications.")] = Path("/var/run/cdi")
+    kubeconfig: Annotated[Path | None, Flag("Where the API server is, for DRA.  [default: as the pod is told]")] = None
+    rescan: Annotated[
+        float,
+        Flag("Look at everything every so many seconds, for what no event told.", metavar="<float>", parser=_seconds),
+    ] = 60.0
+    metrics: Annotated[
+        HTTPPort | None, Flag("Serve Prometheus metrics there, at /metrics.", metavar=_PORT, parser=_port)
+    ] = None
+    health: Annotated[
+        HTTPPort | None, Flag(f"Serve health there, for probes: {LIVE} and {READY}.", metavar=_PORT, parser=_port)
+    ] = None
+
+
+def readied() -> Reader:
+    """Return what reads the node, and import what serves. To be called while this process has one thread."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    reader = Reader()  # first, while there are no threads and little memory
+    # grpc's core would write lines of its own between those of JSON, with whatever a client has sent.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # grpc takes as long to import as everything else together, and would be in the reader's memory.
+    import plugin.device_plugin.daemon  # noqa: F401
+
+    return reader
+
+
+def start(flags: ServeFlags, reader: Reader) -> None:
+    """Serve until SIGTERM. ProgramError if something is wrong from the start."""
+    start_logging()
+    from plugin.device_plugin.daemon import World, run
+
+    os.umask(0o177)  # the sockets are for root's kubelet alone
+
+    async def read_config() -> Config:
+        if flags.config is None:
+            return Config()
+        rules = await reader.ask(_read_config, flags.sysfs, flags.config)
+        if rules.uses_dra and flags.node_name is None:
+            raise UserError(flags.config, "says serve: dra", "name the node with --node-name or NODE_NAME")
+        return rules
+
+    sources = Sources(
+        sys=flags.sysfs,
+        dev=flags.dev,
+        state=flags.state,
+        reader=reader,
+        pod_resources=flags.pod_resources,
+        names=read_pci_ids(flags.pci_ids),
+        config=flags.config,
+        read_config=read_config,
+        rescan=flags.rescan,
+    )
+    beside = None
+    if flags.node_name is not None:
+        # The client of the API server is a third of the plugin's memory.
+        from plugin.dra.driver import Settings, drive
+
+        settings = Settings(
+            node=flags.node_name,
+            state=flags.dra_state,
+            cdi=flags.cdi,
+            registry=flags.plugins_registry or _PLUGINS_REGISTRY,
+            kubeconfig=flags.kubeconfig,
+            boot=boot_id(flags.sysfs.absolute().parent / "proc"),
+            former=flags.state,
+        )
+        beside = partial(drive, settings=settings)
+    world = World(
+        sources=sources,
+        kubelet_dir=flags.kubelet_dir,
+        plugins_registry=flags.plugins_registry,
+        state=flags.state,
+        own_pod=flags.own_pod,
+        metrics=flags.metrics,
+        health=flags.health,
+        beside=beside,
+    )
+    asyncio.run(run(world))
+
+
+def _read_config(_: Path, config: Path) -> Config:
+    """In another process: what reads YAML and checks it would stay in this one's memory."""
+    from plugin.config_file import read_config
+
+    return read_config(config)

@@ -1,0 +1,123 @@
+"""The ResourceClaim of a VM."""
+
+import pytest
+
+from launcher.claims import Entry, EntryKind, Request
+from launcher.selection.annotations import Selection, read_selection
+from launcher.selection.claim import VMClaim, claim_for
+from program.errors import UserError
+
+OURS = 'device.attributes["gpu-launcher.dev"]'
+
+
+def gpu(name: str, wants: str | Request = "nvidia.com/GA102_GEFORCE_RTX_3090") -> Entry:
+    return Entry(kind=EntryKind.GPU, name=name, wants=wants)
+
+
+def nic(name: str) -> Entry:
+    return Entry(kind=EntryKind.HOST_DEVICE, name=name, wants="example.com/nic")
+
+
+def expressions(made: VMClaim) -> list[list[str]]:
+    return [[selector.expression for selector in request.selectors] for request in made.requests]
+
+
+def chosen(text: dict[str, str], *entries: Entry) -> VMClaim:
+    made = claim_for(entries or (gpu("a"), gpu("b")), read_selection(text))
+    assert made is not None
+    return made
+
+
+def test_an_entry_is_a_request_for_its_resource() -> None:
+    assert chosen({}, gpu("a")).spec() == {
+        "devices": {
+            "requests": [
+                {
+                    "name": "gpu-0",
+                    "exactly": {
+                        "deviceClassName": "gpu-launcher.dev",
+                        "selectors": [
+                            {
+                                "cel": {
+                                    "expression": f'{OURS}.?resource.orValue("") == "nvidia.com/GA102_GEFORCE_RTX_3090"'
+                                }
+                            }
+                        ],
+                    },
+                }
+            ]
+        }
+    }
+
+
+def test_entries_of_a_claim_are_left_to_it() -> None:
+    assert claim_for([gpu("a", Request("mine", "gpu"))], Selection()) is None
+    made = chosen({}, gpu("a", Request("mine", "gpu")), gpu("b"), nic("n"))
+    assert [(request.name, request.entry.name) for request in made.requests] == [("gpu-1", "b"), ("hostdevice-0", "n")]
+
+
+def test_any_gpu_of_a_vendor_is_asked_for_by_hamis_resource() -> None:
+    ((expression,),) = expressions(chosen({}, gpu("a", "nvidia.com/gpu")))
+    assert f'{OURS}.?vendor.orValue("") == "10de"' in expression
+    assert f'{OURS}.?resource.orValue("") == "nvidia.com/gpu"' in expression
+
+
+def test_hamis_words_are_for_gpus_and_not_for_host_devices() -> None:
+    first, second = expressions(chosen({"nvidia.com/use-gputype": "a100,h 100"}, gpu("a"), nic("n")))
+    product = f"{OURS}.productName"
+    assert first[1:] == [f'has({product}) && ["A100", "H 100"].exists(word, {product}.upperAscii().contains(word))']
+    assert len(second) == 1
+
+
+def test_each_annotation_is_a_selector_of_its_own() -> None:
+    texts = {
+        "nvidia.com/nouse-gputype": "A10",
+        "nvidia.com/use-gpuuuid": "one,two",
+        "nvidia.com/nouse-gpuuuid": "three",
+        "gpu-launcher.dev/select": ' device.driver != ""\n',
+    }
+    ((_, *others),) = expressions(chosen(texts, gpu("a")))
+    assert others == [
+        f'!(has({OURS}.productName) && ["A10"].exists(word, {OURS}.productName.upperAscii().contains(word)))',
+        f'{OURS}.?uuid.orValue("") in ["one", "two"]',
+        f'!({OURS}.?uuid.orValue("") in ["three"])',
+        'device.driver != ""',
+    ]
+
+
+def test_what_is_quoted_stays_text_of_the_expression() -> None:
+    ((_, expression),) = expressions(chosen({"nvidia.com/use-gpuuuid": 'a"] || true || "" in ["\\'}, gpu("a")))
+    assert expression.endswith(r'in ["a\"] || true || \"\" in [\"\\"]')
+
+
+@pytest.mark.parametrize(
+    ("texts", "constraints"),
+    [
+        ({"nvidia.com/numa-bind": "true"}, [("resource.kubernetes.io/numaNode", ["gpu-0", "gpu-1"])]),
+        ({"gpu-launcher.dev/together": "node"}, [("resource.kubernetes.io/numaNode", None)]),
+        ({"gpu-launcher.dev/together": "root"}, [("resource.kubernetes.io/pcieRoot", None)]),
+        ({"gpu-launcher.dev/together": "switch"}, [("gpu-launcher.dev/switch", None)]),
+        (
+            {"nvidia.com/numa-bind": "1", "gpu-launcher.dev/together": "switch"},
+            [("resource.kubernetes.io/numaNode", ["gpu-0", "gpu-1"]), ("gpu-launcher.dev/switch", None)],
+        ),
+    ],
+)
+def test_numa_bind_is_about_gpus_and_together_about_all(
+    texts: dict[str, str], constraints: list[tuple[str, list[str] | None]]
+) -> None:
+    spec = chosen(texts, gpu("a"), gpu("b"), nic("n")).spec()
+    found = [(each["matchAttribute"], each.get("requests")) for each in spec["devices"]["constraints"]]
+    assert found == constraints
+
+
+def test_one_card_is_with_itself_wherever_it_is() -> None:
+    texts = {"nvidia.com/numa-bind": "true", "gpu-launcher.dev/together": "switch"}
+    assert "constraints" not in chosen(texts, gpu("a")).spec()["devices"]
+
+
+def test_what_kubernetes_would_not_take_is_refused() -> None:
+    with pytest.raises(UserError, match="has 33 entries by deviceName, and a ResourceClaim holds 32 requests"):
+        chosen({}, *(gpu(f"g{number}") for number in range(33)))
+    with pytest.raises(UserError, match=r"becomes a selector of 120\d\d bytes, and Kubernetes takes 10240"):
+        chosen({"nvidia.com/use-gpuuuid": ",".join(["x" * 40] * 273)}, gpu("a"))

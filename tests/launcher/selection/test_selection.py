@@ -1,0 +1,72 @@
+"""Annotations that choose cards, read as HAMi reads them."""
+
+import pytest
+
+from launcher.selection.annotations import NAMES, Selection, read_selection
+from program.errors import Nonsense
+
+UUID = "nvidia.com/use-gpuuuid"
+
+
+def selection(**annotations: object) -> Selection:
+    """Of HAMi's words without their domain, and ours."""
+    names = {name.partition("/")[2].replace("-", "_"): name for name in NAMES}
+    return read_selection({names[word]: value for word, value in annotations.items()})
+
+
+def test_a_vm_without_such_annotations_wants_any_card() -> None:
+    assert read_selection({"example.com/other": 3}) == Selection()
+    assert Selection().given == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("A100", ("A100",)),
+        ("A100,H100", ("A100", "H100")),
+        (" a100 , H100,", ("a100", "H100")),
+        (",", ()),  # what is not blank asks for something, and here for nothing there is
+        ("", None),
+        ("  ", None),
+        (None, None),
+    ],
+)
+def test_items_stand_between_commas(text: str | None, items: tuple[str, ...] | None) -> None:
+    assert selection(use_gputype=text).use_types == items
+    assert selection(use_gpuuuid=text).use_ids == items
+    assert selection(nouse_gputype=text).avoid_types == (items or ())
+    assert selection(nouse_gpuuuid=text).avoid_ids == (items or ())
+
+
+@pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
+def test_numa_bind_is_true_where_go_says_so(text: str) -> None:
+    assert selection(numa_bind=text).numa_bind
+
+
+@pytest.mark.parametrize("text", ["yes", "on", "tRUE", "0", "false", " true", "", None])
+def test_and_all_else_is_no_wish(text: str | None) -> None:
+    assert selection(numa_bind=text) == Selection()
+
+
+def test_what_asks_for_something_is_given_as_it_was_written() -> None:
+    chosen = selection(use_gputype=" A100,", nouse_gpuuuid=" ,", numa_bind="no", together="switch")
+    assert chosen.given == (("nvidia.com/use-gputype", " A100,"), ("gpu-launcher.dev/together", "switch"))
+
+
+@pytest.mark.parametrize(
+    ("annotations", "said"),
+    [
+        ({"use_gputype": 100}, "nvidia.com/use-gputype: found 100; expected text, in quotes"),
+        ({"numa_bind": True}, "nvidia.com/numa-bind: found True; expected text, in quotes"),
+        ({"use_gpuuuid": "a\x1bb"}, r"nvidia.com/use-gpuuuid: found 'a\x1bb'; expected text, in quotes"),
+        ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch'"),
+        (
+            {"select": "x" * 10241},
+            "gpu-launcher.dev/select: has 10241 bytes; expected at most 10240, which is all that Kubernetes takes",
+        ),
+    ],
+)
+def test_what_can_be_none_of_them_is_refused(annotations: dict[str, object], said: str) -> None:
+    with pytest.raises(Nonsense) as refused:
+        selection(**annotations)
+    assert str(refused.value) == said
