@@ -73,9 +73,10 @@ def _run() -> int:
     def work() -> int:
         from launcher.control.listener import served
         from launcher.runtime.embedded import asked_for
-        from launcher.runtime.worker import work
+        from launcher.runtime.worker import TO_ITS_END, work
 
-        return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), served)
+        to_its_end = TO_ITS_END in sys.argv[2:]
+        return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), served, to_its_end=to_its_end)
 
     def tidy() -> None:
         from launcher.control.listener import forget

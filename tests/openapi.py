@@ -17,6 +17,9 @@ CUT = FIXTURES / "kubernetes" / "openapi.json"
 #: The definition of each kind.
 KINDS = {
     **{kind: f"io.k8s.api.core.v1.{kind}" for kind in ("ConfigMap", "PersistentVolumeClaim", "Pod")},
+    **{kind: f"io.k8s.api.apps.v1.{kind}" for kind in ("Deployment", "StatefulSet")},
+    "Job": "io.k8s.api.batch.v1.Job",
+    "PodDisruptionBudget": "io.k8s.api.policy.v1.PodDisruptionBudget",
     "ResourceClaimTemplate": "io.k8s.api.resource.v1.ResourceClaimTemplate",
 }
 #: What the API server answers with.

@@ -42,14 +42,15 @@ def check(
     errors, with which `run` does not start it.
     """
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
-    vmi = one_vm(flags).instance
+    pod = this_pod(flags.sysfs)
+    vmi = one_vm(flags, pod.environ).instance
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
     root = root_of(flags.connect)
     # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
     here = Here(uri=flags.connect, emulation=flags.emulation, dev=dev, guest_runs=guest_runs)
-    start = start_of(vmi, this_pod(flags.sysfs), here)
+    start = start_of(vmi, pod, here)
     findings = worst_first([*start.all_findings, *_of_versions(start, flags.connect)])
     print_text(written.as_json(findings) if as_json else written.page(findings, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)

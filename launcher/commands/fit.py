@@ -26,7 +26,7 @@ def fit(
     as_json: AsJSON = False,
 ) -> int:
     """Say which nodes and cards could take a VM, and why the others could not: why it is Pending."""
-    given = one_vm(flags)
+    given = one_vm(flags, {})
     # CEL takes as long to import as everything else, and nobody who asks for help needs it.
     from launcher.selection import fit as fitting
 

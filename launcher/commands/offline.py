@@ -82,7 +82,7 @@ def offline(flags: Offline) -> Start:
     """Return what would be started, and print its warnings; raise what would keep it from starting."""
     version = parse_version(flags.libvirt) if flags.libvirt is not None else None
     pod = pod_of(flags.env, flags.env_file, flags.sysfs, flags.dra)
-    given = one_vm(flags)
+    given = one_vm(flags, pod.environ)
     vmi = given.instance
     sizes = dict(map(read_block_sizes, flags.block_size or []))
     named = {

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import say_notes
+from launcher.manifest.identity import Known, known_in
 from launcher.manifest.parser import Given, read_every, read_given
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pipeline.pod import SYS
@@ -43,6 +44,15 @@ class VMFlags:
         str | None,
         typer.Option(metavar="NAME", help="Which VM, where there are several: NAME or NAMESPACE/NAME."),
     ] = None
+    namespace: Annotated[
+        str | None,
+        typer.Option(
+            "--namespace",
+            "-n",
+            metavar="NAMESPACE",
+            help="The namespace of a VM whose manifest names none.  [default: its pod's, or default]",
+        ),
+    ] = None
     instancetype: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="The instance type that the VM names, if not beside it."),
@@ -66,14 +76,16 @@ class Local(VMFlags):
     emulation: Emulation = False
 
 
-def one_vm(flags: VMFlags) -> Given:
-    """Read the VM that the flags name, and say the notes about it."""
-    return _told((read_given(flags.vm, flags.name, _types(flags)),))[0]
+def one_vm(flags: VMFlags, environ: Mapping[str, str]) -> Given:
+    """Read the VM that the flags name, and say the notes about it. `environ` are the variables of its pod."""
+    known = known_in(environ, flags.namespace)
+    return _told((read_given(flags.vm, flags.name, _types(flags), known),))[0]
 
 
-def every_vm(flags: VMFlags) -> tuple[Given, ...]:
-    """Read all VMs that the flags name, and say the notes about them."""
-    return _told(read_every(flags.vm, flags.name, _types(flags)))
+def every_vm(flags: VMFlags, suffix: str) -> tuple[Given, ...]:
+    """Read all VMs that the flags name, and say the notes about them. The suffix follows a generateName."""
+    known = Known(flags.namespace or None, suffix=suffix)
+    return _told(read_every(flags.vm, flags.name, _types(flags), known))
 
 
 def _types(flags: VMFlags) -> dict[str, Path]:

@@ -1,15 +1,19 @@
 """gpu-launcher pod."""
 
 import re
+import secrets
 from functools import partial
 from importlib.metadata import version
 from typing import Annotated
+from uuid import UUID
 
 import typer
 
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
+from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
+from launcher.pod.controllers import Kind, Run, pod_spec
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
@@ -19,12 +23,36 @@ from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.output import print_text
 
+#: What the API server puts behind a generateName (k8s.io/apimachinery's pkg/util/rand): five of these.
+_RANDOM, _RANDOM_LENGTH = "bcdfghjklmnpqrstvwxz2456789", 5
+
 
 def pod(
     flags: VMFlags,
     image: Annotated[
         str | None,
         typer.Option(metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
+    ] = None,
+    as_kind: Annotated[
+        Kind | None,
+        typer.Option(
+            "--as",
+            metavar="KIND",
+            help="What runs it: pod, deployment, statefulset or job.  [default: pod; of a pool "
+            "statefulset, of a replica set deployment]",
+        ),
+    ] = None,
+    replicas: Annotated[
+        int | None, typer.Option("--replicas", metavar="N", min=0, help="How many VMs, each with its own name.")
+    ] = None,
+    max_unavailable: Annotated[
+        int | None,
+        typer.Option(
+            "--max-unavailable",
+            metavar="N",
+            min=0,
+            help="Print a PodDisruptionBudget as well: how many of them may be away while nodes are drained.",
+        ),
     ] = None,
     block_volume: BlockVolume = None,
     node_devices: Annotated[
@@ -40,6 +68,14 @@ def pod(
             "--dra", help="Have DRA give the cards: print the ResourceClaimTemplate that says which ones too."
         ),
     ] = False,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            "--owner",
+            metavar="UID",
+            help="The uid of the Pod, or its controller, in the cluster: the config map is deleted with it.",
+        ),
+    ] = None,
     no_datavolumes: Annotated[
         bool, typer.Option("--no-datavolumes", help="Leave out DataVolumes: the claims of its templates are there.")
     ] = False,
@@ -50,8 +86,10 @@ def pod(
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
     image = image or f"gpu-launcher:{version('gpu-launcher')}"
-    vms = every_vm(flags)
+    vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
+    if owner is not None:
+        _check_owner(owner, len(vms))
     made: list[PodObject] = []
     errors: list[ProgramError] = []
     warnings: list[str] = []
@@ -68,6 +106,8 @@ def pod(
                     start=start,
                     imports=not no_datavolumes,
                     dra=dra,
+                    owner=owner,
+                    run=_run(given, as_kind, replicas, max_unavailable),
                 ),
                 errors,
             )
@@ -78,7 +118,25 @@ def pod(
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     if errors:
         raise together(errors)
-    waits = [waits_for(each, node_devices) for each in made if each["kind"] == "Pod"]
+    waits = [
+        waits_for(each["metadata"]["name"], spec, node_devices) for each in made if (spec := pod_spec(each)) is not None
+    ]
     say_notes([note for note in waits if note is not None])
     say("warning", warnings)
     print_text(documents(made))
+
+
+def _run(given: Given, kind: Kind | None, replicas: int | None, max_unavailable: int | None) -> Run:
+    """What the flags say, and else the manifest."""
+    controller, number = given.many or (Kind.POD.value, None)
+    return Run(kind or Kind(controller), number if replicas is None else replicas, max_unavailable)
+
+
+def _check_owner(uid: str, vms: int) -> None:
+    try:
+        UUID(uid)
+    except ValueError:
+        fix = "expected what kubectl get pod NAME -o jsonpath={.metadata.uid} prints"
+        raise UserError(f"--owner {uid}", "is no uid", fix) from None
+    if vms > 1:
+        raise UserError(f"--owner {uid}", f"is of one VM's pod, and there are {vms} VMs", "pick one with --name")

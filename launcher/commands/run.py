@@ -18,6 +18,7 @@ from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
 from launcher.runtime.plan import RunPlan
 from launcher.runtime.user import LIMITS, Handover, asked_for
 from launcher.runtime.vm import Identity
+from launcher.runtime.worker import TO_ITS_END
 from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
@@ -44,6 +45,10 @@ def run(
             "--raise", metavar="LIMIT", help=f"A limit to raise before: {' or '.join(LIMITS)}; may be repeated."
         ),
     ] = None,
+    to_its_end: Annotated[
+        bool,
+        typer.Option(TO_ITS_END, help="Exit with 16 if the VM is asked to end before its guest has, as in a Job."),
+    ] = False,
     socket: Annotated[
         Path | None,
         typer.Option(
@@ -56,8 +61,9 @@ def run(
     uri = flags.connect
     control = socket or _control_socket(uri, root_of(uri))  # a wrong URI is the first error
     _refuse_what_was_not_done(user, give, limits)
-    vmi = one_vm(flags).instance
-    start = start_of(vmi, this_pod(flags.sysfs), Here(uri=uri, emulation=flags.emulation))
+    pod = this_pod(flags.sysfs)
+    vmi = one_vm(flags, pod.environ).instance
+    start = start_of(vmi, pod, Here(uri=uri, emulation=flags.emulation))
     try:
         clear(start)
     except errors.UserError as error:

@@ -15,7 +15,7 @@ from launcher.manifest.volumes import is_block
 from program.document import JSONObject, NotYAML, read_documents
 from program.errors import UserError
 
-VM_KINDS = ("VirtualMachine", "VirtualMachineInstance")
+VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
 TYPE_KINDS = (
     "VirtualMachineInstancetype",
     "VirtualMachineClusterInstancetype",
@@ -26,7 +26,7 @@ TYPE_KINDS = (
 STDIN = Path("-")
 
 _TYPES_GROUP = "instancetype.kubevirt.io"
-_VM_GROUP = "kubevirt.io"
+_VM_GROUPS = ("kubevirt.io", "pool.kubevirt.io")
 _USUAL = 1 << 16  # read alone at first: room for the largest has to be got from the kernel
 _LARGEST = 3 << 20  # twice what etcd takes of one object
 _KIND = "expected a VirtualMachine or VirtualMachineInstance"
@@ -136,9 +136,9 @@ def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:
     One of another API group is one only where there is no other: its group may be misspelt.
     """
     vms = [found for found in objects if found.get("kind") in VM_KINDS]
-    ours = [found for found in vms if _group(found) in (None, _VM_GROUP)] or vms
+    ours = [found for found in vms if _group(found) in (None, *_VM_GROUPS)] or vms
     makers = [names_of(found) for found in ours if found["kind"] == VM_KINDS[0]]
-    return tuple(found for found in ours if found["kind"] == VM_KINDS[0] or names_of(found) not in makers)
+    return tuple(found for found in ours if found["kind"] != VM_KINDS[1] or names_of(found) not in makers)
 
 
 def _block_claim(item: JSONObject) -> str | None:

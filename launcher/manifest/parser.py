@@ -3,11 +3,12 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
 from launcher.manifest import inputs
+from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import Input
 from launcher.manifest.objects import Below, Object, Several, dotted, object_in
 from launcher.manifest.quotation import shown
@@ -16,6 +17,9 @@ from launcher.manifest.volumes import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
 from program.problem import MOST_LINES, Problem
+
+if TYPE_CHECKING:  # a start has no time for what no pod has
+    from launcher.manifest.pools import Many
 
 _KINDS: Mapping[str, type[VirtualMachine] | type[VirtualMachineInstance]] = {
     "VirtualMachine": VirtualMachine,
@@ -28,14 +32,16 @@ _UNKNOWN = ("extra_forbidden", "invalid_key")  # pydantic's errors for a field t
 Model = TypeVar("Model", bound=Object)
 #: What a value at a path of a document comes from, where the document itself does not say it.
 Origins = Mapping[tuple[str | int, ...], str]
+_NOTHING = Known()
 
 
 class Given(NamedTuple):
-    """A VM that was given. `namespace` is None if it says none.
+    """A VM that was given. `namespace` is None where neither it nor anybody else says one.
 
     `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
     file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
-    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read.
+    template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read. `many`: that
+    it is one of the VMs of a pool or a replica set.
     """
 
     manifest: VirtualMachine | VirtualMachineInstance
@@ -44,6 +50,7 @@ class Given(NamedTuple):
     text: str | None
     block: frozenset[str]
     notes: tuple[str, ...]
+    many: "Many | None" = None
 
     @property
     def instance(self) -> VirtualMachineInstance:
@@ -55,25 +62,29 @@ def read_manifest(path: Path) -> VirtualMachineInstance:
     return read_given(path).instance
 
 
-def read_given(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> Given:
+def read_given(
+    path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
+) -> Given:
     """Read the one VM of an input, or the one that is called `name`, or `NAMESPACE/NAME`.
 
-    `types`: the files of --instancetype and --preference, by these names. UserError for an input that cannot be read or
-    does not have that VM, and for a manifest that says what the launcher does not convert: a Problem for each such
-    field, whose subject is the file and the field's path.
+    `types`: the files of --instancetype and --preference, by these names. `known`: what else is known of it. UserError
+    for an input that cannot be read or does not have that VM, and for a manifest that says what the launcher does not
+    convert: a Problem for each such field, whose subject is the file and the field's path.
     """
     given = inputs.read_vms(path)
     (vm,) = _picked(given, name)
-    return _read(given, [vm], types or {})[0]
+    return _read(given, [vm], types or {}, known)[0]
 
 
-def read_every(path: Path, name: str | None = None, types: Mapping[str, Path] | None = None) -> tuple[Given, ...]:
+def read_every(
+    path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
+) -> tuple[Given, ...]:
     """Read every VM of an input, each by itself, or the one that is called `name`; UserError as for read_given."""
     given = inputs.read_vms(path)
     names = [_name(vm) for vm in given.vms]
     if twice := [called for called in names if names.count(called) > 1]:
         raise UserError(given.file, f"has two VMs called {twice[0]}", "rename one of them, or leave it out")
-    return _read(given, given.vms if name is None else _picked(given, name), types or {})
+    return _read(given, given.vms if name is None else _picked(given, name), types or {}, known)
 
 
 def reread(given: Given, documents: Sequence[JSONObject]) -> Given:
@@ -81,7 +92,9 @@ def reread(given: Given, documents: Sequence[JSONObject]) -> Given:
     vm, *types = documents
     file = "the manifest"
     changed = Input(file=file, text="", vms=(vm,), types=tuple(inputs.TypeObject(each, file) for each in types))
-    return _read_vm(changed, vm, {}, f"{file}: ", ())._replace(block=given.block, notes=given.notes)
+    known = Known(given.namespace, given.manifest.metadata.name)
+    read = _read_vm(changed, vm, {}, f"{file}: ", (), known)
+    return read._replace(block=given.block, notes=given.notes, many=given.many)
 
 
 def _picked(given: Input, name: str | None) -> Sequence[JSONObject]:
@@ -100,7 +113,7 @@ def _name(vm: JSONObject) -> str:
     return (f"{namespace}/{name}" if namespace else str(name))[:_LONGEST]
 
 
-def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path]) -> tuple[Given, ...]:
+def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
     others = inputs.listed(map(inputs.called, given.others))
     of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
@@ -110,7 +123,7 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path]) ->
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
         of_vm = () if manifests else of_input
         try:
-            manifests.append(_read_vm(given, vm, read, subject, of_vm))
+            manifests.append(_read_vm(given, vm, read, subject, of_vm, known))
         except UserError as error:
             errors.append(error)
     if errors:
@@ -122,10 +135,18 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path]) ->
     return tuple(manifests)
 
 
-def _read_vm(given: Input, vm: JSONObject, types: Mapping[str, Input], subject: str, notes: tuple[str, ...]) -> Given:
+def _read_vm(
+    given: Input, vm: JSONObject, types: Mapping[str, Input], subject: str, notes: tuple[str, ...], known: Known
+) -> Given:
+    many = None
+    if vm["kind"] not in _KINDS:
+        # Imported where it is needed, as instance types are: no pod's launcher reads one.
+        from launcher.manifest.pools import taken_apart
+
+        vm, subject, many = taken_apart(vm, subject, checked)
     kind = _KINDS[vm["kind"]]
-    document = vm
-    origins: Origins = {}
+    document = identified(vm, known, subject)
+    sources: Origins = origins(known)
     used: tuple[JSONObject, ...] = ()
     expanded = None
     spec = vm["spec"] if kind is VirtualMachine and isinstance(vm.get("spec"), dict) else {}
@@ -134,23 +155,24 @@ def _read_vm(given: Input, vm: JSONObject, types: Mapping[str, Input], subject: 
         from launcher.manifest.instancetypes.expansion import expand
 
         files = {field: file.types for field, file in types.items()}
-        expanded = expand(vm, files, given.types, subject, checked)
-        document, origins, used = expanded.document, expanded.origins, expanded.used
+        expanded = expand(document, files, given.types, subject, checked)
+        document, sources, used = expanded.document, {**sources, **expanded.origins}, expanded.used
         notes = (*notes, *expanded.warnings)
-    manifest = checked(kind, document, subject, origins)
+    manifest = checked(kind, document, subject, sources)
     if expanded is not None:
         assert isinstance(manifest, VirtualMachine), "no other kind names instance types"
         expanded.refuse_unmet(manifest.instance())
-    if not vm["metadata"].get("name"):
-        name = manifest.metadata.name
+    name = manifest.metadata.name
+    if not (vm["metadata"].get("name") or known.name):
         notes = (*notes, f"{subject}metadata.generateName: the VM is called {name} here; write a name for another one")
     return Given(
         manifest=manifest,
-        namespace=vm["metadata"].get("namespace") or None,
+        namespace=document["metadata"].get("namespace") or None,
         documents=(vm, *used),
-        text=given.text if given.alone and not used else None,
+        text=given.text if given.alone and not used and many is None else None,
         block=_block(manifest, given.block),
         notes=notes,
+        many=many,
     )
 
 

@@ -1,10 +1,12 @@
 """A VM whose cards DRA gives: its entries by deviceName become requests of a claim that is made for its pod."""
 
-from typing import Any
+import json
+from typing import Any, NamedTuple
 
 from launcher.manifest.instancetypes.draft import Path, value_at, with_value
 from launcher.manifest.parser import Given, reread
 from launcher.manifest.spec import VirtualMachine
+from launcher.pod.names import by_content
 from launcher.pod.plain import PodObject
 from launcher.selection.annotations import refuse_unheard
 from launcher.selection.claim import claim_for
@@ -14,9 +16,16 @@ from program.errors import UserError
 CLAIM = "gpu-launcher"
 
 
-def by_claim(given: Given, template: str) -> tuple[Given, PodObject | None]:
+class Template(NamedTuple):
+    """A ResourceClaimTemplate's name, and the spec of its claims."""
+
+    name: str
+    spec: PodObject
+
+
+def by_claim(given: Given) -> tuple[Given, Template | None]:
     """Return the VM with a request of a claim for each entry by deviceName, as KubeVirt has it by claimName, and the
-    spec of the ResourceClaimTemplate `template`; None for that where no entry is by deviceName.
+    ResourceClaimTemplate; None for that where no entry is by deviceName.
 
     UserError for annotations that choose a card for no such entry.
     """
@@ -31,15 +40,16 @@ def by_claim(given: Given, template: str) -> tuple[Given, PodObject | None]:
         raise UserError(
             "spec.resourceClaims", f"has one called {CLAIM!r}, which is the name of the one to be made", "rename it"
         )
+    template = Template(by_content(given.manifest.metadata.name, json.dumps(claim.spec())), claim.spec())
     # An entry's name is its own, in both lists.
     names = {request.entry.name: request.name for request in claim.requests}
     vm, *types = given.documents
     of_instance: Path = ("spec", "template", "spec") if isinstance(given.manifest, VirtualMachine) else ("spec",)
     changed = _by_request(vm, (*of_instance, "domain", "devices"), names)
     claims = (*of_instance, "resourceClaims")
-    ours = {"name": CLAIM, "resourceClaimTemplateName": template}
+    ours = {"name": CLAIM, "resourceClaimTemplateName": template.name}
     changed = with_value(changed, claims, [*(value_at(vm, claims) or ()), ours])
-    return reread(given, (changed, *(_by_request(each, ("spec",), names) for each in types))), claim.spec()
+    return reread(given, (changed, *(_by_request(each, ("spec",), names) for each in types))), template
 
 
 def _by_request(document: Any, lists: Path, names: dict[str, str]) -> Any:

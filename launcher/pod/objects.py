@@ -5,25 +5,26 @@ from typing import Any
 
 from launcher import paths
 from launcher.manifest.guest import guest_of
+from launcher.manifest.identity import NAME, NAMESPACE
 from launcher.manifest.parser import Given
 from launcher.manifest.spec import Metadata
-from launcher.pod.claims import by_claim
+from launcher.pod.claims import Template, by_claim
+from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, probes, restart_policy
 from launcher.pod.memory import PodMemory, memory
+from launcher.pod.names import by_content, state_claim
 from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
 from launcher.pod.security import container_security, handover, pod_security
 from launcher.pod.volumes import (
-    config_map,
     keeps_state,
     mounts,
     pod_volumes,
     pull_secrets,
     service_account,
-    state_claim,
     volume_devices,
     volume_mounts,
 )
@@ -35,8 +36,9 @@ from program.errors import UserError
 MEMORY = "gpu-launcher.dev/memory"
 _CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `kubectl logs -c`
 _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
-_LARGEST_NAME = 253
 _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
+
+_AS_A_POD = Run()
 
 
 def objects(
@@ -48,28 +50,50 @@ def objects(
     start: bool = False,
     imports: bool = True,
     dra: bool = False,
+    owner: str | None = None,
+    run: Run = _AS_A_POD,
 ) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
-    its templates, with `imports`, and the Pod.
+    its templates, with `imports`, and the Pod, or what `run` has make it.
 
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
-    resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. UserError, by the
-    manifest's path, for what no pod can be.
+    resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
+    of that last object in the cluster: what nobody else needs goes with it. UserError, by the manifest's path, for what
+    no pod can be.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
-    claimed: PodObject | None = None
+    template: Template | None = None
     if dra:
-        given, claimed = by_claim(given, config_map(vm.name))
+        given, template = by_claim(given)
     else:
         refuse_without_dra(vm.annotations.selection, devices.entries)
         refuse_unheard(vm.annotations.selection, devices.entries)
-    claims = [_state(given, vm)] if keeps_state(given.instance.spec) else []
-    volumes = data_volumes(given) if imports else ()
+    manifest = _manifest(given, vm)
+    state = _state(given, vm) if keeps_state(given.instance.spec) else None
     restart = restart_policy(given.manifest, start=start)
-    pod = _pod(given, restart, image=image, block=block | given.block, node_devices=node_devices)
-    templates = [_claim_template(given, vm, claimed)] if claimed is not None else []
-    return (_manifest(given, vm), *claims, *volumes, *templates, pod)
+    refuse_unfit(given, run, restart, imports=imports)
+    # Of a StatefulSet each pod has claims of its own.
+    beside = run.kind is not Kind.STATEFULSET
+    claims = [state] if state is not None and beside else []
+    volumes = data_volumes(given) if imports and beside else ()
+    name = manifest["metadata"]["name"]
+    pod = _pod(given, name, restart, image=image, block=block | given.block, node_devices=node_devices)
+    templates = [_claim_template(given, vm, template)] if template is not None else []
+    made = run_by(run, pod, given, state, imports=imports)
+    if owner is not None:
+        for each in (manifest, *templates):
+            each["metadata"]["ownerReferences"] = [_reference(made[-1], owner)]
+    return (manifest, *claims, *volumes, *templates, *made)
+
+
+def _reference(owner: PodObject, uid: str) -> PodObject:
+    return {
+        "apiVersion": owner["apiVersion"],
+        "kind": owner["kind"],
+        "name": owner["metadata"]["name"],
+        "uid": uid,
+    }
 
 
 def _manifest(given: Given, vm: Metadata) -> PodObject:
@@ -84,11 +108,10 @@ def _manifest(given: Given, vm: Metadata) -> PodObject:
             "put user data into a secret, and name that with secretRef",
         )
     file = paths.MANIFEST.rpartition("/")[2]
-    metadata = _metadata(config_map(vm.name), given, vm)
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "metadata": metadata,
+        "metadata": _metadata(by_content(vm.name, text), given, vm),
         "immutable": True,
         "data": {file: text},
     }
@@ -105,18 +128,10 @@ def _without_dumped(document: Mapping[str, Any]) -> PodObject:
 
 def _state(given: Given, vm: Metadata) -> PodObject:
     """The claim for EFI's variables and the TPM's state."""
-    name = state_claim(vm.name)
-    if len(name) > _LARGEST_NAME:
-        raise UserError(
-            "metadata.name",
-            f"the claim {name[:40]}... would have a name of {len(name)} characters, and Kubernetes takes "
-            f"{_LARGEST_NAME}",
-            "shorten it",
-        )
     return {
         "apiVersion": "v1",
         "kind": "PersistentVolumeClaim",
-        "metadata": _metadata(name, given, vm),
+        "metadata": _metadata(state_claim(vm.name), given, vm),
         "spec": {
             "accessModes": ["ReadWriteOnce"],
             "resources": {"requests": {"storage": written(_STATE_SIZE)}},
@@ -124,20 +139,23 @@ def _state(given: Given, vm: Metadata) -> PodObject:
     }
 
 
-def _claim_template(given: Given, vm: Metadata, claimed: PodObject) -> PodObject:
+def _claim_template(given: Given, vm: Metadata, template: Template) -> PodObject:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": _metadata(config_map(vm.name), given, vm),
-        "spec": {"spec": claimed},
+        "metadata": _metadata(template.name, given, vm),
+        "spec": {"spec": template.spec},
     }
 
 
-def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_devices: str) -> PodObject:
+def _pod(
+    given: Given, manifest: str, restart: str, *, image: str, block: frozenset[str], node_devices: str
+) -> PodObject:
     vmi = given.instance
     vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
     needed = memory(spec, guest)
-    mounted = mounts(spec, guest, vm.name, block)
+    state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
+    mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
@@ -145,11 +163,7 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
         "name": _CONTAINER,
         "image": image,
         "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
-        # Where libvirt and swtpm look for their files when they are not root's.
-        "env": [
-            {"name": name, "value": paths.LIBVIRT_ROOT}
-            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
-        ],
+        "env": _environ(),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
         "securityContext": container_security(spec, guest, block),
@@ -177,6 +191,19 @@ def _pod(given: Given, restart: str, *, image: str, block: frozenset[str], node_
         "metadata": metadata,
         "spec": {name: value for name, value in sorted(fields.items()) if value is not None and value != []},
     }
+
+
+def _environ() -> list[PodObject]:
+    """Who the VM is, as the pod knows best, and where libvirt and swtpm look for their files when they are not
+    root's."""
+    fields = {NAMESPACE: "metadata.namespace", NAME: "metadata.name"}
+    return [
+        *({"name": name, "valueFrom": {"fieldRef": {"fieldPath": path}}} for name, path in fields.items()),
+        *(
+            {"name": name, "value": paths.LIBVIRT_ROOT}
+            for name in ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_RUNTIME_DIR")
+        ),
+    ]
 
 
 def explained(needed: PodMemory) -> str:

@@ -154,13 +154,13 @@ def resource_claims(spec: Spec) -> list[Mapping[str, str]]:
     return [{name: value for name, value in vars(claim).items() if value is not None} for claim in spec.resourceClaims]
 
 
-def waits_for(pod: Mapping[str, Any], node_devices: str) -> str | None:
-    """Return what a node has to offer before this Pod runs, in a sentence; None for nothing but CPUs and memory.
+def waits_for(vm: str, pod: Mapping[str, Any], node_devices: str) -> str | None:
+    """Return what a node has to offer before this VM's pod runs, in a sentence; None for nothing but CPUs and memory.
 
     It also says who offers each resource, as far as its name tells: the pod's events do not.
-    `node_devices` is the domain of the resources that are /dev/kvm and the like.
+    `pod` is the pod's spec. `node_devices` is the domain of the resources that are /dev/kvm and the like.
     """
-    limits = pod["spec"]["containers"][0]["resources"].get("limits", {})
+    limits = pod["containers"][0]["resources"].get("limits", {})
     asked = [(resource, number) for resource, number in limits.items() if "/" in resource]
     if not asked:
         return None
@@ -168,7 +168,7 @@ def waits_for(pod: Mapping[str, Any], node_devices: str) -> str | None:
         f"{'' if number == '1' else f'{number} of '}{resource} ({_who(resource, node_devices)})"
         for resource, number in asked
     )
-    return f"{pod['metadata']['name']}: is Pending until a node offers {said}"
+    return f"{vm}: is Pending until a node offers {said}"
 
 
 def _who(resource: str, node_devices: str) -> str:

@@ -15,7 +15,7 @@ _ARCHITECTURE = "kubernetes.io/arch"
 #: The labels by which Services of `virtctl expose` find a VM: to KubeVirt 1.6, and from 1.7 on (KubeVirt's
 #: api/core/v1/types.go, DeprecatedVirtualMachineNameLabel and VirtualMachineInstanceIDLabel).
 _NAME = "vm.kubevirt.io/name"
-_ID = "vmi.kubevirt.io/id"
+ID = "vmi.kubevirt.io/id"
 _LONGEST_LABEL = 63
 _HASH = 8
 #: kubectl's own note of what was applied, which it writes anew.
@@ -40,7 +40,7 @@ def labels(metadata: Metadata) -> dict[str, str]:
     """Return the pod's labels: KubeVirt's two by which Services find a VM, and the manifest's own, which win."""
     name = metadata.name
     ours = {_NAME: name} if len(name) <= _LONGEST_LABEL else {}
-    return {**ours, _ID: _id_of(name), **metadata.labels}
+    return {**ours, ID: _id_of(name), **metadata.labels}
 
 
 def _id_of(name: str) -> str:

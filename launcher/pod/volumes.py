@@ -21,7 +21,8 @@ from program.errors import UserError
 
 #: Volumes of ours begin with it, so that they are told from the VM's, which keep their names.
 _OURS = "gpu-launcher-"
-_STATE = f"{_OURS}state"
+#: The volume that keeps EFI's variables and the TPM's state.
+STATE = f"{_OURS}state"
 #: Names that a block device can't have, since /dev has them already, or gets them from the node.
 _IN_DEV = (
     *("bus", "console", "core", "fd", "full", "hugepages", "iommu", "kvm", "mqueue", "net", "null", "ptmx", "pts"),
@@ -45,8 +46,11 @@ class Mount(NamedTuple):
     part: str | None = None
 
 
-def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mount, ...]:
-    """Return the pod's mounts, ours first. `vm` is the VM's name; `block`: the volumes whose claim is a block device.
+def mounts(
+    spec: Spec, guest: Guest, manifest: str, state: Mapping[str, Any], block: frozenset[str]
+) -> tuple[Mount, ...]:
+    """Return the pod's mounts, ours first. `manifest` is the name of the config map with the manifest, and `state` the
+    volume that keeps EFI's variables and the TPM's state; `block`: the volumes whose claim is a block device.
 
     UserError, by the manifest's path, for what a pod cannot mount.
     """
@@ -61,7 +65,7 @@ def mounts(spec: Spec, guest: Guest, vm: str, block: frozenset[str]) -> tuple[Mo
             raise UserError(
                 f"--block-volume {volume.name}", f"the volume is of kind {volume.kind}", "expected one with a claim"
             )
-    mounts = (*_ours(spec, guest, vm), *_of_manifest(spec.volumes, block))
+    mounts = (*_ours(spec, guest, manifest, state), *_of_manifest(spec.volumes, block))
     sources: dict[str, Mapping[str, Any]] = {}
     for mount in mounts:
         if sources.setdefault(mount.name, mount.source) is not mount.source:
@@ -116,22 +120,12 @@ def keeps_state(spec: Spec) -> bool:
     return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
 
 
-def state_claim(vm: str) -> str:
-    """Return the name of the claim that keeps them, which is KubeVirt's (pkg/storage/backend-storage)."""
-    return f"persistent-state-for-{vm}"
-
-
-def config_map(vm: str) -> str:
-    """Return the name of the config map with the manifest."""
-    return f"{_OURS}{vm}"
-
-
-def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
+def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -> Iterator[Mount]:
     tpm = spec.domain.devices.tpm
     kinds = {volume.kind for volume in spec.volumes}
     kernel = spec.domain.firmware.kernelBoot
     manifest = PurePosixPath(paths.MANIFEST)
-    yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map(vm)}}, str(manifest.parent), read_only=True)
+    yield Mount(f"{_OURS}manifest", {"configMap": {"name": config_map}}, str(manifest.parent), read_only=True)
     if any(network.interface.method == "sriov" for network in second_networks(spec)):
         status = PurePosixPath(paths.NETWORK_STATUS)
         field = {"fieldPath": f"metadata.annotations['{STATUS}']"}
@@ -158,15 +152,14 @@ def _ours(spec: Spec, guest: Guest, vm: str) -> Iterator[Mount]:
     if guest.page is not None and not guest.is_memfd:
         medium = f"HugePages-{written(guest.page)}"
         yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
-    state = {"persistentVolumeClaim": {"claimName": state_claim(vm)}}
     if spec.efi is not None and spec.efi.persistent:
-        yield Mount(_STATE, state, paths.NVRAM, part="nvram")
+        yield Mount(STATE, state, paths.NVRAM, part="nvram")
     if tpm is not None and tpm.enabled:
         if tpm.persistent:
             # Or the runtime would make the directory above the mount, as root's.
             yield _empty("lib", str(PurePosixPath(paths.SWTPM).parent))
-            yield Mount(_STATE, state, paths.SWTPM, part="swtpm")
-            yield Mount(_STATE, state, paths.SWTPM_CA, part="swtpm-localca")
+            yield Mount(STATE, state, paths.SWTPM, part="swtpm")
+            yield Mount(STATE, state, paths.SWTPM_CA, part="swtpm-localca")
         else:
             yield _empty("swtpm-localca", paths.SWTPM_CA)
 

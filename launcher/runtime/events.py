@@ -18,6 +18,8 @@ class Ending(Enum):
     CONNECTION_LOST = 14, "the connection to libvirt is lost; what becomes of the guest is for that libvirt to say"
     FILES_LOST = 15, "virtiofsd was killed or has crashed, and the guest has lost the volume that the lines above name"
 
+    INTERRUPTED = 16, "it was to run to the guest's own end, and was asked to end before"
+
     def __init__(self, code: int, words: str) -> None:
         self.code = code
         self.words = words

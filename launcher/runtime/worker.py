@@ -17,15 +17,24 @@ from program.child import forked, readable
 from program.errors import ProgramError, Refusal
 from program.problem import one_line
 
+#: The flag of `run` that is for this process, which has no parser of flags.
+TO_ITS_END = "--to-its-end"
+
 
 def work(
-    make: Callable[[], RunPlan | int], place: int, uri: str, served: Callable[[Path, VM], AbstractContextManager[None]]
+    make: Callable[[], RunPlan | int],
+    place: int,
+    uri: str,
+    served: Callable[[Path, VM], AbstractContextManager[None]],
+    *,
+    to_its_end: bool,
 ) -> int:
     """Have a child make the plan, keep the plan in `place`, and run it. Return the exit code, which the child may have
     returned instead of a plan. SIGTERM and SIGINT end the VM; call this with both blocked.
 
     The VM is `served` on the socket that the plan names. `uri` is the libvirt that the plan will name, unless something
-    is wrong with it. Raise Refusal for what cannot be started.
+    is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end before. Raise Refusal for what
+    cannot be started.
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
@@ -58,6 +67,8 @@ def work(
         if readable([stopped], 0):  # before the line above
             vm.request(StopRequested.SIGNAL)
         ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
+    if to_its_end and ending in (Ending.ON_REQUEST, Ending.NOT_STARTED):
+        ending = Ending.INTERRUPTED
     log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
     return ending.code
 

@@ -107,7 +107,7 @@ def _object(claim: NamedClaim, namespace: str | None, cluster: Cluster) -> Mappi
         return named[0]
     what = f"spec.resourceClaims: {claim.kind} {claim.object_name}"
     if named:
-        raise UserError(what, "is in several namespaces", "write the VM's metadata.namespace")
+        raise UserError(what, "is in several namespaces", "say the VM's with -n, or write its metadata.namespace")
     raise UserError(what, "is not among the slices and claims", f"get {claim.kind.lower()}s -A with them")
 
 

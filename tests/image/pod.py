@@ -188,7 +188,7 @@ def running(
     sysctls = [
         f"{sysctl['name'].replace('.', '/')} {sysctl['value']}" for sysctl in spec["securityContext"].get("sysctls", ())
     ]
-    environ = {**_PATH, **{variable["name"]: variable["value"] for variable in container.get("env", ())}}
+    environ = {**_PATH, **{variable["name"]: _value(variable, by_kind["Pod"]) for variable in container.get("env", ())}}
     user = _user({**spec["securityContext"], **container["securityContext"]})
     # In a process namespace around the pod's own, whose end is the end of all in it: a process that becomes another
     # user is told of no parent's death.
@@ -209,6 +209,14 @@ def running(
     finally:
         parent.kill()
         parent.wait()
+
+
+def _value(variable: Object, pod: Object) -> str:
+    """A variable's own value, or what the downward API says of a pod in the namespace default."""
+    if "value" in variable:
+        return str(variable["value"])
+    _, field = variable["valueFrom"]["fieldRef"]["fieldPath"].split(".")
+    return str({"namespace": "default", **pod["metadata"]}[field])
 
 
 def _source(

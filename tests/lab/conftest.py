@@ -8,7 +8,8 @@ from xdist import is_xdist_worker
 from xdist.workermanage import WorkerController
 
 from tests.lab import build
-from tests.lab.box import LabNeeds, require_host
+from tests.lab.box import LabNeeds, opened_box, require_host
+from tests.lab.control_plane import Cluster, running_control_plane
 from tests.lab.lab import Lab, running_lab
 from tests.processes import ROOT
 
@@ -63,6 +64,13 @@ def lab(request: pytest.FixtureRequest) -> Iterator[Lab]:
             if lab.node.stood_still():
                 stash[_stood_still].add(request.node.nodeid)
                 stash[_notes].append(f"{module}: a processor of {lab.node.name} has stood still")
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A control plane without a node: all pods stay Pending."""
+    with opened_box() as box, running_control_plane(box) as cluster:
+        yield cluster
 
 
 @pytest.fixture(autouse=True)

@@ -131,7 +131,7 @@ SEEN: Mapping[str, str] = {
     "gpu-plugin inventory": r"(?m)^0000:01:00\.0 .* example\.com/pgpu$",
     "> my-vm.yaml": r"(nvidia|example)\.com/pgpu: '1'",
     "kubectl logs": (
-        r"(?s)default_with-a-gpu is running.*"
+        r"(?s)vms_with-a-gpu is running.*"
         r"ua-gpu-gpu: host 0000:(01|41):00\.0 -> guest 0000:01:00\.0.*"
         r"companion: host 0000:(01|41):00\.1 -> guest 0000:01:00\.1"
     ),
@@ -139,7 +139,7 @@ SEEN: Mapping[str, str] = {
     "ctl screenshot": "PNG",
     "port-forward": r"0000:01:00\.0/vendor:0x1234",
     "kubectl get service": r"with-a-gpu +NodePort",
-    "rollout restart": r"default/with-a-gpu: running",
+    "rollout restart": r"vms/with-a-gpu: running",
 }
 
 

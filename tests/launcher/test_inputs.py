@@ -184,10 +184,10 @@ def test_a_pod_for_each_vm_has_that_vm_alone(gpu_launcher: Command, path: Path, 
         f"gpu-launcher: note: {vm}: {wants}" for vm in ("one", "two")
     ]
     objects = list(yaml.safe_load_all(result.stdout))
-    assert [(found["kind"], found["metadata"]["name"]) for found in objects] == [
-        ("ConfigMap", "gpu-launcher-one"),
+    assert [(found["kind"], found["metadata"]["labels"]["vm.kubevirt.io/name"]) for found in objects] == [
+        ("ConfigMap", "one"),
         ("Pod", "one"),
-        ("ConfigMap", "gpu-launcher-two"),
+        ("ConfigMap", "two"),
         ("Pod", "two"),
     ]
     again = tmp_path / "again.yaml"

@@ -45,7 +45,7 @@ def rom(vmi: VirtualMachineInstance) -> ROM:
 @pytest.mark.parametrize("kind", SOURCES)
 def test_the_pod_mounts_the_volume_where_the_domain_has_the_rom(tmp_path: Path, kind: str) -> None:
     vmi = vm(tmp_path / "vm.yaml", kind)
-    mounted = mounts(vmi.spec, guest_of(vmi), "vm", frozenset())
+    mounted = mounts(vmi.spec, guest_of(vmi), "manifest", {}, frozenset())
     assert [mount.at for mount in mounted if mount.name == "roms"] == [rom(vmi).directory]
     assert rom(vmi).file == f"{rom(vmi).directory}/a/gpu.rom"
 

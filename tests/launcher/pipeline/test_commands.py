@@ -163,6 +163,7 @@ OFFLINE = ("--env", "X=1")
 #: By flag of render: a manifest and flags, and those that change what render makes of them.
 FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] = {
     "--name": ("no-devices", OFFLINE, ("--name", "nobody")),
+    "--namespace": ("list-of-dumps", OFFLINE, ("--namespace", "nowhere")),
     "--instancetype": ("no-devices", OFFLINE, ("--instancetype", FIXTURES / "instancetypes" / "inferred.yaml")),
     "--preference": ("no-devices", OFFLINE, ("--preference", FIXTURES / "instancetypes" / "preferences.yaml")),
     "--env": ("one-gpu", OFFLINE, (f"--env={RTX_2060_VARIABLE}=0000:01:00.0",)),
@@ -198,7 +199,7 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
 
 def test_each_flag_of_render_is_tried_on_explain(gpu_launcher: Command) -> None:
     renders, explains = (
-        set(re.findall(r"^ +(--[a-z-]+)", gpu_launcher(command, "--help").stdout, re.MULTILINE))
+        set(re.findall(r"^ +(?:-[a-z], )?(--[a-z-]+)", gpu_launcher(command, "--help").stdout, re.MULTILINE))
         for command in ("render", "explain")
     )
     assert renders - {"--help"} == FLAGS.keys()

@@ -42,7 +42,7 @@ def test_who_offers_what_the_pod_waits_for_is_said_as_far_as_names_tell(gpu_laun
 
 def test_a_pod_that_asks_no_plugin_for_anything_waits_for_nothing() -> None:
     container = {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}}
-    assert waits_for({"metadata": {"name": "vm"}, "spec": {"containers": [container]}}, NODE_DEVICES) is None
+    assert waits_for("vm", {"containers": [container]}, NODE_DEVICES) is None
 
 
 def test_the_image_is_of_this_version_and_the_nodes_devices_are_of_our_plugin_unless_it_is_said(

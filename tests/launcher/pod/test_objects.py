@@ -20,8 +20,10 @@ from launcher.manifest.parser import read_manifest
 from launcher.pod.objects import MEMORY
 from launcher.quantity import parse_amount
 from program.errors import UserError
+from tests.conftest import Command
 from tests.launcher.cases import VMS, Case, case, cases
 from tests.launcher.pod.made import objects_of, pod_of, text_of, written_vm
+from tests.launcher.vms import RTX_3090
 from tests.openapi import CUT, KINDS
 from tests.processes import FIXTURES
 
@@ -213,9 +215,39 @@ def total_line(lines: list[str]) -> int:
     return next(number for number, line in enumerate(lines) if line.startswith("= "))
 
 
-def test_a_config_map_of_a_vm_is_told_from_one_of_the_users_and_stays_as_its_pod_is(tmp_path: Path) -> None:
-    found = objects_of(written_vm(tmp_path / "vm.yaml"))["ConfigMap"]
-    assert (found["metadata"]["name"], found["immutable"]) == ("gpu-launcher-vm", True)
+def test_a_config_map_stays_as_its_pod_is_and_another_manifest_is_in_another_one(tmp_path: Path) -> None:
+    names = []
+    for comment in ("", "", "# changed\n"):
+        found = objects_of(written_vm(tmp_path / "vm.yaml", spec=comment))
+        name = found["ConfigMap"]["metadata"]["name"]
+        assert found["ConfigMap"]["immutable"] is True
+        assert found["Pod"]["spec"]["volumes"][0]["configMap"] == {"name": name}
+        names.append(name)
+    assert names[0] == names[1] != names[2]
+    assert all(re.fullmatch("gpu-launcher-vm-[0-9a-f]{10}", name) for name in names)
+
+
+@pytest.mark.parametrize("flags", [[], ["--dra"]])
+def test_what_nobody_else_needs_goes_with_its_owner(gpu_launcher: Command, tmp_path: Path, flags: list[str]) -> None:
+    uid = "6f4f1d70-2f4c-5d51-9b5e-3e7d54c1a2b0"
+    state = "    firmware: {bootloader: {efi: {persistent: true}}}\n"
+    path = written_vm(tmp_path / "vm.yaml", domain=state, gpus=[("gpu", RTX_3090)])
+    found = list(yaml.safe_load_all(gpu_launcher("pod", path, "--owner", uid, *flags).stdout))
+    owned = {each["kind"]: each["metadata"].pop("ownerReferences", None) for each in found}
+    reference = [{"apiVersion": "v1", "kind": "Pod", "name": "vm", "uid": uid}]
+    templates = {"ResourceClaimTemplate": reference} if flags else {}
+    assert owned == {"ConfigMap": reference, "PersistentVolumeClaim": None, **templates, "Pod": None}
+    assert found == list(yaml.safe_load_all(gpu_launcher("pod", path, *flags).stdout))
+
+
+def test_an_owner_is_one_uid_of_one_vm(gpu_launcher: Command, tmp_path: Path) -> None:
+    path = written_vm(tmp_path / "vm.yaml")
+    wrong = gpu_launcher("pod", path, "--owner", "vm")
+    expected = "expected what kubectl get pod NAME -o jsonpath={.metadata.uid} prints"
+    assert (wrong.returncode, wrong.stderr) == (2, f"gpu-launcher: --owner vm: is no uid; {expected}\n")
+    path.write_text(f"{path.read_text()}---\n{path.read_text().replace('name: vm', 'name: other')}")
+    several = gpu_launcher("pod", path, "--owner", "6f4f1d70-2f4c-5d51-9b5e-3e7d54c1a2b0")
+    assert "is of one VM's pod, and there are 2 VMs; pick one with --name" in several.stderr
 
 
 def test_without_a_namespace_the_objects_are_where_kubectl_is(tmp_path: Path) -> None:
@@ -231,13 +263,9 @@ def test_a_manifest_that_no_config_map_holds_is_refused(tmp_path: Path) -> None:
         text_of(path)
 
 
-def test_a_name_that_leaves_no_room_for_its_claim_is_refused(tmp_path: Path) -> None:
-    path = written_vm(
-        tmp_path / "vm.yaml", name="n" * 233, domain="    firmware: {bootloader: {efi: {persistent: true}}}\n"
-    )
-    with pytest.raises(
-        UserError, match=r"^metadata.name: the claim persistent-state-for-n+\.\.\. would have a name of 254"
-    ):
+def test_a_name_that_leaves_no_room_for_its_config_maps_is_refused(tmp_path: Path) -> None:
+    path = written_vm(tmp_path / "vm.yaml", name="n" * 230)
+    with pytest.raises(UserError, match=r"^metadata.name: gpu-launcher-n+\.\.\. would have 254 characters"):
         text_of(path)
-    path.write_text(path.read_text().replace("n" * 233, "n" * 232))
-    assert len(objects_of(path)["PersistentVolumeClaim"]["metadata"]["name"]) == 253
+    path.write_text(path.read_text().replace("n" * 230, "n" * 229))
+    assert len(objects_of(path)["ConfigMap"]["metadata"]["name"]) == 253

@@ -102,12 +102,13 @@ class Pod:
         program.chmod(0o755)
 
     @contextmanager
-    def launched(self, mounts: str = "true", by: str = "") -> Iterator["Launched"]:
-        """A launcher; `mounts` is a shell's command line, run before it in its mount namespace, and `by` execs it."""
+    def launched(self, mounts: str = "true", by: str = "", flags: tuple[str, ...] = ()) -> Iterator["Launched"]:
+        """A launcher with these flags; `mounts` is a shell's command line, run before it in its mount namespace, and
+        `by` execs it."""
         user = () if os.geteuid() == 0 else ("--user", "--map-root-user")
         within = ("unshare", *user, "--mount", "sh", "-c", _ALONE.format(mounts, by), self.run)
         env = {"PATH": f"{self.path}:{os.environ['PATH']}"}
-        with running("gpu-launcher", "run", "--vm", self.vm, "--emulation", env=env, within=within) as program:
+        with running("gpu-launcher", "run", "--vm", self.vm, "--emulation", *flags, env=env, within=within) as program:
             here = _namespace(os.getpid())
             until(lambda: _namespace(program.process.pid) != here)
             # Held open, or the kernel would give its number to somebody else's.
@@ -227,6 +228,17 @@ def test_a_guest_that_reboots_by_its_policy_goes_on(pod: Pod) -> None:
         assert launched.qemu == qemu
         launched.program.send(signal.SIGTERM)
         assert launched.ended(5) == (0, last_line(Ending.ON_REQUEST))
+
+
+def test_a_guest_that_is_to_run_to_its_end_has_failed_if_it_is_asked_to_end_before(pod: Pod) -> None:
+    """As in a Job, which would be complete with 0."""
+    with pod.launched(flags=("--to-its-end",)) as launched:
+        launched.is_running()
+        launched.program.send(signal.SIGTERM)
+        assert launched.ended(10) == (16, last_line(Ending.INTERRUPTED))
+    pod.write(kernel=kernels.POWERS_OFF)
+    with pod.launched(flags=("--to-its-end",)) as launched:
+        assert launched.ended(30) == (0, last_line(Ending.POWERED_OFF))
 
 
 def test_a_guest_that_obeys_shuts_down_when_it_hears_the_button_at_last(pod: Pod) -> None:

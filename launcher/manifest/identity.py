@@ -1,0 +1,63 @@
+"""Who a VM is beyond what its manifest says: its pod's namespace and name, or what a flag says.
+
+A guest's UUID and MAC addresses follow from both. All replicas of a controller run one manifest, each in a pod with a
+name of its own; and a manifest without a namespace may be applied in any.
+"""
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from program.errors import UserError
+
+#: The pod's variables with its namespace, and with the VM's name there.
+NAMESPACE, NAME = "GPU_LAUNCHER_NAMESPACE", "GPU_LAUNCHER_NAME"
+_FLAG = "--namespace"
+
+Object = Mapping[str, Any]
+
+
+class Known(NamedTuple):
+    """What is known of a VM beside its manifest; None for what is not. `origin` is what says the namespace.
+
+    `suffix` is what a VM with a generateName alone has behind it.
+    """
+
+    namespace: str | None = None
+    name: str | None = None
+    origin: str = _FLAG
+    suffix: str = ""
+
+
+def known_in(environ: Mapping[str, str], namespace: str | None) -> Known:
+    """Return what --namespace says, or else the variables of the VM's pod."""
+    name = environ.get(NAME) or None
+    return Known(namespace, name) if namespace else Known(environ.get(NAMESPACE) or None, name, NAMESPACE)
+
+
+def identified(vm: Object, known: Known, subject: str) -> Object:
+    """Return the VM's document with the namespace and the name that it has.
+
+    UserError where the manifest names another namespace: kubectl refuses to apply one elsewhere, too.
+    """
+    metadata = vm.get("metadata")
+    if not isinstance(metadata, dict):
+        return vm  # which is refused for it
+    theirs, generated = metadata.get("namespace"), metadata.get("generateName")
+    if theirs and known.namespace and theirs != known.namespace:
+        fix = f"expected {_FLAG} {theirs}" if known.origin == _FLAG else f"apply its objects in {theirs}"
+        raise UserError(
+            f"{subject}metadata.namespace",
+            f"is {theirs}, and {known.origin} is {known.namespace}",
+            f"{fix}, or leave it out of the manifest",
+        )
+    name = known.name or metadata.get("name")
+    if not name and known.suffix and isinstance(generated, str):
+        name = generated + known.suffix
+    said = {"namespace": theirs or known.namespace, "name": name}
+    return {**vm, "metadata": {**metadata, **{key: value for key, value in said.items() if value}}}
+
+
+def origins(known: Known) -> Mapping[tuple[str | int, ...], str]:
+    """Return what an error calls the source of a value that is not the manifest's, by its path."""
+    said = {"namespace": (known.namespace, known.origin), "name": (known.name, NAME)}
+    return {("metadata", key): origin for key, (value, origin) in said.items() if value}

@@ -1,0 +1,103 @@
+"""Many VMs of one manifest: KubeVirt's VirtualMachinePool, and its VirtualMachineInstanceReplicaSet.
+
+Kubernetes' own controllers run them: a StatefulSet, whose VMs have names that stay as a pool's have, and a Deployment.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
+
+from launcher.manifest.objects import Ignored, Object, Refused
+from launcher.manifest.scalars import Count, Text
+from launcher.manifest.spec import Named
+from program.document import JSONObject
+
+Model = TypeVar("Model", bound=Object)
+
+
+class Validator(Protocol):
+    """Read a document as an object; UserError, which begins with `subject`, if it is none."""
+
+    def __call__(self, kind: type[Model], document: JSONObject, subject: str) -> Model: ...
+
+
+class Many(NamedTuple):
+    """By which controller (what --as names) how many VMs run; None where the manifest does not say how many."""
+
+    controller: Literal["statefulset", "deployment"]
+    replicas: int | None
+
+
+class _Template(Object):
+    metadata: Mapping[Text, Any] = {}
+    spec: Mapping[Text, Any]
+
+
+class _Spec(Object):
+    replicas: Count | None = None
+    selector: Annotated[Any, Ignored("the controller selects its pods by the VM's name")] = None
+    paused: Annotated[None, Refused("a StatefulSet and a Deployment are not paused so", "scale it with --replicas")] = (
+        None
+    )
+
+
+class _NameGeneration(Object):
+    appendIndexToConfigMapRefs: Annotated[
+        None, Refused("all replicas have the same config maps", "write one manifest for each VM")
+    ] = None
+    appendIndexToSecretRefs: Annotated[
+        None, Refused("all replicas have the same secrets", "write one manifest for each VM")
+    ] = None
+
+
+class _PoolSpec(_Spec):
+    virtualMachineTemplate: _Template
+    nameGeneration: _NameGeneration | None = None
+    maxUnavailable: Annotated[Any, Ignored("a StatefulSet updates one VM at a time")] = None
+    scaleInStrategy: Annotated[
+        None, Refused("a StatefulSet removes the highest index first, and keeps its claims", "leave it out")
+    ] = None
+    updateStrategy: Annotated[
+        None, Refused("a StatefulSet restarts the VMs one by one, from the highest index", "leave it out")
+    ] = None
+    autohealing: Annotated[None, Refused("the kubelet restarts a VM in its pod, with its claims", "leave it out")] = (
+        None
+    )
+
+
+class _ReplicaSetSpec(_Spec):
+    template: _Template
+
+
+class VirtualMachinePool(Object):
+    apiVersion: Literal["pool.kubevirt.io/v1beta1", "pool.kubevirt.io/v1alpha1"]
+    kind: Literal["VirtualMachinePool"]
+    metadata: Named
+    spec: _PoolSpec
+    status: Annotated[Any, Ignored("it is the controllers'")] = None
+
+
+class VirtualMachineInstanceReplicaSet(Object):
+    apiVersion: Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
+    kind: Literal["VirtualMachineInstanceReplicaSet"]
+    metadata: Named
+    spec: _ReplicaSetSpec
+    status: Annotated[Any, Ignored("it is the controllers'")] = None
+
+
+def taken_apart(document: JSONObject, subject: str, check: Validator) -> tuple[JSONObject, str, Many]:
+    """Return the VirtualMachine that each VM of a pool or a replica set is, what stands before its paths, and how many
+    there are. UserError, by the path, for what is not converted."""
+    spec: Mapping[str, Any]
+    if document["kind"] == "VirtualMachinePool":
+        pool = check(VirtualMachinePool, document, subject).spec
+        metadata, spec = pool.virtualMachineTemplate.metadata, document["spec"]["virtualMachineTemplate"]["spec"]
+        many, subject = Many("statefulset", pool.replicas), f"{subject}spec.virtualMachineTemplate."
+    else:
+        replica_set = check(VirtualMachineInstanceReplicaSet, document, subject).spec
+        # Whichever of its VMs ends, there is another one: that is Always.
+        metadata, spec = {}, {"runStrategy": "Always", "template": document["spec"]["template"]}
+        many = Many("deployment", replica_set.replicas)
+    theirs = document["metadata"]
+    own = {key: theirs[key] for key in ("name", "generateName", "namespace") if key in theirs}
+    vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {**metadata, **own}, "spec": spec}
+    return vm, subject, many

@@ -1,0 +1,185 @@
+"""The controllers that keep a VM's pod, or many: the Pod as the template of a Deployment, a StatefulSet or a Job."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Any, NamedTuple
+
+from launcher.manifest.identity import NAME
+from launcher.manifest.parser import Given
+from launcher.pod.plain import PodObject
+from launcher.pod.replicas import claim_spec, refuse_shared, templates_of
+from launcher.pod.scheduling import ID
+from launcher.pod.volumes import STATE
+from program.errors import UserError
+
+#: How often a VM that is to run to its end is tried once more in a new pod: Kubernetes' own default.
+_RETRIES = 6
+_WRONG_MANIFEST = 2  # the exit code of `run`, for which no other node helps
+_INDEX = "GPU_LAUNCHER_INDEX"
+_INDEX_OF_JOB = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+
+class Kind(Enum):
+    """What makes a VM's pod, as --as names it."""
+
+    POD = "pod"
+    DEPLOYMENT = "deployment"
+    STATEFULSET = "statefulset"
+    JOB = "job"
+
+    @property
+    def kind(self) -> str:
+        """The object's kind."""
+        return {"statefulset": "StatefulSet"}.get(self.value, self.value.title())
+
+    @property
+    def policies(self) -> tuple[str, ...]:
+        """The restartPolicies of a pod that it can run."""
+        return ("OnFailure", "Never") if self is Kind.JOB else ("Always",)
+
+
+class Run(NamedTuple):
+    """By what a VM runs, how many of it (None: one, and whoever scales it may say), and how many at most may be away
+    while nodes are drained (None: nobody asks)."""
+
+    kind: Kind = Kind.POD
+    replicas: int | None = None
+    max_unavailable: int | None = None
+
+    @property
+    def several(self) -> bool:
+        return (self.replicas or 1) > 1
+
+
+def refuse_unfit(given: Given, run: Run, policy: str, *, imports: bool) -> None:
+    """UserError for a VM that such a controller cannot run: by its runStrategy, which gives its pod's restartPolicy, or
+    by what it has that is one pod's alone."""
+    if run.kind is Kind.POD:
+        if run.replicas is not None:
+            raise UserError("--replicas", "a Pod is one VM", "use --as statefulset, deployment or job")
+    elif policy not in run.kind.policies:
+        always = run.kind is not Kind.JOB
+        wrong = f"a {run.kind.kind} {'starts a guest again whenever it ends' if always else 'is done with its guest'}"
+        fix = "runStrategy: Always, or use --as job" if always else "RerunOnFailure or Once, or use --as statefulset"
+        raise UserError("spec.runStrategy", f"{wrong}, and this VM's pod has restartPolicy: {policy}", f"write {fix}")
+    if run.max_unavailable is not None and run.kind not in (Kind.DEPLOYMENT, Kind.STATEFULSET):
+        fix = "use --as statefulset or deployment"
+        raise UserError("--max-unavailable", f"Kubernetes counts no pods of a {run.kind.kind}", fix)
+    own_claims = run.kind is Kind.STATEFULSET and imports
+    refuse_shared(given, several=run.several, beside=run.kind is Kind.DEPLOYMENT, own_claims=own_claims)
+
+
+def run_by(run: Run, pod: PodObject, given: Given, state: PodObject | None, *, imports: bool) -> list[PodObject]:
+    """Return the controller, with what it needs before it. `state` is the claim of the VM's state."""
+    if run.kind is Kind.POD:
+        return [pod]
+    metadata, policy = pod["metadata"], pod["spec"]["restartPolicy"]
+    named = {key: metadata[key] for key in ("name", "namespace", "labels") if key in metadata}
+    template = _template(pod, given)
+    selector = {"matchLabels": {ID: metadata["labels"][ID]}}
+    replicas = {"replicas": run.replicas} if run.replicas is not None else {}
+    budget = [_budget(run.max_unavailable, named, selector)] if run.max_unavailable is not None else []
+    spec: PodObject
+    if run.kind is Kind.JOB:
+        _name_by_index(template, metadata["name"], indexed=run.replicas is not None)
+        job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": named}
+        return [{**job, "spec": {**_to_its_end(run, policy), "template": template}}]
+    made = {"apiVersion": "apps/v1", "kind": run.kind.kind, "metadata": named}
+    if run.kind is Kind.DEPLOYMENT:
+        # A second pod before the first one is gone would need a second card.
+        spec = {**replicas, "selector": selector, "strategy": {"type": "Recreate"}, "template": template}
+        return [*budget, {**made, "spec": spec}]
+    sources, claims = _claims(given, state, imports=imports)
+    own = {claim["metadata"]["name"] for claim in claims}
+    volumes = [volume for volume in template["spec"]["volumes"] if volume["name"] not in own]
+    template["spec"] = {**template["spec"], "volumes": volumes}
+    spec = {
+        **replicas,
+        "serviceName": template["spec"].get("subdomain", named["name"]),
+        # A VM that waits for a card keeps no other one from starting.
+        "podManagementPolicy": "Parallel",
+        "selector": selector,
+        "template": template,
+        **({"volumeClaimTemplates": claims} if claims else {}),
+    }
+    placed = {key: named[key] for key in ("namespace", "labels") if key in named}
+    return [
+        *({**each, "metadata": {**each["metadata"], **placed}} for each in sources),
+        *budget,
+        {**made, "spec": spec},
+    ]
+
+
+def pod_spec(made: Mapping[str, Any]) -> Any:
+    """Return the spec of the pods that an object is or makes; None for one of another kind."""
+    if made["kind"] == Kind.POD.kind:
+        return made["spec"]
+    return made["spec"]["template"]["spec"] if made["kind"] in {kind.kind for kind in Kind} else None
+
+
+def _template(pod: PodObject, given: Given) -> PodObject:
+    """The pod without a name. Its host name is that of the pod that is made, unless the manifest has one."""
+    metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
+    spec = dict(pod["spec"])
+    if given.instance.spec.hostname is None:
+        del spec["hostname"]
+    return {"metadata": metadata, "spec": spec}
+
+
+def _to_its_end(run: Run, policy: str) -> PodObject:
+    """A Job's own fields. Whatever ends a pod before its guest has ended counts as no attempt, if the VM is to be tried
+    again; a wrong manifest ends the Job."""
+    retries = _RETRIES if policy == "OnFailure" else 0
+    codes = {"containerName": "compute", "operator": "In", "values": [_WRONG_MANIFEST]}
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    rules = [
+        {"action": "FailJob", "onExitCodes": codes},
+        *([{"action": "Ignore", "onPodConditions": disrupted}] if retries else ()),
+    ]
+    many = {"completions": run.replicas, "parallelism": run.replicas, "completionMode": "Indexed"}
+    return {
+        **(many if run.replicas is not None else {}),
+        "backoffLimitPerIndex" if run.replicas is not None else "backoffLimit": retries,
+        "podFailurePolicy": {"rules": rules},
+        # Or a new pod would start beside the one that still shuts its guest down.
+        "podReplacementPolicy": "Failed",
+    }
+
+
+def _name_by_index(template: PodObject, vm: str, *, indexed: bool) -> None:
+    """A Job gives each attempt another name: its guest has the VM's, and that of its index."""
+    (container,) = template["spec"]["containers"]
+    index = {"name": _INDEX, "valueFrom": {"fieldRef": {"fieldPath": _INDEX_OF_JOB}}}
+    name = {"name": NAME, "value": f"{vm}-$({_INDEX})" if indexed else vm}
+    others = [variable for variable in container["env"] if variable["name"] != NAME]
+    command = [*container["command"], "--to-its-end"]
+    # In a Job nothing is restarted in its pod: a failure policy takes no other.
+    template["spec"] |= {
+        "containers": [{**container, "command": command, "env": [*([index] if indexed else ()), name, *others]}],
+        "restartPolicy": "Never",
+    }
+
+
+def _claims(given: Given, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
+    """Return the sources of claims, and the volumeClaimTemplates of a StatefulSet."""
+    claims: list[PodObject] = [{"metadata": {"name": STATE}, "spec": state["spec"]}] if state is not None else []
+    sources = []
+    for volume, (path, template) in (templates_of(given) if imports else {}).items():
+        spec, source = claim_spec(path, template, given.namespace)
+        claims.append({"metadata": {"name": volume}, "spec": spec})
+        sources.append(source)
+    return sources, claims
+
+
+def _budget(max_unavailable: int, named: PodObject, selector: PodObject) -> PodObject:
+    return {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": named,
+        "spec": {
+            "maxUnavailable": max_unavailable,
+            "selector": selector,
+            # A VM that is not ready keeps no drain waiting.
+            "unhealthyPodEvictionPolicy": "AlwaysAllow",
+        },
+    }
