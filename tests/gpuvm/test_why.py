@@ -1,6 +1,7 @@
 """kubectl gpuvm why, as a process: what it asks, and the one answer with what it was taken from."""
 
 import json
+import re
 
 from tests.conftest import Command
 from tests.gpuvm.cluster import CARD, controller, ended, event, golden, pending, pod, terminated
@@ -61,9 +62,10 @@ def test_where_fit_cannot_look_it_says_why(kubectl_gpuvm: Command, kubectl: Stan
     claims = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpu-launcher-vm"}]}
     kubectl.answers("get pods", [pending(UNCLAIMED, spec=claims)])
     kubectl.answers("get events|get configmap", [])
-    assert kubectl_gpuvm("why", "vm", env=kubectl.env).stdout.endswith(
-        "\nfit: vm: its manifest is not there: ConfigMap gpu-launcher-vm-with-gpu; `kubectl gpuvm apply -f vm.yaml` "
-        "makes it\n"
+    assert re.search(
+        r"\nfit: vm: its manifest is not there: ConfigMap gpu-launcher-vm-with-gpu-[0-9a-f]{10}; "
+        r"`kubectl gpuvm apply -f vm.yaml` makes it\n$",
+        kubectl_gpuvm("why", "vm", env=kubectl.env).stdout,
     )
 
 

@@ -22,7 +22,7 @@ def make():
     print(grace_in(place), plan_in(place), flush=True)
     {body}
 try:
-    print(work(make, place, "none:///", None))
+    print(work(make, place, "none:///", None, to_its_end=False))
 except ProgramError as error:
     print(error)
 plan = plan_in(place)
