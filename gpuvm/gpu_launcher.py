@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpuvm.kubectl import Answer, Kubectl, Object, answered, error_of
+from gpuvm.kubectl import ClusterObject, Kubectl, KubectlAnswer, answered, error_of
 from gpuvm.pods import MANIFEST_FILE, condition, config_map_of
 from program.errors import ProgramError, Refusal
 
@@ -15,7 +15,7 @@ _SECONDS = 120.0  # for a manifest, or for the cards of 5,000 nodes
 _CLUSTER = "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses"
 
 
-def manifest_of(kubectl: Kubectl, each: Object) -> str:
+def manifest_of(kubectl: Kubectl, each: ClusterObject) -> str:
     """Return the manifest of a pod or a controller, as it was applied. Refusal if its ConfigMap is gone."""
     name = config_map_of(each)
     maps = kubectl.objects("configmap", name) if name else []
@@ -26,7 +26,7 @@ def manifest_of(kubectl: Kubectl, each: Object) -> str:
     return text
 
 
-def gpu_launcher(*words: str, given: bytes = b"") -> Answer:
+def gpu_launcher(*words: str, given: bytes = b"") -> KubectlAnswer:
     """Return what gpu-launcher says. Refusal if it is not there."""
     beside = Path(sys.executable).parent / "gpu-launcher"
     program = str(beside) if beside.exists() else shutil.which("gpu-launcher")
@@ -45,7 +45,7 @@ def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> bytes:
     return answer.out
 
 
-def fit_of(kubectl: Kubectl, pod: Object) -> str:
+def fit_of(kubectl: Kubectl, pod: ClusterObject) -> str:
     """Return what `gpu-launcher fit` says of a pod that is Pending and has claims, or why it says nothing; "" for any
     other pod."""
     if condition(pod, "PodScheduled").get("status") != "False" or not pod["spec"].get("resourceClaims"):

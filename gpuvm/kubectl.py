@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, NoReturn
 from program.errors import ProgramError, Refusal, UserError
 from program.problem import Problem
 
-Object = dict[str, Any]
+ClusterObject = dict[str, Any]
 
 SECONDS = 30.0  # for a call of kubectl that asks and answers
 _MOST = 1 << 28  # bytes of an answer: 5,000 pods are some 100 MB
@@ -41,7 +41,7 @@ _FIXES = (
 )
 
 
-class Answer(NamedTuple):
+class KubectlAnswer(NamedTuple):
     """What a program has said: `words` are those on its standard error."""
 
     code: int
@@ -66,7 +66,7 @@ class Kubectl:
             raise error_of(answer, self.command(*words))
         return answer.out
 
-    def objects(self, *words: str, within: float = SECONDS, given: bytes = b"") -> list[Object]:
+    def objects(self, *words: str, within: float = SECONDS, given: bytes = b"") -> list[ClusterObject]:
         """Return the objects that `kubectl get` finds; none is no error."""
         text = self.output("get", *words, "--ignore-not-found", "-o", "json", given=given, within=within)
         try:
@@ -98,7 +98,7 @@ def become(command: Sequence[str]) -> NoReturn:
         raise Refusal(command[0], f"cannot be started: {error.strerror}", "install it") from error
 
 
-def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECONDS) -> Answer:
+def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECONDS) -> KubectlAnswer:
     """Return what a program says with `given` on its standard input. Refusal if it is late, or cannot be started."""
     with TemporaryFile() as stdin, TemporaryFile() as stderr:
         stdin.write(given)
@@ -126,10 +126,10 @@ def answered(command: Sequence[str], *, given: bytes = b"", within: float = SECO
         if len(out) > _MOST:
             raise Refusal(shlex.join(command), f"prints more than {_MOST >> 20} MiB", "ask for one namespace with -n")
         stderr.seek(0)
-        return Answer(code, out, stderr.read(_MOST_WORDS).decode(errors="replace"))
+        return KubectlAnswer(code, out, stderr.read(_MOST_WORDS).decode(errors="replace"))
 
 
-def error_of(answer: Answer, command: Sequence[str]) -> ProgramError:
+def error_of(answer: KubectlAnswer, command: Sequence[str]) -> ProgramError:
     """Return kubectl's own words as an error, and what to do; those of `gpu-launcher` as they are."""
     lines = [line for line in answer.words.splitlines() if line.strip() and not _NOISE.match(line)]
     if lines and (ours := [line for line in lines if line.startswith(_OURS)]):

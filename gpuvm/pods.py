@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuvm.kubectl import Kubectl, Object
+from gpuvm.kubectl import ClusterObject, Kubectl
 from pci.resource import NodeDevice
 from program.errors import Refusal, UserError
 
@@ -43,13 +43,13 @@ class VM:
     created: str
 
 
-def vms(kubectl: Kubectl, *more: str) -> list[Object]:
+def vms(kubectl: Kubectl, *more: str) -> list[ClusterObject]:
     """Return the pods and controllers of VMs, as the API server has them."""
     found = kubectl.objects(f"pods,{CONTROLLERS}", "-l", ID_LABEL, *more)
     return [each for each in found if _is_ours(each)]
 
 
-def pod_named(kubectl: Kubectl, name: str) -> Object:
+def pod_named(kubectl: Kubectl, name: str) -> ClusterObject:
     """Return the pod of that name, or the one pod of the VM of that name. Refusal if there is none, UserError for a VM
     with several."""
     pods = [each for each in kubectl.objects("pods", "-l", ID_LABEL) if _is_ours(each)]
@@ -68,7 +68,7 @@ def no_such(name: str) -> Refusal:
     )
 
 
-def pods_of(objects: Iterable[Object], name: str) -> list[Object]:
+def pods_of(objects: Iterable[ClusterObject], name: str) -> list[ClusterObject]:
     """Return the pod of that name, or else the pods of the VM of that name, without those that have ended or are being
     deleted if there are others."""
     pods = [each for each in objects if each["kind"] == "Pod"]
@@ -79,7 +79,7 @@ def pods_of(objects: Iterable[Object], name: str) -> list[Object]:
     return alive or its
 
 
-def controller_of(objects: Iterable[Object], name: str) -> Object | None:
+def controller_of(objects: Iterable[ClusterObject], name: str) -> ClusterObject | None:
     """Return the controller of the VM, or of the pod, of that name; None for a pod by itself."""
     objects = list(objects)
     names = {name, *(vm_of(pod) for pod in pods_of(objects, name) if pod["metadata"].get("ownerReferences"))}
@@ -110,7 +110,7 @@ def condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
     return next((each for each in conditions if each.get("type") == kind), {})
 
 
-def applied(each: Mapping[str, Any]) -> Object | None:
+def applied(each: Mapping[str, Any]) -> ClusterObject | None:
     """Return the object as `kubectl apply` got it last; None for one that was made otherwise."""
     text = each["metadata"].get("annotations", {}).get(LAST_APPLIED)
     try:
@@ -132,7 +132,7 @@ def spec_of(each: Mapping[str, Any]) -> Mapping[str, Any]:
     return spec if each["kind"] == "Pod" else spec.get("template", {}).get("spec", {})
 
 
-def listed(objects: Sequence[Object]) -> tuple[VM, ...]:
+def listed(objects: Sequence[ClusterObject]) -> tuple[VM, ...]:
     """Return the VMs of these objects: each pod, and each controller without one."""
     pods = [each for each in objects if each["kind"] == "Pod"]
     alive = {(pod["metadata"]["namespace"], vm_of(pod)) for pod in pods}
@@ -143,7 +143,7 @@ def listed(objects: Sequence[Object]) -> tuple[VM, ...]:
     return tuple(sorted(rows, key=lambda row: (row.namespace, row.name)))
 
 
-def _row(each: Object) -> VM:
+def _row(each: ClusterObject) -> VM:
     metadata, status, spec = each["metadata"], each.get("status", {}), spec_of(each)
     addresses = [address.get("ip", "") for address in status.get("podIPs") or ()]
     return VM(

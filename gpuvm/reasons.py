@@ -4,13 +4,12 @@ The words of the scheduler, the kubelet and the controllers are those of Kuberne
 """
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
+from gpuvm.kubectl import ClusterObject
 from gpuvm.pods import condition, has_ended, status_of
 from program.problem import Problem
-
-Object = Mapping[str, Any]
 
 
 class _Reason(NamedTuple):
@@ -168,7 +167,7 @@ _CODES = {
 _LAST_LINE = "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines"
 
 
-def answer(pod: Object, events: Sequence[Object], last_line: str) -> Problem:
+def answer(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> Problem:
     """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first."""
     name = _name(pod)
     phase = str(pod.get("status", {}).get("phase", "Unknown"))
@@ -184,7 +183,7 @@ def answer(pod: Object, events: Sequence[Object], last_line: str) -> Problem:
     )
 
 
-def no_pod(controller: Object, warnings: Sequence[Object]) -> Problem:
+def no_pod(controller: ClusterObject, warnings: Sequence[ClusterObject]) -> Problem:
     """Return the answer for a controller that has no pod: what it was told when it made one, or that it is stopped."""
     name = _name(controller)
     if not warnings:
@@ -198,18 +197,18 @@ def no_pod(controller: Object, warnings: Sequence[Object]) -> Problem:
     return Problem(name, f"is without a pod: the API server refuses it ({message})", fix)
 
 
-def _name(each: Object) -> str:
+def _name(each: ClusterObject) -> str:
     return f"{each['metadata']['namespace']}/{each['metadata']['name']}"
 
 
-def _state(pod: Object, phase: str) -> str:
+def _state(pod: ClusterObject, phase: str) -> str:
     return "Terminating" if "deletionTimestamp" in pod["metadata"] else phase
 
 
 _Found = tuple[str, str] | None
 
 
-def _deleted(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+def _deleted(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
     if "deletionTimestamp" not in pod["metadata"]:
         return None
     reason = str(condition(pod, "DisruptionTarget").get("reason", ""))
@@ -222,7 +221,7 @@ def _deleted(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
     )
 
 
-def _ended(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+def _ended(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
     if not has_ended(pod):
         return None
     status = pod["status"]
@@ -235,7 +234,7 @@ def _ended(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
     return _exit(terminated, last_line)
 
 
-def _unscheduled(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+def _unscheduled(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
     scheduled = condition(pod, "PodScheduled")
     if pod.get("spec", {}).get("nodeName"):
         return None
@@ -253,7 +252,7 @@ def _unscheduled(pod: Object, events: Sequence[Object], last_line: str) -> _Foun
     return f"no scheduler has looked at it ({scheduler})", "see whether a scheduler of that name runs, and its log"
 
 
-def _crashed(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+def _crashed(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
     status = status_of(pod)
     if status.get("state", {}).get("running"):
         return None
@@ -265,7 +264,7 @@ def _crashed(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
     return _exit(terminated, last_line)
 
 
-def _exit(terminated: Object, last_line: str) -> tuple[str, str]:
+def _exit(terminated: ClusterObject, last_line: str) -> tuple[str, str]:
     if terminated.get("reason") == "OOMKilled":
         return "its container used more memory than its limit", "set memory.reservedOverhead.addedOverhead: docs/pod.md"
     code = terminated.get("exitCode", 0)
@@ -273,7 +272,7 @@ def _exit(terminated: Object, last_line: str) -> tuple[str, str]:
     return f"{words} (exit code {code}){': ' * bool(last_line)}{last_line}", "" if "; " in last_line else _LAST_LINE
 
 
-def _not_started(pod: Object, events: Sequence[Object], last_line: str) -> _Found:
+def _not_started(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> _Found:
     waiting = status_of(pod).get("state", {}).get("waiting", {})
     if not waiting and pod.get("status", {}).get("phase") != "Pending":
         return None
@@ -287,7 +286,7 @@ def _not_started(pod: Object, events: Sequence[Object], last_line: str) -> _Foun
     return None
 
 
-def warnings_of(events: Sequence[Object]) -> list[Object]:
+def warnings_of(events: Sequence[ClusterObject]) -> list[ClusterObject]:
     return [event for event in events if event.get("type") == "Warning"]
 
 

@@ -13,10 +13,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuvm.commands.options import Cluster, OneVM
+from gpuvm.commands.options import ClusterFlags, OneVM
 from gpuvm.editor import edit_file
 from gpuvm.gpu_launcher import manifest_of, printed
-from gpuvm.kubectl import Kubectl, Object
+from gpuvm.kubectl import ClusterObject, Kubectl
 from gpuvm.pods import (
     MANIFEST_FILE,
     applied,
@@ -46,7 +46,7 @@ def apply(
     file: Annotated[
         str, typer.Option("--filename", "-f", metavar="VM.yaml", help="The manifest; - for standard input.")
     ],
-    cluster: Cluster,
+    cluster: ClusterFlags,
     restart: Restart = False,
 ) -> None:
     """Make or change the VMs of a manifest. All other flags are those of `gpu-launcher pod`, like --image."""
@@ -54,7 +54,7 @@ def apply(
     _apply(cluster.kubectl(), printed(file, rest.args, given), restart=restart)
 
 
-def edit(rest: typer.Context, vm: OneVM, cluster: Cluster, restart: Restart = False) -> None:
+def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart = False) -> None:
     """Edit a VM's manifest, and apply it with the image that its pod has. Other flags: those of `gpu-launcher pod`."""
     cluster, target = cluster.of([vm])
     objects = vms(cluster.kubectl())
@@ -79,7 +79,7 @@ def edit(rest: typer.Context, vm: OneVM, cluster: Cluster, restart: Restart = Fa
     file.parent.rmdir()
 
 
-def flags_of(found: Object) -> list[str]:
+def flags_of(found: ClusterObject) -> list[str]:
     """Return the flags of `gpu-launcher pod` that an object shows. The claims of --dra are in its manifest."""
     kind = [] if found["kind"] == "Pod" else ["--as", found["kind"].lower()]
     return ["--image", container_of(found)["image"], *kind]
@@ -106,34 +106,34 @@ def _apply(kubectl: Kubectl, text: bytes, *, restart: bool) -> None:
     print(kubectl.output("apply", "-f", "-", given=text, within=_BESIDE).decode(errors="replace"), end="")
 
 
-def _objects(text: bytes) -> list[Object]:
+def _objects(text: bytes) -> list[ClusterObject]:
     try:
         return [document.value for document in read_documents(text.decode())]
     except (NotYAML, UnicodeDecodeError) as error:
         raise UserError("gpu-launcher pod", f"prints what is no YAML: {error}", "report it") from error
 
 
-def _live(kubectl: Kubectl, each: Object) -> Object | None:
+def _live(kubectl: Kubectl, each: ClusterObject) -> ClusterObject | None:
     """Return the object as the API server has it; None if it has none."""
     metadata = each["metadata"]
     where = ["-n", metadata["namespace"]] if "namespace" in metadata else []
     return next(iter(kubectl.objects(f"{each['kind'].lower()}/{metadata['name']}", *where)), None)
 
 
-def _is_same(old: Object, new: Object) -> bool:
+def _is_same(old: ClusterObject, new: ClusterObject) -> bool:
     """Whether the same was applied before: the name of the ConfigMap in it tells one manifest from another."""
     before = applied(old)
     return before is not None and bool(before.get("spec") == new["spec"])
 
 
-def _is_over(old: Object) -> bool:
+def _is_over(old: ClusterObject) -> bool:
     if old["kind"] == "Pod":
         return has_ended(old)
     conditions: Iterable[Any] = old.get("status", {}).get("conditions") or ()
     return any(each.get("type") in ("Complete", "Failed") and each.get("status") == "True" for each in conditions)
 
 
-def _with_its_own(old: Object, new: Iterable[Object]) -> Iterator[str]:
+def _with_its_own(old: ClusterObject, new: Iterable[ClusterObject]) -> Iterator[str]:
     """Yield it, and what belongs to it and cannot be changed either, as kubectl names them: its ConfigMap, and a
     ResourceClaimTemplate that is made anew."""
     yield f"{old['kind'].lower()}/{old['metadata']['name']}"

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 
 import typer
 
-from gpuvm.commands.options import VM, Cluster, OneVM, Output, ctl_in
+from gpuvm.commands.options import ClusterFlags, OneVM, Output, VMName, ctl_in
 from program.output import print_text
 from program.problem import one_line
 
@@ -49,7 +49,7 @@ class About(Enum):
 def guest(
     about: Annotated[About, typer.Argument(help="What to ask its agent for.")],
     vm: OneVM,
-    cluster: Cluster,
+    cluster: ClusterFlags,
     output: Output = None,
 ) -> None:
     """Say what qemu-guest-agent tells of the guest: its system and addresses, its users, or its file systems."""
@@ -62,10 +62,10 @@ def __getattr__(name: str) -> Callable[..., None]:
         raise AttributeError(name)
     verb = _VERBS[name]
 
-    def command(vm: VM, cluster: Cluster) -> None:
+    def command(vm: VMName, cluster: ClusterFlags) -> None:
         _run(verb, vm, cluster)
 
-    def command_with_json(vm: VM, cluster: Cluster, output: Output = None) -> None:
+    def command_with_json(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
         _run(verb, vm, cluster, as_json=output is not None)
 
     chosen = command_with_json if verb.has_json else command
@@ -73,7 +73,7 @@ def __getattr__(name: str) -> Callable[..., None]:
     return chosen
 
 
-def _run(verb: Verb, vm: list[str], cluster: Cluster, *, as_json: bool = False) -> None:
+def _run(verb: Verb, vm: list[str], cluster: ClusterFlags, *, as_json: bool = False) -> None:
     kubectl, pod = cluster.pod(vm)
     words = (*verb.words, *["--json"] * as_json)
     if verb.lasts:

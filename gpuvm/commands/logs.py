@@ -4,13 +4,13 @@ from typing import Annotated
 
 import typer
 
-from gpuvm.commands.options import VM, Cluster
+from gpuvm.commands.options import ClusterFlags, VMName
 from gpuvm.pods import CONTAINER
 
 
 def logs(
-    vm: VM,
-    cluster: Cluster,
+    vm: VMName,
+    cluster: ClusterFlags,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with what comes.")] = False,
     previous: Annotated[bool, typer.Option("--previous", "-p", help="Those of the start before this one.")] = False,
     tail: Annotated[int | None, typer.Option(metavar="LINES", help="Only so many of the last lines.")] = None,

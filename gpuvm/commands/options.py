@@ -8,21 +8,21 @@ from typing import Annotated
 import typer
 
 from gpuvm import pods
-from gpuvm.kubectl import Kubectl, Object, found_kubectl
+from gpuvm.kubectl import ClusterObject, Kubectl, found_kubectl
 from gpuvm.target import Target, target_of
 from program.errors import ProgramError
 
 _COMPLETION = 2.0  # seconds; who presses Tab types on otherwise
 
 
-class Format(Enum):
+class OutputFormat(Enum):
     """A format for programs."""
 
     JSON = "json"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cluster:
+class ClusterFlags:
     """Where kubectl looks."""
 
     namespace: Annotated[
@@ -39,12 +39,12 @@ class Cluster:
     def kubectl(self) -> Kubectl:
         return found_kubectl(*self.flags())
 
-    def of(self, words: Sequence[str]) -> tuple["Cluster", Target]:
+    def of(self, words: Sequence[str]) -> tuple["ClusterFlags", Target]:
         """Return which VM these words name, and this cluster with its namespace."""
         target = target_of(words)
         return (self if target.namespace is None else replace(self, namespace=target.namespace)), target
 
-    def pod(self, words: Sequence[str]) -> tuple[Kubectl, Object]:
+    def pod(self, words: Sequence[str]) -> tuple[Kubectl, ClusterObject]:
         """Return the pod of the VM that these words name, and the kubectl for its namespace."""
         cluster, target = self.of(words)
         pod = pods.pod_named(cluster.kubectl(), target.name)
@@ -55,13 +55,13 @@ def _names(context: typer.Context, incomplete: str) -> list[str]:
     """Return the names that a VM's may become; none if kubectl does not say."""
     given = {name: context.params.get(name) for name in ("namespace", "context", "kubeconfig")}
     try:
-        found = Cluster(**given).kubectl().objects("pods", "-l", pods.ID_LABEL, within=_COMPLETION)
+        found = ClusterFlags(**given).kubectl().objects("pods", "-l", pods.ID_LABEL, within=_COMPLETION)
     except ProgramError:
         return []
     return sorted(name for each in found if (name := each["metadata"]["name"]).startswith(incomplete))
 
 
-VM = Annotated[
+VMName = Annotated[
     list[str],
     typer.Argument(
         metavar="VM",
@@ -73,14 +73,14 @@ VM = Annotated[
 OneVM = Annotated[
     str, typer.Argument(metavar="VM", help="Its name, as NAME or vm/NAME[/NAMESPACE].", autocompletion=_names)
 ]
-Output = Annotated[Format | None, typer.Option("--output", "-o", help="For programs.")]
+Output = Annotated[OutputFormat | None, typer.Option("--output", "-o", help="For programs.")]
 Force = Annotated[bool, typer.Option("--force", help="End the guest now, without a warning to it.")]
 GracePeriod = Annotated[
     int | None, typer.Option("--grace-period", metavar="SECONDS", help="Only 0, with --force, as for kubectl virt.")
 ]
 
 
-def ctl_in(pod: Object, *words: str, tty: str = "") -> tuple[str, ...]:
+def ctl_in(pod: ClusterObject, *words: str, tty: str = "") -> tuple[str, ...]:
     """Return what calls `gpu-launcher ctl` in a VM's pod; `tty` is -i or -it."""
     call = ("exec", *([tty] if tty else []), pod["metadata"]["name"], "-c", pods.CONTAINER)
     return (*call, "--", "gpu-launcher", "ctl", *words)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuvm.commands.options import Cluster, OneVM
+from gpuvm.commands.options import ClusterFlags, OneVM
 from gpuvm.kubectl import become
 from gpuvm.pods import pod_named
 from gpuvm.stream import forwarded
@@ -19,7 +19,7 @@ from program.errors import UserError
 def port_forward(
     vm: OneVM,
     ports: Annotated[list[str], typer.Argument(metavar="[tcp/]PORT[:GUEST]...", help="Local ports, and the guest's.")],
-    cluster: Cluster,
+    cluster: ClusterFlags,
     address: Annotated[
         str | None, typer.Option(metavar="ADDRESS", help="Where to listen.  [default: localhost]")
     ] = None,
@@ -67,7 +67,7 @@ class SSH:
         ),
     ] = None
 
-    def words(self, cluster: Cluster, target: Target) -> list[str]:
+    def words(self, cluster: ClusterFlags, target: Target) -> list[str]:
         """Return the options of ssh and scp by which they come to the guest of the target's name and namespace."""
         place = [f"vm/{target.name}/{target.namespace}", str(self.port)]
         flags = replace(cluster, namespace=None).flags()
@@ -84,7 +84,7 @@ class SSH:
 
 def ssh(
     vm: Annotated[str, typer.Argument(metavar="[USER@]VM", help="Like admin@vm/NAME/NAMESPACE.")],
-    cluster: Cluster,
+    cluster: ClusterFlags,
     flags: SSH,
     command: Annotated[str, typer.Option("--command", "-c", metavar="COMMAND", help="What to run there.")] = "",
 ) -> None:
@@ -96,7 +96,7 @@ def ssh(
 def scp(
     source: Annotated[str, typer.Argument(metavar="FROM", help="A file here, or [USER@]VM:PATH.")],
     to: Annotated[str, typer.Argument(metavar="TO", help="The other one.")],
-    cluster: Cluster,
+    cluster: ClusterFlags,
     flags: SSH,
     recursive: Annotated[bool, typer.Option("--recursive", "-r", help="Directories with what is in them.")] = False,
     preserve: Annotated[bool, typer.Option("--preserve", help="Keep times and modes.")] = False,
@@ -113,7 +113,7 @@ def scp(
     become(["scp", *flags.words(cluster, target), *options, *files])
 
 
-def _found(cluster: Cluster, words: str) -> Target:
+def _found(cluster: ClusterFlags, words: str) -> Target:
     """Return the VM that is named, with its namespace, once there is one."""
     cluster, target = cluster.of([words])
     pod = pod_named(cluster.kubectl(), target.name)

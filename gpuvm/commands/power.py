@@ -6,15 +6,15 @@ deleted; any other stays, and can be started again.
 
 import json
 
-from gpuvm.commands.options import VM, Cluster, Force, GracePeriod, ctl_in
-from gpuvm.kubectl import Kubectl, Object
+from gpuvm.commands.options import ClusterFlags, Force, GracePeriod, VMName, ctl_in
+from gpuvm.kubectl import ClusterObject, Kubectl
 from gpuvm.pods import applied, controller_of, has_ended, no_such, pods_of, status_of, vms
 from program.errors import Refusal, UserError
 
 _BESIDE = 60  # seconds for the API server and the kubelet, beside the pod's grace period
 
 
-def start(vm: VM, cluster: Cluster) -> None:
+def start(vm: VMName, cluster: ClusterFlags) -> None:
     """Start a VM that is stopped or has ended."""
     cluster, target = cluster.of(vm)
     kubectl = cluster.kubectl()
@@ -31,7 +31,7 @@ def start(vm: VM, cluster: Cluster) -> None:
     print(f"{target.name}: started")
 
 
-def stop(vm: VM, cluster: Cluster, force: Force = False, grace_period: GracePeriod = None) -> None:
+def stop(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: GracePeriod = None) -> None:
     """Have a guest shut down: returns at once, and the guest has its grace period."""
     _refuse_other(grace_period, force=force)
     cluster, target = cluster.of(vm)
@@ -59,7 +59,7 @@ def stop(vm: VM, cluster: Cluster, force: Force = False, grace_period: GracePeri
     print(f"{target.name}: {_asked(force)}{kept}")
 
 
-def restart(vm: VM, cluster: Cluster, force: Force = False, grace_period: GracePeriod = None) -> None:
+def restart(vm: VMName, cluster: ClusterFlags, force: Force = False, grace_period: GracePeriod = None) -> None:
     """Have a guest shut down, and start it again."""
     _refuse_other(grace_period, force=force)
     kubectl, pod = cluster.pod(vm)
@@ -89,31 +89,31 @@ def _refuse_other(grace_period: int | None, *, force: bool) -> None:
         raise UserError(f"--grace-period={grace_period}", "only 0 is taken, with --force", fix)
 
 
-def _refuse_one_of_several(controller: Object, name: str) -> None:
+def _refuse_one_of_several(controller: ClusterObject, name: str) -> None:
     metadata, replicas = controller["metadata"], controller["spec"].get("replicas", 1)
     if replicas > 1 and name != metadata["name"]:
         fix = f"`kubectl gpuvm stop {metadata['name']}` stops all, `restart {name}` starts this one again"
         raise Refusal(name, f"is one of {replicas} replicas, and {controller['kind']} would make it anew", fix)
 
 
-def _stays_off(pod: Object) -> bool:
+def _stays_off(pod: ClusterObject) -> bool:
     """Whether a guest that shuts down is not started again, and its pod stays."""
     return (pod["spec"]["restartPolicy"], pod["status"]["phase"]) in (("Never", "Running"), ("OnFailure", "Running"))
 
 
-def _pod_of(objects: list[Object], name: str) -> Object:
+def _pod_of(objects: list[ClusterObject], name: str) -> ClusterObject:
     found = pods_of(objects, name)
     if not found:
         raise no_such(name)
     return found[0]
 
 
-def _set(kubectl: Kubectl, controller: Object, spec: Object) -> None:
+def _set(kubectl: Kubectl, controller: ClusterObject, spec: ClusterObject) -> None:
     place = f"{controller['kind'].lower()}/{controller['metadata']['name']}"
     kubectl.output("patch", place, "--type=merge", "--patch", json.dumps({"spec": spec}))
 
 
-def _again(kubectl: Kubectl, pod: Object) -> None:
+def _again(kubectl: Kubectl, pod: ClusterObject) -> None:
     """Make a pod that has ended anew, as it was applied."""
     name, before = pod["metadata"]["name"], applied(pod)
     if before is None:

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuvm.commands.options import VM, Cluster, ctl_in
+from gpuvm.commands.options import ClusterFlags, VMName, ctl_in
 from gpuvm.vnc import Viewer, listening, serve, viewer_command
 from program.errors import Refusal, UserError
 from program.output import print_bytes
@@ -18,8 +18,8 @@ _PNG = b"\x89PNG"
 
 
 def screenshot(
-    vm: VM,
-    cluster: Cluster,
+    vm: VMName,
+    cluster: ClusterFlags,
     file: Annotated[str, typer.Option("--file", "-f", metavar="FILE.png", help="Where to; - for standard output.")],
 ) -> None:
     """Write what the guest's screen shows now to a file."""
@@ -39,8 +39,8 @@ def screenshot(
 
 
 def vnc(
-    vm: VM,
-    cluster: Cluster,
+    vm: VMName,
+    cluster: ClusterFlags,
     proxy_only: Annotated[bool, typer.Option("--proxy-only", help="Start no viewer; print the port as JSON.")] = False,
     address: Annotated[str, typer.Option(metavar="ADDRESS", help="Where to listen, with --proxy-only.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="The local port.  [default: one that is free]")] = 0,

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from gpuvm.commands.options import Cluster, Output
+from gpuvm.commands.options import ClusterFlags, Output
 from gpuvm.pods import VM, listed, vms
 from program.output import aligned, print_text
 from program.problem import one_line
@@ -16,7 +16,7 @@ _HEAD = ("NAME", "STATE", "AGE", "NODE", "ADDRESS", "CARDS")
 
 
 def list_vms(
-    cluster: Cluster,
+    cluster: ClusterFlags,
     everywhere: Annotated[bool, typer.Option("--all-namespaces", "-A", help="Those of all namespaces.")] = False,
     output: Output = None,
 ) -> None:

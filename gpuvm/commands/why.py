@@ -3,9 +3,9 @@
 import json
 from contextlib import suppress
 
-from gpuvm.commands.options import VM, Cluster, Output
+from gpuvm.commands.options import ClusterFlags, Output, VMName
 from gpuvm.gpu_launcher import fit_of
-from gpuvm.kubectl import Kubectl, Object
+from gpuvm.kubectl import ClusterObject, Kubectl
 from gpuvm.pods import CONTAINER, controller_of, no_such, pods_of, status_of, vms
 from gpuvm.reasons import answer, no_pod, warnings_of
 from program.errors import Refusal
@@ -16,7 +16,7 @@ _MOST_EVENTS = 3
 _LOG_LINES = 20
 
 
-def why(vm: VM, cluster: Cluster, output: Output = None) -> None:
+def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     """Say why a VM is Pending or has failed: one answer, of its pod, the pod's events, its launcher and `fit`."""
     cluster, target = cluster.of(vm)
     kubectl = cluster.kubectl()
@@ -46,7 +46,7 @@ def _text(reason: Problem, events: list[str], last_line: str, fit: str) -> str:
     return "".join(f"{line}\n" for line in lines) + (f"\n{fit}" if fit else "")
 
 
-def _events(kubectl: Kubectl, subject: Object) -> list[Object]:
+def _events(kubectl: Kubectl, subject: ClusterObject) -> list[ClusterObject]:
     """Return an object's events, the oldest first; none for a user who may not see them."""
     selector = f"--field-selector=involvedObject.uid={subject['metadata']['uid']}"
     with suppress(Refusal):
@@ -55,7 +55,7 @@ def _events(kubectl: Kubectl, subject: Object) -> list[Object]:
     return []
 
 
-def _last_line(kubectl: Kubectl, pod: Object) -> str:
+def _last_line(kubectl: Kubectl, pod: ClusterObject) -> str:
     """Return the last line of the launcher's log: the pod has it, if the launcher failed; else the log."""
     status = status_of(pod)
     ended = status.get("state", {}).get("terminated") or status.get("lastState", {}).get("terminated") or {}

@@ -5,15 +5,14 @@ name of its own; and a manifest without a namespace may be applied in any.
 """
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from program.document import JSONObject
 from program.errors import UserError
 
 #: The pod's variables with its namespace, and with the VM's name there.
 NAMESPACE, NAME = "GPU_LAUNCHER_NAMESPACE", "GPU_LAUNCHER_NAME"
 _FLAG = "--namespace"
-
-Object = Mapping[str, Any]
 
 
 class Known(NamedTuple):
@@ -34,7 +33,7 @@ def known_in(environ: Mapping[str, str], namespace: str | None) -> Known:
     return Known(namespace, name) if namespace else Known(environ.get(NAMESPACE) or None, name, NAMESPACE)
 
 
-def identified(vm: Object, known: Known, subject: str) -> Object:
+def identified(vm: JSONObject, known: Known, subject: str) -> JSONObject:
     """Return the VM's document with the namespace and the name that it has.
 
     UserError where the manifest names another namespace: kubectl refuses to apply one elsewhere, too.

@@ -6,7 +6,7 @@ no scalar is taken for another (`'2'` is no number), and null is absence.
 
 from collections.abc import Callable, Sequence
 from types import UnionType
-from typing import Annotated, Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin
 from uuid import UUID
 
 from pydantic import (
@@ -20,6 +20,7 @@ from pydantic import (
 )
 from pydantic.json_schema import JsonSchemaValue
 
+from program.document import JSONObject
 from program.errors import Nonsense
 
 T = TypeVar("T")
@@ -53,6 +54,15 @@ class Object(BaseModel):
     def given(self, *names: str) -> list[str]:
         """Return which of these fields are there, in this order."""
         return [name for name in names if getattr(self, name) is not None]
+
+
+Model = TypeVar("Model", bound=Object)
+
+
+class Validator(Protocol):
+    """Read a document as an object; UserError, which begins with `subject`, if it is none."""
+
+    def __call__(self, kind: type[Model], document: JSONObject, subject: str) -> Model: ...
 
 
 def one_of(*names: str, none: str = "", fix: str = "expected one of them") -> Any:

@@ -3,14 +3,14 @@
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import ValidationError
 
 from launcher.manifest import inputs
 from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import Input
-from launcher.manifest.objects import Below, Object, Several, dotted, object_in
+from launcher.manifest.objects import Below, Model, Object, Several, dotted, object_in
 from launcher.manifest.quotation import shown
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
 from launcher.manifest.volumes import is_block
@@ -29,7 +29,6 @@ _LONGEST = 500  # characters of a path, of what is wrong there, of its fix
 _EXPECTED = "Input should be "  # what most of pydantic's messages begin with
 _UNKNOWN = ("extra_forbidden", "invalid_key")  # pydantic's errors for a field that an object does not have
 
-Model = TypeVar("Model", bound=Object)
 #: What a value at a path of a document comes from, where the document itself does not say it.
 Origins = Mapping[tuple[str | int, ...], str]
 _NOTHING = Known()

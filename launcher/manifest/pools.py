@@ -4,20 +4,12 @@ Kubernetes' own controllers run them: a StatefulSet, whose VMs have names that s
 """
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Protocol, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple
 
-from launcher.manifest.objects import Ignored, Object, Refused
+from launcher.manifest.objects import Ignored, Object, Refused, Validator
 from launcher.manifest.scalars import Count, Text
 from launcher.manifest.spec import Named
 from program.document import JSONObject
-
-Model = TypeVar("Model", bound=Object)
-
-
-class Validator(Protocol):
-    """Read a document as an object; UserError, which begins with `subject`, if it is none."""
-
-    def __call__(self, kind: type[Model], document: JSONObject, subject: str) -> Model: ...
 
 
 class Many(NamedTuple):

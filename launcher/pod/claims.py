@@ -16,14 +16,14 @@ from program.errors import UserError
 CLAIM = "gpu-launcher"
 
 
-class Template(NamedTuple):
+class ClaimTemplate(NamedTuple):
     """A ResourceClaimTemplate's name, and the spec of its claims."""
 
     name: str
     spec: PodObject
 
 
-def by_claim(given: Given) -> tuple[Given, Template | None]:
+def by_claim(given: Given) -> tuple[Given, ClaimTemplate | None]:
     """Return the VM with a request of a claim for each entry by deviceName, as KubeVirt has it by claimName, and the
     ResourceClaimTemplate; None for that where no entry is by deviceName.
 
@@ -40,7 +40,7 @@ def by_claim(given: Given) -> tuple[Given, Template | None]:
         raise UserError(
             "spec.resourceClaims", f"has one called {CLAIM!r}, which is the name of the one to be made", "rename it"
         )
-    template = Template(by_content(given.manifest.metadata.name, json.dumps(claim.spec())), claim.spec())
+    template = ClaimTemplate(by_content(given.manifest.metadata.name, json.dumps(claim.spec())), claim.spec())
     # An entry's name is its own, in both lists.
     names = {request.entry.name: request.name for request in claim.requests}
     vm, *types = given.documents

@@ -9,7 +9,7 @@ from launcher.manifest.parser import Given
 from launcher.pod.plain import PodObject
 from launcher.pod.replicas import claim_spec, refuse_shared, templates_of
 from launcher.pod.scheduling import ID
-from launcher.pod.volumes import STATE
+from launcher.pod.volumes import STATE_VOLUME
 from program.errors import UserError
 
 #: How often a VM that is to run to its end is tried once more in a new pod: Kubernetes' own default.
@@ -162,7 +162,7 @@ def _name_by_index(template: PodObject, vm: str, *, indexed: bool) -> None:
 
 def _claims(given: Given, state: PodObject | None, *, imports: bool) -> tuple[list[PodObject], list[PodObject]]:
     """Return the sources of claims, and the volumeClaimTemplates of a StatefulSet."""
-    claims: list[PodObject] = [{"metadata": {"name": STATE}, "spec": state["spec"]}] if state is not None else []
+    claims: list[PodObject] = [{"metadata": {"name": STATE_VOLUME}, "spec": state["spec"]}] if state is not None else []
     sources = []
     for volume, (path, template) in (templates_of(given) if imports else {}).items():
         spec, source = claim_spec(path, template, given.namespace)

@@ -8,7 +8,7 @@ from launcher.manifest.guest import guest_of
 from launcher.manifest.identity import NAME, NAMESPACE
 from launcher.manifest.parser import Given
 from launcher.manifest.spec import Metadata
-from launcher.pod.claims import Template, by_claim
+from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
@@ -63,7 +63,7 @@ def objects(
     no pod can be.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
-    template: Template | None = None
+    template: ClaimTemplate | None = None
     if dra:
         given, template = by_claim(given)
     else:
@@ -139,7 +139,7 @@ def _state(given: Given, vm: Metadata) -> PodObject:
     }
 
 
-def _claim_template(given: Given, vm: Metadata, template: Template) -> PodObject:
+def _claim_template(given: Given, vm: Metadata, template: ClaimTemplate) -> PodObject:
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",

@@ -22,7 +22,7 @@ from program.errors import UserError
 #: Volumes of ours begin with it, so that they are told from the VM's, which keep their names.
 _OURS = "gpu-launcher-"
 #: The volume that keeps EFI's variables and the TPM's state.
-STATE = f"{_OURS}state"
+STATE_VOLUME = f"{_OURS}state"
 #: Names that a block device can't have, since /dev has them already, or gets them from the node.
 _IN_DEV = (
     *("bus", "console", "core", "fd", "full", "hugepages", "iommu", "kvm", "mqueue", "net", "null", "ptmx", "pts"),
@@ -153,13 +153,13 @@ def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -
         medium = f"HugePages-{written(guest.page)}"
         yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
     if spec.efi is not None and spec.efi.persistent:
-        yield Mount(STATE, state, paths.NVRAM, part="nvram")
+        yield Mount(STATE_VOLUME, state, paths.NVRAM, part="nvram")
     if tpm is not None and tpm.enabled:
         if tpm.persistent:
             # Or the runtime would make the directory above the mount, as root's.
             yield _empty("lib", str(PurePosixPath(paths.SWTPM).parent))
-            yield Mount(STATE, state, paths.SWTPM, part="swtpm")
-            yield Mount(STATE, state, paths.SWTPM_CA, part="swtpm-localca")
+            yield Mount(STATE_VOLUME, state, paths.SWTPM, part="swtpm")
+            yield Mount(STATE_VOLUME, state, paths.SWTPM_CA, part="swtpm-localca")
         else:
             yield _empty("swtpm-localca", paths.SWTPM_CA)
 

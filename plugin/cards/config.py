@@ -36,7 +36,7 @@ from plugin.cards.names import is_prefix, is_resource_name
 from plugin.cards.preference import Policy
 from program.errors import Nonsense
 
-Selector = str | tuple[str, ...]
+RuleSelector = str | tuple[str, ...]
 
 
 class Groups(StrEnum):
@@ -70,14 +70,14 @@ class Rule:
 
     __pydantic_config__ = {"extra": "forbid"}  # noqa: RUF012 (a constant, in the form pydantic expects it)
 
-    vendor: Selector = ()
-    device: Selector = ()
-    subsystem: Selector = ()
-    pci_class: Selector = ()
-    address: Selector = ()
-    driver: Selector = ()
-    mdev_type: Selector = ()
-    vgpu_type: Selector = ()
+    vendor: RuleSelector = ()
+    device: RuleSelector = ()
+    subsystem: RuleSelector = ()
+    pci_class: RuleSelector = ()
+    address: RuleSelector = ()
+    driver: RuleSelector = ()
+    mdev_type: RuleSelector = ()
+    vgpu_type: RuleSelector = ()
     resource: str | None = None
     prefix: str | None = None
     withhold: bool = False
@@ -85,7 +85,7 @@ class Rule:
 
     def __post_init__(self) -> None:
         for name, selector in SELECTORS.items():
-            values: Selector = getattr(self, name)
+            values: RuleSelector = getattr(self, name)
             values = (values,) if isinstance(values, str) else tuple(values)
             for value in values:
                 if not selector.takes(value):

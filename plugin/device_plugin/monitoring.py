@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pci.slices import DRIVER
 from plugin.device_plugin.http import Answer, Pages, serving
-from plugin.fabric.status import Status
+from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import State
 from plugin.watch.watch import Watch
 from program.errors import Refusal
@@ -147,9 +147,9 @@ class _Collector:
             snapshot.sees_pods,
         )
         if snapshot.config.fabric is not None:
-            yield from self._fabric(snapshot.partitions or Status())
+            yield from self._fabric(snapshot.partitions or FabricStatus())
 
-    def _fabric(self, sight: Status) -> "Iterator[Metric]":
+    def _fabric(self, sight: FabricStatus) -> "Iterator[Metric]":
         from prometheus_client.core import GaugeMetricFamily
 
         active = GaugeMetricFamily(

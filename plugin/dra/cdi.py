@@ -14,7 +14,7 @@ from pci import device_metadata
 from pci.slices import DRIVER, Attributes
 from plugin.allocation import Allocation
 from plugin.dra.checkpoint import PLACE
-from plugin.dra.claims import ResourceClaim
+from plugin.dra.claims import DriverClaim
 from plugin.state_files import write_json
 from program.errors import Refusal
 
@@ -33,7 +33,7 @@ class Files:
 
     def write(
         self,
-        claim: ResourceClaim,
+        claim: DriverClaim,
         allocations: Mapping[str, Allocation],
         devices: Mapping[str, Sequence[tuple[str, Attributes]]],
         env: Mapping[str, str],
@@ -85,7 +85,7 @@ class Files:
         return self._metadata / uid / f"{request}.json"
 
     def _edits(
-        self, claim: ResourceClaim, request: str, allocation: Allocation, env: Mapping[str, str]
+        self, claim: DriverClaim, request: str, allocation: Allocation, env: Mapping[str, str]
     ) -> dict[str, Any]:
         reference = claim.reference
         where = (
@@ -117,9 +117,7 @@ def device_id(uid: str, request: str) -> str:
     return f"{_KIND}={uid}_{request}"
 
 
-def metadata(
-    claim: ResourceClaim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str
-) -> dict[str, Any]:
+def metadata(claim: DriverClaim, request: str, devices: Sequence[tuple[str, Attributes]], pool: str) -> dict[str, Any]:
     """Return the document that tells a container the devices of a request: their names and attributes."""
     reference = claim.reference
     document: dict[str, Any] = {

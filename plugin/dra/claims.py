@@ -41,7 +41,7 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceClaim:
+class DriverClaim:
     """A claim, and the devices of this node that it was given.
 
     `pod_claim` is the pod's name for a claim that was made from a template; None for any other claim.
@@ -65,7 +65,7 @@ def check(reference: Reference) -> None:
         )
 
 
-def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> ResourceClaim:
+def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> DriverClaim:
     """Read the API server's object of a claim; Refusal if it does not allocate this node's devices to the kubelet's
     claim."""
     subject = f"claim {reference}"
@@ -100,4 +100,4 @@ def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> Res
     names = [result.device for result in results]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Refusal(f"{', '.join(twice)} of {subject}", "is allocated twice in one claim", _MAKE_ANOTHER)
-    return ResourceClaim(reference, pod_claim, annotations.get(_OF_A_RESOURCE) == "true", results)
+    return DriverClaim(reference, pod_claim, annotations.get(_OF_A_RESOURCE) == "true", results)

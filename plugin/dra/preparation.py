@@ -19,7 +19,7 @@ from plugin.dra.apiserver import APIServer, NotFound, Unanswered
 from plugin.dra.binder import Binder, StillAtWork
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
-from plugin.dra.claims import Reference, ResourceClaim, check, read_claim
+from plugin.dra.claims import DriverClaim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
 from plugin.fabric.ownership import Partitions
 from plugin.node.snapshot import Snapshot
@@ -85,7 +85,7 @@ class Claims:
             finally:
                 self.recall()
 
-    async def _prepare(self, claim: ResourceClaim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
+    async def _prepare(self, claim: DriverClaim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
         uid = claim.reference.uid
         known = claims.pop(uid, None)
         wanted = {(result.request, result.device) for result in claim.results}
@@ -127,7 +127,7 @@ class Claims:
 
     async def _take(
         self,
-        claim: ResourceClaim,
+        claim: DriverClaim,
         others: Mapping[str, Prepared],
         bound: Mapping[str, tuple[str, ...]],
         *,
@@ -210,7 +210,7 @@ class Claims:
             raise together(errors)
 
     def _write_files(
-        self, claim: ResourceClaim, snapshot: Snapshot, devices: Sequence[Device], env: Mapping[str, str]
+        self, claim: DriverClaim, snapshot: Snapshot, devices: Sequence[Device], env: Mapping[str, str]
     ) -> None:
         by_name = {device_name(device): device for device in devices}
         by_request: dict[str, list[Device]] = defaultdict(list)

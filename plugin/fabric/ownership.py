@@ -24,7 +24,7 @@ from plugin.fabric.board import Board, gpus, ids_of
 from plugin.fabric.fabric_manager import Manager, ManagerError, NoLibrary, Unanswered
 from plugin.fabric.modules import read_module_ids
 from plugin.fabric.partitions import Partition, Table
-from plugin.fabric.status import Status
+from plugin.fabric.status import FabricStatus
 from plugin.state_files import StateFile
 from program.errors import ProgramError, Refusal
 from program.problem import Problem
@@ -61,12 +61,12 @@ class Partitions:
         listed: Callable[[], Awaitable[Listed]],
         own_pod: str | None,
         every: float,
-        tell: Callable[[Status, Mapping[str, Hindrance]], None],
+        tell: Callable[[FabricStatus, Mapping[str, Hindrance]], None],
         manager: Callable[[Fabric, int], Manager] = Manager,
         file: StateFile[Book] | None = None,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.sight = Status()
+        self.sight = FabricStatus()
         self._unlinked: dict[str, Hindrance] = {}
         self._tell_all = tell
         self._state = state
@@ -317,11 +317,11 @@ class Partitions:
             is_away = code in (None, Code.CONNECTION_NOT_VALID) and book is None
             if not is_away and code != Code.NOT_SUPPORTED:
                 raise
-            self.sight = Status(trouble=error.problem)
+            self.sight = FabricStatus(trouble=error.problem)
             self._tell({f"cards are served without partitions: {error}"})
             return None
         ids = ids_of(self._inventory(), read_module_ids(settings, self._state))
-        self.sight = Status(Board(table, ids), book or Book())
+        self.sight = FabricStatus(Board(table, ids), book or Book())
         if book is None:
             self._write(Book())
         for each in self.sight.book.activations:

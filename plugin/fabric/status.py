@@ -12,7 +12,7 @@ from program.problem import Problem
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class FabricStatus:
     """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
     why."""
 
@@ -27,7 +27,7 @@ class Status:
         return tuple(each for each in active if self.book.of(each.id) is None)
 
 
-def state(sight: Status, partition: Partition) -> str:
+def state(sight: FabricStatus, partition: Partition) -> str:
     """Return the state of a partition in words: `active for pod default/vm`, `free`."""
     activation = sight.book.of(partition.id)
     if activation is not None:
@@ -39,13 +39,13 @@ def state(sight: Status, partition: Partition) -> str:
     return f"overlaps {', '.join(overlapping)}" if overlapping else "free"
 
 
-def unknown(sight: Status, inventory: Inventory) -> tuple[Device, ...]:
+def unknown(sight: FabricStatus, inventory: Inventory) -> tuple[Device, ...]:
     """Return the devices that may be on the board, and whose module IDs are not known."""
     board = sight.board
     return () if board is None else tuple(each for each in inventory.devices if board.is_unknown(each))
 
 
-def places(sight: Status | None, inventory: Inventory) -> Mapping[str, str]:
+def places(sight: FabricStatus | None, inventory: Inventory) -> Mapping[str, str]:
     """Return the text of a picture for each device on the board, by device ID: its modules, their active partition and
     its owner."""
     board = None if sight is None else sight.board
@@ -61,7 +61,7 @@ def places(sight: Status | None, inventory: Inventory) -> Mapping[str, str]:
     return told
 
 
-def rows(sight: Status) -> Iterator[tuple[str, str, str, str]]:
+def rows(sight: FabricStatus) -> Iterator[tuple[str, str, str, str]]:
     """Yield a table of the partitions, its heads first; nothing without a board."""
     if sight.board is None:
         return
@@ -72,7 +72,7 @@ def rows(sight: Status) -> Iterator[tuple[str, str, str, str]]:
         yield (str(partition.id), ",".join(map(str, partition.modules)), state(sight, partition), " ".join(cards))
 
 
-def notes(sight: Status, inventory: Inventory) -> Iterator[str]:
+def notes(sight: FabricStatus, inventory: Inventory) -> Iterator[str]:
     """Yield a line for each reason why cards cannot be given out as partitions."""
     if sight.trouble is not None:
         yield f"no partitions: {sight.trouble}"
@@ -82,7 +82,7 @@ def notes(sight: Status, inventory: Inventory) -> Iterator[str]:
         yield from sight.board.ids.faults
 
 
-def as_json(sight: Status, inventory: Inventory) -> dict[str, Any]:
+def as_json(sight: FabricStatus, inventory: Inventory) -> dict[str, Any]:
     """Return the same for programs; its keys stay."""
     board = sight.board
     return {

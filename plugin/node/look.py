@@ -19,7 +19,7 @@ from plugin.fabric.activations import Book, book_file
 from plugin.fabric.board import Board, ids_of
 from plugin.fabric.fabric_manager import Manager
 from plugin.fabric.modules import read_module_ids
-from plugin.fabric.status import Status
+from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import Closely, Snapshot
 from program.errors import Refusal
 
@@ -103,13 +103,13 @@ async def look_at_all(
     )
 
 
-async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> Status:
+async def _partitions(settings: Fabric, state: Path, inventory: Inventory) -> FabricStatus:
     try:
         book = book_file(state).read() or Book()
         table = await Manager(settings).table()
     except Refusal as error:
-        return Status(trouble=error.problem)
-    return Status(Board(table, ids_of(inventory, read_module_ids(settings, state))), book)
+        return FabricStatus(trouble=error.problem)
+    return FabricStatus(Board(table, ids_of(inventory, read_module_ids(settings, state))), book)
 
 
 def _closely(sys: Path, proc: Path | None, inventory: Inventory) -> Closely:

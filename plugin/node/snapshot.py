@@ -12,7 +12,7 @@ from plugin.cards.config import Config, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
-from plugin.fabric.status import Status
+from plugin.fabric.status import FabricStatus
 
 
 class State(StrEnum):
@@ -59,7 +59,7 @@ class Snapshot:
     sees_pods: bool = False
     claimed: Mapping[str, str] | None = None
     kept: Mapping[str, Hindrance] = field(default_factory=dict)
-    partitions: Status | None = None
+    partitions: FabricStatus | None = None
     unlinked: Mapping[str, Hindrance] = field(default_factory=dict)
     closely: Closely = field(default_factory=Closely)
 

@@ -1,7 +1,7 @@
 """A VirtualMachine with its instance type and its preference in it, as `virtctl expand` would make it."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -10,23 +10,16 @@ from launcher.manifest.instancetypes import defaults, sizes
 from launcher.manifest.instancetypes.draft import Draft, Path
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference, PreferenceSpec
 from launcher.manifest.instancetypes.sizes import Applied
-from launcher.manifest.objects import Object
+from launcher.manifest.objects import Validator
 from launcher.manifest.quotation import shown
 from launcher.manifest.spec import InstancetypeMatcher, Matcher, PreferenceMatcher, VirtualMachineInstance
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
 from program.problem import Problem
 
-Model = TypeVar("Model", bound=Object)
 #: The field of a VirtualMachine's spec and the flag of the command line that name one, and what is named in it.
 _FIELDS: dict[str, type[Matcher]] = {"instancetype": InstancetypeMatcher, "preference": PreferenceMatcher}
 _LABEL = "instancetype.kubevirt.io/default-"
-
-
-class Validator(Protocol):
-    """Read a document as an object; UserError, which begins with `subject`, if it is none."""
-
-    def __call__(self, kind: type[Model], document: JSONObject, subject: str) -> Model: ...
 
 
 class Expanded(NamedTuple):

@@ -10,7 +10,7 @@ from plugin.cards.config import Fabric
 from plugin.cards.holders import Assignment, CannotAsk, Listed
 from plugin.cards.inventory import Device
 from plugin.fabric.ownership import Partitions
-from plugin.fabric.status import Status
+from plugin.fabric.status import FabricStatus
 from tests.fabric.standin import SOCKET, Manager
 from tests.plugin.fabric.boards import ADDRESSES, MODULE_OF, inventory
 
@@ -35,7 +35,7 @@ class Node:
         self.lists = True
         self.is_whole = True
         self.unlinked: Mapping[str, Hindrance] = {}
-        self.told: list[Status] = []
+        self.told: list[FabricStatus] = []
 
     def partitions(self, every: float = 0, **world: Any) -> Partitions:
         """As a plugin that has just been started has them."""
@@ -66,7 +66,7 @@ class Node:
         pods = {*self.pods, OWN_POD} if self.is_whole else {*self.pods}
         return Listed(frozenset(pods), frozenset(its))
 
-    def _tell(self, partitions: Status, unlinked: Mapping[str, Hindrance]) -> None:
+    def _tell(self, partitions: FabricStatus, unlinked: Mapping[str, Hindrance]) -> None:
         self.told.append(partitions)
         self.unlinked = unlinked
 
