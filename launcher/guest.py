@@ -12,6 +12,8 @@ from launcher.confidentiality import Confidentiality
 
 #: As Kubernetes names them.
 Architecture = Literal["amd64", "arm64"]
+#: How much of the host's tree the guest gets; `Guest` says what each is.
+Topology = Literal["none", "numa", "mirror"]
 
 #: How many cards a guest has seats for, numbered from 0.
 SEATS = 32
@@ -63,7 +65,7 @@ class Guest:
     iothread_pool: int = 0
     realtime: tuple[int, ...] = ()
     passes_numa_through: bool = False
-    topology: Literal["none", "numa", "mirror"] = "none"
+    topology: Topology = "none"
     is_strict: bool = False
     seats: Mapping[str, int] = field(default_factory=dict)
     allows_emulation: bool = False

@@ -106,7 +106,7 @@ def readied() -> Reader:
 def start(flags: ServeFlags, reader: Reader) -> None:
     """Serve until SIGTERM. ProgramError if something is wrong from the start."""
     start_logging()
-    from plugin.device_plugin.daemon import run
+    from plugin.device_plugin.daemon import Server, run
 
     os.umask(0o177)  # the sockets are for root's kubelet alone
 
@@ -129,7 +129,7 @@ def start(flags: ServeFlags, reader: Reader) -> None:
         read_config=read_config,
         rescan=flags.rescan,
     )
-    beside = None
+    beside: list[Server] = []
     if flags.node_name is not None:
         # The client of the API server is a third of the plugin's memory.
         from plugin.dra.driver import drive
@@ -143,7 +143,7 @@ def start(flags: ServeFlags, reader: Reader) -> None:
             kubeconfig=flags.kubeconfig,
             boot=boot_id(flags.sysfs.absolute().parent / "proc"),
         )
-        beside = partial(drive, settings=settings)
+        beside.append(partial(drive, settings=settings))
     serving = run(
         sources,
         kubelet_dir=flags.kubelet_dir,

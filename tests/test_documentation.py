@@ -130,3 +130,25 @@ def test_what_compatibility_calls_tried_is_what_the_lab_and_the_images_have() ->
     assert f"{libvirt} and {qemu} (Debian 13, and the launcher's image)" in tried["libvirt and QEMU"]
     kernel = (ROOT / "tests/fixtures/sysfs/lab-legacy/README.md").read_text()
     assert f"Debian 13's {re.findall(r'Linux (6[.][0-9]+)', kernel)[0]}" in tried["node's kernel"]
+
+
+def _where_things_go() -> list[str]:
+    """The rows of CONTRIBUTING's table."""
+    return re.findall(r"^\| (?!you add|---).*\|$", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+
+
+@pytest.mark.parametrize("row", _where_things_go(), ids=lambda row: row.split(" | ")[0].strip("| "))
+def test_each_path_and_each_name_of_contributings_table_is_there(row: str) -> None:
+    """A path from the root, or from a folder that the row has named before; a name in the text of the row's files."""
+    folders, texts, names = [ROOT], "", list[str]()
+    for code, page in re.findall(r"`([^`\s]+)`|(docs/[\w/.-]+\.md)", row):
+        word = code or page
+        if "/" in word or re.search(r"\w\.(py|md|yaml|txt|in|sh|c|toml)$", word):
+            found = [path for folder in folders if (path := folder / word).exists()]
+            assert found, word
+            folders += {path if path.is_dir() else path.parent for path in found}
+            texts += "".join(file.read_text() for path in found for file in ([path] if path.is_file() else path.glob("*.*")))
+        else:
+            names.append(word)
+    missing = [name for name in names if not all(re.search(rf"\b{part}\b", texts) for part in re.findall(r"\w+", name))]
+    assert missing == []

@@ -10,9 +10,9 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY
+from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
 from launcher.manifest.quotation import shown
 from launcher.selection.annotations import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
 from program.errors import Nonsense
@@ -28,7 +28,7 @@ _EVEN_EMULATOR = "alpha.kubevirt.io/EmulatorThreadCompleteToEvenParity"  # whate
 #: Of those with a few values each, the values.
 KNOWN: Mapping[str, tuple[str, ...]] = {
     _COMPANIONS: ("card", "none"),
-    TOPOLOGY: ("none", "numa", "mirror"),
+    TOPOLOGY: get_args(Topology),
     TOPOLOGY_POLICY: ("prefer", "strict"),
     _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
@@ -77,7 +77,7 @@ class Annotations:
     """
 
     companions: Literal["card", "none"] = "card"
-    topology: Literal["none", "numa", "mirror"] = "none"
+    topology: Topology = "none"
     is_strict: bool = False
     seats: Mapping[str, int] = field(default_factory=dict)
     roms: Mapping[str, ROMFile | None] = field(default_factory=dict)

@@ -2,10 +2,10 @@
 
 import asyncio
 import signal
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from plugin.device_plugin.kubelet import serve
 from plugin.device_plugin.monitoring import HTTPPort, monitoring
@@ -19,6 +19,9 @@ from plugin.watch.watch import Sources, Watch
 from program.bootstrap import STOPS, hear
 from program.errors import ProgramError, Refusal
 
+#: A server beside the device plugin: it ends when the watch is stopped, and its ProgramError ends the daemon.
+Server: TypeAlias = Callable[[Watch, Partitions], Coroutine[Any, Any, None]]
+
 _ANSWERS_END_WITHIN = 1.0  # seconds, at the end of it all
 
 
@@ -30,12 +33,12 @@ async def run(
     own_pod: str | None,
     metrics: HTTPPort | None,
     health: HTTPPort | None,
-    beside: Callable[[Watch, Partitions], Coroutine[Any, Any, None]] | None,
+    beside: Iterable[Server],
 ) -> None:
     """Serve until SIGTERM or SIGINT. ProgramError if something is wrong from the start.
 
-    `own_pod` is this plugin's pod (`namespace/name`), `beside` another server on the same watch; None for either, and
-    for each port that is not served.
+    `own_pod` is this plugin's pod (`namespace/name`), None if unknown; a port is None if it is not served. `beside` are
+    the other servers on the watch.
     """
     kubelet, ending = Kubelet(kubelet_dir, plugins_registry), asyncio.Event()
     failures: list[ProgramError] = []
@@ -58,8 +61,8 @@ async def run(
                         reconciling(partitions),
                         asyncio.TaskGroup() as servers,
                     ):
-                        if beside is not None:
-                            servers.create_task(_until(ending, beside(watch, partitions), failures))
+                        for server in beside:
+                            servers.create_task(_until(ending, server(watch, partitions), failures))
                         servers.create_task(serve(watch, kubelet, partitions))
     # A server of grpc may end before its tasks have answered, and grpc prints a traceback for each that is cancelled.
     if answering := asyncio.all_tasks() - {asyncio.current_task()}:

@@ -91,7 +91,7 @@ def test_the_table_has_every_field_of_the_model_and_what_is_below_one_that_is_no
 
 
 def test_every_field_of_kubevirts_has_its_row() -> None:
-    assert len(THEIRS) == len(set(THEIRS)) == 389
+    assert len(THEIRS) == len(set(THEIRS)) >= 389
     assert [path for path in THEIRS if path not in table()] == []
 
 
