@@ -1,7 +1,7 @@
 """What `render` and `explain` have in common: their flags, and the start that these describe."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -84,26 +84,31 @@ def offline(flags: Offline) -> Start:
     pod = pod_of(flags.env, flags.env_file, flags.sysfs, flags.dra)
     given = one_vm(flags, pod.environ)
     vmi = given.instance
-    sizes = dict(map(read_block_sizes, flags.block_size or []))
+    facts = facts_of(flags)
     named = {
         "--block-volume": flags.block_volume,
         "--raw-image": flags.raw_image,
         "--no-direct-io": flags.no_direct_io,
-        "--block-size": sizes,
+        "--block-size": facts.block_sizes,
     }
     refuse_other_volumes([vmi], named)
-    facts = Facts(
-        kvm=not flags.emulation,
-        cpus=cpuset_of_flag(flags.cpuset),
-        block=given.block.union(flags.block_volume or []),
-        raw_images=frozenset(flags.raw_image or []),
-        no_direct_io=frozenset(flags.no_direct_io or []),
-        block_sizes=sizes,
-        pod_interfaces=_pod_interfaces(vmi.spec, flags.network_status),
-    )
+    interfaces = _pod_interfaces(vmi.spec, flags.network_status)
+    facts = replace(facts, block=facts.block | given.block, pod_interfaces=interfaces)
     start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))
     clear(start)
     return start
+
+
+def facts_of(flags: Offline) -> Facts:
+    """Return what the flags alone tell of the pod; UserError for a list of CPUs or a block size that is none."""
+    return Facts(
+        kvm=not flags.emulation,
+        cpus=cpuset_of_flag(flags.cpuset),
+        block=frozenset(flags.block_volume or []),
+        raw_images=frozenset(flags.raw_image or []),
+        no_direct_io=frozenset(flags.no_direct_io or []),
+        block_sizes=dict(map(read_block_sizes, flags.block_size or [])),
+    )
 
 
 def _pod_interfaces(spec: Spec, file: Path | None) -> Mapping[str, PodInterface] | None:

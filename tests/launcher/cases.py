@@ -10,14 +10,16 @@ each, keep it from a driver that cannot take it. Manifests in fixtures/refused a
 comment is the error, whole.
 """
 
-import argparse
 import re
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from launcher.cpus.host import cpuset_of_flag
-from launcher.facts import Facts, read_block_sizes
+import typer
+from typer.main import get_command
+
+from launcher.commands.offline import Offline, facts_of
+from launcher.facts import Facts
 from launcher.manifest.parser import read_manifest
 from launcher.network.multus import attached_to_the_pod, read_status
 from launcher.pipeline.described_pod import Elsewhere
@@ -26,6 +28,7 @@ from launcher.pipeline.start import Start, start_of
 from launcher.versions import Version, parse_version
 from pci.host import Host
 from pci.sysfs.functions import read_host
+from program.commands import taken_by_typer
 from tests.processes import FIXTURES
 
 VMS = FIXTURES / "vms"
@@ -33,17 +36,16 @@ DOMAINS = FIXTURES / "domains"
 REFUSED = FIXTURES / "refused"
 NETWORKS = FIXTURES / "networks"
 
-_FLAGS = argparse.ArgumentParser()
-_FLAGS.add_argument("--env", action="append", default=[])
-_FLAGS.add_argument("--sysfs")
-_FLAGS.add_argument("--dra")
-_FLAGS.add_argument("--network-status")
-_FLAGS.add_argument("--emulation", action="store_true")
-_FLAGS.add_argument("--cpuset")
-_FLAGS.add_argument("--block-volume", action="append", default=[])
-_FLAGS.add_argument("--raw-image", action="append", default=[])
-_FLAGS.add_argument("--no-direct-io", action="append", default=[])
-_FLAGS.add_argument("--block-size", action="append", default=[], type=read_block_sizes)
+_RENDER = typer.Typer()
+
+
+@_RENDER.command()
+@taken_by_typer
+def _render(flags: Offline) -> Offline:
+    return flags
+
+
+_COMMAND = get_command(_RENDER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,31 +106,28 @@ class Case:
 
     def world(self, *more: str) -> World:
         """What the flags say; `more` of them may be given."""
-        flags = _FLAGS.parse_args([*self.flags, *more])
+        flags = self._read(*more)
         return World(
             pod=Pod(
-                environ=dict(setting.split("=", 1) for setting in flags.env),
+                environ=dict(setting.split("=", 1) for setting in flags.env or []),
                 sysfs=FIXTURES / "sysfs" / flags.sysfs if flags.sysfs else None,
                 dra=FIXTURES / "dra" / flags.dra if flags.dra else None,
                 offline=True,
             ),
-            facts=Facts(
-                kvm=not flags.emulation,
-                cpus=cpuset_of_flag(flags.cpuset),
-                block=frozenset(flags.block_volume),
-                raw_images=frozenset(flags.raw_image),
-                no_direct_io=frozenset(flags.no_direct_io),
-                block_sizes=dict(flags.block_size),
-            ),
+            facts=facts_of(flags),
             network_status=(NETWORKS / flags.network_status).read_text() if flags.network_status else None,
         )
+
+    def _read(self, *more: str) -> Offline:
+        flags: Offline = _COMMAND.main([str(self.vm), *self.flags, *more], standalone_mode=False)
+        return flags
 
     def xml(self, *more: str) -> str:
         return self.world(*more).xml(self.vm)
 
     def arguments(self) -> list[str | Path]:
         """What follows `gpu-launcher render`."""
-        flags = _FLAGS.parse_args(self.flags)
+        flags = self._read()
         arguments: list[str | Path] = [self.vm, *self.flags]
         files = (
             ("--sysfs", "sysfs", flags.sysfs),
