@@ -135,6 +135,6 @@ def error_of(answer: KubectlAnswer, command: Sequence[str]) -> ProgramError:
     if lines and (ours := [line for line in lines if line.startswith(_OURS)]):
         kind = UserError if answer.code == UserError.exit_code else Refusal
         return kind.of([Problem("", line.removeprefix(_OURS), "") for line in ours])
-    said = " ".join(lines) or f"has ended with {answer.code}"
+    said = " ".join(dict.fromkeys(lines)) or f"has ended with {answer.code}"
     fix = next((fix for pattern, fix in _FIXES if re.search(pattern, said)), f"try {shlex.join(command)}")
     return Refusal("kubectl", said, fix)

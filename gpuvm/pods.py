@@ -163,7 +163,7 @@ def _row(each: ClusterObject) -> VM:
 def state_of(each: Mapping[str, Any]) -> str:
     """Return the state of a VM in the words of KubeVirt's `kubectl get vm` (VirtualMachinePrintableStatus)."""
     if each["kind"] != "Pod":
-        return "Stopped"
+        return "Stopped" if is_stopped(each) else "Starting"
     phase, waiting = each.get("status", {}).get("phase"), status_of(each).get("state", {}).get("waiting", {})
     if "deletionTimestamp" in each["metadata"]:
         return "Terminating"
@@ -175,6 +175,12 @@ def state_of(each: Mapping[str, Any]) -> str:
     if waiting.get("reason") not in (None, "ContainerCreating", "PodInitializing"):
         return str(waiting["reason"])
     return "Running" if condition(each, "Ready").get("status") == "True" else "Starting"
+
+
+def is_stopped(controller: Mapping[str, Any]) -> bool:
+    """Return whether a controller is to have no pod: it is scaled to 0, or a Job is suspended or has ended."""
+    ended = any(condition(controller, kind).get("status") == "True" for kind in ("Complete", "Failed"))
+    return ended or bool(controller["spec"].get("suspend")) or controller["spec"].get("replicas") == 0
 
 
 def _cards(each: Mapping[str, Any]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from gpuvm.kubectl import ClusterObject
-from gpuvm.pods import condition, has_ended, status_of
+from gpuvm.pods import condition, has_ended, is_stopped, status_of
 from program.problem import Problem
 
 
@@ -186,10 +186,12 @@ def answer(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) 
 def no_pod(controller: ClusterObject, warnings: Sequence[ClusterObject]) -> Problem:
     """Return the answer for a controller that has no pod: what it was told when it made one, or that it is stopped."""
     name = _name(controller)
+    fix = "see the controller: `kubectl describe`"
+    if not warnings and not is_stopped(controller):
+        return Problem(name, "is without a pod: its controller has made none yet", fix)
     if not warnings:
         return Problem(name, "is Stopped: its controller is to have no pod", "`kubectl gpuvm start`")
     message = str(warnings[-1].get("message", ""))
-    fix = "see the controller: `kubectl describe`"
     if "PodSecurity" in message:
         fix = "its namespace has to allow such pods, pod-security.kubernetes.io/enforce=privileged: docs/pod.md"
     elif "exceeded quota" in message:

@@ -47,6 +47,11 @@ PUBLISHED = FIXTURES / "published"
 _CPUS = ("--cpuset", "0-255", "--sysfs", str(FIXTURES / "sysfs" / "hgx-a100-8-gpu"))
 
 _KINDS = ("VirtualMachine", "VirtualMachineInstance")
+#: Of a pool and of a replica set: what it makes, and the field with its template.
+_TEMPLATES = {
+    "VirtualMachinePool": ("VirtualMachine", "virtualMachineTemplate"),
+    "VirtualMachineInstanceReplicaSet": ("VirtualMachineInstance", "template"),
+}
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Manifest:
     def vms(self) -> tuple[dict[str, Any], ...]:
         return tuple(
             document
-            for document in self.documents
+            for document in map(_of_pool, self.documents)
             if document.get("kind") in _KINDS and str(document.get("apiVersion", "kubevirt.io")).startswith("kubevirt.")
         )
 
@@ -192,6 +197,12 @@ def _resources(manifest: Manifest) -> Mapping[str, int]:
     for document in manifest.documents:
         most |= Counter(entry["deviceName"] for entry in _entries(document) if "deviceName" in entry)
     return most
+
+
+def _of_pool(document: dict[str, Any]) -> dict[str, Any]:
+    """The VM that a pool or a replica set makes many of; any other document as it is."""
+    kind, field = _TEMPLATES.get(str(document.get("kind")), (None, ""))
+    return document if kind is None else {"kind": kind, **document["spec"][field], "metadata": document["metadata"]}
 
 
 def _entries(document: dict[str, Any]) -> list[dict[str, Any]]:

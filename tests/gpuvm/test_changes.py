@@ -56,6 +56,19 @@ def test_what_gpu_launcher_refuses_is_its_own_lines(kubectl_gpuvm: Command, kube
     assert kubectl.calls == []
 
 
+def test_another_namespace_than_the_manifests_is_refused_before_kubectl_is_asked(
+    kubectl_gpuvm: Command, kubectl: StandIn, tmp_path: Path
+) -> None:
+    file = tmp_path / "vm.yaml"
+    file.write_text(VM.read_text().replace("metadata:\n", "metadata:\n  namespace: lab\n", 1))
+    result = kubectl_gpuvm("apply", "-f", str(file), "-n", "vms", *FLAGS, env=kubectl.env)
+    assert result.stderr == (
+        f"kubectl-gpuvm: {file}: metadata.namespace: is lab, and --namespace is vms; expected --namespace lab, or "
+        "leave it out of the manifest\n"
+    )
+    assert (result.returncode, kubectl.calls) == (2, [])
+
+
 def test_the_same_again_changes_nothing_and_asks_nothing(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     kubectl.answers("get pod/no-devices", live(printed()))
     kubectl.answers("^apply", "pod/no-devices unchanged\n")

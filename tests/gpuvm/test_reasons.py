@@ -185,4 +185,5 @@ def test_a_controller_without_a_pod_says_what_the_api_server_refused() -> None:
         "pod-security.kubernetes.io/enforce=privileged: docs/pod.md"
     )
     assert "raise the quota" in no_pod(controller("StatefulSet"), [event("FailedCreate", "exceeded quota: gpus")]).fix
-    assert no_pod(controller("StatefulSet"), []).fix == "`kubectl gpuvm start`"
+    assert no_pod(controller("StatefulSet", replicas=0), []).fix == "`kubectl gpuvm start`"
+    assert no_pod(controller("StatefulSet"), []).wrong == "is without a pod: its controller has made none yet"

@@ -147,6 +147,7 @@ def test_a_list_has_node_cards_address_and_state(kubectl_gpuvm: Command, kubectl
     kubectl.answers("get", [
         dra, running, pending("0/1 nodes", name="c"), waiting("ErrImagePull", name="d"),
         ended(0, name="e", phase="Succeeded"), controller("StatefulSet", "f", replicas=0),
+        controller("StatefulSet", "h"),
         pod("g", metadata={"deletionTimestamp": "2026-11-22T12:10:00Z"}),
     ])  # fmt: skip
     result = kubectl_gpuvm("list", env=kubectl.env)
@@ -162,6 +163,7 @@ def test_a_list_has_node_cards_address_and_state(kubectl_gpuvm: Command, kubectl
         ("e", "Succeeded", "node-1", "10.244.1.5", names),
         ("f", "Stopped", "-", "-", names),
         ("g", "Terminating", "node-1", "10.244.1.5", names),
+        ("h", "Starting", "-", "-", names),
     ]
     assert kubectl.calls == [GET_ALL]
 
