@@ -38,23 +38,27 @@ def _command() -> Any:
 
 def _hook() -> int:
     """Serve in a process without the modules that read the command line, since `hook` stays in its pod. KubeVirt starts
-    no VM before it has answered: without arguments, as in the annotation, there is no second process."""
+    no libvirt before it has answered: without arguments, as in the annotation, there is no second process, and what
+    only a define needs is imported once it listens."""
     from launcher.hook.flags import ToServe, own_socket
-    from program.child import forked
 
-    gc.enable()
-    child = None if sys.argv[1:] == ["hook"] else forked("the process that reads the command line", _command)
+    child = None
+    if sys.argv[1:] != ["hook"]:
+        from program.child import forked
+
+        child = forked("the process that reads the command line", _command)
     from pathlib import Path
 
-    from launcher.hook.calls import services
+    from launcher.hook import calls
     from launcher.hook.sidecar import served
 
     flags = ToServe(own_socket()) if child is None else child.answer()
     if not isinstance(flags, ToServe):
         return flags or 0
-    gc.collect()
+    services = calls.services(Path(flags.sysfs), is_plugin=flags.is_plugin)
     gc.freeze()
-    served(Path(flags.socket), services(Path(flags.sysfs), is_plugin=flags.is_plugin))
+    gc.enable()
+    served(Path(flags.socket), services, calls.load)
     return 0
 
 

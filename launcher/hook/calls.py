@@ -9,9 +9,7 @@ from grpclib.const import Handler
 
 from launcher.control.methods import methods_of
 from launcher.control.threads import Threads
-from launcher.hook.annotations import read_asked
 from launcher.hook.api import info_pb2, plugins_pb2, v1alpha1_pb2, v1alpha2_pb2, v1alpha3_pb2
-from launcher.hook.rewrite import rewritten
 from program.errors import ProgramError
 from program.problem import one_line
 
@@ -38,8 +36,17 @@ def services(sysfs: Path, *, is_plugin: bool) -> list[Any]:
     return [Info(), *(Callbacks(api, rewrite) for api in _VERSIONS.values())]
 
 
+def load() -> None:
+    """Import what only a define needs. KubeVirt's launcher waits for Info before it starts libvirt, so what is imported
+    until then delays the guest, and what is imported while libvirt starts does not."""
+    import launcher.hook.rewrite  # noqa: F401
+
+
 def _logged(domain: bytes, vmi: bytes, sysfs: Path) -> bytes:
     """Return the new domain, with what was done to it in the log."""
+    from launcher.hook.annotations import read_asked
+    from launcher.hook.rewrite import rewritten
+
     try:
         answer = rewritten(domain, read_asked(vmi), sysfs)
     except ProgramError as error:

@@ -1,7 +1,7 @@
 """The flags of `gpu-launcher hook`, for the process that serves."""
 
+import os
 from typing import NamedTuple
-from uuid import uuid4
 
 SYS = "/sys"
 _SOCKETS = "/var/run/kubevirt-hooks"
@@ -17,4 +17,4 @@ class ToServe(NamedTuple):
 
 def own_socket() -> str:
     """Return a new path where KubeVirt's launcher looks: it knows sidecars by the names of their sockets alone."""
-    return f"{_SOCKETS}/gpu-launcher-{uuid4().hex[:12]}.sock"
+    return f"{_SOCKETS}/gpu-launcher-{os.urandom(6).hex()}.sock"

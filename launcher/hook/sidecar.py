@@ -6,7 +6,8 @@ import logging
 import socket
 import stat
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +24,16 @@ _REQUEST = 1 << 22
 _WAITING = 16  # connections that are not taken yet
 
 
-def served(path: Path, services: list[Any]) -> None:
-    """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made."""
+def served(path: Path, services: list[Any], meanwhile: Callable[[], object]) -> None:
+    """Answer on this socket until SIGTERM or SIGINT, then remove it; Refusal if it cannot be made.
+
+    Call `meanwhile` in a thread, once KubeVirt can connect.
+    """
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="gpu-launcher: %(levelname)s: %(message)s")
     shorten("the hook's socket", "launcher.control.connections", "grpclib.server", "asyncio")
     with _listening(path) as listener:
         _log.info("hook %s is there for KubeVirt", path)
+        threading.Thread(target=meanwhile, daemon=True).start()
         asyncio.run(_until_told(listener, services))
 
 

@@ -81,6 +81,7 @@ def main() -> None:
         print(f"exec to Info: {1000 * statistics.median(infos):.0f} ms, at most {1000 * max(infos):.0f}")
         print(f"memory (PSS), the most at the start: {peak(Path(directory, 'p.sock'), eight[0].sysfs) / 1e6:.1f} MB")
         with started(Path(directory, "calls.sock"), eight[0].sysfs) as (pid, channel, _):
+            time.sleep(2)  # until it has imported the rest
             print(f"memory (PSS), idle: {proportional_set_size(pid) / 1e6:.1f} MB")
             for case in eight:
                 taken = sorted(calls(channel, case))

@@ -27,10 +27,12 @@ HOOK: Mapping[str, Any] = {"image": build.LAUNCHER, "args": ["hook"]}
 SECOND_SAYS = "what the second sidecar says"
 _SECOND = f"""
 from pathlib import Path
-from launcher.hook.calls import sidecar
+from launcher.hook.api import v1alpha3_pb2
+from launcher.hook.calls import Callbacks, Info
 from launcher.hook.sidecar import served
-says = lambda domain, vmi: domain.replace(b">None</entry>", b">{SECOND_SAYS}</entry>")
-served(Path("/var/run/kubevirt-hooks/second.sock"), sidecar(says))
+async def says(domain, vmi):
+    return domain.replace(b">None</entry>", b">{SECOND_SAYS}</entry>")
+served(Path("/var/run/kubevirt-hooks/second.sock"), [Info(), Callbacks(v1alpha3_pb2, says)], bool)
 """
 SECOND: Mapping[str, Any] = {"image": build.LAUNCHER, "command": ["python3", "-c", _SECOND]}
 

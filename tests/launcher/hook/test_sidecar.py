@@ -3,6 +3,8 @@
 import re
 import signal
 import stat
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -19,7 +21,8 @@ from tests.launcher.control.serving import Caller
 from tests.launcher.hook.domains import CASES, Case
 from tests.launcher.hook.kubevirt import Card, Parts, domain, started, understood, vmi
 from tests.launcher.hook.test_rewrite import defined
-from tests.processes import Program, finished, running
+from tests.processes import ROOT, Program, finished, running
+from tests.waiting import until
 
 VERSIONS: dict[str, Any] = {"v1alpha1": v1alpha1_pb2, "v1alpha2": v1alpha2_pb2, "v1alpha3": v1alpha3_pb2}
 TWO, MIRROR = (next(case for case in CASES if case.name == name) for name in ("2 GPUs", "mirror"))
@@ -65,6 +68,13 @@ def test_kubevirt_collects_it_within_its_second(short_dir: Path) -> None:
     assert info.name == "gpu-launcher"
     assert list(info.versions) == ["v1alpha1", "v1alpha2", "v1alpha3"]
     assert [(point.name, point.priority) for point in info.hookPoints] == [("OnDefineDomain", 0)]
+
+
+def test_it_imports_what_only_a_define_needs_once_it_listens_and_before_it_is_asked(short_dir: Path) -> None:
+    before = "import sys, launcher.hook.calls, launcher.hook.sidecar; sys.exit('launcher.claims' in sys.modules)"
+    subprocess.run([sys.executable, "-c", before], cwd=ROOT, check=True)
+    with hook(short_dir / "a.sock") as program:
+        until(lambda: "/lxml/" in Path(f"/proc/{program.process.pid}/maps").read_text())
 
 
 @pytest.mark.parametrize("version", VERSIONS)
