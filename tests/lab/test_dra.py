@@ -68,7 +68,7 @@ def test_a_plugins_token_writes_slices_of_its_own_node_and_pool_alone(lab: Lab, 
     (own, *_) = json.loads(lab.cluster.kubectl("get", "resourceslices", "-o", "json"))["items"]
     node = lab.node.name
     token = [
-        "--as=system:serviceaccount:kube-system:gpu-plugin",
+        "--as=system:serviceaccount:default:gpu-plugin",  # the namespace of the lab's plugin
         f"--as-user-extra=authentication.kubernetes.io/node-name={node}",
     ]
 
