@@ -90,8 +90,11 @@ def vm_of(each: Mapping[str, Any]) -> str:
     return str(each["metadata"].get("labels", {}).get(ID_LABEL, each["metadata"]["name"]))
 
 
-def has_ended(pod: Mapping[str, Any]) -> bool:
-    return pod.get("status", {}).get("phase") in _ENDED
+def has_ended(each: Mapping[str, Any]) -> bool:
+    """Return whether a pod or a Job has ended; no other controller does."""
+    if each["kind"] == "Pod":
+        return each.get("status", {}).get("phase") in _ENDED
+    return any(condition(each, kind).get("status") == "True" for kind in ("Complete", "Failed"))
 
 
 def container_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -105,9 +108,9 @@ def status_of(pod: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((each for each in statuses if each.get("name") == CONTAINER), {})
 
 
-def condition(pod: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
-    conditions = pod.get("status", {}).get("conditions") or ()
-    return next((each for each in conditions if each.get("type") == kind), {})
+def condition(each: Mapping[str, Any], kind: str) -> Mapping[str, Any]:
+    conditions = each.get("status", {}).get("conditions") or ()
+    return next((one for one in conditions if one.get("type") == kind), {})
 
 
 def applied(each: Mapping[str, Any]) -> ClusterObject | None:
@@ -179,8 +182,8 @@ def state_of(each: Mapping[str, Any]) -> str:
 
 def is_stopped(controller: Mapping[str, Any]) -> bool:
     """Return whether a controller is to have no pod: it is scaled to 0, or a Job is suspended or has ended."""
-    ended = any(condition(controller, kind).get("status") == "True" for kind in ("Complete", "Failed"))
-    return ended or bool(controller["spec"].get("suspend")) or controller["spec"].get("replicas") == 0
+    spec = controller["spec"]
+    return has_ended(controller) or bool(spec.get("suspend")) or spec.get("replicas") == 0
 
 
 def _cards(each: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -93,7 +93,7 @@ def _apply(kubectl: Kubectl, text: bytes, *, restart: bool) -> None:
         for each in new
         if each["kind"] in _UNCHANGEABLE and (old := _live(kubectl, each)) is not None and not _is_same(old, each)
     ]
-    running = [old["metadata"]["name"] for old in changed if not _is_over(old)]
+    running = [old["metadata"]["name"] for old in changed if not has_ended(old)]
     if running and not restart:
         fix = "with --restart the guest shuts down, and starts with what is new"
         raise Refusal(
@@ -125,13 +125,6 @@ def _is_same(old: ClusterObject, new: ClusterObject) -> bool:
     """Whether the same was applied before: the name of the ConfigMap in it tells one manifest from another."""
     before = applied(old)
     return before is not None and bool(before.get("spec") == new["spec"])
-
-
-def _is_over(old: ClusterObject) -> bool:
-    if old["kind"] == "Pod":
-        return has_ended(old)
-    conditions: Iterable[Any] = old.get("status", {}).get("conditions") or ()
-    return any(each.get("type") in ("Complete", "Failed") and each.get("status") == "True" for each in conditions)
 
 
 def _with_its_own(old: ClusterObject, new: Iterable[ClusterObject]) -> Iterator[str]:
