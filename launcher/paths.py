@@ -5,6 +5,7 @@ Sources, in KubeVirt: pkg/storage/volumepath, pkg/host-disk, pkg/container-disk,
 pkg/cloud-init, pkg/config. Names of volumes are DNS labels, so no name leads out of its directory.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -26,6 +27,8 @@ LIBVIRT_ROOT = "/run/gpu-launcher"
 READY = "/run/gpu-launcher/ready"
 #: Where the launcher serves: where KubeVirt's has its own socket (cmd/virt-launcher).
 CONTROL_SOCKET = "/var/run/kubevirt/sockets/launcher-sock"
+#: The control socket of a launcher with another root of libvirt's driver than a pod's, below that root.
+SOCKET_IN_ROOT = "sockets/launcher-sock"
 #: Where the image of kernelBoot is mounted, whole. The directory is KubeVirt's (pkg/container-disk,
 #: GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
 KERNEL_BOOT = f"{CONTAINER_DISKS}/kernel-boot"
@@ -119,6 +122,18 @@ def credentials(secret: str) -> str:
 def image_volume(volume: str) -> str:
     """Return where the whole image of a containerDisk is mounted; KubeVirt has an index in place of the volume."""
     return f"/var/run/kubevirt/image-volumes/{volume}"
+
+
+def runtime_directory(environ: Mapping[str, str], user: int) -> Path | None:
+    """Return where the VMs of this user have a directory each while they run without a pod; None if there is no place
+    for that. (XDG Base Directory Specification; sudo sets no XDG_RUNTIME_DIR.)"""
+    place = environ.get("XDG_RUNTIME_DIR") or ("/run" if user == 0 else "")
+    return Path(place, "gpu-launcher") if place.startswith("/") else None
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Return where the VMs of this user have a directory each for what stays, without a pod."""
+    return Path(environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/root"), ".local/state"), "gpu-launcher")
 
 
 def below(root: Path, place: str) -> Path:

@@ -10,8 +10,9 @@ from launcher import paths
 from launcher.checks import finding as written
 from launcher.checks.finding import error
 from launcher.checks.programs import machine_type, qemu_version, versions
-from launcher.commands.options import Local, VMArgument, one_vm
-from launcher.pipeline.pod import SYS, this_pod
+from launcher.commands.local import Local, located
+from launcher.commands.options import VMArgument
+from launcher.pipeline.pod import SYS
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import is_taken, root_of
@@ -42,16 +43,15 @@ def check(
     errors, with which `run` does not start it.
     """
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
-    pod = this_pod(flags.sysfs)
-    vmi = one_vm(flags, pod.environ).instance
+    vmi, pod, uri, own = located(flags)
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
-    root = root_of(flags.connect)
+    root = root_of(uri)
     # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
-    here = Here(uri=flags.connect, emulation=flags.emulation, dev=dev, guest_runs=guest_runs)
+    here = Here(uri=uri, emulation=flags.emulation, dev=dev, guest_runs=guest_runs, own=own)
     start = start_of(vmi, pod, here)
-    findings = worst_first([*start.all_findings, *_of_versions(start, flags.connect)])
+    findings = worst_first([*start.all_findings, *_of_versions(start, uri)])
     print_text(written.as_json(findings) if as_json else written.page(findings, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)
 

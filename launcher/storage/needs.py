@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from launcher import paths
 from launcher.devices.roms import roms_of
-from launcher.devices.sources import directory_of, source
+from launcher.devices.sources import DiskSource, directory_of, source
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
@@ -50,13 +50,14 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
         except Refusal as refusal:
             refusals.append(refusal)
     needs += _of_firmware(vmi, root)
+    needs += _of_tpm(vmi, facts)
     for rom in roms_of(vmi.spec, vmi.metadata).values():
         if rom is not None:
             fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
             place = partial(paths.below, root)
             needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}", fix))
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
-        needs.append(Directory(paths.below(root, paths.NVRAM)))
+        needs.append(Directory(paths.below(root, facts.place(paths.NVRAM))))
     return Needs(tuple(needs), tuple(refusals))
 
 
@@ -67,6 +68,8 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         return ()
     disk = source(volume, index, vmi.metadata, facts)
     file = paths.below(root, disk.path)
+    if facts.own is not None and volume.name in facts.own.disks:
+        return _of_own_machine(whose, disk)
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
             return () if disk.block else (_of_claim(whose, volume, file),)
@@ -84,7 +87,8 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "emptyDisk":
             assert volume.emptyDisk is not None, "it is the volume's kind"
             # In whole MiB, as KubeVirt's pkg/emptydisk.
-            return (EmptyImage(file, volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
+            size = volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE
+            return (EmptyImage(file, size, stays=facts.own is None),)
         case "hostDisk":
             return _of_node(whose, volume, file)
         case _:
@@ -100,6 +104,17 @@ def _of_claim(whose: str, volume: Volume, image: Path) -> Brought:
             "expected the file disk.img at the top of the claim, in raw format, or a claim with volumeMode: Block",
         )
     return _brought(whose, image)
+
+
+def _of_own_machine(whose: str, disk: DiskSource) -> tuple[Need, ...]:
+    """The image that the user gives, and what the guest writes if the image is to stay as it is: until the VM ends, as
+    in a pod."""
+    given = disk.below or disk
+    image = Path(given.path)
+    if not given.block:
+        refuse_unfit(whose, image)
+    brought = () if given.block else (_brought(whose, image),)
+    return brought if given is disk else (*brought, Overlay(Path(disk.path), image, given.format, stays=False))
 
 
 def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk, ...]:
@@ -234,6 +249,15 @@ def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
                 volume = paths.below(root, paths.mounted("secret", secret))
                 fix = f"expected the key {table}.bin in that secret"
                 yield Brought(volume / f"{table}.bin", volume, "firmware.acpi", fix)
+
+
+def _of_tpm(vmi: VirtualMachineInstance, facts: Facts) -> tuple[Need, ...]:
+    """Keep the state of a persistent TPM on an own machine, where libvirt's root ends with the user's session."""
+    tpm = vmi.spec.domain.devices.tpm
+    if facts.own is None or tpm is None or not (tpm.enabled and tpm.persistent):
+        return ()
+    kept = Path(facts.place(paths.SWTPM))
+    return Directory(kept), Link(facts.own.run / Path(paths.SWTPM).relative_to(paths.LIBVIRT_ROOT), kept)
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:
