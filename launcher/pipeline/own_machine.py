@@ -50,12 +50,8 @@ def variables_of(gpus: Sequence[str], entries: Sequence[Entry]) -> Mapping[str, 
     addresses = [_address(text) for text in gpus]
     if len(addresses) != len(entries):
         listed = ", ".join(map(str, entries)) or "none"
-        raise UserError(
-            "--gpu",
-            f"names {len(addresses)} cards, and the manifest has {len(entries)} entries of gpus and hostDevices: "
-            f"{listed}",
-            "give --gpu once for each, in their order, or take the entry out",
-        )
+        wrong = f"names {len(addresses)}, and the entries of gpus and hostDevices are {len(entries)}: {listed}"
+        raise UserError("--gpu", wrong, "give it once for each, in their order, or take an entry out of the manifest")
     values: dict[str, list[str]] = {}
     for entry, address in zip(entries, addresses, strict=True):
         if not isinstance(entry.wants, str):
