@@ -100,6 +100,7 @@ def test_its_files_are_in_its_users_directories_and_its_disks_are_those_that_are
             f"{state}/var/run/kubevirt-ephemeral-disks/cloud-init-data/default/vm/noCloud.iso",
         ),
     }
+    assert found["pvc"].find("backingStore") is not None, "libvirt would look into the image for one"
     chains = {name: disk.find("backingStore/format") for name, disk in found.items()}
     assert {name: kind.get("type") for name, kind in chains.items() if kind is not None} == {
         "image": "qcow2",
