@@ -88,8 +88,11 @@ def test_its_files_are_in_its_users_directories_and_its_disks_are_those_that_are
     tree = etree.fromstring(start.xml)
     state, run = tmp_path / "home/.local/state/gpu-launcher/default_vm", "/run/user/1000/gpu-launcher/default_vm"
     overlay = f"{state}/var/run/kubevirt-ephemeral-disks/disk-data/{{}}/disk.qcow2"
-    found = {disk.find("alias").get("name")[3:]: disk for disk in tree.iterfind("devices/disk")}  # type: ignore[union-attr]
-    sources = {name: (disk.find("driver").get("type"), disk.find("source").get("file")) for name, disk in found.items()}
+    found = {disk.findall("alias")[0].attrib["name"][3:]: disk for disk in tree.iterfind("devices/disk")}
+    sources = {
+        name: (disk.findall("driver")[0].get("type"), disk.findall("source")[0].get("file"))
+        for name, disk in found.items()
+    }
     assert sources == {
         "pvc": ("qcow2", str(given["qcow2"])),
         "image": ("qcow2", overlay.format("image")),
