@@ -172,17 +172,16 @@ def _without_vfio(outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
     if nodes.has_functions:
         return error(
             path,
-            f"is not {place.here}, which has VFIO's nodes by function alone (/dev/vfio/devices), and libvirt opens "
-            "groups",
+            f"{place.absent}, which has VFIO's nodes by function alone (/dev/vfio/devices), and libvirt opens groups",
             "expected a kernel with CONFIG_VFIO_GROUP and CONFIG_VFIO_CONTAINER, or CONFIG_IOMMUFD_VFIO_CONTAINER",
         )
-    return error(path, f"is not {place.here}", place.no_vfio)
+    return error(path, place.absent, place.no_vfio)
 
 
 def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
     entry, path = card.claim.entry, f"/dev/{name}"
     if isinstance(card.device, USBAddress):
-        says = f"is not {place.here}" if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
+        says = place.absent if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
         fix = f"plug the device in again{place.or_anew}" if is_missing(outcome) else _openable(outcome, path, place)
         return error(entry, f"{path}, the USB device {card.device}, {says}", fix)
     what = f"{path}, the IOMMU group of {card.device}"
@@ -198,11 +197,11 @@ def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes, 
         there = ", ".join(nodes.groups)
         return error(
             entry,
-            f"{what}, is not {place.here}, which has those of the groups {there}: the address was another device's "
+            f"{what}, is not in the container, which has those of the groups {there}: the address was another device's "
             "when it was allocated",
             place.stale,
         )
-    return error(entry, f"{what}, is not {place.here}", place.no_node)
+    return error(entry, f"{what}, {place.absent}", place.no_node)
 
 
 def _fix(hindrance: Hindrance, device: PCIAddress, place: Place) -> str:

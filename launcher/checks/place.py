@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """The parts of messages that differ. `here` follows "is not", `user` precedes "may lock".
+    """The parts of messages that differ. `absent` says that a node is not there, `user` precedes "may lock".
 
     `kvm_missing`, `kvm_closed`: fixes for /dev/kvm. `memlock`: raises the limit. `bind`: how a card is bound.
     `or_anew`: what else a card's fix may be. `stale`: the fix where a container has other groups' nodes, "" where the
@@ -15,7 +15,7 @@ class Place:
     the card.
     """
 
-    here: str
+    absent: str
     user: str
     kvm_missing: str
     kvm_closed: str
@@ -38,7 +38,7 @@ _REQUESTED = (
     "plugin to give its nodes"
 )
 POD = Place(
-    here="in the container",
+    absent="is not in the container",
     user="this container",
     kvm_missing=_GIVE_KVM,
     kvm_closed=_GIVE_KVM,
@@ -58,7 +58,7 @@ POD = Place(
     room="give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
 )
 OWN_MACHINE = Place(
-    here="on this machine",
+    absent="is not on this machine",
     user="this user",
     kvm_missing="turn virtualization on in the firmware, and load kvm_intel or kvm_amd",
     kvm_closed="become a member of its group (sudo usermod -aG kvm $USER), and log in again",
