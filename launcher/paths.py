@@ -133,7 +133,9 @@ def runtime_directory(environ: Mapping[str, str], user: int) -> Path | None:
 
 def state_directory(environ: Mapping[str, str]) -> Path:
     """Return where the VMs of this user have a directory each for what stays, without a pod."""
-    return Path(environ.get("XDG_STATE_HOME") or Path(environ.get("HOME", "/root"), ".local/state"), "gpu-launcher")
+    place = environ.get("XDG_STATE_HOME", "")
+    # The specification has relative paths ignored.
+    return Path(place if place.startswith("/") else Path(environ.get("HOME", "/root"), ".local/state"), "gpu-launcher")
 
 
 def below(root: Path, place: str) -> Path:

@@ -31,17 +31,8 @@ def own_machine(
         raise UserError(f"--port {ports[0]}", "the guest has no network", "leave it out, or write a network")
     if errors := [*_repeated(disks, given), *_of_clusters(vmi, given)]:
         raise together(errors)
-    domain = domain_name(vmi.metadata)
-    name = domain if len(domain) <= _SHORT else f"{domain[: _SHORT - 9]}-{str(vmi.uuid)[:8]}"
-    place = runtime_directory(environ, user)
-    if place is None:
-        fix = "log in as this user (by ssh, or machinectl shell), or name a directory that is this user's alone"
-        raise Refusal("XDG_RUNTIME_DIR", "is not set, and the VM's sockets belong there", fix)
-    run = place / name
-    if len(os.fsencode(run)) > _LONGEST:
-        fix = "expected a shorter one, like /run/user/1000"
-        raise Refusal("XDG_RUNTIME_DIR", f"{run} is too long for the names of sockets in it", fix)
-    return OwnMachine(state=state_directory(environ) / domain, run=run, disks=given, ports=dict(map(_port, ports)))
+    state, run = _directories(vmi, environ, user)
+    return OwnMachine(state=state, run=run, disks=given, ports=dict(map(_port, ports)))
 
 
 def variables_of(gpus: Sequence[str], entries: Sequence[Entry]) -> Mapping[str, str]:
@@ -62,6 +53,24 @@ def variables_of(gpus: Sequence[str], entries: Sequence[Entry]) -> Mapping[str, 
     return {name: ",".join(each) for name, each in values.items()}
 
 
+def _directories(vmi: VirtualMachineInstance, environ: Mapping[str, str], user: int) -> tuple[Path, Path]:
+    """The VM's directory for what is made, and libvirt's root."""
+    domain = domain_name(vmi.metadata)
+    name = domain if len(domain) <= _SHORT else f"{domain[: _SHORT - 9]}-{str(vmi.uuid)[:8]}"
+    place = runtime_directory(environ, user)
+    if place is None:
+        fix = "log in as this user (by ssh, or machinectl shell), or name a directory that is this user's alone"
+        raise Refusal("XDG_RUNTIME_DIR", "is not set, and the VM's sockets belong there", fix)
+    run, state = place / name, state_directory(environ) / domain
+    if not f"{run}{state}".isprintable():
+        wrong = f"{str(run)!r} or {str(state)!r} has a character that cannot be printed"
+        raise Refusal("XDG_RUNTIME_DIR and XDG_STATE_HOME", wrong, "name other directories there")
+    if len(os.fsencode(run)) > _LONGEST:
+        fix = "expected a shorter one, like /run/user/1000"
+        raise Refusal("XDG_RUNTIME_DIR", f"{run} is too long for the names of sockets in it", fix)
+    return state, run
+
+
 def _address(text: str) -> PCIAddress:
     try:
         return PCIAddress.parse(text if text.count(":") > 1 else f"0000:{text}")  # as lspci prints it
@@ -80,6 +89,8 @@ def _disk(setting: str) -> tuple[str, Path]:
     except (OSError, RuntimeError, ValueError) as error:
         wrong = f"cannot be found: {error.strerror if isinstance(error, OSError) else error}"
         raise UserError(flag, wrong, "expected a disk image or a block device") from error
+    if not str(file).isprintable():  # no XML has such a name
+        raise UserError(flag, "has a character that cannot be printed in its path", "give it another name")
     if not is_disk:
         raise UserError(flag, "is no file", "expected a disk image or a block device")
     return name, file

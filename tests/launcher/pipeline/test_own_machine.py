@@ -200,6 +200,7 @@ def test_a_card_that_is_missing_twice_there_or_no_address_is_refused(gpus: list[
     [
         (["pvc"], "--disk pvc: is no volume's disk; expected NAME=PATH"),
         (["pvc={}/missing"], "missing: cannot be found: No such file or directory"),
+        (["pvc={}/\x01.img"], "has a character that cannot be printed in its path"),
         (["pvc={}"], "is no file; expected a disk image or a block device"),
         (["pvc={}/raw.img", "pvc={}/disk.qcow2"], "--disk pvc: is there twice"),
         ([], "the volume 'pvc': is a persistentVolumeClaim, which comes from a cluster"),
@@ -207,6 +208,7 @@ def test_a_card_that_is_missing_twice_there_or_no_address_is_refused(gpus: list[
 )
 def test_a_disk_that_is_none_is_refused(tmp_path: Path, disks: list[str], words: str) -> None:
     _images(tmp_path)
+    (tmp_path / "\x01.img").touch()
     with pytest.raises(UserError, match=re.escape(words)):
         _place(read_manifest(_vm(tmp_path, "pvc")), tmp_path, tuple(disk.format(tmp_path) for disk in disks))
 
