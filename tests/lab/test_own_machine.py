@@ -38,7 +38,7 @@ REPLACED = (
     Replaced(_SSH, ":", "this Debian has no ssh: it is called beside it, see below"),
     Replaced(
         ".venv/bin/gpu-launcher ctl vnc --listen 127.0.0.1:5900",
-        ".venv/bin/gpu-launcher ctl screenshot - | head -c 4",
+        ".venv/bin/gpu-launcher ctl screenshot screen.png; head -c 4 screen.png | tail -c 3",
         "nobody looks at it: it is said to be one",
     ),
 )
@@ -58,7 +58,7 @@ _POD: Mapping[str, Any] = {
         "containers": [
             {
                 "name": "machine",
-                "command": ["sleep", "infinity"],
+                "command": ["sh", "-c", "echo up; exec sleep infinity"],
                 "env": [
                     {"name": "HOME", "value": "/home/me"},
                     {"name": "USER", "value": "me"},
@@ -130,6 +130,7 @@ def _debian(directory: Path) -> Iterator[Path]:
 def machine(tmp_path: Path) -> Iterator[RunningPod]:
     home = _home(tmp_path)
     with _debian(tmp_path) as root, running([_POD], root, tmp_path, {}, {"home": home}) as machine:
+        machine.until("it is up", lambda: machine.log.read_text() == "up\n", 60)
         yield machine
 
 
