@@ -56,7 +56,7 @@ def fit_of(kubectl: Kubectl, pod: ClusterObject) -> str:
         with TemporaryDirectory() as directory:
             file = Path(directory) / MANIFEST_FILE
             file.write_text(text, encoding="utf-8")
-            answer = gpu_launcher("fit", str(file), "--slices", "-", given=json.dumps({"items": cluster}).encode())
+            answer = gpu_launcher("fit", str(file), "--cluster", "-", given=json.dumps({"items": cluster}).encode())
     except ProgramError as error:
         return f"fit: {error}\n"
     return answer.out.decode(errors="replace") or f"fit: {answer.words}"

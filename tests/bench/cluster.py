@@ -90,7 +90,7 @@ def _fit(nodes: int, limit: float) -> None:
 
 def _timed(vm: Path, slices: Path) -> tuple[float, float]:
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    command = [BIN / "gpu-launcher", "fit", vm, "--slices", slices]
+    command = [BIN / "gpu-launcher", "fit", vm, "--cluster", slices]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
