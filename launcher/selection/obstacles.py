@@ -91,7 +91,7 @@ def obstacles(pod: AskingPod, node: NodeState) -> tuple[Obstacle, ...]:
 def _of_labels(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
     text = pod.affinity.unmet(node.name, node.labels)
     if text is not None:
-        fix = "compare with `kubectl get nodes --show-labels`; label a node, or change spec.nodeSelector or affinity"
+        fix = "compare with `kubectl get nodes --show-labels`, label a node, or change spec.nodeSelector or affinity"
         yield Obstacle(Distance.ELSEWHERE, "other labels than it selects", text, fix)
 
 
@@ -111,7 +111,7 @@ def _of_taints(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
 def _of_amounts(asked: Amounts, node: NodeState) -> Iterator[Obstacle]:
     limit = node.allocatable.get("pods")
     if limit is not None and len(node.pods) >= limit:
-        text = f"has {len(node.pods)} pods, and takes {limit:f}"
+        text = f"has {len(node.pods)} pod{'' if len(node.pods) == 1 else 's'}, as many as it takes"
         yield Obstacle(Distance.TAKEN, "too many pods", text, "stop one, or raise the kubelet's maxPods")
     for name, wanted in sorted(asked.items(), key=lambda each: not _is_device(each[0])):
         if wanted > node.free(name):

@@ -106,7 +106,7 @@ def test_all_that_speaks_against_a_node_is_told_with_who_has_what() -> None:
         (node_of("n"), {"hugepages-1Gi": "4Gi"}, "has no hugepages-1Gi"),
         (node_of("n"), {"memory": "64Gi"}, "has 32768Mi memory in all and 65536Mi are asked for"),
         (node_of("n"), {"cpu": "16500m"}, "has 16 cpu in all and 16.5 are asked for"),
-        (node_of("n", {"pods": "0"}), {}, "has 0 pods, and takes 0"),
+        (node_of("n", {"pods": "0"}), {}, "has 0 pods, as many as it takes"),
     ],
 )
 def test_what_a_node_has_too_little_of(node: Object, asked: dict[str, str], text: str) -> None:
