@@ -94,7 +94,7 @@ def test_fit_says_what_to_install_and_the_extra_adds_it(installed: Installation)
     )
     installed.install(f"{installed.wheel}[fit]")
     with_it = installed.run("gpu-launcher", *arguments)
-    assert with_it.stdout.endswith("fits nowhere: no node has published a device.\n")
+    assert with_it.stdout.endswith("fits nowhere: neither a Node nor a device of one is among the objects.\n")
     assert with_it.returncode == 1
 
 
