@@ -204,7 +204,7 @@ def _case(random: Random, name: str) -> tuple[Object, list[Object], Object]:
     term = {"matchExpressions": [{"key": "rack", "operator": operator, "values": values}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     tolerations = [{"operator": "Exists"}, {"key": "gpu", "value": random.choice(["yes", "no"])}]
-    spec = {"nodeSelector": {"kubernetes.io/hostname": name}}
+    spec: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": name}}
     if random.random() < 0.5:
         spec["affinity"] = {"nodeAffinity": required}
     return node, there, pod(f"{name}-wanting", 8, **spec, tolerations=random.sample(tolerations, random.randint(0, 1)))
