@@ -75,7 +75,9 @@ class Fit:
             return f"no node offers {', '.join(self.unknown)}", ", ".join(self.unknown.values())
         for placement in self.placements:
             if placement.unknowable is not None:
-                return str(placement.reason), _FIX_OF_CARDS
+                return str(placement.reason), "ask for an attribute with has(...), or .?NAME.orValue(...)"
+        if self.wish.devices and not any(placement.verdicts for placement in self.placements):
+            return "no node has published a device by DRA", "see whether gpu-plugin serves DRA there: deploy/dra"
         nearest = min(self.placements, key=self.distance).node
         of_it = self.obstacles[nearest]
         which = "the nearest" if len(self.placements) > 1 else "the only one"

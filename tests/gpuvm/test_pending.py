@@ -107,6 +107,11 @@ CASES = {
         "for one, or ask for less: docs/choosing.md",
         {**asks(), "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "cards"}]},
     ),
+    "no device by DRA": Case(
+        [node_of("gpu-1"), node_of("cp")],
+        "no node has published a device by DRA; see whether gpu-plugin serves DRA there: deploy/dra",
+        {**asks(), "resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "cards"}]},
+    ),
     "memory, where the cards of DRA are free": Case(
         [*RTX, node_of("gpu-1", {"memory": "1Gi"})],
         f"{ONLY}: has 1024Mi memory in all and 2048Mi are asked for; give the VM less, or add a larger node",

@@ -179,6 +179,7 @@ def test_where_cel_has_no_answer_the_scheduler_gives_up_on_all_nodes() -> None:
     assert "the scheduler gives up on the whole pod" in str(reason(result, "desktop"))
     assert "switch" in str(reason(result, "desktop"))
     assert "hgx: the scheduler gives up before it gets here" in as_text(result)
+    assert result.answer == (reason(result, "desktop"), "ask for an attribute with has(...), or .?NAME.orValue(...)")
 
 
 def test_an_expression_that_would_take_for_ever_ends() -> None:
