@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.clusters import claim_of, hgx, machine, slices_of, snapshot_of
+from tests.clusters import RTX_3090, claim_of, hgx, machine, node_of, pod_on, slices_of, snapshot_of
 from tests.conftest import Command, Machine
 from tests.launcher.cases import VMS
 from tests.processes import FIXTURES
@@ -61,6 +61,18 @@ def test_where_none_fits_the_exit_code_is_1(tmp_path: Path, gpu_launcher: Comman
     assert result.stdout.count("taken by claim default/c of pod other") == 2
     as_json = gpu_launcher("fit", tmp_path / "vm.yaml", "--cluster", slices, "--json")
     assert (json.loads(as_json.stdout)["fits"], as_json.returncode) == (False, 1)
+
+
+def test_with_nodes_and_slices_it_judges_what_pod_dra_asks_for(tmp_path: Path, gpu_launcher: Command) -> None:
+    """The node offers no such resource, which only a device plugin would have to."""
+    room = node_of("rtx", {RTX_3090: "0"})
+    vm, cluster = written(tmp_path / "vm.yaml"), listed(tmp_path / "all.json", *RTX, room, pod_on("rtx", "a"))
+    result = gpu_launcher("fit", vm, "--cluster", cluster)
+    assert (result.stdout.splitlines()[0], result.returncode) == ("default/vm fits on 1 of 1 node.", 0)
+    named = gpu_launcher("fit", vm, "--cluster", cluster, "--pod", "ml/a")
+    assert (named.stdout, named.stderr, named.returncode) == (
+        "", "gpu-launcher: --pod ml/a: is no pod that waits for a node; get nodes,pods -A, or leave it out\n", 2
+    )  # fmt: skip
 
 
 def test_a_vm_without_cards_fits_anywhere(tmp_path: Path, gpu_launcher: Command) -> None:
