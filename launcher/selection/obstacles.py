@@ -84,8 +84,8 @@ def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
 
 def obstacles(pod: AskingPod, node: NodeState) -> tuple[Obstacle, ...]:
     """Return what keeps the pod from the node, what is hardest to change first."""
-    found = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(pod.asked, node)]
-    return tuple(sorted(found, key=lambda each: -each.distance))
+    every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(pod.asked, node)]
+    return tuple(sorted(every, key=lambda each: -each.distance))
 
 
 def _of_labels(pod: AskingPod, node: NodeState) -> Iterator[Obstacle]:
