@@ -11,6 +11,7 @@ import typer
 
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
+from launcher.machines import foreign
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
 from launcher.pod.controllers import Kind, Run, pod_spec
@@ -119,11 +120,15 @@ def pod(
     if errors:
         raise together(errors)
     notes = [] if image else [f"the pod's image is {default}, which no registry has: name yours with --image"]
+    for vm in (given.instance for given in vms):
+        other = foreign(vm.spec.domain.machine.type)
+        if other is not None and not vm.metadata.annotations.nearest_machine:
+            warnings.append(f"{vm.metadata.name}: {other}")
     for each in made:
         if (spec := pod_spec(each)) is not None:
-            vm = each["metadata"]["name"]
-            warnings += map(str, for_containers(vm, spec))
-            if (waits := waits_for(vm, spec, node_devices)) is not None:
+            name = each["metadata"]["name"]
+            warnings += map(str, for_containers(name, spec))
+            if (waits := waits_for(name, spec, node_devices)) is not None:
                 notes.append(waits)
     say_notes(notes)
     say("warning", warnings)

@@ -7,6 +7,7 @@ from launcher.checks.finding import warning
 from launcher.cpus.host import assumed
 from launcher.facts import Facts
 from launcher.guest import Guest
+from launcher.machines import foreign
 from launcher.manifest.spec import Spec
 from launcher.pipeline.pod import SYS, Pod, address_bits_in, processors_in
 from launcher.pipeline.start import Start
@@ -44,6 +45,9 @@ class Elsewhere:
         wrong = f"{things} are not known here: assumed {guesses}"
         return cpus, node, (warning("spec.domain.cpu.dedicatedCpuPlacement", wrong, f"expected {flags}"),)
 
+    def machines(self, guest: Guest) -> frozenset[str] | None:
+        return None
+
     def judged(self, start: Start) -> Start:
         """Add what the reader of a printed domain has to know."""
         if start.xml is None:
@@ -54,4 +58,6 @@ class Elsewhere:
         else:
             severity, problems = Severity.ERROR, too_new(newer, self.libvirt)
         of_versions = (Finding(severity, problem) for problem in problems)
-        return start.having((*not_whole(start.cards, start.host), *of_versions))
+        other = foreign(start.guest.machine)
+        of_machine = [] if other is None else [Finding(Severity.WARNING, other)]
+        return start.having((*not_whole(start.cards, start.host), *of_machine, *of_versions))

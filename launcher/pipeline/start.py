@@ -21,6 +21,7 @@ from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.bars import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import GuestCard, not_passed_on, whole_cards
+from launcher.machines import nearest
 from launcher.manifest.guest import guest_of
 from launcher.manifest.hostdevices import ResourceClaim
 from launcher.manifest.spec import Spec, VirtualMachineInstance
@@ -101,6 +102,9 @@ class Surroundings(Protocol):
         """Return the pod's CPUs, ascending, None for a guest that has none of its own; the node's processors; and what
         is assumed of both. Refusal if they should be known."""
 
+    def machines(self, guest: Guest) -> frozenset[str] | None:
+        """Return the names of QEMU's machines; None if unknown."""
+
     def judged(self, start: Start) -> Start:
         """Return the start with what this place adds to it."""
 
@@ -108,6 +112,8 @@ class Surroundings(Protocol):
 def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Start:
     """Go through all stages; their errors are in the result."""
     guest = guest_of(vmi)
+    if vmi.metadata.annotations.nearest_machine:
+        guest = replace(guest, machine=nearest(guest.machine, around.machines(guest)))
     refused: list[ProgramError] = []
     facts, findings = around.facts(vmi.spec, guest, pod)
     entries = vmi.spec.domain.devices.entries

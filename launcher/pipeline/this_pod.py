@@ -10,7 +10,7 @@ from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
 from launcher.checks.network import ports
-from launcher.checks.programs import missing_programs, programs, programs_of
+from launcher.checks.programs import machines_of, missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
 from launcher.checks.volumes import volumes
 from launcher.cpus.host import cpuset_of_pod
@@ -66,6 +66,9 @@ class Here:
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
         processors = processors_in(guest, pod)
         return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None, processors, ()
+
+    def machines(self, guest: Guest) -> frozenset[str] | None:
+        return machines_of(f"qemu-system-{guest.qemu_architecture}") if has_qemu_here(self.uri) else None
 
     def _networks(self, spec: Spec) -> tuple[Mapping[str, PodInterface], tuple[Finding, ...]]:
         try:
