@@ -119,7 +119,9 @@ def pod(
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     if errors:
         raise together(errors)
-    notes = [] if image else [f"the pod's image is {default}, which no registry has: name yours with --image"]
+    if not image:
+        say_notes([f"the pod's image is {default}, which no registry has: name yours with --image"])
+    notes: list[str] = []
     for vm in (given.instance for given in vms):
         other = foreign(vm.spec.domain.machine.type)
         if other is not None and not vm.metadata.annotations.nearest_machine:
