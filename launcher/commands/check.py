@@ -75,9 +75,7 @@ def _of_libvirt(start: Start, here: Here) -> list[Finding]:
         if here.guest_runs:
             return findings  # it shows that they are there, and what would ask QEMU needs memory of the guest's
         if start.xml is None or (root is not None and qemu is None):
-            why = (
-                "there is no QEMU here" if start.xml is not None else "the errors above keep the domain from being made"
-            )
+            why = "there is no QEMU here" if start.xml is not None else "the errors above leave no domain to look at"
             return [*findings, _not_looked_at(why)]
         if root is None:
             return [*findings, *_errors(unknown_names_at(here.uri, start.xml))]

@@ -124,13 +124,13 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
     placed = tried(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
     facts, pinned, assumptions = placed or (facts, None, ())
+    findings = (*assumptions, *findings)
     layout, hole = None, None
     if are_all and (placed is not None or guest.topology == "none"):
         layout = tried(partial(laid_out, guest, cards, host, facts, pinned), refused)
     if layout is not None:
         hole, warnings = hole_of(guest, layout, facts)
-        warned = (Finding(Severity.WARNING, each) for each in warnings)
-        findings = (*assumptions, *findings, *misplaced(layout), *warned)
+        findings = (*findings, *misplaced(layout), *(Finding(Severity.WARNING, each) for each in warnings))
     devices = tried(partial(guest_devices, vmi.spec, vmi.metadata, guest, cards, facts), refused)
     network_cards = devices.network_cards if devices is not None else ()
     domain = None

@@ -52,6 +52,9 @@ def test_cpus_are_judged_without_the_cards_and_seats_are_not(machine: Machine, t
     assert errors(start) == ["gpu 'b'", "spec.domain.cpu.dedicatedCpuPlacement"]
     assert [card.claim.entry.name for card in start.cards] == ["a"]
     assert (start.layout, start.xml) == (None, None)
+    assumed = printed(text, tmp_path, CARD, machine("two-rtx-3090"))
+    assert errors(assumed) == ["gpu 'b'"]
+    assert [warning.problem.subject for warning in assumed.warnings] == ["spec.domain.cpu.dedicatedCpuPlacement"]
 
 
 def test_a_sysfs_that_is_none_is_all_that_is_said_of_what_it_would_show(tmp_path: Path) -> None:
