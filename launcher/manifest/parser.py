@@ -1,7 +1,7 @@
 """From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -124,7 +124,7 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
         try:
             manifests.append(_read_vm(given, vm, read, subject, of_vm, known))
         except UserError as error:
-            errors.append(error)
+            errors.append(_located(error, given, vm, subject, read.values()))
     if errors:
         raise together(errors)
     for field, file in read.items():
@@ -132,6 +132,22 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
             fix = f"write spec.{field}: {{name: ...}} into it, or leave the flag out"
             raise UserError(f"--{field} {file.file}", "the VM names none", fix)
     return tuple(manifests)
+
+
+def _located(error: UserError, given: Input, vm: JSONObject, subject: str, types: Iterable[Input]) -> UserError:
+    """Return the error with the line of each field behind its file. `subject` stands before the VM's paths."""
+    sources = [(of, item.value, item.subject) for of in (given, *types) for item in of.types]
+    sources.append((given, vm, subject))
+
+    def located(problem: Problem) -> Problem:
+        for of, item, before in sources:
+            if problem.subject.startswith(before):
+                # What is wrong may begin with the field that the object at the path has it in: an annotation.
+                at = of.at(item, f"{problem.subject.removeprefix(before)}.{problem.wrong}")
+                return problem._replace(subject=at + problem.subject.removeprefix(of.file))
+        return problem
+
+    return type(error).of([*map(located, error.problems)], error.left_out)
 
 
 def _read_vm(
@@ -260,8 +276,31 @@ def _unknown(kind: type[Object], location: Sequence[int | str]) -> tuple[str, st
     *way, name = location
     known = list(_object_at(kind, way).model_fields)
     near = difflib.get_close_matches(str(name), known, n=1)
+    elsewhere = _above(kind, way, str(name)) or (None if near else _only(kind, str(name)))
+    if elsewhere is not None:
+        return "is in the wrong place", f"write it as {elsewhere}"
     fix = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known) or 'nothing'}"
     return "not a field that gpu-launcher knows", fix
+
+
+def _above(kind: type[Object], way: Sequence[int | str], name: str) -> str | None:
+    """Return the path of the field of this name that the nearest object on the way has."""
+    above = (way[:length] for length in range(len(way) - 1, -1, -1))
+    return next((dotted([*some, name]) for some in above if name in _object_at(kind, some).model_fields), None)
+
+
+def _only(kind: type[Object], name: str) -> str | None:
+    """Return the path of the only field of this name."""
+    places = list(_places(kind, name))
+    return places[0] if len(places) == 1 else None
+
+
+def _places(kind: type[Object], name: str) -> Iterator[str]:
+    for field, described in kind.model_fields.items():
+        if field == name:
+            yield name
+        if (below := object_in(described.annotation)) is not None:
+            yield from (f"{field}.{place}" for place in _places(below, name))
 
 
 def _object_at(kind: type[Object], location: Sequence[int | str]) -> type[Object]:

@@ -14,6 +14,7 @@ from launcher.manifest.instancetypes.expansion import Expanded
 from launcher.manifest.instancetypes.expansion import expand as expand_vm
 from launcher.manifest.parser import checked, read_given, read_manifest
 from program.errors import UserError
+from tests.launcher.vms import without_lines
 from tests.processes import ROOT
 
 TABLE = (ROOT / "docs" / "instancetypes.md").read_text()
@@ -460,7 +461,7 @@ def written(path: Path, *documents: Document) -> Path:
 def problem_of(path: Path, **flags: Path) -> str:
     with pytest.raises(UserError) as error:
         read_given(path, types=flags)
-    line = str(error.value)
+    line = without_lines(str(error.value), path)
     assert "\n" not in line
     return line
 
