@@ -39,7 +39,7 @@ def read_config(path: Path) -> Config:
     """Read a config file. UserError, in one line, for a file that is missing, is not YAML or asks for nonsense."""
     from pydantic import ValidationError
 
-    from program.document import NotYAML, line_of, read_document
+    from program.document import NotYAML, composed, line_of, read_document
 
     text = _text(path)
     if not text:
@@ -55,17 +55,17 @@ def read_config(path: Path) -> Config:
         return _adapter().validate_python({} if document is None else document)
     except ValidationError as error:
         where, fix = _first(error)
-        raise UserError(f"{path}:{line_of(text, where)}", where, fix) from error
+        raise UserError(f"{path}:{line_of(composed(text), where)}", where, fix) from error
 
 
 def shadowed_in(path: Path, config: Config) -> list[Problem]:
     """Return what is wrong with each rule of a config's file that never counts."""
-    from program.document import line_of
+    from program.document import composed, line_of
 
-    text = _text(path)
+    documents = composed(_text(path))
     return [
         Problem(
-            f"{path}:{line_of(text, f'offer.{later}')}",
+            f"{path}:{line_of(documents, f'offer.{later}')}",
             f"offer.{later}: never counts, as offer.{earlier} fits each device that it fits, and comes first",
             f"write it before offer.{earlier}, or leave it out",
         )

@@ -11,6 +11,9 @@ from program.errors import Nonsense
 JSONObject: TypeAlias = Mapping[str, Any]
 """An object of Kubernetes as a file has it."""
 
+Nodes: TypeAlias = tuple[yaml.MappingNode, ...]
+"""The mappings among the documents of a text, with their lines."""
+
 _DEEPEST = 100
 _MOST = 100_000  # ten times what etcd would store of the smallest values
 
@@ -109,14 +112,17 @@ def decoded(content: bytes) -> str:
         raise NotYAML(wrong, "save it as UTF-8", f":{_line(content, error.start)}") from error
 
 
-def line_of(text: str, path: str, begin: int = 1) -> int:
+def composed(text: str) -> Nodes:
+    """Return the nodes of a text that has been read without an error, for line_of."""
+    return tuple(node for node in yaml.compose_all(text, yaml.CSafeLoader) if isinstance(node, yaml.MappingNode))
+
+
+def line_of(documents: Nodes, path: str, begin: int = 1) -> int:
     """Return the line, from 1, of the field at a path, like spec.disks[0].name; of the object above it that is there.
 
-    `text` has been read without an error. `begin` is the line where the field's document begins. Other words may follow
-    the path.
+    `begin` is the line where the field's document begins. Other words may follow the path.
     """
-    nodes = yaml.compose_all(text, yaml.CSafeLoader)
-    node = next(node for node in nodes if isinstance(node, yaml.MappingNode) and node.start_mark.line >= begin - 1)
+    node: yaml.Node = next(document for document in documents if document.start_mark.line >= begin - 1)
     line = node.start_mark.line
     while (step := _step(node, path)) is not None:
         line, node, path = step

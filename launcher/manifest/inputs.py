@@ -8,12 +8,13 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.manifest.quotation import shown
 from launcher.manifest.volumes import is_block
-from program.document import JSONObject, NotYAML, decoded, line_of, read_documents
+from program.document import JSONObject, Nodes, NotYAML, composed, decoded, line_of, read_documents
 from program.errors import UserError
 
 VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
@@ -49,7 +50,7 @@ class TypeObject(NamedTuple):
         return f"{self.file}: {self.called}: "
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Input:
     """A file's objects, in their order. `file` is what an error calls it, and `text` all that is in it.
 
@@ -70,7 +71,12 @@ class Input:
     def at(self, item: JSONObject, path: str) -> str:
         """Return the file and the line of the field at a path of an object, as editors take it: vm.yaml:12."""
         begin, above = self.places[id(item)]
-        return f"{self.file}:{line_of(self.text, above + path, begin)}"
+        return f"{self.file}:{line_of(self._documents, above + path, begin)}"
+
+    @cached_property
+    def _documents(self) -> Nodes:
+        """Composed for the first error alone: a start has no time for it."""
+        return composed(self.text)
 
 
 def read_input(path: Path) -> Input:

@@ -34,13 +34,28 @@ Origins = Mapping[tuple[str | int, ...], str]
 _NOTHING = Known()
 
 
+class Source(NamedTuple):
+    """An object of an input, and what stands before its paths in an error."""
+
+    given: Input
+    item: JSONObject
+    subject: str
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem of the object with the line of the field behind the file, where editors look for it."""
+        path = problem.subject.removeprefix(self.subject)
+        # What is wrong may begin with the field that the object at the path has it in: an annotation.
+        place = self.given.at(self.item, f"{path}.{problem.wrong}")
+        return problem._replace(subject=place + problem.subject.removeprefix(self.given.file))
+
+
 class Given(NamedTuple):
     """A VM that was given. `namespace` is None where neither it nor anybody else says one.
 
     `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
     file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
     template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read. `many`: that
-    it is one of the VMs of a pool or a replica set.
+    it is one of the VMs of a pool or a replica set. `source`: where it is written, if it was read from a file.
     """
 
     manifest: VirtualMachine | VirtualMachineInstance
@@ -50,10 +65,20 @@ class Given(NamedTuple):
     block: frozenset[str]
     notes: tuple[str, ...]
     many: "Many | None" = None
+    source: Source | None = None
 
     @property
     def instance(self) -> VirtualMachineInstance:
         return self.manifest.instance() if isinstance(self.manifest, VirtualMachine) else self.manifest
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem of a later stage with file and line, if its subject is a path in the instance."""
+        if self.source is None or not problem.subject.startswith(("spec.", "metadata.")):
+            return problem
+        is_of_pool = self.many is not None and self.many.controller == "statefulset"
+        template = "spec.template." if isinstance(self.manifest, VirtualMachine) else ""
+        above = f"{self.source.subject}{'spec.virtualMachineTemplate.' if is_of_pool else ''}{template}"
+        return self.source.located(problem._replace(subject=f"{above}{problem.subject}"))
 
 
 def read_manifest(path: Path) -> VirtualMachineInstance:
@@ -121,10 +146,11 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
     for vm in vms:
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
         of_vm = () if manifests else of_input
+        source = Source(given, vm, subject)
         try:
-            manifests.append(_read_vm(given, vm, read, subject, of_vm, known))
+            manifests.append(_read_vm(given, vm, read, subject, of_vm, known)._replace(source=source))
         except UserError as error:
-            errors.append(_located(error, given, vm, subject, read.values()))
+            errors.append(_located(error, source, read.values()))
     if errors:
         raise together(errors)
     for field, file in read.items():
@@ -134,20 +160,14 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
     return tuple(manifests)
 
 
-def _located(error: UserError, given: Input, vm: JSONObject, subject: str, types: Iterable[Input]) -> UserError:
-    """Return the error with the line of each field behind its file. `subject` stands before the VM's paths."""
-    sources = [(of, item.value, item.subject) for of in (given, *types) for item in of.types]
-    sources.append((given, vm, subject))
-
-    def located(problem: Problem) -> Problem:
-        for of, item, before in sources:
-            if problem.subject.startswith(before):
-                # What is wrong may begin with the field that the object at the path has it in: an annotation.
-                at = of.at(item, f"{problem.subject.removeprefix(before)}.{problem.wrong}")
-                return problem._replace(subject=at + problem.subject.removeprefix(of.file))
-        return problem
-
-    return type(error).of([*map(located, error.problems)], error.left_out)
+def _located(error: UserError, vm: Source, types: Iterable[Input]) -> UserError:
+    """Return the error with the lines of the VM's fields, and of its instance type's and preference's."""
+    sources = [Source(given, item.value, item.subject) for given in (vm.given, *types) for item in given.types]
+    problems = [
+        next((source.located(each) for source in (*sources, vm) if each.subject.startswith(source.subject)), each)
+        for each in error.problems
+    ]
+    return UserError.of(problems, error.left_out)
 
 
 def _read_vm(

@@ -10,7 +10,9 @@ import yaml
 
 from launcher.manifest.parser import read_every, read_given
 from program.errors import UserError
+from program.problem import Problem
 from tests.launcher.test_inputs import SERVICE, vm
+from tests.launcher.test_pools import pool
 from tests.launcher.vms import RTX_2060, vmi_text
 from tests.program.test_document import TEMPLATE
 
@@ -130,6 +132,24 @@ def test_lines_count_over_the_whole_file_and_lists_and_json_have_lines_too(tmp_p
     with pytest.raises(UserError) as error:
         read_every(path)
     assert error.value.problem.subject == f"{path}:7: {subject}"
+
+
+@pytest.mark.parametrize(
+    ("manifest", "place"),
+    [
+        (vmi_text(), "6: spec.domain.memory.guest"),
+        (yaml.safe_dump(vm("one")), "13: spec.template.spec.domain.memory.guest"),
+        (yaml.safe_dump(pool()), "22: spec.virtualMachineTemplate.spec.template.spec.domain.memory.guest"),
+    ],
+)
+def test_a_problem_of_a_later_stage_has_the_line_of_its_field(tmp_path: Path, manifest: str, place: str) -> None:
+    path = tmp_path / "vm.yaml"
+    path.write_text(manifest)
+    given = read_given(path)
+    problem = Problem("spec.domain.memory.guest", "is too much for this pod", "write less")
+    assert given.located(problem).subject == f"{path}:{place}"
+    other = Problem("gpu 'a'", "is not there", "add it")
+    assert given.located(other) == other
 
 
 def test_an_instance_type_has_its_lines_in_its_own_file(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import pytest
 import yaml
 
-from program.document import NotYAML, decoded, line_of, read_document
+from program.document import NotYAML, composed, decoded, line_of, read_document
 
 TEMPLATE = "is a template, which is not filled in here; give what is made of it, as `helm template` prints it"
 
@@ -107,13 +107,13 @@ spec:
   - name: y
     disk:
       bus: virtio
-  {0}: &same
+  "labels": &same
     k8s.io/a.b: 1
   other: *same
 ---
 spec: 2
 """
-    text = text.replace("{0}", '"labels"')
+    documents = composed(text)
     lines = {
         "": 4,
         "spec": 4,
@@ -126,8 +126,9 @@ spec: 2
         "spec.other.k8s.io/a.b: is wrong": 12,
         "status": 4,
     }
-    assert {path: line_of(text, path, begin=3) for path in lines} == lines
-    assert (line_of(text, "a"), line_of(text, "spec", begin=14), line_of('{"a": 1,\n"b": [\n2]}', "b[0]")) == (2, 15, 3)
+    assert {path: line_of(documents, path, begin=3) for path in lines} == lines
+    assert (line_of(documents, "a"), line_of(documents, "spec", begin=14)) == (2, 15)
+    assert line_of(composed('{"a": 1,\n"b": [\n2]}'), "b[0]") == 3
 
 
 def test_an_empty_text_is_no_document() -> None:
