@@ -49,16 +49,20 @@ def check(
     """
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
     pod = this_pod(flags.sysfs)
-    vmi = one_vm(flags, pod.environ).instance
+    given = one_vm(flags, pod.environ)
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
     root = root_of(flags.connect)
     # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
     here = Here(uri=flags.connect, emulation=flags.emulation, dev=dev, guest_runs=guest_runs)
-    start = start_of(vmi, pod, here)
+    start = start_of(given.instance, pod, here)
     findings = worst_first([*start.all_findings, *_of_libvirt(start, here)])
-    print_text(written.as_json(findings) if as_json else written.page(findings, coloured=is_coloured(1)))
+    if as_json:
+        print_text(written.as_json(findings))
+    else:
+        placed = tuple(Finding(finding.severity, given.located(finding.problem)) for finding in findings)
+        print_text(written.page(placed, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)
 
 

@@ -132,7 +132,7 @@ def test_all_commands_say_every_error_at_once(gpu_launcher: Command, machine: Ma
     assert [line.split(": asks for ")[0].split(": the guest")[0] for line in errors] == [
         "gpu-launcher: error: gpu 'a'",
         "gpu-launcher: error: gpu 'c'",
-        "gpu-launcher: error: spec.domain.cpu.dedicatedCpuPlacement",
+        f"gpu-launcher: error: {tmp_path}/vm.yaml:13: spec.domain.cpu.dedicatedCpuPlacement",
     ]
     assert last == "gpu-launcher: the VM: 3 things keep it from starting; the lines above say each, with its fix"
     assert (rendered.stdout, rendered.returncode) == ("", 2)
