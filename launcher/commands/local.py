@@ -9,7 +9,7 @@ import typer
 
 from launcher.commands.options import Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
 from launcher.facts import OwnMachine
-from launcher.manifest.spec import VirtualMachineInstance
+from launcher.manifest.parser import Given
 from launcher.pipeline.own_machine import own_machine
 from launcher.pipeline.pod import SYS, Pod, this_pod, with_gpus
 from launcher.runtime.embedded import DEFAULT_URI, uri_of
@@ -43,7 +43,7 @@ class Local(VMFlags):
 class Located(NamedTuple):
     """A VM, the pod that it is in, the libvirt that is to run it, and its place without a pod, None in one."""
 
-    vmi: VirtualMachineInstance
+    given: Given
     pod: Pod
     uri: str
     own: OwnMachine | None
@@ -52,9 +52,10 @@ class Located(NamedTuple):
 def located(flags: Local) -> Located:
     """Return where the flags want the VM. With --gpu, --disk or --port it is on its user's own machine."""
     pod = this_pod(flags.sysfs)
-    vmi = one_vm(flags, pod.environ).instance
+    given = one_vm(flags, pod.environ)
+    vmi = given.instance
     if not (flags.gpu or flags.disk or flags.port):
-        return Located(vmi, pod, flags.connect, None)
+        return Located(given, pod, flags.connect, None)
     if flags.connect != DEFAULT_URI:
         raise UserError(
             "--connect", "is for another libvirt than --gpu, --disk and --port", "leave one or the other out"
@@ -62,4 +63,4 @@ def located(flags: Local) -> Located:
     disks = flags.disk or []
     refuse_other_volumes([vmi], {"--disk": [setting.partition("=")[0] for setting in disks]})
     own = own_machine(vmi, disks, flags.port or [], pod.environ, os.getuid())
-    return Located(vmi, with_gpus(pod, flags.gpu or [], vmi), uri_of(own.run), own)
+    return Located(given, with_gpus(pod, flags.gpu or [], vmi), uri_of(own.run), own)

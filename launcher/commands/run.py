@@ -57,11 +57,11 @@ def run(
     """Define and start a VM, and stay with it until it ends."""
     root_of(flags.connect)  # a wrong URI is the first error
     _refuse_what_was_not_done(user, give, limits)
-    vmi, pod, uri, own = located(flags)
+    given, pod, uri, own = located(flags)
     control = socket or _control_socket(uri, root_of(uri))
-    start = start_of(vmi, pod, Here(uri=uri, emulation=flags.emulation, own=own))
+    start = start_of(given.instance, pod, Here(uri=uri, emulation=flags.emulation, own=own))
     try:
-        clear(start)
+        clear(start, given)
     except errors.UserError as error:
         # The user has not written the pod's variables.
         raise errors.Refusal.of(error.problems, error.left_out) from error

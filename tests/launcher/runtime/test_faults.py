@@ -566,10 +566,10 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
         {},
         "No space left on device",
     ),
-    "a machine type that libvirt refuses": (
+    "a machine type that QEMU has not": (
         "true",
         {"domain": "    machine: {type: pc-q35-0.1}\n"},
-        "libvirt: cannot define the domain: unsupported configuration: ",
+        "spec.domain.machine.type: pc-q35-0.1 is no machine of QEMU ",
     ),
     "a kernel that is not there": (
         "rm /run/kubevirt/container-disks/kernel-boot/kernel",
