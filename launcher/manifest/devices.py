@@ -103,6 +103,11 @@ class Devices(Object):
         )
 
     @property
+    def keeps_tpm(self) -> bool:
+        """Whether the TPM's state outlives the VM."""
+        return self.tpm is not None and self.tpm.enabled and self.tpm.persistent
+
+    @property
     def connected(self) -> tuple[Interface, ...]:
         """The interfaces that the guest has: the manifest's except absent ones, or the default one."""
         if not self.interfaces and self.autoattachPodInterface:

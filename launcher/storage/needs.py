@@ -57,6 +57,8 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
             needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}", fix))
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(paths.below(root, paths.NVRAM)))
+    if vmi.spec.domain.devices.keeps_tpm and (state := paths.below(root, paths.TPM_STATE)).is_dir():
+        needs.append(Link(paths.below(root, paths.SWTPM), state))
     return Needs(tuple(needs), tuple(refusals))
 
 
@@ -219,12 +221,13 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
     return tuple(keys)
 
 
-def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
+def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Link]:
     """Kernels and ACPI tables, which QEMU opens where they are."""
     firmware = vmi.spec.domain.firmware
     if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
-        image = paths.below(root, paths.KERNEL_BOOT)
-        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_BOOT}"
+        image = paths.below(root, paths.KERNEL_IMAGE)
+        yield Link(paths.below(root, paths.KERNEL_BOOT), image)
+        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_IMAGE}"
         for path in (boot.kernelPath, boot.initrdPath):
             if path is not None:
                 yield Brought(paths.below(image, path), image, "firmware.kernelBoot", fix)

@@ -37,13 +37,13 @@ def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) 
 
 
 def test_a_kernel_has_to_be_in_the_image_that_is_mounted(tmp_path: Path) -> None:
-    write(tmp_path, {f"{paths.KERNEL_BOOT}/vmlinuz": ""})
+    write(tmp_path, {f"{paths.KERNEL_IMAGE}/vmlinuz": ""})
     (found,) = said(tmp_path, domain=BOOT)
     assert found == (
-        f"firmware.kernelBoot: {tmp_path}{paths.KERNEL_BOOT}/initrd cannot be found: No such file or directory; "
-        f"expected a path of kernels, which the pod mounts whole at {paths.KERNEL_BOOT}"
+        f"firmware.kernelBoot: {tmp_path}{paths.KERNEL_IMAGE}/initrd cannot be found: No such file or directory; "
+        f"expected a path of kernels, which the pod mounts whole at {paths.KERNEL_IMAGE}"
     )
-    write(tmp_path, {f"{paths.KERNEL_BOOT}/initrd": ""})
+    write(tmp_path, {f"{paths.KERNEL_IMAGE}/initrd": ""})
     assert said(tmp_path, domain=BOOT) == []
 
 

@@ -92,7 +92,7 @@ def test_what_outlives_the_pod_is_in_a_claim_that_both_the_firmware_and_the_tpm_
     assert source(vm, "gpu-launcher-state") == {"persistentVolumeClaim": {"claimName": claim}}
     assert mounted(vm, "gpu-launcher-state") == [
         {"mountPath": paths.NVRAM, "subPath": "nvram"},
-        {"mountPath": paths.SWTPM, "subPath": "swtpm"},
+        {"mountPath": paths.TPM_STATE, "subPath": "swtpm"},
         {"mountPath": paths.SWTPM_CA, "subPath": "swtpm-localca"},
     ]
 

@@ -44,8 +44,8 @@ FILES = {
         "",
         f"{paths.mounted('secret', 'v')}/userdata",
     ),
-    "a kernel": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_BOOT}/boot/vmlinuz"),
-    "an initrd": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_BOOT}/boot/initrd"),
+    "a kernel": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_IMAGE}/boot/vmlinuz"),
+    "an initrd": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_IMAGE}/boot/initrd"),
     "an ACPI table": (
         "{name: v, secret: {secretName: c}}",
         "firmware: {acpi: {slicNameRef: v}}",
@@ -107,9 +107,9 @@ def test_what_is_no_regular_file_is_not_opened(root: Path, tmp_path: Path, name:
 
 def test_a_link_within_a_volume_is_its_own_affair(root: Path, tmp_path: Path) -> None:
     """Debian's images have /vmlinuz, a link to a file in boot."""
-    put(root, f"{paths.KERNEL_BOOT}/boot/vmlinuz-6.1")
-    put(root, f"{paths.KERNEL_BOOT}/boot/initrd")
-    below(root, f"{paths.KERNEL_BOOT}/boot/vmlinuz").symlink_to("vmlinuz-6.1")
+    put(root, f"{paths.KERNEL_IMAGE}/boot/vmlinuz-6.1")
+    put(root, f"{paths.KERNEL_IMAGE}/boot/initrd")
+    below(root, f"{paths.KERNEL_IMAGE}/boot/vmlinuz").symlink_to("vmlinuz-6.1")
     put(root, f"{paths.image_volume('v')}/images/one.qcow2")
     qcow2(below(root, f"{paths.image_volume('v')}/images/one.qcow2"))
     (below(root, paths.image_volume("v")) / "a").symlink_to("images/one.qcow2")
