@@ -142,8 +142,8 @@ def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -
         yield Mount(f"{_OURS}credentials-{number}", source, paths.credentials(secret), read_only=True)
     if spec.shared:
         yield _empty("virtiofs", paths.VIRTIOFS)
-    if "emptyDisk" in kinds:
-        yield _empty("empty-disks", paths.EMPTY_DISKS)
+    if capacities := [volume.emptyDisk.capacity for volume in spec.volumes if volume.emptyDisk is not None]:
+        yield _empty("empty-disks", paths.EMPTY_DISKS, sizeLimit=written(sum(map(_full, capacities))))
     boot = kernel.container if kernel is not None else None
     if "containerDisk" in kinds or boot is not None:
         yield _empty("container-disks", paths.CONTAINER_DISKS)
@@ -165,8 +165,14 @@ def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -
             yield _empty("swtpm-localca", paths.SWTPM_CA)
 
 
-def _empty(name: str, at: str) -> Mount:
-    return Mount(_OURS + name, {"emptyDir": {}}, at)
+def _full(capacity: int) -> int:
+    """Return the most bytes, in whole MiB, that an image of that capacity may take: a pod whose volume is larger is
+    evicted. qcow2's tables take 1/6500 of it (`qemu-img measure`), and XFS reserves room ahead of a file that grows."""
+    return ((capacity + capacity // 16 >> 20) + 1) << 20
+
+
+def _empty(name: str, at: str, **limits: str) -> Mount:
+    return Mount(_OURS + name, {"emptyDir": limits}, at)
 
 
 def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator[Mount]:

@@ -27,10 +27,13 @@ def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) 
     write(tmp_path, {paths.disk_image("data"): ""})
     assert said(tmp_path, below=DATA) == []
     disk = tmp_path / paths.disk_image("data").lstrip("/")
+    host_disk = "  volumes: [{name: data, hostDisk: {path: /srv/a b/disk.img, type: Disk}}]\n"
     shutil.copy("/bin/sleep", disk)
     with subprocess.Popen([disk, "60"]) as running:
         (found,) = said(tmp_path, below=DATA)
+        (of_node,) = said(tmp_path, below=host_disk)
         running.kill()
+    assert of_node.endswith("; give it to the pod's user on the node: chown 107:107 '/srv/a b/disk.img'")
     assert found.startswith(
         f"the volume 'data': {paths.disk_image('data')} cannot be written: {os.strerror(errno.ETXTBSY)}; let its owner"
     )

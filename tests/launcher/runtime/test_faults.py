@@ -584,7 +584,7 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
     "no room for the sockets but for the launcher's own": (
         "mkdir -p /run/kubevirt/sockets && mount -t tmpfs -o nr_inodes=2 none /run/kubevirt/sockets",
         {},
-        ": cannot make the directory for the sockets of the guest's console and screen: No space left on device; expected",
+        ": cannot make the directory for the sockets of the guest's console and screen: No space left on device; ",
     ),
 }
 
