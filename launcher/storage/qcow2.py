@@ -23,6 +23,7 @@ _EXTENSION = struct.Struct(">II")  # its type and length; padded to 8 bytes
 _BACKING_FORMAT = 0xE2792ACA
 _FIRST_CLUSTER = 64 << 10  # bytes, of the images that qemu-img makes; names and extensions are within it
 _SECTOR = 512  # of raw images, for QEMU
+_LONGEST = 200  # characters of a name in an error
 
 
 def is_qcow2(image: Path) -> bool | None:
@@ -50,7 +51,7 @@ def other_files(header: bytes) -> OtherFiles:
     _, version, place, length, features, end = _HEADER.unpack_from(header)
     backing, kind = (header[place : place + length] or b"?") if place else b"", b""
     at = end if version >= 3 else _LENGTH_OF_VERSION_2
-    while at + _EXTENSION.size <= (place or len(header)):
+    while at + _EXTENSION.size <= min(place or len(header), len(header)):
         extension, size = _EXTENSION.unpack_from(header, at)
         at += _EXTENSION.size
         if not extension:
@@ -66,7 +67,7 @@ def refuse_other_files(image: Path, expected: OtherFiles) -> None:
     with image.open("rb") as file:
         found = other_files(file.read(_FIRST_CLUSTER))
     if found != expected:
-        backing = f"the backing file {found.backing!r}, as {found.format or '?'}"
+        backing = f"the backing file {found.backing[:_LONGEST]!r}, as {found.format[:_LONGEST]!r}"
         what = "a data file" if found.has_data_file else backing if found.backing else "no backing file"
         raise Refusal(
             image, f"is not what was made here: it has {what}", "take it away, the guest's disk is made there"
