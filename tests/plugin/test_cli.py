@@ -118,7 +118,8 @@ def test_an_error_is_one_line_and_an_exit_code(
         result = gpu_plugin(*arguments, *sysfs, *pci_ids)
     else:
         result = gpu_plugin(*arguments)
-    assert result.stderr.startswith(f"gpu-plugin: {problem}")
+    begins = "ERROR" if "serve" in arguments else "gpu-plugin:"
+    assert result.stderr.startswith(f"{begins} {problem}")
     assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", exit_code)
 
 
