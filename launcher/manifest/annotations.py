@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
+from launcher.guest import NEAREST, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
 from launcher.manifest.quotation import shown
 from launcher.selection.annotations import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
 from program.errors import Nonsense
@@ -32,6 +32,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     TOPOLOGY_POLICY: ("prefer", "strict"),
     _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
+    NEAREST: ("nearest",),
     TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
@@ -71,9 +72,10 @@ class Annotations:
     `companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells of
     their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
     refused. `seats` and `roms` are by the name of an entry; None is no ROM. `allow_emulation`: QEMU's own CPU if there
-    is no KVM. `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the
-    guest's free pages. `even_emulator`: whether isolateEmulatorThread takes a second CPU if that makes their number
-    even. `selection`: the wanted cards, also in HAMi's words. `given`: all annotations as written, for the pod.
+    is no KVM. `nearest_machine`: the nearest machine that QEMU has, if it has not this one. `memfd`: whether hugepages
+    may come from memfd. `free_page_reporting`: whether the balloon may report the guest's free pages.
+    `even_emulator`: whether isolateEmulatorThread takes a second CPU if that makes their number even. `selection`: the
+    wanted cards, also in HAMi's words. `given`: all annotations as written, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -82,6 +84,7 @@ class Annotations:
     seats: Mapping[str, int] = field(default_factory=dict)
     roms: Mapping[str, ROMFile | None] = field(default_factory=dict)
     allow_emulation: bool = False
+    nearest_machine: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
     even_emulator: bool = False
@@ -155,6 +158,7 @@ def read_annotations(value: Any) -> Annotations:
         seats=seats,
         roms=roms,
         allow_emulation=values.get(_ALLOW_EMULATION) == "true",
+        nearest_machine=NEAREST in values,
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,

@@ -13,14 +13,6 @@ from typing import Any
 from launcher.selection.cluster import PublishedDevice
 from program.errors import Refusal, UserError
 
-try:
-    from cel_expr_python import cel
-    from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
-except ImportError as error:
-    raise Refusal(
-        "cel-expr-python", "this Python package is not there, and fit needs it", "pip install 'gpu-launcher[fit]'"
-    ) from error
-
 _DOMAINS = re.compile(r"""\b(?:attributes|capacity)\s*\[\s*\??\s*(["'])([^"'\\]+)\1\s*\]""")
 _LONGEST = 200  # characters of what the compiler says
 
@@ -33,8 +25,9 @@ class Expression:
     """A compiled CEL expression; UserError if it cannot be compiled, or is no bool."""
 
     def __init__(self, text: str, subject: str) -> None:
+        environment, kinds = _environment()
         try:
-            self._compiled = _environment().compile(text)
+            self._compiled = environment.compile(text)
         except Exception as error:
             raise UserError(
                 subject,
@@ -42,9 +35,10 @@ class Expression:
                 "expected an expression over device.driver, device.attributes and device.capacity, with what "
                 "docs/choosing.md lists",
             ) from error
-        if self._compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
+        if self._compiled.return_type() not in (kinds.BOOL, kinds.DYN):
             name = self._compiled.return_type().name()
             raise UserError(subject, f"{_shown(text)} is of type {name}", "expected a bool")
+        self._bool = kinds.BOOL
         self._nothing: dict[str, Any] = {match[2]: {} for match in _DOMAINS.finditer(text)}
 
     def holds(self, device: PublishedDevice) -> bool:
@@ -59,18 +53,27 @@ class Expression:
             value = self._compiled.eval(data=data)
         except RuntimeError as error:  # it has looped as often as CEL permits
             raise Unknowable(_first(error)) from error
-        if value.type() != cel.Type.BOOL:
+        if value.type() != self._bool:
             raise Unknowable(_first(value.value()))
         return bool(value.value())
 
 
 @cache
-def _environment() -> Any:
+def _environment() -> tuple[Any, Any]:
+    """Return the environment of all expressions, and CEL's types. It takes as long to import as all else that a command
+    imports, and what asks for no device by DRA needs none: so it is imported here."""
+    try:
+        from cel_expr_python import cel
+        from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
+    except ImportError as error:
+        raise Refusal(
+            "cel-expr-python", "this Python package is not there, and fit needs it", "pip install 'gpu-launcher[fit]'"
+        ) from error
     kind = cel.Type
     by_domain = kind.Map(kind.STRING, kind.Map(kind.STRING, kind.DYN))
     variables = {"device.driver": kind.STRING, "device.attributes": by_domain, "device.capacity": by_domain}
     extensions = [ext_optional.ExtOptional(), ext_bindings.ExtBindings(), ext_strings.ExtStrings()]
-    return cel.NewEnv(variables=variables, extensions=extensions)
+    return cel.NewEnv(variables=variables, extensions=extensions), kind
 
 
 def _shown(text: str) -> str:

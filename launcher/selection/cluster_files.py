@@ -15,7 +15,7 @@ _STDIN = Path("-")
 #: 5,000 nodes of 8 cards are 60 MB as kubectl prints them.
 _LARGEST = 1 << 30
 _MOST_VALUES = 20_000_000
-_EXPECTED = "expected what `kubectl get resourceslices,resourceclaims,deviceclasses -A -o json` prints"
+_EXPECTED = "expected what `kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json` prints"
 _INVENTORY = "expected what `gpu-plugin inventory --json` prints"
 
 

@@ -323,7 +323,7 @@ def test_every_command_takes_the_vm_as_its_argument_or_as_vm(
     vm, nodes = write_vmi(tmp_path / "vm.yaml", gpus=[("gpu", RTX_2060)]), tmp_path / "nodes.json"
     nodes.write_text('{"apiVersion": "v1", "kind": "List", "items": []}')
     flags = {
-        "fit": ("--slices", nodes),
+        "fit": ("--cluster", nodes),
         "check": ("--connect", "test:///default"),
         "run": ("--connect", "test:///default"),
     }.get(command, ())

@@ -133,7 +133,7 @@ def test_the_pod_tells_the_launcher_its_namespace_and_name(gpu_launcher: Command
 @pytest.mark.parametrize("command", ["render", "explain", "check", "pod", "fit", "run"])
 def test_every_command_of_a_vm_takes_the_namespace(gpu_launcher: Command, path: Path, command: str) -> None:
     written(path, vm("web", namespace="a"))
-    flags = ["--slices", path.parent] if command == "fit" else []
+    flags = ["--cluster", path.parent] if command == "fit" else []
     refused = gpu_launcher(command, path, "-n", "b", *flags)
     assert "metadata.namespace: is a, and --namespace is b; expected --namespace a" in refused.stderr
 
