@@ -22,12 +22,14 @@ from launcher.runtime.worker import TO_ITS_END
 from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
+from program.log import LogFlags
 
 _IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher with another root than a pod's
 
 
 def run(
     flags: Local,
+    logs: LogFlags,
     user: Annotated[
         int | None,
         typer.Option(metavar="UID", help="As root: be this user and group, as soon as --give and --raise are done."),

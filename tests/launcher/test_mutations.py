@@ -25,6 +25,7 @@ from launcher.manifest.parser import read_manifest
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from program.errors import ProgramError
+from program.log import LogFlags
 from program.problem import one_line
 from tests.launcher.cases import Case, cases
 from tests.launcher.pod.made import more_than_allowed, text_of
@@ -236,7 +237,7 @@ def test_several_mutated_manifests_have_pods_or_lines(
         capfd.readouterr()
 
         def make() -> bool:
-            pod(VMFlags(vm=path))
+            pod(VMFlags(vm=path), LogFlags())
             return True
 
         made = text_or_lines(make, lambda: capfd.readouterr().err)

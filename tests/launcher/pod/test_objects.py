@@ -275,3 +275,10 @@ def test_a_name_that_leaves_no_room_for_its_config_maps_is_refused(tmp_path: Pat
         text_of(path)
     path.write_text(path.read_text().replace("n" * 230, "n" * 229))
     assert len(objects_of(path)["ConfigMap"]["metadata"]["name"]) == 253
+
+
+def test_the_launcher_in_the_pod_logs_as_the_flags_say(gpu_launcher: Command) -> None:
+    by_default, in_json = (
+        gpu_launcher("pod", VMS / "no-devices.yaml", *flags).stdout for flags in ((), ("--log-format", "json"))
+    )
+    assert set(in_json.splitlines()) - set(by_default.splitlines()) == {"    - '--log-format=json'"}

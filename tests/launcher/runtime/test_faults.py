@@ -359,7 +359,7 @@ def test_a_worker_that_is_killed_takes_its_qemu_along(pod: Pod) -> None:
     with pod.launched() as launched:
         launched.is_running()
         os.kill(launched.worker, signal.SIGKILL)
-        assert launched.ended(10) == (137, "gpu-launcher: SIGKILL has ended the worker, and so the guest")
+        assert launched.ended(10) == (137, "ERROR SIGKILL has ended the worker, and so the guest")
 
 
 def test_a_supervisor_that_is_killed_takes_its_guest_along(pod: Pod) -> None:
@@ -499,7 +499,7 @@ def test_no_link_in_a_claim_has_qemu_open_a_file_of_the_launchers(pod: Pod) -> N
     with pod.launched(f"mkdir {here} && mkdir -p /run/kubevirt-private/vmi-disks/data && {link}") as launched:
         code = launched.program.end(20)
     assert launched.program.log[-1].startswith(
-        "gpu-launcher: the volume 'data': /var/run/kubevirt-private/vmi-disks/data/disk.img leads out of its volume, "
+        "ERROR the volume 'data': /var/run/kubevirt-private/vmi-disks/data/disk.img leads out of its volume, "
     )
     assert (code, oct((pod.root / "etc" / "qemu.conf").stat().st_mode & 0o777)) == (1, "0o444")
 
@@ -595,7 +595,7 @@ def test_what_cannot_be_started_is_one_line_and_1(pod: Pod, fault: str) -> None:
     pod.write(**parts)
     with pod.launched(mounts) as launched:
         code, line = launched.ended(10)
-    assert line.startswith("gpu-launcher: ")
+    assert line.startswith("ERROR ")
     assert says in line
     assert code == 1
 
@@ -604,7 +604,7 @@ def test_a_qemu_that_does_not_start_is_quoted_in_one_line(pod: Pod) -> None:
     pod.put_before_qemu('sys.exit("qemu-system-x86_64: the machine\\nis too small")')
     with pod.launched() as launched:
         code, line = launched.ended(10)
-    assert line.startswith("gpu-launcher: libvirt: cannot start the domain: ")
+    assert line.startswith("ERROR libvirt: cannot start the domain: ")
     assert "the machine is too small" in line
     assert code == 1
     assert printed(pod.root, DOMAIN) == "qemu-system-x86_64: the machine\nis too small"
@@ -617,7 +617,7 @@ def test_two_launchers_in_one_scratch_space_are_one_too_many(pod: Pod) -> None:
         with pod.launched() as second:
             assert second.program.end(10) == 1
         assert second.program.log[-1] == (
-            "gpu-launcher: /run/gpu-launcher: another gpu-launcher has its VM there; expected a directory for each, "
+            "ERROR /run/gpu-launcher: another gpu-launcher has its VM there; expected a directory for each, "
             "named with --connect 'qemu:///embed?root=DIR', or wait until that VM has ended"
         )
         assert (pod.root / "ready").exists()
