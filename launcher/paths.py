@@ -8,6 +8,7 @@ The pod mounts nothing below a directory that the guest's user can write (docs/d
 directories of its own, and what libvirt or a domain looks for among them is a link to its mount.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
@@ -31,6 +32,8 @@ READY = "/run/gpu-launcher/ready"
 SOCKETS = "/var/run/kubevirt/sockets"
 #: Where the launcher serves: where KubeVirt's has its own socket (cmd/virt-launcher).
 CONTROL_SOCKET = f"{SOCKETS}/launcher-sock"
+#: The control socket of a launcher with another root of libvirt's driver than a pod's, below that root.
+SOCKET_IN_ROOT = "sockets/launcher-sock"
 #: Where the domain has the image of kernelBoot, whole: a link to its mount. The directory is KubeVirt's
 #: (pkg/container-disk, GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
 KERNEL_BOOT = f"{CONTAINER_DISKS}/kernel-boot"
@@ -126,6 +129,20 @@ def credentials(secret: str) -> str:
 def image_volume(volume: str) -> str:
     """Return where the whole image of a containerDisk is mounted; KubeVirt has an index in place of the volume."""
     return f"/var/run/kubevirt/image-volumes/{volume}"
+
+
+def runtime_directory(environ: Mapping[str, str], user: int) -> Path | None:
+    """Return where the VMs of this user have a directory each while they run without a pod; None if there is no place
+    for that. (XDG Base Directory Specification; sudo sets no XDG_RUNTIME_DIR.)"""
+    place = environ.get("XDG_RUNTIME_DIR") or ("/run" if user == 0 else "")
+    return Path(place, "gpu-launcher") if place.startswith("/") else None
+
+
+def state_directory(environ: Mapping[str, str]) -> Path:
+    """Return where the VMs of this user have a directory each for what stays, without a pod."""
+    place = environ.get("XDG_STATE_HOME", "")
+    # The specification has relative paths ignored.
+    return Path(place if place.startswith("/") else Path(environ.get("HOME", "/root"), ".local/state"), "gpu-launcher")
 
 
 def below(root: Path, place: str) -> Path:

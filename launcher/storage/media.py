@@ -29,19 +29,22 @@ class Medium:
 
 @dataclass(frozen=True, slots=True)
 class EmptyImage:
-    """An empty qcow2 image of `size` bytes, which lives as long as the pod."""
+    """An empty qcow2 image of `size` bytes, which lives as long as the pod; unless it `stays`, as long as the VM."""
 
     path: Path
     size: int
+    stays: bool = True
 
 
 @dataclass(frozen=True, slots=True)
 class Overlay:
-    """A qcow2 image over `below`, which is not written to. The overlay lives as long as the pod."""
+    """A qcow2 image over `below`, which is not written to. The overlay lives as long as the pod; unless it `stays`, as
+    long as the VM."""
 
     path: Path
     below: Path
     kind: Literal["raw", "qcow2"]
+    stays: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,9 +105,9 @@ Need = Medium | EmptyImage | Overlay | RawDisk | Link | Directory | Brought | St
 def made(needs: Iterable[Need]) -> Iterator[None]:
     """Make everything, in this order; files are readable for their owner alone.
 
-    Afterwards media, links and directories are removed. Empty disks and overlays to which the guest has written stay,
-    for the next start in the same pod; raw disks always stay. Raise Refusal if something cannot be made; then nothing
-    is left of what was made before.
+    Afterwards media, links, directories and images that do not stay are removed. Empty disks and overlays to which the
+    guest has written stay otherwise, for the next start in the same pod; raw disks always stay. Raise Refusal if
+    something cannot be made; then nothing is left of what was made before.
     """
     with ExitStack() as stack:
         for need in needs:
@@ -127,10 +130,10 @@ def _there(need: Need) -> AbstractContextManager[None]:
         case Medium():
             return renewed(need.path, partial(write_iso, need.iso))
         case EmptyImage():
-            return _image(need.path, partial(make_empty, size=need.size), OtherFiles())
+            return _image(need, partial(make_empty, size=need.size), OtherFiles())
         case Overlay():
             others = OtherFiles(str(need.below), need.kind)
-            return _image(need.path, partial(make_overlay, below=need.below, kind=need.kind), others)
+            return _image(need, partial(make_overlay, below=need.below, kind=need.kind), others)
         case RawDisk():
             sized(need.path, need.size)
             return nullcontext()
@@ -143,9 +146,14 @@ def _there(need: Need) -> AbstractContextManager[None]:
             return nullcontext()
 
 
-def _image(path: Path, fill: Callable[[Path], None], others: OtherFiles) -> AbstractContextManager[None]:
-    """Make the image, unless an earlier start in this pod has left it: then it is the guest's disk. A QEMU that a guest
-    has taken over could write to it as a file."""
+def _image(
+    image: EmptyImage | Overlay, fill: Callable[[Path], None], others: OtherFiles
+) -> AbstractContextManager[None]:
+    """Make the image; if it stays, unless an earlier start in this pod has left it: then it is the guest's disk. A QEMU
+    that a guest has taken over could write to it as a file."""
+    path = image.path
+    if not image.stays:
+        return renewed(path, fill)
     if os.path.lexists(path):
         if not (stat.S_ISREG(path.lstat().st_mode) and is_qcow2(path)):
             raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")

@@ -26,7 +26,7 @@ H100 = "PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE"
 _PLAN = """
 import json, sys
 from pathlib import Path
-from launcher.commands.options import Local
+from launcher.commands.local import Local
 from launcher.commands.run import run
 from program.entry import ends_with
 vm, sysfs = map(Path, sys.argv[1:])
@@ -168,6 +168,7 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
     "--preference": ("no-devices", OFFLINE, ("--preference", FIXTURES / "instancetypes" / "preferences.yaml")),
     "--env": ("one-gpu", OFFLINE, (f"--env={RTX_2060_VARIABLE}=0000:01:00.0",)),
     "--env-file": ("one-gpu", OFFLINE, ("--env-file", "pod.env")),
+    "--gpu": ("one-gpu", OFFLINE, ("--gpu", "01:00.0")),
     "--sysfs": (
         "one-gpu",
         (f"--env={RTX_2060_VARIABLE}=0000:01:00.0",),
