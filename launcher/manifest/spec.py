@@ -376,6 +376,8 @@ class VirtualMachineSpec(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         check_templates(self.dataVolumeTemplates, self.template.spec.volumes)
+        if self.runStrategy is not None and self.running is not None:
+            raise Nonsense("says both runStrategy and running", "expected one of them, like runStrategy: Always")
         return self
 
 

@@ -176,7 +176,7 @@ def test_a_dash_is_standard_input(gpu_launcher: Command) -> None:
 
 def test_a_pod_for_each_vm_has_that_vm_alone(gpu_launcher: Command, path: Path, tmp_path: Path) -> None:
     written(path, vm("one"), SERVICE, vm("two", "2Gi"))
-    result = gpu_launcher("pod", path)
+    result = gpu_launcher("pod", path, "--image", "l")
     passed_over, *pending = result.stderr.splitlines()
     assert passed_over == f"gpu-launcher: note: {path}: passed over, as they are no VMs: Service web"
     wants = "is Pending until a node offers devices.gpu-launcher.dev/kvm"
@@ -193,7 +193,7 @@ def test_a_pod_for_each_vm_has_that_vm_alone(gpu_launcher: Command, path: Path, 
     again = tmp_path / "again.yaml"
     again.write_text(objects[2]["data"]["vm.yaml"])
     assert read_given(again).manifest == read_given(path, "two").manifest
-    alone = gpu_launcher("pod", path, "--name", "one").stdout
+    alone = gpu_launcher("pod", path, "--image", "l", "--name", "one").stdout
     assert result.stdout.startswith(f"{alone}---\napiVersion: v1\nkind: ConfigMap\n")
 
 
