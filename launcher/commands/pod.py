@@ -97,6 +97,7 @@ def pod(
     errors: list[ProgramError] = []
     warnings: list[str] = []
     for given in vms:
+        refused: list[ProgramError] = []
         block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
         made += (
             tried(
@@ -113,10 +114,11 @@ def pod(
                     logs=logs.arguments,
                     run=_run(given, as_kind, replicas, max_unavailable),
                 ),
-                errors,
+                refused,
             )
             or ()
         )
+        errors += [error.changed(given.located) for error in refused]
         if no_datavolumes and (left_out := data_volumes(given)):
             names = ", ".join(volume["metadata"]["name"] for volume in left_out)
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
