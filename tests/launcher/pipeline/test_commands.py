@@ -218,9 +218,8 @@ def test_dedicated_cpus_that_are_not_known_are_assumed_with_a_warning(
     """Three refusals in turn: without --cpuset, without --sysfs, and "expected the cpuset and the sysfs of one
     machine" for the CPUs of another machine than this one."""
     rendered = answer(capfd, "render", VMS / "dedicated-cpus.yaml", *flags)
-    assert rendered.stderr.startswith(
-        f"gpu-launcher: warning: spec.domain.cpu.dedicatedCpuPlacement: {assumed}expected --"
-    )
+    assert rendered.stderr.startswith("gpu-launcher: warning: ")
+    assert f":9: spec.domain.cpu.dedicatedCpuPlacement: {assumed}expected --" in rendered.stderr
     assert (rendered.stderr.count("\n"), rendered.stdout.count("<vcpupin"), rendered.code) == (1, 8, 0)
 
 
