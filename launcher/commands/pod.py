@@ -22,6 +22,7 @@ from launcher.pod.plain import PodObject
 from launcher.pod.resources import for_containers, waits_for
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
+from program.log import LogFlags
 from program.output import print_text
 
 #: What the API server puts behind a generateName (k8s.io/apimachinery's pkg/util/rand): five of these.
@@ -30,6 +31,7 @@ _RANDOM, _RANDOM_LENGTH = "bcdfghjklmnpqrstvwxz2456789", 5
 
 def pod(
     flags: VMFlags,
+    logs: LogFlags,
     image: Annotated[
         str | None,
         typer.Option(metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
@@ -108,6 +110,7 @@ def pod(
                     imports=not no_datavolumes,
                     dra=dra,
                     owner=owner,
+                    logs=logs.arguments,
                     run=_run(given, as_kind, replicas, max_unavailable),
                 ),
                 errors,

@@ -100,6 +100,12 @@ def read_given(
     return _read(given, [vm], types or {}, known)[0]
 
 
+def given_in(text: str, known: Known = _NOTHING) -> Given:
+    """Return the one VM in a text of YAML; UserError as for read_given."""
+    given = inputs.having_vms(inputs.input_in(text.encode(errors="surrogatepass"), "the manifest"))
+    return _read(given, _picked(given, None), {}, known)[0]
+
+
 def read_every(
     path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
 ) -> tuple[Given, ...]:

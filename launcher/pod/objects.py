@@ -1,6 +1,6 @@
 """The objects that run a VM, as Kubernetes' API takes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher import paths
@@ -52,6 +52,7 @@ def objects(
     dra: bool = False,
     owner: str | None = None,
     run: Run = _AS_A_POD,
+    logs: Sequence[str] = (),
 ) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod, or what `run` has make it.
@@ -59,8 +60,8 @@ def objects(
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
-    of that last object in the cluster: what nobody else needs goes with it. UserError, by the manifest's path, for what
-    no pod can be.
+    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log.
+    UserError, by the manifest's path, for what no pod can be.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
     template: ClaimTemplate | None = None
@@ -78,7 +79,7 @@ def objects(
     claims = [state] if state is not None and beside else []
     volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
-    pod = _pod(given, name, restart, image=image, block=block | given.block, node_devices=node_devices)
+    pod = _pod(given, name, restart, image=image, block=block | given.block, node_devices=node_devices, logs=logs)
     templates = [_claim_template(given, vm, template)] if template is not None else []
     made = run_by(run, pod, given, state, imports=imports)
     if owner is not None:
@@ -149,7 +150,14 @@ def _claim_template(given: Given, vm: Metadata, template: ClaimTemplate) -> PodO
 
 
 def _pod(
-    given: Given, manifest: str, restart: str, *, image: str, block: frozenset[str], node_devices: str
+    given: Given,
+    manifest: str,
+    restart: str,
+    *,
+    image: str,
+    block: frozenset[str],
+    node_devices: str,
+    logs: Sequence[str],
 ) -> PodObject:
     vmi = given.instance
     vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
@@ -157,12 +165,13 @@ def _pod(
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
+    flags = (*map(literal, handover(spec, guest, block)), *logs)
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
     container: PodObject = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *flags],
         "env": _environ(),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
