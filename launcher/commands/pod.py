@@ -127,10 +127,10 @@ def pod(
     if not image:
         say_notes([f"the pod's image is {default}, which no registry has: name yours with --image"])
     notes: list[str] = []
-    for vm in (given.instance for given in vms):
-        other = foreign(vm.spec.domain.machine.type)
-        if other is not None and not vm.metadata.annotations.nearest_machine:
-            warnings.append(f"{vm.metadata.name}: {other}")
+    for given in vms:
+        other = foreign(given.instance.spec.domain.machine.type)
+        if other is not None and not given.instance.metadata.annotations.nearest_machine:
+            warnings.append(str(given.located(other)))
     for each in made:
         if (spec := pod_spec(each)) is not None:
             name = each["metadata"]["name"]
