@@ -14,6 +14,8 @@ from program.finding import Finding
 #: The errno of open(2); None if the file can be opened.
 Outcome = int | None
 
+#: For a node that is another user's: what mends that for a container that starts as a user.
+OWNED = "expected the node's container runtime to give devices to the container's user: docs/restricted.md"
 _GIVE = "give the container the device (a resource like devices.gpu-launcher.dev/kvm)"
 _ALLOW = 'or allow it with --emulation, or with the annotation gpu-launcher.dev/allow-emulation: "true"'
 
@@ -45,6 +47,7 @@ def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool) -> Finding |
     without = "the guest would have QEMU's own, slow CPU"
     if is_missing(outcome):
         return error(device, f"is not there, and {without}", f"{_GIVE}, {_ALLOW}")
+    give = f"{OWNED}, or its mode to be 0666" if outcome == errno.EACCES else _GIVE
     if emulation_allowed:
-        return warning(device, f"cannot be opened: {because(outcome)}, and the guest has QEMU's own, slow CPU", _GIVE)
-    return error(device, f"cannot be opened: {because(outcome)}, and {without}", f"{_GIVE}, {_ALLOW}")
+        return warning(device, f"cannot be opened: {because(outcome)}, and the guest has QEMU's own, slow CPU", give)
+    return error(device, f"cannot be opened: {because(outcome)}, and {without}", f"{give}, {_ALLOW}")

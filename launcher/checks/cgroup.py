@@ -119,8 +119,8 @@ def memlock(needed: int, limit: int | None) -> Finding | None:
         "RLIMIT_MEMLOCK",
         f"VFIO and SEV lock the guest's memory: {needed // _MIB} MiB with libvirt's reserve, and this container may "
         f"lock {limit // _MIB} MiB",
-        "give it the capability SYS_RESOURCE (securityContext.capabilities.add), or start the container runtime with "
-        "unlimited memlock (LimitMEMLOCK=infinity)",
+        "start the node's container runtime with LimitMEMLOCK=infinity (deploy/node, docs/restricted.md), or give the "
+        "container the capability SYS_RESOURCE, as pods of the level privileged have it",
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from uuid import UUID
 
-from launcher.checks.access import Outcome, because, is_missing, opened
+from launcher.checks.access import OWNED, Outcome, because, is_missing, opened
 from launcher.checks.finding import error, warning
 from launcher.claims import EntryKind
 from launcher.guest import TOPOLOGY
@@ -217,7 +217,7 @@ _REQUESTED = (
 
 def _openable(outcome: int) -> str:
     if outcome == errno.EACCES:
-        return "let the container run as root, as pods with VFIO devices do, or as the owner of the node"
+        return f"{OWNED}, or print the pod with --level baseline"
     return f"{_REQUESTED}: the container's device cgroup lets nothing else be opened"
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from launcher import paths
-from launcher.checks.access import because, is_missing, opened
+from launcher.checks.access import OWNED, because, is_missing, opened
 from launcher.checks.finding import error, warning
 from launcher.devices.disks import lacks_direct_io
 from launcher.devices.sources import brought_disk
@@ -33,11 +33,12 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need]) -> Iter
                 continue  # launcher.storage.needs says so; a link's target is not ours to open
             outcome = opened(file, writing=not reads)
             if outcome is not None and not is_missing(outcome):
-                how = "read" if reads else "written"
+                how, is_block = "read" if reads else "written", volume.name in facts.block
+                fix = "let its owner or its group be the pod's user (securityContext.fsGroup), or the disk be read-only"
                 yield error(
                     f"the volume {volume.name!r}",
                     f"{path} cannot be {how}: {because(outcome)}",
-                    "let its owner or its group be the pod's user (securityContext.fsGroup), or the disk be read-only",
+                    OWNED if is_block else fix,
                 )
     for disk in spec.disks:
         if lacks_direct_io(disk, facts):
