@@ -127,7 +127,7 @@ def _memlock(proc: Path) -> MemoryLock | None:
     """Read the limit of a container runtime, or of the plugin's own container; None if there is neither process."""
     for pid in sorted(filter(str.isdecimal, names(proc, ".")), key=int):
         try:
-            process = text(proc, f"{pid}/comm")
+            process = text(proc, f"{pid}/comm") or ""
             if process in _RUNTIMES or (process, pid) == (_PLUGIN, "1"):
                 limits = text(proc, f"{pid}/limits") or ""
                 if match := re.search(r"^Max locked memory +\S+ +(unlimited|[0-9]+) ", limits, re.MULTILINE):
