@@ -26,7 +26,7 @@ DISK_AND_NETWORK: Mapping[str, Any] = {
     "domain": {
         "devices": {
             "autoattachPodInterface": True,
-            "interfaces": [{"name": "default", "masquerade": {}}],
+            "interfaces": [{"name": "default", "masquerade": {}, "ports": [{"port": 8080}]}],
             "disks": [{"name": "data", "disk": {"bus": "virtio"}}],
         }
     },
