@@ -1,19 +1,21 @@
 """kubectl gpuvm why."""
 
 import json
+import re
 from contextlib import suppress
 
 from gpuvm.commands.options import ClusterFlags, Output, VMName
-from gpuvm.gpu_launcher import fit_of
+from gpuvm.gpu_launcher import Fit, fit_of
 from gpuvm.kubectl import ClusterObject, Kubectl
 from gpuvm.pods import CONTAINER, controller_of, no_such, pods_of, status_of, vms
-from gpuvm.reasons import answer, no_pod, warnings_of
+from gpuvm.reasons import answer, is_for_nodes, no_pod, warnings_of
 from program.errors import Refusal
 from program.output import print_text
 from program.problem import Problem, one_line
 
 _MOST_EVENTS = 3
 _LOG_LINES = 20
+_STAMP = re.compile(r"[-0-9T:.]+Z (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 
 
 def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
@@ -28,14 +30,14 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     subject = found[-1] if found else controller or {}
     events = _events(kubectl, subject)
     last_line = _last_line(kubectl, subject) if found else ""
-    reason = answer(subject, events, last_line) if found else no_pod(subject, warnings_of(events))
-    fit = fit_of(kubectl, subject) if found else ""
+    fit = fit_of(kubectl, subject) if found and is_for_nodes(subject) else Fit("")
+    reason = answer(subject, events, last_line, fit.answer) if found else no_pod(subject, warnings_of(events))
     told = [f"{event.get('reason')}: {event.get('message')}" for event in warnings_of(events)[-_MOST_EVENTS:]]
     if output is not None:
-        parts = {**reason._asdict(), "events": told, "launcher": last_line, "fit": fit}
+        parts = {**reason._asdict(), "events": told, "launcher": last_line, "fit": fit.text}
         print_text(json.dumps(parts, indent=2) + "\n")
         return
-    print_text(_text(reason, told, last_line, fit))
+    print_text(_text(reason, told, last_line, fit.text))
 
 
 def _text(reason: Problem, events: list[str], last_line: str, fit: str) -> str:
@@ -65,4 +67,11 @@ def _last_line(kubectl: Kubectl, pod: ClusterObject) -> str:
             name = pod["metadata"]["name"]
             text = kubectl.output("logs", name, "-c", CONTAINER, f"--tail={_LOG_LINES}").decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("gpu-launcher: ") if lines else ""
+    return message(lines[-1]) if lines else ""
+
+
+def message(line: str) -> str:
+    """Return the message of a line of the launcher's log, in either format, or of an error; any other line as it is."""
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        return str(json.loads(line)["message"])
+    return _STAMP.sub("", line, count=1).removeprefix("gpu-launcher: ")

@@ -1,6 +1,6 @@
 """The objects that run a VM, as Kubernetes' API takes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher import paths
@@ -54,6 +54,7 @@ def objects(
     dra: bool = False,
     owner: str | None = None,
     run: Run = _AS_A_POD,
+    logs: Sequence[str] = (),
     confinement: Confinement = _PRIVILEGED,
 ) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
@@ -62,8 +63,8 @@ def objects(
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
-    of that last object in the cluster: what nobody else needs goes with it. UserError, by the manifest's path, for what
-    no pod can be, or none of the `confinement`.
+    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log.
+    UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
     template: ClaimTemplate | None = None
@@ -82,7 +83,7 @@ def objects(
     volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
     block |= given.block
-    pod = _pod(given, name, restart, confinement, image=image, block=block, node_devices=node_devices)
+    pod = _pod(given, name, restart, confinement, image=image, block=block, node_devices=node_devices, logs=logs)
     templates = [_claim_template(given, vm, template)] if template is not None else []
     made = run_by(run, pod, given, state, imports=imports)
     if owner is not None:
@@ -161,6 +162,7 @@ def _pod(
     image: str,
     block: frozenset[str],
     node_devices: str,
+    logs: Sequence[str],
 ) -> PodObject:
     vmi = given.instance
     vm, spec, guest, level = vmi.metadata, vmi.spec, guest_of(vmi), confinement.level
@@ -169,6 +171,7 @@ def _pod(
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
+    flags = (*map(literal, handover(spec, guest, block, level)), *logs)
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
     if level is not Level.PRIVILEGED:
@@ -176,7 +179,7 @@ def _pod(
     container: PodObject = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block, level))],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *flags],
         "env": _environ(),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),

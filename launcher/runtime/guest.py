@@ -8,18 +8,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree  # lxml costs 5 MB in a process that stays
 
 import libvirt
 import libvirt_qemu
 
+from launcher.checks.qemu import names_in, unknown_model
+from launcher.machines import missing
+from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
 from launcher.runtime.vm import VM, having_threads
-from launcher.versions import Version, newer_elements, numbered, refuse_newer
+from launcher.versions import Version, newer_elements, numbered, refuse_newer, shown
 from pci.address import PCIAddress
 from program.errors import Refusal
-from program.problem import one_line
+from program.problem import Problem, one_line
 
 _log = logging.getLogger(__name__)
 
@@ -93,7 +99,9 @@ def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
     name = tree.findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
         raise Refusal("libvirt", f"has a domain called {name} already", "undefine it, or use another connection")
-    with asked("define the domain", "report it, with what gpu-launcher render prints"):
+    has_passt = tree.find("devices/interface/backend[@type='passt']") is not None
+    unless = ", unless this libvirt is built without passt, as Debian 12's is" if has_passt else ""
+    with asked("define the domain", f"report it, with what gpu-launcher render prints{unless}"):
         domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
     try:
         with _reported(connection, domain, vm):
@@ -133,6 +141,49 @@ def versions_at(uri: str) -> tuple[Version, Version | None]:
     with asked(f"tell its versions at {uri}"):
         qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
         return version(connection), qemu
+
+
+def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
+    """Return a problem for the machine or the CPU model of a domain of ours that QEMU here has not; none of another
+    hypervisor's. Raise Refusal if libvirt cannot tell, as where QEMU has no KVM."""
+    if connection.getType() != "QEMU":
+        return ()
+    names = names_in(xml)
+
+    def capabilities(machine: str | None) -> str:
+        return str(connection.getDomainCapabilities(None, names.architecture, machine, names.accelerator))
+
+    with asked("tell what QEMU can do"):
+        try:
+            problem = unknown_model(names, capabilities(names.machine))
+        except libvirt.libvirtError:
+            capabilities(None)  # so it was the machine
+            version = shown(numbered(connection.getVersion()))
+            problem = missing(names.machine, f"is no machine of QEMU {version}, which is here")
+    return () if problem is None else (problem,)
+
+
+def refuse_unknown_names(connection: Any, xml: str) -> None:
+    """Raise Refusal for what unknown_names() finds. What libvirt cannot tell, it says when it starts the domain."""
+    problems: tuple[Problem, ...] = ()
+    with suppress(Refusal):
+        problems = unknown_names(connection, xml)
+    if problems:
+        raise Refusal.of(problems)
+
+
+def unknown_names_at(uri: str, xml: str) -> tuple[Problem, ...]:
+    """Do as unknown_names() does, and raise Refusal as connected() does."""
+    return unknown_names(_opened(uri), xml)
+
+
+def unknown_names_apart(root: Path, xml: str) -> tuple[Problem, ...]:
+    """Do as unknown_names() does, in a process of its own: a driver in a process has one root for ever. The root is
+    another one than `root`, where a guest may run, with what is known of QEMU there. OSError for want of a place."""
+    with TemporaryDirectory(prefix="gpu-launcher-", ignore_cleanup_errors=True) as place, prepared(Path(place)):
+        with suppress(OSError):
+            copytree(root / "cache", Path(place, "cache"))
+        return unknown_names_at(f"qemu:///embed?root={place}", xml)
 
 
 def library_version() -> Version:
@@ -251,13 +302,13 @@ def _agent_asked(what: str = "") -> Iterator[None]:
         raise Refusal("the guest's agent", one_line(words), fix) from error
 
 
-def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
-    """Return a line for each of the domain's host devices: alias, source, address in the guest. `numbers`: the guest's
-    bus numbers, by libvirt's index of the controller (Layout.numbers).
+def hostdevs(domain: Any, numbers: Mapping[int, int]) -> Mapping[str, str]:
+    """Return a line for each of the domain's host devices, by its address or UUID on the host: alias, source, address
+    in the guest. `numbers`: the guest's bus numbers, by libvirt's index of the controller (Layout.numbers).
     """
     with _logged("tell the domain's devices"):
-        return tuple(_hostdev_line(element, numbers) for element in _tree(domain).iterfind("devices/hostdev"))
-    return ()
+        return dict(_hostdev_line(element, numbers) for element in _tree(domain).iterfind("devices/hostdev"))
+    return {}
 
 
 def _tree(domain: Any) -> ElementTree.Element:
@@ -347,7 +398,7 @@ def _run_event_loop() -> None:
     threading.Thread(target=loop, daemon=True).start()
 
 
-def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> str:
+def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> tuple[str, str]:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
@@ -356,12 +407,13 @@ def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> s
         name = "companion"
     if element.get("type") == "usb":
         port = address.get("port") if address is not None else "none"
-        return f"{name}: host {source.get('bus')}:{source.get('device')} -> guest USB port {port}"
-    host = source.get("uuid") or _address(source)
+        host = f"{source.get('bus')}:{source.get('device')}"
+        return host, f"{name}: host {host} -> guest USB port {port}"
+    host = source.get("uuid") or str(_address(source))
     if address is None:
-        return f"{name}: host {host} -> guest nowhere"
+        return host, f"{name}: host {host} -> guest nowhere"
     theirs = _address(address)
-    return f"{name}: host {host} -> guest {replace(theirs, bus=numbers.get(theirs.bus, theirs.bus))}"
+    return host, f"{name}: host {host} -> guest {replace(theirs, bus=numbers.get(theirs.bus, theirs.bus))}"
 
 
 def _address(element: ElementTree.Element) -> PCIAddress:

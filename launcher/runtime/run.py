@@ -7,7 +7,7 @@ threads: one has the connection and the domain from define to undefine, and each
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -166,6 +166,7 @@ class _Session:
                 guest.forget(connection, plan.domain, plan.xml)
             if self._left.is_set():
                 return
+            guest.refuse_unknown_names(connection, plan.xml)
             refuse_links(plan.needs)
             with guest.defined(connection, plan.xml, vm) as domain, credentials.kept(domain, plan.credentials):
                 vm.events.put(Defined(domain))
@@ -180,7 +181,7 @@ def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
         domain = _defined(vm)
         if isinstance(domain, Ending):
             return domain
-        _log.info("%s is defined on %s", plan.domain, plan.uri)
+        _log.info("%s is defined on %s", plan.domain, plan.uri, extra={"domain": plan.domain})
         with vm.having(domain):
             try:
                 return _start(domain, plan, vm) or _stay(domain, plan, vm, ready)
@@ -249,10 +250,10 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
     """Wait until the domain ends, by itself or as requested."""
     ready(_runs(domain))
     waits = ", paused: gpu-launcher ctl resume" if plan.paused else ""
-    _log.info("%s is running%s", plan.domain, waits)
-    nothing: tuple[str, ...] = ()
-    for line in _answer(lambda: guest.hostdevs(domain, plan.numbers), nothing):
-        _log.info("%s", line)
+    _log.info("%s is running%s", plan.domain, waits, extra={"domain": plan.domain})
+    nothing: Mapping[str, str] = {}
+    for device, line in _answer(lambda: guest.hostdevs(domain, plan.numbers), nothing).items():
+        _log.info("%s", line, extra={"domain": plan.domain, "device": device})
     while True:
         match vm.events.get():
             case Ending.FILES_LOST if plan.acpi:  # the guest still has its disks, and may have to write to them
@@ -264,6 +265,8 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
             case StopRequested() as stop:
                 vm.becomes(Phase.STOPPING)
                 at_once = stop is StopRequested.KILL or not plan.acpi
+                if stop is StopRequested.INTERRUPT and not at_once:
+                    _log.info("another Ctrl-C ends the guest now")
                 return _stop(domain, vm, 0 if at_once else plan.grace, ready)
             case Changed():
                 ready(_runs(domain))

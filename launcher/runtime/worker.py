@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from launcher.runtime import libvirt_log
 from launcher.runtime.events import Ending
 from launcher.runtime.plan import RunPlan, keep, plan_in
 from launcher.runtime.vm import VM, StopRequested, having_threads
 from program.bootstrap import STOPS
-from program.child import forked, readable
+from program.child import Child, forked, readable
 from program.errors import ProgramError, Refusal
 from program.problem import one_line
+
+_log = logging.getLogger(__name__)
 
 #: The flag of `run` that is for this process, which has no parser of flags.
 TO_ITS_END = "--to-its-end"
@@ -30,7 +33,8 @@ def work(
     to_its_end: bool,
 ) -> int:
     """Have a child make the plan, keep the plan in `place`, and run it. Return the exit code, which the child may have
-    returned instead of a plan. SIGTERM and SIGINT end the VM; call this with both blocked.
+    returned instead of a plan. SIGTERM and SIGINT end the VM, a second SIGINT at once; call this with
+    both blocked.
 
     The VM is `served` on the socket that the plan names. `uri` is the libvirt that the plan will name, unless something
     is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end before. Raise Refusal for what
@@ -38,13 +42,34 @@ def work(
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
-    stops: list[Callable[[], object]] = [lambda: os.eventfd_write(stopped, 1)]
+    stops: list[Callable[[StopRequested], object]] = [lambda stop: os.eventfd_write(stopped, 1)]
     _on_stop(stops)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     gc.enable()
-    missing = None
     # Only errors: libvirt warns of what is so on purpose, maybe after our last line. It reads this variable once.
     os.environ.setdefault("LIBVIRT_DEBUG", "4")
+    with libvirt_log.repeated():
+        ended = _ended(planner, stopped, stops, place, uri, served)
+    if isinstance(ended, int):
+        return ended
+    name, ending = ended
+    if to_its_end and ending in (Ending.ON_REQUEST, Ending.NOT_STARTED):
+        ending = Ending.INTERRUPTED
+    level = logging.ERROR if ending.code else logging.INFO
+    _log.log(level, "%s has ended: %s", name, ending.words, extra={"domain": name})
+    return ending.code
+
+
+def _ended(
+    planner: Child[RunPlan | int],
+    stopped: int,
+    stops: list[Callable[[StopRequested], object]],
+    place: int,
+    uri: str,
+    served: Callable[[Path, VM], AbstractContextManager[None]],
+) -> tuple[str, Ending] | int:
+    """Return the VM's name and how it has ended, or the planner's exit code; the parameters are work()'s."""
+    missing = None
     try:
         from launcher.runtime.run import look_ahead, run
     except ModuleNotFoundError as error:
@@ -57,20 +82,14 @@ def work(
     if missing is not None:
         fix = "pip install 'gpu-launcher[libvirt]'"
         raise Refusal(missing, "this Python package is not there, and run needs it", fix)
-    log = _log()
     if plan is None:
-        ending, name = Ending.NOT_STARTED, "the VM"
-    else:
-        keep(plan, place)
-        vm, name = VM(plan.identity), plan.domain
-        stops.append(lambda: vm.request(StopRequested.SIGNAL))
-        if readable([stopped], 0):  # before the line above
-            vm.request(StopRequested.SIGNAL)
-        ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
-    if to_its_end and ending in (Ending.ON_REQUEST, Ending.NOT_STARTED):
-        ending = Ending.INTERRUPTED
-    log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
-    return ending.code
+        return "the VM", Ending.NOT_STARTED
+    keep(plan, place)
+    vm = VM(plan.identity)
+    stops.append(vm.request)
+    if readable([stopped], 0):  # before the line above
+        vm.request(StopRequested.SIGNAL)
+    return plan.domain, run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
 
 
 def tidy(place: int, forget: Callable[[Path], None]) -> None:
@@ -78,23 +97,18 @@ def tidy(place: int, forget: Callable[[Path], None]) -> None:
     plan = plan_in(place)
     if plan is None:
         return
-    from launcher.runtime import run
-
-    log = _log()
     try:
-        if plan.control is not None:
-            forget(plan.control)
-        run.tidy(plan)
+        with libvirt_log.repeated():
+            from launcher.runtime import run
+
+            if plan.control is not None:
+                forget(plan.control)
+            run.tidy(plan)
     except ProgramError as error:
-        log.warning("cannot tidy up after the worker: %s", one_line(error))
+        _log.warning("cannot tidy up after the worker: %s", one_line(error))
 
 
-def _log() -> logging.Logger:
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
-    return logging.getLogger(__name__)
-
-
-def _on_stop(requests: Iterable[Callable[[], object]]) -> None:
+def _on_stop(requests: Iterable[Callable[[StopRequested], object]]) -> None:
     """Call all of these, also those that are added later, in a thread of its own on SIGTERM and SIGINT.
 
     Python's handlers run in the main thread, and nothing wakes it if the kernel gives the signal to another thread, or
@@ -106,9 +120,13 @@ def _on_stop(requests: Iterable[Callable[[], object]]) -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def listen() -> None:
-        while os.read(reader, 1):
+        interrupt = StopRequested.INTERRUPT
+        while signum := os.read(reader, 1):
+            stop = StopRequested.SIGNAL
+            if signum[0] == signal.SIGINT:
+                stop, interrupt = interrupt, StopRequested.KILL
             for request in requests:
-                request()
+                request(stop)
 
     with having_threads("signals"):
         threading.Thread(target=listen, name="signals", daemon=True).start()

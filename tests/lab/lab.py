@@ -229,7 +229,7 @@ class Lab:
 
     def inventory(self, plugin: str) -> dict[str, Any]:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
-        found = json.loads(self.gpu_plugin(plugin, "inventory", "--json", f"--config={pods.CONFIG}", "--dev=/host/dev"))
+        found = json.loads(self.gpu_plugin(plugin, "inventory", "--json"))
         return {device["id"]: device for device in found["devices"]}
 
     def record(self, plugin: str, directory: Path) -> None:
