@@ -20,6 +20,7 @@ from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from launcher.pod.plain import PodObject
 from launcher.pod.resources import for_containers, waits_for
+from launcher.pod.security import Confinement, Level
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.log import LogFlags
@@ -71,6 +72,14 @@ def pod(
             "--dra", help="Have DRA give the cards: print the ResourceClaimTemplate that says which ones too."
         ),
     ] = False,
+    level: Annotated[
+        Level,
+        typer.Option("--level", help="The Pod Security level that has to admit the pod: docs/restricted.md."),
+    ] = Level.PRIVILEGED,
+    apparmor: Annotated[
+        bool,
+        typer.Option("--apparmor", help="The nodes have AppArmor, and the profile that deploy/node has for it."),
+    ] = False,
     owner: Annotated[
         str | None,
         typer.Option(
@@ -113,6 +122,7 @@ def pod(
                     owner=owner,
                     logs=logs.arguments,
                     run=_run(given, as_kind, replicas, max_unavailable),
+                    confinement=Confinement(level, apparmor),
                 ),
                 refused,
             )
