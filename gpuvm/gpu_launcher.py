@@ -6,13 +6,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 from gpuvm.kubectl import ClusterObject, Kubectl, KubectlAnswer, answered, error_of
-from gpuvm.pods import MANIFEST_FILE, condition, config_map_of
+from gpuvm.pods import MANIFEST_FILE, config_map_of
 from program.errors import ProgramError, Refusal
 
 _SECONDS = 120.0  # for a manifest, or for the cards of 5,000 nodes
-_CLUSTER = "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses"
+_NODES = "nodes,pods"
+_CLAIMS = "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses"
 
 
 def manifest_of(kubectl: Kubectl, each: ClusterObject) -> str:
@@ -45,18 +47,31 @@ def printed(manifest: str, flags: Sequence[str], given: bytes = b"") -> bytes:
     return answer.out
 
 
-def fit_of(kubectl: Kubectl, pod: ClusterObject) -> str:
-    """Return what `gpu-launcher fit` says of a pod that is Pending and has claims, or why it says nothing; "" for any
-    other pod."""
-    if condition(pod, "PodScheduled").get("status") != "False" or not pod["spec"].get("resourceClaims"):
-        return ""
+class Fit(NamedTuple):
+    """What `gpu-launcher fit` prints, or why it cannot; if no node takes the pod, why, and what to do."""
+
+    text: str
+    answer: tuple[str, str] | None = None
+
+
+def fit_of(kubectl: Kubectl, pod: ClusterObject) -> Fit:
+    """Return what `gpu-launcher fit` says of a pod that waits for a node, of all nodes that the user may list."""
+    kinds = f"{_NODES},{_CLAIMS}" if pod["spec"].get("resourceClaims") else _NODES
+    named = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
     try:
         text = manifest_of(kubectl, pod)
-        cluster = kubectl.objects(_CLUSTER, "--all-namespaces", within=_SECONDS)
+        cluster = kubectl.objects(kinds, "--all-namespaces", within=_SECONDS)
         with TemporaryDirectory() as directory:
             file = Path(directory) / MANIFEST_FILE
             file.write_text(text, encoding="utf-8")
-            answer = gpu_launcher("fit", str(file), "--slices", "-", given=json.dumps({"items": cluster}).encode())
+            given = json.dumps({"items": cluster}).encode()
+            answer = gpu_launcher("fit", str(file), "--cluster", "-", "--pod", named, "--json", given=given)
     except ProgramError as error:
-        return f"fit: {error}\n"
-    return answer.out.decode(errors="replace") or f"fit: {answer.words}"
+        return Fit(f"fit: {error}\n")
+    if not answer.out:
+        return Fit(f"fit: {answer.words}")
+    told = json.loads(answer.out)
+    if told["answer"] is None:
+        return Fit(told["text"])
+    wrong, fix = told["answer"]["wrong"], told["answer"]["fix"]
+    return Fit(told["text"].replace(f"{wrong}; {fix}\n", "", 1), (wrong, fix))

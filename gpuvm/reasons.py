@@ -20,13 +20,8 @@ class _Reason(NamedTuple):
     fix: str
 
 
-#: What the scheduler says, the nearest to a start first: nodes that fail for the last ones were not looked at further.
-_SCHEDULER = (
-    _Reason(
-        r"cannot allocate all claims",
-        "no node has free cards that its claims accept",
-        "see the cards below; wait for one, or ask for less: docs/choosing.md",
-    ),
+#: What the scheduler says before it looks at nodes.
+_BEFORE_NODES = (
     _Reason(
         r'(?:resourceclaim|ResourceClaim) "?([^" ]+)"? (?:not found|was not created)|device class (\S+) does not exist',
         "a claim that it names is not there: {0}",
@@ -46,6 +41,16 @@ _SCHEDULER = (
         r"ReadWriteOncePod access mode already in-use",
         "another pod has its PersistentVolumeClaim",
         "stop that pod: `kubectl describe pvc` names it under Used By",
+    ),
+)
+
+#: What the scheduler says of nodes, the nearest to a start first: nodes that fail for the last ones were not looked at
+#: further. `gpu-launcher fit` says it better, if the user may list nodes.
+_NODES = (
+    _Reason(
+        r"cannot allocate all claims",
+        "no node has free cards that its claims accept",
+        "see the cards below; wait for one, or ask for less: docs/choosing.md",
     ),
     _Reason(
         r"didn't match PersistentVolume's node affinity|had volume node affinity conflict",
@@ -163,14 +168,21 @@ _CODES = {
     13: "another client of libvirt has ended the guest",
     14: "the connection to libvirt was lost",
     15: "a virtiofsd has ended, and the guest lost that volume",
+    16: "the VM was asked to end before its guest had",
 }
 _LAST_LINE = "docs/exit-codes.md has the codes, docs/troubleshooting.md the lines"
 
 
-def answer(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) -> Problem:
-    """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first."""
+def answer(
+    pod: ClusterObject, events: Sequence[ClusterObject], last_line: str, of_nodes: tuple[str, str] | None = None
+) -> Problem:
+    """Return why the VM of a pod is as it is. `events` are the pod's, the oldest first. `of_nodes`: why no node takes
+    the pod, and what to do, if that `is_for_nodes` and is known better than the scheduler says it."""
     name = _name(pod)
     phase = str(pod.get("status", {}).get("phase", "Unknown"))
+    if of_nodes is not None:
+        wrong, fix = of_nodes
+        return Problem(name, f"is {_state(pod, phase)}: {wrong}", fix)
     for found in (_deleted, _ended, _unscheduled, _crashed, _not_started):
         if (reason := found(pod, events, last_line)) is not None:
             wrong, fix = reason
@@ -181,6 +193,13 @@ def answer(pod: ClusterObject, events: Sequence[ClusterObject], last_line: str) 
     return Problem(
         name, f"is Starting: the guest does not run yet{last}", "`kubectl gpuvm state` and `logs -f` follow it"
     )
+
+
+def is_for_nodes(pod: ClusterObject) -> bool:
+    """Return whether a pod waits for a node that takes it, and for nothing else that the scheduler knows of."""
+    scheduled = condition(pod, "PodScheduled")
+    is_waiting = scheduled.get("reason") == "Unschedulable" and "deletionTimestamp" not in pod["metadata"]
+    return is_waiting and _first(_BEFORE_NODES, str(scheduled.get("message", ""))) is None
 
 
 def no_pod(controller: ClusterObject, warnings: Sequence[ClusterObject]) -> Problem:
@@ -248,7 +267,10 @@ def _unscheduled(pod: ClusterObject, events: Sequence[ClusterObject], last_line:
         return f"scheduling gates hold it back: {gates}", fix
     if scheduled.get("status") == "False":
         message = str(scheduled.get("message", ""))
-        wrong, fix = _first(_SCHEDULER, message) or ("no node takes it", "read the scheduler's words")
+        wrong, fix = _first((*_BEFORE_NODES, *_NODES), message) or (
+            "no node takes it",
+            "read the scheduler's words",
+        )
         return f"{wrong}{_quoted(message.partition(' preemption: ')[0])}", fix
     scheduler = pod.get("spec", {}).get("schedulerName", "default-scheduler")
     return f"no scheduler has looked at it ({scheduler})", "see whether a scheduler of that name runs, and its log"

@@ -6,6 +6,7 @@ hostDevices, and no device is given twice.
 """
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,6 +30,15 @@ _DECODE: Mapping[DeviceKind, Callable[[str, str], tuple[DeviceID, ...]]] = {
     DeviceKind.MDEV: decode_mdevs,
     DeviceKind.USB: decode_usb,
 }
+
+
+_VALUES: Mapping[DeviceKind, str] = {
+    DeviceKind.PCI: "0000:41:00.0",
+    DeviceKind.MDEV: "UUID",
+    DeviceKind.USB: "1:3",
+}
+#: The types of NVIDIA's vGPUs (GRID_T4-1Q, A100-1-5CME), which are also virtual functions, and of Intel's GVT-g.
+_VGPU = re.compile(r"-\d+[ABCQ][A-Z]*$|GVTg")
 
 
 class EntryKind(StrEnum):
@@ -212,14 +222,15 @@ class _Pool:
                 "expected one device plugin to serve a resource, so that one of them is set",
             )
         if not kinds:
-            name = variable(resource)
+            examples = _examples(entry, resource)
+            name = examples[0].partition("=")[0]
             near = difflib.get_close_matches(name, unasked, n=1, cutoff=_ALIKE)
             # The name is derived and never parsed back: the variable is all that is known of the other resource.
             fix = (
                 f"did you mean the resource of {near[0]}, which is set?"
                 if near
                 else f"expected the pod to request {resource} and its device plugin to set the variable "
-                f"(offline: gpu-launcher render --env {name}=0000:41:00.0)"
+                f"(offline: gpu-launcher render --env {' or --env '.join(examples)})"
             )
             raise UserError(entry, f"asks for {resource}, but {name} is not set", fix)
         (kind,) = kinds
@@ -271,6 +282,14 @@ class _Pool:
             f"{len(self.devices)} ({', '.join(map(str, self.devices))})",
             f"expected the pod to request {self.wanted} of {self.resource}",
         )
+
+
+def _examples(entry: Entry, resource: str) -> tuple[str, ...]:
+    """Return the variables that the entry may get, as NAME=VALUE, the likeliest first: only the plugin knows which."""
+    pci, mdev, usb = (f"{variable(resource, kind)}={value}" for kind, value in _VALUES.items())
+    if entry.kind is EntryKind.GPU:
+        return (mdev, f"{pci} of a virtual function") if _VGPU.search(resource) else (pci,)
+    return (usb,) if "usb" in resource.lower() else (pci, f"{usb} of a USB device")
 
 
 def _unasked(environ: Mapping[str, str], wanted: tuple[Entry, ...]) -> Mapping[str, DeviceKind]:

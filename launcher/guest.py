@@ -21,6 +21,7 @@ SEATS = 32
 SEATS_OF = "gpu-launcher.dev/seats"
 #: The annotation that says which option ROM a guest finds on its cards.
 ROM_OF = "gpu-launcher.dev/rom"
+NEAREST = "gpu-launcher.dev/machine"
 TOPOLOGY = "gpu-launcher.dev/topology"
 TOPOLOGY_POLICY = "gpu-launcher.dev/topology-policy"
 

@@ -2,7 +2,7 @@
 
 import tempfile
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -76,3 +76,52 @@ def large(nodes: int) -> Iterator[Object]:
         names = [device["name"] for each in its for device in each["spec"]["devices"]]
         yield claim_of(f"two-{number}", [(node, names[0]), (node, names[1])], f"two-{number}")
         yield claim_of(f"one-{number}", [(node, names[2])], f"one-{number}")
+
+
+RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
+KVM = "devices.gpu-launcher.dev/kvm"
+
+
+def node_of(
+    name: str,
+    offers: Mapping[str, str] | None = None,
+    *,
+    labels: Object | None = None,
+    taints: Sequence[Object] = (),
+    cordoned: bool = False,
+    capacity: Object | None = None,
+) -> Object:
+    """A Node with 4 cards, 16 CPUs and 32 GiB of memory, unless `offers` says otherwise."""
+    allocatable = {
+        "cpu": "16", "memory": "32Gi", "ephemeral-storage": "100Gi", "hugepages-1Gi": "0", "pods": "110", KVM: "110",
+        RTX_3090: "4", **(offers or {}),
+    }  # fmt: skip
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/arch": "amd64", **(labels or {})}},
+        "spec": {"taints": list(taints), "unschedulable": cordoned},
+        "status": {"capacity": {**allocatable, **(capacity or {})}, "allocatable": allocatable},
+    }
+
+
+def pod_on(
+    node: str | None,
+    name: str,
+    requests: Mapping[str, str] | None = None,
+    *,
+    phase: str = "Running",
+    spec: Object | None = None,
+) -> Object:
+    """A pod of the namespace ml, on a node or without one."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ml"},
+        "spec": {
+            "containers": [{"name": "main", "resources": {"requests": dict(requests or {})}}],
+            **({"nodeName": node} if node is not None else {}),
+            **(spec or {}),
+        },
+        "status": {"phase": phase},
+    }

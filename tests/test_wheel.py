@@ -86,7 +86,7 @@ def test_run_says_what_to_install_and_the_extra_adds_it(installed: Installation)
 def test_fit_says_what_to_install_and_the_extra_adds_it(installed: Installation) -> None:
     slices = installed.elsewhere / "slices.json"
     slices.write_text('{"items": []}')
-    arguments = ("fit", FIXTURES / "vms" / "one-gpu.yaml", "--slices", slices)
+    arguments = ("fit", FIXTURES / "vms" / "one-gpu.yaml", "--cluster", slices)
     without = installed.run("gpu-launcher", *arguments)
     assert without.stderr == (
         "gpu-launcher: cel-expr-python: this Python package is not there, and fit needs it; "
@@ -94,7 +94,7 @@ def test_fit_says_what_to_install_and_the_extra_adds_it(installed: Installation)
     )
     installed.install(f"{installed.wheel}[fit]")
     with_it = installed.run("gpu-launcher", *arguments)
-    assert with_it.stdout.endswith("fits nowhere: no node has published a device.\n")
+    assert with_it.stdout.endswith("fits nowhere: neither a Node nor a device of one is among the objects.\n")
     assert with_it.returncode == 1
 
 

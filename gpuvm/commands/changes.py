@@ -29,7 +29,7 @@ from gpuvm.pods import (
     spec_of,
     vms,
 )
-from program.document import NotYAML, read_documents
+from program.document import NotYAML, decoded, read_documents
 from program.errors import ProgramError, Refusal, UserError
 from program.problem import Problem
 
@@ -109,9 +109,9 @@ def _apply(kubectl: Kubectl, text: bytes, *, restart: bool) -> None:
 
 def _objects(text: bytes) -> list[ClusterObject]:
     try:
-        return [document.value for document in read_documents(text.decode())]
-    except (NotYAML, UnicodeDecodeError) as error:
-        raise UserError("gpu-launcher pod", f"prints what is no YAML: {error}", "report it") from error
+        return [document.value for document in read_documents(decoded(text))]
+    except NotYAML as error:
+        raise UserError("gpu-launcher pod", f"prints what {error.wrong}", "report it") from error
 
 
 def _live(kubectl: Kubectl, each: ClusterObject) -> ClusterObject | None:

@@ -4,10 +4,10 @@ import json
 from contextlib import suppress
 
 from gpuvm.commands.options import ClusterFlags, Output, VMName
-from gpuvm.gpu_launcher import fit_of
+from gpuvm.gpu_launcher import Fit, fit_of
 from gpuvm.kubectl import ClusterObject, Kubectl
 from gpuvm.pods import CONTAINER, controller_of, no_such, pods_of, status_of, vms
-from gpuvm.reasons import answer, no_pod, warnings_of
+from gpuvm.reasons import answer, is_for_nodes, no_pod, warnings_of
 from program.errors import Refusal
 from program.output import print_text
 from program.problem import Problem, one_line
@@ -28,14 +28,14 @@ def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
     subject = found[-1] if found else controller or {}
     events = _events(kubectl, subject)
     last_line = _last_line(kubectl, subject) if found else ""
-    reason = answer(subject, events, last_line) if found else no_pod(subject, warnings_of(events))
-    fit = fit_of(kubectl, subject) if found else ""
+    fit = fit_of(kubectl, subject) if found and is_for_nodes(subject) else Fit("")
+    reason = answer(subject, events, last_line, fit.answer) if found else no_pod(subject, warnings_of(events))
     told = [f"{event.get('reason')}: {event.get('message')}" for event in warnings_of(events)[-_MOST_EVENTS:]]
     if output is not None:
-        parts = {**reason._asdict(), "events": told, "launcher": last_line, "fit": fit}
+        parts = {**reason._asdict(), "events": told, "launcher": last_line, "fit": fit.text}
         print_text(json.dumps(parts, indent=2) + "\n")
         return
-    print_text(_text(reason, told, last_line, fit))
+    print_text(_text(reason, told, last_line, fit.text))
 
 
 def _text(reason: Problem, events: list[str], last_line: str, fit: str) -> str:

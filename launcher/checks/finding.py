@@ -2,10 +2,11 @@
 
 The JSON's keys stay; new ones may come.
 
-    level           of the worst finding: ok, warning, error
+    level           of the worst finding: ok, note, warning, error
     findings        errors first, then in the order in which they were looked for
       level         error: the VM does not start, or would have what is not its own
                     warning: it starts, and may not do well
+                    note: what was not looked at, and what else is worth knowing
       subject       what it is about: an entry of the manifest, a volume, a file, a limit
       says          what is wrong with it
       fix           what to do about it

@@ -9,12 +9,10 @@ from launcher.checks.finding import error
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import MEDIA
-from launcher.versions import Newer, Version, shown
+from launcher.versions import Newer, Version
 from program.child import NoAnswer, output
 from program.finding import Finding
 from program.problem import Severity
-
-_MACHINE = re.compile(r"(?:pc-q35|virt)-(\d{1,3})\.(\d{1,3})", re.ASCII)
 
 
 def programs_of(spec: Spec, guest: Guest) -> Mapping[str, tuple[str, str]]:
@@ -60,16 +58,13 @@ def versions(elements: Iterable[Newer], libvirt: Version | None, qemu: Version |
             yield Finding(Severity.ERROR, newer.problem(version))
 
 
-def machine_type(machine: str, qemu: Version | None) -> Finding | None:
-    """Return an error if QEMU is older than the machine, which is named after the first QEMU that had it."""
-    asked = _MACHINE.fullmatch(machine)
-    if asked is None or qemu is None or (int(asked[1]), int(asked[2])) <= qemu[:2]:
+def machines_of(program: str) -> frozenset[str] | None:
+    """Ask QEMU for the names of its machines; None if it is missing or does not answer."""
+    try:
+        printed = output([program, "-machine", "help"], within=10).stdout
+    except (OSError, NoAnswer):
         return None
-    return error(
-        "spec.domain.machine.type",
-        f"{machine} needs QEMU {asked[1]}.{asked[2]}, and this is {shown(qemu)}",
-        "write the machine of an older QEMU, or leave it out for the newest that there is",
-    )
+    return frozenset(line.split()[0] for line in printed.decode(errors="replace").splitlines() if line)
 
 
 def qemu_version(program: str) -> Version | None:

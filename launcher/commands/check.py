@@ -1,6 +1,8 @@
 """gpu-launcher check."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -9,19 +11,23 @@ import typer
 from launcher import paths
 from launcher.checks import finding as written
 from launcher.checks.finding import error
-from launcher.checks.programs import machine_type, qemu_version, versions
+from launcher.checks.programs import qemu_version, versions
+from launcher.checks.qemu import broken_kvm, names_in
 from launcher.commands.options import Local, VMArgument, one_vm
 from launcher.pipeline.pod import SYS, this_pod
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import is_taken, root_of
 from launcher.runtime.user import become_owner_of
+from program.child import spawned
 from program.commands import AsJSON
 from program.errors import Refusal
 from program.finding import Finding, worst, worst_first
 from program.output import print_text
-from program.problem import Severity
+from program.problem import Problem, Severity
 from program.terminal import is_coloured
+
+_WITHIN = 60.0  # seconds for libvirt to find out what QEMU can do: 0.6, or 4 on a busy machine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,39 +44,72 @@ def check(
 ) -> None:
     """Say what keeps a VM from starting here, or from doing well, and what to do about it.
 
-    Nothing is started and nothing is written. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
+    No guest is started and nothing is left. The exit code is 0 where there is nothing to say, 3 for warnings, 4 for
     errors, with which `run` does not start it.
     """
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
     pod = this_pod(flags.sysfs)
-    vmi = one_vm(flags, pod.environ).instance
+    given = one_vm(flags, pod.environ)
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
     root = root_of(flags.connect)
     # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
     here = Here(uri=flags.connect, emulation=flags.emulation, dev=dev, guest_runs=guest_runs)
-    start = start_of(vmi, pod, here)
-    findings = worst_first([*start.all_findings, *_of_versions(start, flags.connect)])
-    print_text(written.as_json(findings) if as_json else written.page(findings, coloured=is_coloured(1)))
+    start = start_of(given.instance, pod, here)
+    findings = worst_first([*start.all_findings, *_of_libvirt(start, here)])
+    if as_json:
+        print_text(written.as_json(findings))
+    else:
+        placed = tuple(Finding(finding.severity, given.located(finding.problem)) for finding in findings)
+        print_text(written.page(placed, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)
 
 
-def _of_versions(start: Start, uri: str) -> list[Finding]:
-    """What libvirt or QEMU here is too old for. The embedded driver is not connected to: its root may be the running
-    guest's."""
+def _of_libvirt(start: Start, here: Here) -> list[Finding]:
+    """What libvirt and QEMU here are too old for, or do not know. The embedded driver is not connected to: its root may
+    be the running guest's."""
     try:
-        from launcher.runtime.guest import library_version, versions_at
+        from launcher.runtime.guest import library_version, unknown_names_at, versions_at
 
-        if root_of(uri) is not None:
-            libvirt, qemu = library_version(), qemu_version(f"qemu-system-{start.guest.qemu_architecture}")
-        else:
-            libvirt, qemu = versions_at(uri)
+        program = f"qemu-system-{start.guest.qemu_architecture}"
+        root = root_of(here.uri)
+        libvirt, qemu = versions_at(here.uri) if root is None else (library_version(), qemu_version(program))
+        findings = list(versions(start.newer, libvirt, qemu))
+        if here.guest_runs:
+            return findings  # it shows that they are there, and what would ask QEMU needs memory of the guest's
+        if start.xml is None or (root is not None and qemu is None):
+            why = "there is no QEMU here" if start.xml is not None else "the errors above leave no domain to look at"
+            return [*findings, _not_looked_at(why)]
+        if root is None:
+            return [*findings, *_errors(unknown_names_at(here.uri, start.xml))]
+        return [*findings, *_of_qemu(start, start.xml, root, program)]
     except Refusal as refusal:
-        return [Finding(Severity.ERROR, problem) for problem in refusal.problems]
+        return _errors(refusal.problems)
     except ModuleNotFoundError as missing:
         return [
             error("libvirt", f"the Python package {missing.name} is not there", "pip install 'gpu-launcher[libvirt]'")
         ]
-    finding = machine_type(start.guest.machine, qemu)
-    return [*([] if finding is None else [finding]), *versions(start.newer, libvirt, qemu)]
+
+
+def _of_qemu(start: Start, xml: str, root: Path, program: str) -> list[Finding]:
+    """What QEMU in this container has not of what the domain names, and whether it can use KVM."""
+    from launcher.runtime.guest import unknown_names_apart
+
+    try:
+        problems = spawned("libvirt", partial(unknown_names_apart, root, xml), within=_WITHIN).answer()
+    except OSError as failed:
+        return [_not_looked_at(f"there is no place for another libvirt: {failed.strerror}")]
+    broken = broken_kvm(program, names_in(xml)) if start.facts.kvm and not problems else None
+    return [*_errors(problems), *([] if broken is None else [broken])]
+
+
+def _not_looked_at(why: str) -> Finding:
+    return Finding(
+        Severity.NOTE,
+        Problem("machine, CPU model and KVM", f"were not looked at: {why}", "check it in the pod, or with its image"),
+    )
+
+
+def _errors(problems: Iterable[Problem]) -> list[Finding]:
+    return [Finding(Severity.ERROR, problem) for problem in problems]

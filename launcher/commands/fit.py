@@ -1,13 +1,20 @@
 """gpu-launcher fit."""
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from launcher.commands.options import VMFlags, one_vm
 from launcher.manifest.inputs import STDIN
+from launcher.manifest.parser import Given
+from launcher.pod.objects import objects
+from launcher.selection import fit as fitting
+from launcher.selection.cluster import Cluster
 from launcher.selection.cluster_files import read_cluster
+from launcher.selection.obstacles import asking
+from pci.resource import NODE_DEVICES
 from program.commands import AsJSON
 from program.errors import UserError
 from program.output import print_text
@@ -15,24 +22,35 @@ from program.output import print_text
 
 def fit(
     flags: VMFlags,
-    slices: Annotated[
+    cluster: Annotated[
         Path,
         typer.Option(
+            "--cluster",
             metavar="FILE",
-            help="What `kubectl get resourceslices,resourceclaims,deviceclasses -A -o json` prints, or as YAML; - for "
+            help="What `kubectl get nodes,pods -A -o json` prints, and where DRA gives the cards "
+            "`kubectl get nodes,pods,resourceslices,resourceclaims,deviceclasses -A -o json`; as YAML too; - for "
             "standard input. Or a directory with NODE.json of each node, as `gpu-plugin inventory --json` prints it.",
         ),
     ],
+    pod: Annotated[
+        str | None,
+        typer.Option(
+            "--pod",
+            metavar="NAMESPACE/NAME",
+            help="The VM's pod among these pods, if it waits for a node: judge what it asks for, and not what "
+            "`gpu-launcher pod` prints.",
+        ),
+    ] = None,
     as_json: AsJSON = False,
 ) -> int:
     """Say which nodes and cards could take a VM, and why the others could not: why it is Pending."""
     given = one_vm(flags, {})
-    # CEL takes as long to import as everything else, and nobody who asks for help needs it.
-    from launcher.selection import fit as fitting
-
-    if slices == STDIN and flags.vm == STDIN:
-        raise UserError("--slices -", "standard input is the VM already", "name a file for one of them")
-    vmi = given.instance
+    if cluster == STDIN and flags.vm == STDIN:
+        raise UserError("--cluster -", "standard input is the VM already", "name a file for one of them")
+    vmi, found = given.instance, read_cluster(cluster)
+    # Cards are asked of DRA where it has any, and else of device plugins. A pod that is there has decided that.
+    dra = pod is None and (found.publishes or not found.states)
+    asks = _pod(given, pod, found, dra=dra)
     claims = [
         fitting.NamedClaim(claim.name, "ResourceClaim", claim.resourceClaimName)
         if claim.resourceClaimName is not None
@@ -40,12 +58,25 @@ def fit(
         for claim in vmi.spec.resourceClaims
     ]
     result = fitting.fit_of(
-        f"{vmi.metadata.namespace}/{vmi.metadata.name}",
+        pod or f"{vmi.metadata.namespace}/{vmi.metadata.name}",
         given.namespace,
         vmi.spec.domain.devices.entries,
         vmi.metadata.annotations.selection,
         claims,
-        read_cluster(slices),
+        found,
+        dra=dra,
+        pod=None if asks is None else asking(asks),
     )
     print_text(fitting.as_json(result) if as_json else fitting.as_text(result))
-    return 0 if result.fitting or not result.wish.devices else 1
+    return 0 if result.fitting or not result.is_judged else 1
+
+
+def _pod(given: Given, named: str | None, cluster: Cluster, *, dra: bool) -> Mapping[str, Any] | None:
+    """Return the pod that wants a node; None if there are no Nodes to ask."""
+    if named is not None:
+        if named not in cluster.waiting:
+            raise UserError(f"--pod {named}", "is no pod that waits for a node", "get nodes,pods -A, or leave it out")
+        return cluster.waiting[named]
+    if not cluster.states:
+        return None
+    return objects(given, image="", block=frozenset(), node_devices=NODE_DEVICES, start=True, dra=dra)[-1]

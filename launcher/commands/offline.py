@@ -95,7 +95,7 @@ def offline(flags: Offline) -> Start:
     interfaces = _pod_interfaces(vmi.spec, flags.network_status)
     facts = replace(facts, block=facts.block | given.block, pod_interfaces=interfaces)
     start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))
-    clear(start)
+    clear(start, given)
     return start
 
 

@@ -11,6 +11,7 @@ import typer
 
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
+from launcher.machines import foreign
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
 from launcher.pod.controllers import Kind, Run, pod_spec
@@ -18,7 +19,7 @@ from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from launcher.pod.plain import PodObject
-from launcher.pod.resources import waits_for
+from launcher.pod.resources import for_containers, waits_for
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.output import print_text
@@ -85,7 +86,7 @@ def pod(
         raise UserError(f"--node-devices {node_devices}", "is no domain", f"expected one like {NODE_DEVICES}")
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
-    image = image or f"gpu-launcher:{version('gpu-launcher')}"
+    default = f"gpu-launcher:{version('gpu-launcher')}"
     vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
     if owner is not None:
@@ -100,7 +101,7 @@ def pod(
                 partial(
                     objects,
                     given,
-                    image=image,
+                    image=image or default,
                     block=block,
                     node_devices=node_devices,
                     start=start,
@@ -118,10 +119,20 @@ def pod(
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
     if errors:
         raise together(errors)
-    waits = [
-        waits_for(each["metadata"]["name"], spec, node_devices) for each in made if (spec := pod_spec(each)) is not None
-    ]
-    say_notes([note for note in waits if note is not None])
+    if not image:
+        say_notes([f"the pod's image is {default}, which no registry has: name yours with --image"])
+    notes: list[str] = []
+    for vm in (given.instance for given in vms):
+        other = foreign(vm.spec.domain.machine.type)
+        if other is not None and not vm.metadata.annotations.nearest_machine:
+            warnings.append(f"{vm.metadata.name}: {other}")
+    for each in made:
+        if (spec := pod_spec(each)) is not None:
+            name = each["metadata"]["name"]
+            warnings += map(str, for_containers(name, spec))
+            if (waits := waits_for(name, spec, node_devices)) is not None:
+                notes.append(waits)
+    say_notes(notes)
     say("warning", warnings)
     print_text(documents(made))
 

@@ -62,10 +62,10 @@ def run(
     control = socket or _control_socket(uri, root_of(uri))  # a wrong URI is the first error
     _refuse_what_was_not_done(user, give, limits)
     pod = this_pod(flags.sysfs)
-    vmi = one_vm(flags, pod.environ).instance
-    start = start_of(vmi, pod, Here(uri=uri, emulation=flags.emulation))
+    given = one_vm(flags, pod.environ)
+    start = start_of(given.instance, pod, Here(uri=uri, emulation=flags.emulation))
     try:
-        clear(start)
+        clear(start, given)
     except errors.UserError as error:
         # The user has not written the pod's variables.
         raise errors.Refusal.of(error.problems, error.left_out) from error

@@ -1,9 +1,10 @@
-"""The pod's CPUs, from a flag or from cgroups; and the node's cores, NUMA nodes and address bits."""
+"""The pod's CPUs, from a flag, from cgroups or assumed; and the node's cores, NUMA nodes and address bits."""
 
 import re
 from pathlib import Path
 
-from pci.processors import Processors, parse_cpulist
+from launcher.guest import Guest
+from pci.processors import NUMANode, Processors, parse_cpulist
 from pci.sysfs.attribute import Unreadable, text
 from pci.sysfs.processors import read_processors
 from program.errors import Refusal, UserError
@@ -25,6 +26,24 @@ def cpuset_of_flag(cpuset: str | None) -> tuple[int, ...] | None:
     if not cpus:
         raise UserError("--cpuset", "is empty", "expected at least one CPU, like 0-3,8")
     return cpus
+
+
+def assumed(guest: Guest, cpus: tuple[int, ...] | None, node: Processors) -> tuple[tuple[int, ...], Processors]:
+    """Return the pod's CPUs and its node's processors as they may be, for a guest with CPUs of its own.
+
+    CPUs that are None are the node's first ones, in whole cores. A node that has other CPUs, or too few, is one NUMA
+    node with the pod's CPUs.
+    """
+    core_of = {cpu: core for core in node.cores for cpu in core}
+    known = tuple(dict.fromkeys(cpu for each in node.nodes for one in each.cpus for cpu in core_of.get(one, (one,))))
+    if cpus is None:
+        is_enough = len(known) >= guest.pod_cpus
+        cpus = tuple(sorted(known[: guest.pod_cpus])) if is_enough else tuple(range(guest.pod_cpus))
+    if set(cpus) <= set(known):
+        return cpus, node
+    threads = guest.cpus.threads
+    cores = tuple(cpus[first : first + threads] for first in range(0, len(cpus), threads))
+    return cpus, Processors(nodes=(NUMANode(id=0, cpus=cpus),), cores=cores)
 
 
 def cpuset_of_pod(sys: Path) -> tuple[int, ...]:

@@ -13,7 +13,6 @@ from pci.processors import NUMANode, Processors, cpulist
 from program.errors import UserError
 
 _MEBIBYTE = 1 << 20  # libvirt makes cells of whole ones (qemuDomainGetMemorySizeAlignment)
-_SYSFS = "--sysfs, with devices/system/cpu and devices/system/node of the node, as gpu-plugin record copies them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,16 +38,10 @@ class Cell:
 
 
 def pinning(guest: Guest, facts: Facts) -> Pinning | None:
-    """Return the CPUs that are the guest's alone; None if it has none. UserError if they are unknown or too few."""
+    """Return the CPUs that are the guest's alone; None if it has none. UserError if there are too few."""
     if not guest.has_own_cpus:
         return None
-    unknown = [
-        *([("the pod's CPUs", "--cpuset, with what the pod has, like 0-3,8")] if facts.cpus is None else []),
-        *([("the node's cores and NUMA nodes", _SYSFS)] if not facts.processors.nodes else []),
-    ]
-    if facts.cpus is None or unknown:
-        things, flags = (" and ".join(words) for words in zip(*unknown, strict=True))
-        raise UserError("spec.domain.cpu.dedicatedCpuPlacement", f"{things} are not known here", f"expected {flags}")
+    assert facts.cpus is not None, "the place of a start tells them, or assumes some"
     return pin(guest, facts.cpus, facts.processors)
 
 

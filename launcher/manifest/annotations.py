@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from launcher.guest import ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
+from launcher.guest import NEAREST, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
 from launcher.manifest.quotation import shown
 from launcher.selection.annotations import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
 from program.errors import Nonsense
@@ -32,6 +32,7 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     TOPOLOGY_POLICY: ("prefer", "strict"),
     _LAYOUT: ("1",),
     _ALLOW_EMULATION: ("true", "false"),
+    NEAREST: ("nearest",),
     TOGETHER: PLACES,
     _MEMFD: ("true", "false"),
     _NO_FREE_PAGES: ("true", "false"),
@@ -54,6 +55,14 @@ _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
     "kubevirt.io/disablePCIHole64": ("cards with large BARs need the 64-bit hole", "leave it out"),
     "sidecar.istio.io/inject": ("passt and Istio's proxy would take the same ports", "leave it out"),
 }
+#: By which the kubelet, CRI-O, a runtime or an NRI plugin gives a container another profile, devices, mounts or limits
+#: than its pod's spec says, where the node allows it: domains, also with others before them, and what names begin with.
+#: SECURITY.md has the list.
+_DOMAINS_OF_RUNTIMES = (
+    *("security.alpha.kubernetes.io", "security.beta.kubernetes.io", "cdi.k8s.io", "crio.io", "cri-o.io"),
+    *("noderesource.dev", "nri.io", "nri.containerd.io"),
+)
+_OF_RUNTIMES = ("io.kubernetes.cri-o.", "io.containers.", "run.oci.", "io.katacontainers.", "dev.gvisor.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,9 +80,10 @@ class Annotations:
     `companions`: whether a claimed function brings the rest of its card. `topology`: whether cards are in cells of
     their NUMA node (numa), and behind the host's switches too (mirror); with `is_strict`, a card that cannot be is
     refused. `seats` and `roms` are by the name of an entry; None is no ROM. `allow_emulation`: QEMU's own CPU if there
-    is no KVM. `memfd`: whether hugepages may come from memfd. `free_page_reporting`: whether the balloon may report the
-    guest's free pages. `even_emulator`: whether isolateEmulatorThread takes a second CPU if that makes their number
-    even. `selection`: the wanted cards, also in HAMi's words. `given`: all annotations as written, for the pod.
+    is no KVM. `nearest_machine`: the nearest machine that QEMU has, if it has not this one. `memfd`: whether hugepages
+    may come from memfd. `free_page_reporting`: whether the balloon may report the guest's free pages.
+    `even_emulator`: whether isolateEmulatorThread takes a second CPU if that makes their number even. `selection`: the
+    wanted cards, also in HAMi's words. `given`: all annotations as written, for the pod.
     """
 
     companions: Literal["card", "none"] = "card"
@@ -82,6 +92,7 @@ class Annotations:
     seats: Mapping[str, int] = field(default_factory=dict)
     roms: Mapping[str, ROMFile | None] = field(default_factory=dict)
     allow_emulation: bool = False
+    nearest_machine: bool = False
     memfd: bool = True
     free_page_reporting: bool = True
     even_emulator: bool = False
@@ -90,12 +101,21 @@ class Annotations:
 
 
 def refuse_unconverted(value: Mapping[str, Any]) -> None:
-    """Raise Nonsense for an annotation of KubeVirt's that asks its launcher for what ours does not do."""
+    """Raise Nonsense for an annotation of KubeVirt's that asks its launcher for what ours does not do, and for one that
+    would have the pod do more than its spec says."""
     for name, text in value.items():
+        if isinstance(name, str) and _is_of_a_runtime(name):
+            wrong = f"{shown(name)} changes what the pod's container may do, behind the pod's own fields"
+            raise Nonsense(wrong, "leave it out: the pod has what the VM needs")
         if name == _HOOKS and _are_ours(text):
             continue
         if text and (why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name))):
             raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
+
+
+def _is_of_a_runtime(name: str) -> bool:
+    domain = f".{name.partition('/')[0]}"
+    return name.startswith(_OF_RUNTIMES) or any(domain.endswith(f".{each}") for each in _DOMAINS_OF_RUNTIMES)
 
 
 def _are_ours(text: Any) -> bool:
@@ -155,6 +175,7 @@ def read_annotations(value: Any) -> Annotations:
         seats=seats,
         roms=roms,
         allow_emulation=values.get(_ALLOW_EMULATION) == "true",
+        nearest_machine=NEAREST in values,
         memfd=values.get(_MEMFD) != "false",
         free_page_reporting=values.get(_NO_FREE_PAGES) != "true",
         even_emulator=_EVEN_EMULATOR in value,

@@ -3,14 +3,20 @@
 from dataclasses import dataclass, replace
 
 from launcher.checks.devices import not_whole
+from launcher.checks.finding import warning
+from launcher.cpus.host import assumed
 from launcher.facts import Facts
 from launcher.guest import Guest
+from launcher.machines import foreign
 from launcher.manifest.spec import Spec
-from launcher.pipeline.pod import Pod, address_bits_in
+from launcher.pipeline.pod import SYS, Pod, address_bits_in, processors_in
 from launcher.pipeline.start import Start
 from launcher.versions import Version, too_new
+from pci.processors import Processors, cpulist
 from program.finding import Finding
 from program.problem import Severity
+
+_SYSFS = "--sysfs, with devices/system/cpu and devices/system/node of the node, as gpu-plugin record copies them"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +29,24 @@ class Elsewhere:
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
         return replace(self.given, address_bits=address_bits_in(pod)), ()
 
-    def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
-        return self.given.cpus
+    def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
+        """Assume what the flags leave out, as a whole or for another machine than this one."""
+        processors, given = processors_in(guest, pod), self.given.cpus
+        if not guest.has_own_cpus or (given is not None and processors.nodes and pod.sysfs != SYS):
+            return given, processors, ()
+        cpus, node = assumed(guest, given, processors)
+        unknown = [
+            *([("the pod's CPUs", cpulist(cpus), "--cpuset, with what the pod has, like 0-3,8")] * (given is None)),
+            *([("the node's cores and NUMA nodes", "one NUMA node", _SYSFS)] * (node is not processors)),
+        ]
+        if not unknown:
+            return cpus, node, ()
+        things, guesses, flags = (" and ".join(words) for words in zip(*unknown, strict=True))
+        wrong = f"{things} are not known here: assumed {guesses}"
+        return cpus, node, (warning("spec.domain.cpu.dedicatedCpuPlacement", wrong, f"expected {flags}"),)
+
+    def machines(self, guest: Guest) -> frozenset[str] | None:
+        return None
 
     def judged(self, start: Start) -> Start:
         """Add what the reader of a printed domain has to know."""
@@ -36,4 +58,6 @@ class Elsewhere:
         else:
             severity, problems = Severity.ERROR, too_new(newer, self.libvirt)
         of_versions = (Finding(severity, problem) for problem in problems)
-        return start.having((*not_whole(start.cards, start.host), *of_versions))
+        other = foreign(start.guest.machine)
+        of_machine = [] if other is None else [Finding(Severity.WARNING, other)]
+        return start.having((*not_whole(start.cards, start.host), *of_machine, *of_versions))

@@ -21,15 +21,17 @@ from launcher.guest_pci.bars import Hole, read_bars
 from launcher.guest_pci.bars import hole as hole_of
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import GuestCard, not_passed_on, whole_cards
+from launcher.machines import nearest
 from launcher.manifest.guest import guest_of
 from launcher.manifest.hostdevices import ResourceClaim
 from launcher.manifest.spec import Spec, VirtualMachineInstance
 from launcher.network.attachments import Attached
 from launcher.network.multus import virtual_function
-from launcher.pipeline.pod import Pod, allocated_in, host_in, processors_in
+from launcher.pipeline.pod import Pod, allocated_in, host_in
 from launcher.selection.annotations import refuse_without_dra
 from launcher.versions import NEWER, NEWER_FOR_QEMU, Newer, newer_elements
 from pci.host import Host
+from pci.processors import Processors
 from program.errors import ProgramError, Refusal
 from program.finding import Finding, worst_first
 from program.problem import Severity
@@ -96,8 +98,12 @@ class Surroundings(Protocol):
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
         """Return what is known of the place besides the pod's CPUs and what sysfs shows."""
 
-    def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
-        """Return the pod's CPUs, ascending; None if unknown, Refusal if they should be known."""
+    def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
+        """Return the pod's CPUs, ascending, None for a guest that has none of its own; the node's processors; and what
+        is assumed of both. Refusal if they should be known."""
+
+    def machines(self, guest: Guest) -> frozenset[str] | None:
+        """Return the names of QEMU's machines; None if unknown."""
 
     def judged(self, start: Start) -> Start:
         """Return the start with what this place adds to it."""
@@ -106,6 +112,8 @@ class Surroundings(Protocol):
 def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Start:
     """Go through all stages; their errors are in the result."""
     guest = guest_of(vmi)
+    if vmi.metadata.annotations.nearest_machine:
+        guest = replace(guest, machine=nearest(guest.machine, around.machines(guest)))
     refused: list[ProgramError] = []
     facts, findings = around.facts(vmi.spec, guest, pod)
     entries = vmi.spec.domain.devices.entries
@@ -115,7 +123,8 @@ def start_of(vmi: VirtualMachineInstance, pod: Pod, around: Surroundings) -> Sta
     cards, left_over, are_all = _cards(vmi, pod, host, facts, refused)
     facts = replace(facts, bars=tried(partial(read_bars, pod.sysfs, cards), refused) or {})
     placed = tried(partial(_pinned, guest, pod, around, facts), refused) if sees_host else None
-    facts, pinned = placed or (facts, None)
+    facts, pinned, assumptions = placed or (facts, None, ())
+    findings = (*assumptions, *findings)
     layout, hole = None, None
     if are_all and (placed is not None or guest.topology == "none"):
         layout = tried(partial(laid_out, guest, cards, host, facts, pinned), refused)
@@ -178,7 +187,10 @@ def _allocated(claims: tuple[ResourceClaim, ...], pod: Pod, facts: Facts, entry:
     return dict(allocated_in(claims, pod, entry).items())
 
 
-def _pinned(guest: Guest, pod: Pod, around: Surroundings, facts: Facts) -> tuple[Facts, Pinning | None]:
-    """The facts with the pod's and the node's CPUs, and those that are the guest's."""
-    facts = replace(facts, processors=processors_in(guest, pod), cpus=around.cpus(guest, pod))
-    return facts, pinning(guest, facts)
+def _pinned(
+    guest: Guest, pod: Pod, around: Surroundings, facts: Facts
+) -> tuple[Facts, Pinning | None, tuple[Finding, ...]]:
+    """The facts with the pod's and the node's CPUs, those that are the guest's, and what is assumed of them."""
+    cpus, processors, assumptions = around.cpus(guest, pod)
+    facts = replace(facts, processors=processors, cpus=cpus)
+    return facts, pinning(guest, facts), assumptions

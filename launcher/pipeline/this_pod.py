@@ -10,7 +10,7 @@ from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
 from launcher.checks.network import ports
-from launcher.checks.programs import missing_programs, programs, programs_of
+from launcher.checks.programs import machines_of, missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
 from launcher.checks.volumes import volumes
 from launcher.cpus.host import cpuset_of_pod
@@ -18,13 +18,14 @@ from launcher.facts import Facts, PodInterface
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.network.pod_interfaces import read_pod_interfaces
-from launcher.pipeline.pod import Pod, address_bits_in
+from launcher.pipeline.pod import Pod, address_bits_in, processors_in
 from launcher.pipeline.start import Start
 from launcher.pod.memory import overhead
 from launcher.runtime.embedded import has_qemu_here, root_of
 from launcher.runtime.user import let_lock, open_files
 from launcher.storage.needs import Needs, needs_of
 from launcher.storage.volumes import facts_of_volumes
+from pci.processors import Processors
 from program.errors import UserError
 from program.finding import Finding
 from program.problem import Severity
@@ -62,8 +63,12 @@ class Here:
         finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation)
         return replace(facts, kvm=outcome is None), findings if finding is None else (*findings, finding)
 
-    def cpus(self, guest: Guest, pod: Pod) -> tuple[int, ...] | None:
-        return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None
+    def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
+        processors = processors_in(guest, pod)
+        return cpuset_of_pod(_sysfs_of(pod)) if guest.has_own_cpus else None, processors, ()
+
+    def machines(self, guest: Guest) -> frozenset[str] | None:
+        return machines_of(f"qemu-system-{guest.qemu_architecture}") if has_qemu_here(self.uri) else None
 
     def _networks(self, spec: Spec) -> tuple[Mapping[str, PodInterface], tuple[Finding, ...]]:
         try:

@@ -36,8 +36,6 @@ def restart_policy(manifest: VirtualMachine | VirtualMachineInstance, *, start: 
     if isinstance(manifest, VirtualMachineInstance):
         return "Never"
     strategy, running = manifest.spec.runStrategy, manifest.spec.running
-    if strategy is not None and running is not None:
-        raise UserError("spec", "says both runStrategy and running", "expected one of them, like runStrategy: Always")
     if strategy in (None, "Halted") and not running:
         if start:
             return "Always"

@@ -18,6 +18,7 @@ from launcher.quantity import parse_amount, written
 from pci.resource import NODE_DEVICES, NodeDevice
 from pci.vendors import VENDORS_BELOW
 from program.errors import UserError
+from program.problem import Problem
 
 #: Of a CPU's thousandths for each vCPU, where the manifest says nothing: KubeVirt's cpuAllocationRatio is 10.
 _MILLICPU = 100
@@ -25,6 +26,14 @@ _MILLICPU = 100
 _EPHEMERAL_STORAGE = 50
 _MEGABYTE = 10**6
 _KUBEVIRTS = "devices.kubevirt.io"
+_NVIDIAS = "nvidia.com/gpu"
+#: What each vendor's device plugin for containers offers where nobody has renamed it: GPUs that the host's driver has.
+_FOR_CONTAINERS: Mapping[str, str] = {
+    _NVIDIAS: "NVIDIA's",
+    "amd.com/gpu": "AMD's",
+    "gpu.intel.com/i915": "Intel's",
+    "gpu.intel.com/xe": "Intel's",
+}
 _EXTENDED = re.compile(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
@@ -125,12 +134,16 @@ def _add_others(resources: Resources, requests: dict[str, str], limits: dict[str
     if (limit := resources.limit(storage)) is not None:
         limits[storage] = _with_ours(limit)
     for name, amount in resources.requests.items():
-        most = resources.limits.get(name)
-        if most is not None and amount.exact > most.exact:
+        # Kubernetes overcommits neither devices nor huge pages: their limit is their request.
+        is_whole = "/" in name or name.startswith("hugepages-")
+        if is_whole:
+            limits.setdefault(name, amount.text)
+        most = resources.limits.get(name, amount)
+        if amount.exact > most.exact or (is_whole and amount.exact != most.exact):
             raise UserError(
                 f"spec.domain.resources.requests.{name}",
-                f"{amount.text} is more than the limit",
-                f"expected at most {most.text}, or a higher limit",
+                f"{amount.text} is {'not' if is_whole else 'more than'} the limit",
+                f"expected {'' if is_whole else 'at most '}{most.text}, or another limit",
             )
 
 
@@ -171,8 +184,26 @@ def waits_for(vm: str, pod: Mapping[str, Any], node_devices: str) -> str | None:
     return f"{vm}: is Pending until a node offers {said}"
 
 
+def for_containers(vm: str, pod: Mapping[str, Any]) -> tuple[Problem, ...]:
+    """Return a problem for each resource of this VM's pod that is, by its name, a GPU for containers. `pod` is the
+    pod's spec."""
+    limits = pod["containers"][0]["resources"].get("limits", {})
+    return tuple(
+        Problem(
+            vm,
+            f"asks for {resource}, the name of {whose} device plugin for containers, whose GPUs the host's driver has",
+            f"write {'nvidia.com/pgpu, or ' * (resource == _NVIDIAS)}what the nodes offer to VMs: "
+            "kubectl get nodes -o yaml has it below allocatable",
+        )
+        for resource in limits
+        if (whose := _FOR_CONTAINERS.get(resource)) is not None
+    )
+
+
 def _who(resource: str, node_devices: str) -> str:
     domain, _, name = resource.partition("/")
+    if resource in _FOR_CONTAINERS:
+        return f"{_FOR_CONTAINERS[resource]} device plugin for containers does"
     if domain == NODE_DEVICES == node_devices:
         return f"gpu-plugin does, with node_devices: {{{name}: 110}} in its config"
     if domain == _KUBEVIRTS:

@@ -67,14 +67,19 @@ def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
 
 
 def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """Return what root owns in the container, as it is the node's: device nodes, also those of claims; host disks."""
+    """Return what root owns in the container, as it is the node's: device nodes, also those of claims; host disks that
+    the kubelet makes."""
     needs_dev_sev = guest.confidentiality is not None and guest.confidentiality.needs_dev_sev
     host_disks = ((volume.name, volume.hostDisk) for volume in spec.volumes if volume.hostDisk is not None)
     return [
         *(_HOST_DEVICES if spec.domain.devices.entries else ()),
         *(["/dev/sev"] if needs_dev_sev else ()),
         *(paths.block_device(volume.name) for volume in spec.volumes if volume.name in block),
-        *(paths.disk_image(name, PurePosixPath(disk.path).name) for name, disk in host_disks),
+        *(
+            paths.disk_image(name, PurePosixPath(disk.path).name)
+            for name, disk in host_disks
+            if disk.type == "DiskOrCreate"
+        ),
     ]
 
 

@@ -8,18 +8,24 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
+from shutil import copytree
+from tempfile import TemporaryDirectory
 from typing import Any
 from xml.etree import ElementTree  # lxml costs 5 MB in a process that stays
 
 import libvirt
 import libvirt_qemu
 
+from launcher.checks.qemu import names_in, unknown_model
+from launcher.machines import missing
+from launcher.runtime.embedded import prepared
 from launcher.runtime.events import Changed, Ending, NotStarted, Started
 from launcher.runtime.vm import VM, having_threads
-from launcher.versions import Version, newer_elements, numbered, refuse_newer
+from launcher.versions import Version, newer_elements, numbered, refuse_newer, shown
 from pci.address import PCIAddress
 from program.errors import Refusal
-from program.problem import one_line
+from program.problem import Problem, one_line
 
 _log = logging.getLogger(__name__)
 
@@ -133,6 +139,49 @@ def versions_at(uri: str) -> tuple[Version, Version | None]:
     with asked(f"tell its versions at {uri}"):
         qemu = numbered(connection.getVersion()) if connection.getType() == "QEMU" else None
         return version(connection), qemu
+
+
+def unknown_names(connection: Any, xml: str) -> tuple[Problem, ...]:
+    """Return a problem for the machine or the CPU model of a domain of ours that QEMU here has not; none of another
+    hypervisor's. Raise Refusal if libvirt cannot tell, as where QEMU has no KVM."""
+    if connection.getType() != "QEMU":
+        return ()
+    names = names_in(xml)
+
+    def capabilities(machine: str | None) -> str:
+        return str(connection.getDomainCapabilities(None, names.architecture, machine, names.accelerator))
+
+    with asked("tell what QEMU can do"):
+        try:
+            problem = unknown_model(names, capabilities(names.machine))
+        except libvirt.libvirtError:
+            capabilities(None)  # so it was the machine
+            version = shown(numbered(connection.getVersion()))
+            problem = missing(names.machine, f"is no machine of QEMU {version}, which is here")
+    return () if problem is None else (problem,)
+
+
+def refuse_unknown_names(connection: Any, xml: str) -> None:
+    """Raise Refusal for what unknown_names() finds. What libvirt cannot tell, it says when it starts the domain."""
+    problems: tuple[Problem, ...] = ()
+    with suppress(Refusal):
+        problems = unknown_names(connection, xml)
+    if problems:
+        raise Refusal.of(problems)
+
+
+def unknown_names_at(uri: str, xml: str) -> tuple[Problem, ...]:
+    """Do as unknown_names() does, and raise Refusal as connected() does."""
+    return unknown_names(_opened(uri), xml)
+
+
+def unknown_names_apart(root: Path, xml: str) -> tuple[Problem, ...]:
+    """Do as unknown_names() does, in a process of its own: a driver in a process has one root for ever. The root is
+    another one than `root`, where a guest may run, with what is known of QEMU there. OSError for want of a place."""
+    with TemporaryDirectory(prefix="gpu-launcher-", ignore_cleanup_errors=True) as place, prepared(Path(place)):
+        with suppress(OSError):
+            copytree(root / "cache", Path(place, "cache"))
+        return unknown_names_at(f"qemu:///embed?root={place}", xml)
 
 
 def library_version() -> Version:

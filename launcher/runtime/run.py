@@ -166,6 +166,7 @@ class _Session:
                 guest.forget(connection, plan.domain, plan.xml)
             if self._left.is_set():
                 return
+            guest.refuse_unknown_names(connection, plan.xml)
             refuse_links(plan.needs)
             with guest.defined(connection, plan.xml, vm) as domain, credentials.kept(domain, plan.credentials):
                 vm.events.put(Defined(domain))

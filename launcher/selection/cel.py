@@ -7,22 +7,18 @@ quantities, IP addresses, sets, functions of lists and regular expressions.
 """
 
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 from launcher.selection.cluster import PublishedDevice
 from program.errors import Refusal, UserError
 
-try:
-    from cel_expr_python import cel
-    from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
-except ImportError as error:
-    raise Refusal(
-        "cel-expr-python", "this Python package is not there, and fit needs it", "pip install 'gpu-launcher[fit]'"
-    ) from error
-
 _DOMAINS = re.compile(r"""\b(?:attributes|capacity)\s*\[\s*\??\s*(["'])([^"'\\]+)\1\s*\]""")
 _LONGEST = 200  # characters of what the compiler says
+_MOST = 1 << 26  # bytes that an evaluation may take: texts of texts (nested cel.bind) double with each
 
 
 class Unknowable(Exception):
@@ -33,8 +29,9 @@ class Expression:
     """A compiled CEL expression; UserError if it cannot be compiled, or is no bool."""
 
     def __init__(self, text: str, subject: str) -> None:
+        environment, kinds = _environment()
         try:
-            self._compiled = _environment().compile(text)
+            self._compiled = environment.compile(text)
         except Exception as error:
             raise UserError(
                 subject,
@@ -42,9 +39,10 @@ class Expression:
                 "expected an expression over device.driver, device.attributes and device.capacity, with what "
                 "docs/choosing.md lists",
             ) from error
-        if self._compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
+        if self._compiled.return_type() not in (kinds.BOOL, kinds.DYN):
             name = self._compiled.return_type().name()
             raise UserError(subject, f"{_shown(text)} is of type {name}", "expected a bool")
+        self._bool = kinds.BOOL
         self._nothing: dict[str, Any] = {match[2]: {} for match in _DOMAINS.finditer(text)}
 
     def holds(self, device: PublishedDevice) -> bool:
@@ -56,21 +54,33 @@ class Expression:
             "device.capacity": {**self._nothing, **device.capacity},
         }
         try:
-            value = self._compiled.eval(data=data)
+            with _bounded_memory():
+                value = self._compiled.eval(data=data)
+        except MemoryError as error:
+            raise Unknowable(f"it takes more than {_MOST >> 20} MiB of memory") from error
         except RuntimeError as error:  # it has looped as often as CEL permits
             raise Unknowable(_first(error)) from error
-        if value.type() != cel.Type.BOOL:
+        if value.type() != self._bool:
             raise Unknowable(_first(value.value()))
         return bool(value.value())
 
 
 @cache
-def _environment() -> Any:
+def _environment() -> tuple[Any, Any]:
+    """Return the environment of all expressions, and CEL's types. It takes as long to import as all else that a command
+    imports, and what asks for no device by DRA needs none: so it is imported here."""
+    try:
+        from cel_expr_python import cel
+        from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
+    except ImportError as error:
+        raise Refusal(
+            "cel-expr-python", "this Python package is not there, and fit needs it", "pip install 'gpu-launcher[fit]'"
+        ) from error
     kind = cel.Type
     by_domain = kind.Map(kind.STRING, kind.Map(kind.STRING, kind.DYN))
     variables = {"device.driver": kind.STRING, "device.attributes": by_domain, "device.capacity": by_domain}
     extensions = [ext_optional.ExtOptional(), ext_bindings.ExtBindings(), ext_strings.ExtStrings()]
-    return cel.NewEnv(variables=variables, extensions=extensions)
+    return cel.NewEnv(variables=variables, extensions=extensions), kind
 
 
 def _shown(text: str) -> str:
@@ -82,3 +92,22 @@ def _first(error: Any) -> str:
     """Return the first line of CEL's message, without its codes."""
     line = str(error).strip().split("\n")[0]
     return re.sub(r"^(INVALID_ARGUMENT: |ERROR: |[A-Z_]+: )*(<input>:)?", "", line)[:_LONGEST]
+
+
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Let this process have _MOST bytes more than now, where the kernel says how many it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (for each selector and card)
+            most = int(file.read().split()[0]) * resource.getpagesize() + _MOST
+    except OSError:
+        yield
+        return
+    if before[0] != resource.RLIM_INFINITY:
+        most = min(most, before[0])
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

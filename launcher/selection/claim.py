@@ -40,7 +40,7 @@ _PLACES: Mapping[Proximity, str] = {
 #: By attribute.
 PLACE_NAMES = dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True))
 #: HAMi's resource for any whole GPU of NVIDIA, and the same of other vendors: the vendor ID by resource.
-_ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
+ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
 _OURS = f'device.attributes["{words.DRIVER}"]'
 #: The API server rejects `contains` behind orValue: not knowing that the text is short, it estimates too high a cost.
 _HAS_PRODUCT = f"has({_OURS}.{words.PRODUCT})"
@@ -139,7 +139,7 @@ def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Ite
 
 def _of_resource(resource: str) -> Selector:
     name = f'{_OURS}.?{words.RESOURCE}.orValue("") == {_quoted(fitted(resource))}'
-    if (vendor := _ANY_GPU.get(resource)) is None:
+    if (vendor := ANY_GPU.get(resource)) is None:
         return Selector(name, resource, Misfit.OTHER_MODEL, words.RESOURCE)
     # A switch of NVLink is its vendor's too, where a config offers one.
     gpu = (

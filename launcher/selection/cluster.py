@@ -1,7 +1,8 @@
-"""A cluster's devices, their holders and their classes, from its objects.
+"""A cluster's nodes, and its devices by DRA with their holders and their classes, from its objects.
 
-The objects are those of resource.k8s.io/v1, as `kubectl get resourceslices,resourceclaims,deviceclasses -A -o json`
-prints them. An object of another form is a UserError that names it.
+The objects are those of `kubectl get nodes,pods -A -o json`, and of resource.k8s.io/v1, as `kubectl get
+resourceslices,resourceclaims,deviceclasses -A -o json` prints them. An object of another form is a UserError that names
+it.
 """
 
 from collections import defaultdict
@@ -9,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from launcher.selection.nodes import NodeState, nodes_of
+from launcher.selection.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
+from launcher.selection.taints import Taint, read_taint
 from pci.slices import value_of
 from program.errors import UserError
 
 _GROUP = "resource.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta2")  # of one form, as far as it is read
-_EXPECTED = "expected it as the API server has it (resource.k8s.io/v1)"
 
 
 class PublishedID(NamedTuple):
@@ -23,16 +26,6 @@ class PublishedID(NamedTuple):
     driver: str
     pool: str
     name: str
-
-
-@dataclass(frozen=True, slots=True)
-class Taint:
-    key: str
-    value: str
-    effect: str
-
-    def __str__(self) -> str:
-        return f"{self.key}={self.value}" if self.value else self.key
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +73,8 @@ class Holder:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """A cluster's devices. `classes`: the selectors of each DeviceClass. `claims` and `templates`: the objects by
-    namespace and name. `others`: the number of slices for nodes by label; the nodes' labels are unknown."""
+    namespace and name. `others`: the number of slices for nodes by label, which are not looked at. `states`: the nodes
+    by name, if Nodes were given. `waiting`: the pods without a node, as NAMESPACE/NAME."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
@@ -88,10 +82,19 @@ class Cluster:
     claims: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     templates: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     others: int = 0
+    states: Mapping[str, NodeState] = field(default_factory=dict)
+    waiting: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @property
+    def publishes(self) -> bool:
+        """Return whether any node has devices by DRA."""
+        return any(node.devices or node.broken for node in self.nodes) or self.others > 0
 
 
 def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
-    """Read the devices from these objects, except other kinds; UserError for another form than the API's."""
+    """Read nodes and devices from these objects, except other kinds; UserError for another form than the API's."""
+    objects = list(objects)
+    states, waiting = nodes_of(objects)
     by_kind: dict[str, list[Mapping[str, Any]]] = defaultdict(list)
     for each in objects:
         version, kind = each.get("apiVersion"), each.get("kind")
@@ -99,15 +102,17 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
             if version not in _VERSIONS:
                 raise UserError(called(each), f"is of {version}", f"expected {_VERSIONS[0]}: Kubernetes 1.34 or newer")
             by_kind[str(kind)].append(each)
-    claims = {_names(each): each for each in by_kind["ResourceClaim"]}
-    nodes, others = _nodes(by_kind["ResourceSlice"])
+    claims = {names(each): each for each in by_kind["ResourceClaim"]}
+    nodes, others = _nodes(by_kind["ResourceSlice"], states)
     return Cluster(
         nodes=nodes,
         taken=dict(_taken(claims.values())),
-        classes={_names(each)[1]: selectors_of(_mapping(each, "spec", each), each) for each in by_kind["DeviceClass"]},
+        classes={names(each)[1]: selectors_of(mapping_of(each, "spec", each), each) for each in by_kind["DeviceClass"]},
         claims=claims,
-        templates={_names(each): each for each in by_kind["ResourceClaimTemplate"]},
+        templates={names(each): each for each in by_kind["ResourceClaimTemplate"]},
         others=others,
+        states=states,
+        waiting=waiting,
     )
 
 
@@ -119,7 +124,7 @@ def selectors_of(part: Mapping[str, Any], owner: Mapping[str, Any]) -> tuple[str
             case {"cel": {"expression": str(expression)}}:
                 expressions.append(expression)
             case _:
-                raise UserError(called(owner), "has a selector without cel.expression", _EXPECTED)
+                raise UserError(called(owner), "has a selector without cel.expression", EXPECTED)
     return tuple(expressions)
 
 
@@ -131,13 +136,14 @@ class _Slice(NamedTuple):
     spec: Mapping[str, Any]
 
 
-def _nodes(slices: Iterable[Mapping[str, Any]]) -> tuple[tuple[Node, ...], int]:
-    """Return the nodes by name, and the number of slices whose nodes are selected by label, or device by device."""
+def _nodes(slices: Iterable[Mapping[str, Any]], known: Iterable[str]) -> tuple[tuple[Node, ...], int]:
+    """Return the nodes, those that are known already among them, by name; and the number of slices whose nodes are
+    selected by label, or device by device."""
     pools: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
     others = 0
     for each in slices:
-        spec = _mapping(each, "spec", each)
-        pool = _mapping(spec, "pool", each)
+        spec = mapping_of(each, "spec", each)
+        pool = mapping_of(spec, "pool", each)
         match spec, pool:
             case {"driver": str(driver)}, {
                 "name": str(name),
@@ -151,12 +157,12 @@ def _nodes(slices: Iterable[Mapping[str, Any]]) -> tuple[tuple[Node, ...], int]:
                 node = node if isinstance(node, str) else None
                 pools[driver, name].append(_Slice(node, generation, n, each, spec))
             case _:
-                raise UserError(called(each), "has no driver, or no whole pool", _EXPECTED)
-    devices: dict[str | None, list[PublishedDevice]] = defaultdict(list)
+                raise UserError(called(each), "has no driver, or no whole pool", EXPECTED)
+    devices: dict[str | None, list[PublishedDevice]] = defaultdict(list, {name: [] for name in known})
     broken: dict[str | None, list[str]] = defaultdict(list)
     for (driver, name), its in sorted(pools.items()):
         newest = max(each.generation for each in its)
-        current = sorted((each for each in its if each.generation == newest), key=lambda each: _names(each.owner))
+        current = sorted((each for each in its if each.generation == newest), key=lambda each: names(each.owner))
         node = current[0].node
         devices[node]  # it is there, whatever it has
         if len(current) != current[0].wanted:
@@ -177,13 +183,13 @@ def _nodes(slices: Iterable[Mapping[str, Any]]) -> tuple[tuple[Node, ...], int]:
 def _device(device: Mapping[str, Any], driver: str, pool: str, of: _Slice) -> PublishedDevice:
     name = device.get("name")
     if not isinstance(name, str):
-        raise UserError(called(of.owner), "has a device without a name", _EXPECTED)
+        raise UserError(called(of.owner), "has a device without a name", EXPECTED)
     taints = device.get("taints")
     return PublishedDevice(
         id=PublishedID(driver, pool, name),
         attributes=_by_domain(device, "attributes", driver, of),
         capacity=_by_domain(device, "capacity", driver, of),
-        taints=tuple(_taint(each, of) for each in objects_of(device, "taints", of.owner)) if taints else (),
+        taints=tuple(read_taint(each, of.owner) for each in objects_of(device, "taints", of.owner)) if taints else (),
     )
 
 
@@ -192,7 +198,7 @@ def _by_domain(device: Mapping[str, Any], key: str, driver: str, of: _Slice) -> 
     for name, value in part_of(device, key, of.owner).items():
         domain, _, own = name.rpartition("/")
         if not isinstance(value, dict) or not value or not _is_value(value_of(value)):
-            raise UserError(called(of.owner), f"{device['name']}.{key}.{name} has no value", _EXPECTED)
+            raise UserError(called(of.owner), f"{device['name']}.{key}.{name} has no value", EXPECTED)
         by_domain.setdefault(domain or driver, {})[own] = value_of(value)
     return by_domain
 
@@ -204,14 +210,6 @@ def _is_value(value: Any) -> bool:
     return isinstance(value, str) or (isinstance(value, int) and -(2**63) <= value < 2**63)
 
 
-def _taint(taint: Mapping[str, Any], of: _Slice) -> Taint:
-    match taint:
-        case {"key": str(key), "effect": str(effect)}:
-            return Taint(key, str(taint.get("value") or ""), effect)
-        case _:
-            raise UserError(called(of.owner), "has a taint without key or effect", _EXPECTED)
-
-
 def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[PublishedID, Holder]]:
     """Yield each allocated device. An admin's request (adminAccess) does not take a device."""
     for claim in claims:
@@ -219,7 +217,7 @@ def _taken(claims: Iterable[Mapping[str, Any]]) -> Iterator[tuple[PublishedID, H
         pods = tuple(str(each.get("name")) for each in reserved if each.get("resource") == "pods")
         for result in allocated_of(claim):
             if result.get("adminAccess") is not True:
-                yield device_of(result, claim), Holder("/".join(_names(claim)), pods)
+                yield device_of(result, claim), Holder("/".join(names(claim)), pods)
 
 
 def allocated_of(claim: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -233,44 +231,4 @@ def device_of(result: Mapping[str, Any], claim: Mapping[str, Any]) -> PublishedI
         case {"driver": str(driver), "pool": str(pool), "device": str(device)}:
             return PublishedID(driver, pool, device)
         case _:
-            raise UserError(called(claim), "has an allocation without driver, pool or device", _EXPECTED)
-
-
-def called(owner: Mapping[str, Any]) -> str:
-    """Return an object's name for an error: `ResourceSlice node-1-gpu`."""
-    namespace, name = _names(owner)
-    return f"{owner.get('kind')} {f'{namespace}/' if namespace else ''}{name}"
-
-
-def _names(each: Mapping[str, Any]) -> tuple[str, str]:
-    """Return namespace and name; the namespace is empty if there is none."""
-    match each.get("metadata"):
-        case {"name": str(name), "namespace": str(namespace)}:
-            return namespace, name
-        case {"name": str(name)}:
-            return "", name
-        case _:
-            raise UserError(str(each.get("kind")), "has no metadata.name", _EXPECTED)
-
-
-def _mapping(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapping[str, Any]:
-    value = part.get(key)
-    if not isinstance(value, dict):
-        raise UserError(called(owner), f"has no {key}", _EXPECTED)
-    return value
-
-
-def part_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return a mapping of an object, empty if it is missing; UserError for anything else."""
-    value = part.get(key)
-    if value is not None and not isinstance(value, dict):
-        raise UserError(called(owner), f"{key} is no mapping", _EXPECTED)
-    return value or {}
-
-
-def objects_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return a list of mappings of an object, empty if it is missing; UserError for anything else."""
-    values = part.get(key) or []
-    if not (isinstance(values, list) and all(isinstance(each, dict) for each in values)):
-        raise UserError(called(owner), f"{key} is no list of objects", _EXPECTED)
-    return values
+            raise UserError(called(claim), "has an allocation without driver, pool or device", EXPECTED)

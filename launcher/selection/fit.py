@@ -2,11 +2,12 @@
 
 The JSON's keys stay:
 
-    {"vm": "NAMESPACE/NAME", "fits": true, "notes": [TEXT], "nodes": [
-        {"node": NAME, "fits": true, "reason": null,
+    {"vm": "NAMESPACE/NAME", "fits": true, "answer": null or {"wrong": TEXT, "fix": TEXT}, "notes": [TEXT], "nodes": [
+        {"node": NAME, "fits": true, "reason": null, "obstacles": [{"kind": TEXT, "text": TEXT, "fix": TEXT}],
          "takes": [{"entry": "gpu 'gpu1'", "device": NAME, "pool": NAME, "address": ADDRESS or null, "product": TEXT or
                     null, "uuid": UUID or null}],
-         "cards": [{"device": NAME, ..., "reason": TEXT or null}]}]}
+         "cards": [{"device": NAME, ..., "reason": TEXT or null}]}],
+     "text": what is printed without --json}
 """
 
 import json
@@ -17,27 +18,45 @@ from typing import Any, NamedTuple
 
 from launcher.claims import Entry, Request
 from launcher.selection.annotations import Selection, refuse_unheard
-from launcher.selection.claim import VMClaim, claim_for
-from launcher.selection.cluster import Cluster, PublishedDevice, part_of
+from launcher.selection.claim import ANY_GPU, Misfit, VMClaim, claim_for
+from launcher.selection.cluster import Cluster, PublishedDevice
+from launcher.selection.nodes import NodeState
+from launcher.selection.objects import part_of
+from launcher.selection.obstacles import AskingPod, Distance, Obstacle, obstacles, shown
 from launcher.selection.placement import Judge, Placement, Verdict
+from launcher.selection.resources import instead_of, listed, offered_by_dra, offered_by_nodes
 from launcher.selection.wishes import Wish, together, wish_of_claim
 from pci import slices as words
+from pci.resource import NODE_DEVICES
 from program.errors import UserError
 from program.output import aligned
 from program.problem import one_line
 
 _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
+_CARDS = "no such cards"
+_FIX_OF_CARDS = "see the cards below: wait for one, or ask for less: docs/choosing.md"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Fit:
-    """What a VM would find on each node that has devices. `notes`: what fit did not look at."""
+    """What a VM would find on each node. `pod`: what its pod asks of a node; None if no Nodes were given. `obstacles`:
+    by node, what speaks against it, its cards first. `unknown`: resources that nobody offers, and what to do about
+    each. `notes`: what fit did not look at."""
 
     vm: str
     wish: Wish
     placements: tuple[Placement, ...]
+    pod: AskingPod | None
+    states: Mapping[str, NodeState]
+    obstacles: Mapping[str, tuple[Obstacle, ...]]
+    unknown: Mapping[str, str]
     notes: tuple[str, ...]
+
+    @property
+    def is_judged(self) -> bool:
+        """Return whether there was anything to judge: a card by DRA, or Nodes."""
+        return bool(self.wish.devices or self.states)
 
     @property
     def fitting(self) -> tuple[Placement, ...]:
@@ -45,7 +64,30 @@ class Fit:
         the scheduler gives up on the pod."""
         if any(placement.unknowable is not None for placement in self.placements):
             return ()
-        return tuple(placement for placement in self.placements if placement.devices is not None)
+        return tuple(placement for placement in self.placements if not self.obstacles[placement.node])
+
+    @property
+    def answer(self) -> tuple[str, str] | None:
+        """Return why no node takes the VM, and what to do; None if one does."""
+        if self.fitting or not self.placements:
+            return None
+        if self.unknown:
+            return f"no node offers {', '.join(self.unknown)}", ", ".join(self.unknown.values())
+        for placement in self.placements:
+            if placement.unknowable is not None:
+                return str(placement.reason), "ask for an attribute with has(...), or .?NAME.orValue(...)"
+        if self.wish.devices and not any(placement.verdicts for placement in self.placements):
+            return "no node has published a device by DRA", "see whether gpu-plugin serves DRA there: deploy/dra"
+        nearest = min(self.placements, key=self.distance).node
+        of_it = self.obstacles[nearest]
+        which = "the nearest" if len(self.placements) > 1 else "the only one"
+        return f"no node takes it, and {nearest} is {which}: {', '.join(each.text for each in of_it)}", of_it[0].fix
+
+    def distance(self, placement: Placement) -> tuple[int, int, int, str]:
+        """Sort key: the nodes first that are nearest to taking the VM; of these those with the most suitable cards."""
+        its = self.obstacles[placement.node]
+        suitable = sum(verdict.reason is None for verdict in placement.verdicts)
+        return max((each.distance for each in its), default=0), len(its), -suitable, placement.node
 
 
 class NamedClaim(NamedTuple):
@@ -63,14 +105,20 @@ def fit_of(
     selection: Selection,
     claims: Sequence[NamedClaim],
     cluster: Cluster,
+    *,
+    dra: bool = True,
+    pod: AskingPod | None = None,
 ) -> Fit:
-    """Judge each node for a VM with these entries: by the claim that `pod --dra` writes, and by `claims`, the VM's own.
+    """Judge each node for a VM with these entries: with `dra` by the claim that `pod --dra` writes; by `claims`, the
+    VM's own; and by its pod, for a cluster with Nodes.
 
     UserError for a claim that is not in the cluster, or of a kind that fit does not judge.
     """
-    refuse_unheard(selection, entries)
-    own = claim_for(entries, selection)
-    wishes = [] if own is None else [wish_of_own(own, vm, cluster)]
+    wishes: list[Wish] = []
+    if dra:
+        refuse_unheard(selection, entries)
+        own = claim_for(entries, selection)
+        wishes += [] if own is None else [wish_of_own(own, vm, cluster)]
     for claim in claims:
         owner = _object(claim, namespace, cluster)
         spec = part_of(owner, "spec", owner)
@@ -83,10 +131,51 @@ def fit_of(
         }
         wishes.append(wish_of_claim(owner, spec, asking, cluster))
     wish = together(wishes)
-    judge = Judge(wish, cluster)
-    others = f"{cluster.others} ResourceSlices are for nodes by label, and were not looked at"
-    placements = tuple(map(judge.placement, cluster.nodes)) if wish.devices else ()
-    return Fit(vm, wish, placements, notes=(others,) if cluster.others else ())
+    if wish.devices:
+        placements = tuple(map(Judge(wish, cluster).placement, cluster.nodes))
+    else:
+        placements = tuple(Placement(name, (), None, ()) for name in sorted(cluster.states))
+    return Fit(
+        vm=vm,
+        wish=wish,
+        placements=placements,
+        pod=pod,
+        states=cluster.states,
+        obstacles={each.node: tuple(_obstacles(each, pod, cluster.states)) for each in placements},
+        unknown=_unknown(entries if dra else (), pod, cluster),
+        notes=tuple(_notes(pod, cluster)),
+    )
+
+
+def _obstacles(placement: Placement, pod: AskingPod | None, states: Mapping[str, NodeState]) -> Iterator[Obstacle]:
+    if placement.devices is None:
+        is_near = any(each.reason is None or each.reason.misfit >= Misfit.UNHEALTHY for each in placement.verdicts)
+        distance = Distance.TAKEN if is_near else Distance.WITHOUT
+        yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
+    if pod is not None and placement.node in states:
+        yield from obstacles(pod, states[placement.node])
+    elif states and placement.node not in states:
+        yield Obstacle(Distance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them")
+
+
+def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) -> dict[str, str]:
+    """Return the resources that nobody offers, each with what to do. `entries` are those that ask DRA by deviceName."""
+    by_dra, by_nodes = offered_by_dra(cluster), offered_by_nodes(cluster)
+    wanted = {entry.wants for entry in entries if isinstance(entry.wants, str)} - ANY_GPU.keys()
+    asked = {name for name in pod.asked if "/" in name} if pod is not None else set()
+    return {
+        **{name: instead_of(name, by_dra) for name in sorted(wanted) if by_dra and words.fitted(name) not in by_dra},
+        **{name: instead_of(name, by_nodes) for name in sorted(asked - by_nodes.keys())},
+    }
+
+
+def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
+    if cluster.others:
+        yield f"{cluster.others} ResourceSlices are for nodes by label, and were not looked at"
+    if cluster.states and not any(state.pods for state in cluster.states.values()):
+        yield "no node has a pod here, so all of it counts as free: get nodes,pods -A"
+    if pod is not None and pod.unjudged:
+        yield f"not looked at: {', '.join(pod.unjudged)}"
 
 
 def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:
@@ -116,12 +205,17 @@ def as_json(fit: Fit) -> str:
     document = {
         "vm": fit.vm,
         "fits": fits,
+        "answer": None if fit.answer is None else dict(zip(("wrong", "fix"), fit.answer, strict=True)),
         "notes": list(fit.notes),
         "nodes": [
             {
                 "node": placement.node,
-                "fits": fits and placement.devices is not None,
+                "fits": fits and not fit.obstacles[placement.node],
                 "reason": placement.reason,
+                "obstacles": [
+                    {"kind": each.distance.name.lower(), "text": each.text, "fix": each.fix}
+                    for each in fit.obstacles[placement.node]
+                ],
                 "takes": [
                     {"entry": wanted.name, **_described(device)}
                     for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=False)
@@ -136,6 +230,7 @@ def as_json(fit: Fit) -> str:
             }
             for placement in fit.placements
         ],
+        "text": as_text(fit),
     }
     return json.dumps(document, indent=2) + "\n"
 
@@ -151,45 +246,72 @@ def _described(device: PublishedDevice) -> dict[str, Any]:
 
 
 def as_text(fit: Fit) -> str:
-    """Return the nodes that fit with the cards that the VM would get, then the others with the reason of each card. Of
-    many others come the nearest misses, and the number of cards for each reason."""
+    """Return the nodes that fit, with what the VM would get there, then the others with all that speaks against each.
+    Of many others come the nearest misses, and the number of nodes and cards for each reason."""
     fitting = fit.fitting
-    others = [each for each in fit.placements if not fitting or each.devices is None]
-    # Nodes with the most suitable cards first.
-    others.sort(key=lambda each: -sum(verdict.reason is None for verdict in each.verdicts))
+    others = sorted((each for each in fit.placements if not fitting or fit.obstacles[each.node]), key=fit.distance)
     lines = [_headline(fit, len(fitting))]
-    if fitting and fit.wish.devices:
-        rows: list[tuple[str, ...]] = [("NODE", "ENTRY", "CARD", "PRODUCT", "UUID")]
-        for placement in fitting[:_MOST_NODES]:
-            rows += _taken_rows(fit.wish, placement)
-        lines += ["", *aligned(rows), *_more(fitting)]
-    for placement in others[:_MOST_NODES]:
-        reason = placement.reason or "the scheduler gives up before it gets here"
-        lines += ["", f"{placement.node}: {reason}", *(f"  {line}" for line in _cards(placement.verdicts))]
-    lines += _more(others)
-    if len(others) > _MOST_NODES:
-        lines += ["", *_tally(others)]
+    if fit.answer is not None and (fit.unknown or fit.states):
+        wrong, fix = fit.answer
+        lines.append(f"{wrong}; {fix}")
+    if fitting:
+        rows = _taken_rows(fit, fitting[:_MOST_NODES]) if fit.wish.devices else _free_rows(fit, fitting[:_MOST_NODES])
+        lines += ["", *aligned(rows), *_more(len(fitting))]
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for placement in others:
+        if told := tuple(_against(fit, placement)):
+            alike.setdefault(told, []).append(placement.node)
+    for (first, *more), nodes in list(alike.items())[:_MOST_NODES]:
+        lines += ["", f"{listed(nodes)}: {first}", *(f"  {line}" for line in more)]
+    lines += _more(len(alike), "kinds of nodes")
+    if len(alike) > _MOST_NODES:
+        lines += ["", *_tally(fit, others)]
     lines += [f"note: {note}" for note in fit.notes]
     return "".join(f"{one_line(line)}\n" for line in lines)
 
 
 def _headline(fit: Fit, fitting: int) -> str:
     nodes = f"{len(fit.placements)} node{'' if len(fit.placements) == 1 else 's'}"
-    if not fit.wish.devices:
+    if not fit.is_judged:
         return f"{fit.vm} wants no card by DRA."
     if not fit.placements:
-        return f"{fit.vm} fits nowhere: no node has published a device."
+        return f"{fit.vm} fits nowhere: neither a Node nor a device of one is among the objects."
     if fitting == 0:
         return f"{fit.vm} fits on none of {nodes}."
-    return f"{fit.vm} fits on {fitting} of {nodes}, as far as its cards are concerned."
+    return f"{fit.vm} fits on {fitting} of {nodes}{'' if fit.states else ', as far as its cards are concerned'}."
 
 
-def _taken_rows(wish: Wish, placement: Placement) -> Iterator[tuple[str, ...]]:
-    node = placement.node
-    for wanted, device in zip(wish.devices, placement.devices or (), strict=True):
-        shown = (str(device.attribute(word) or "-") for word in (words.PRODUCT, words.UUID))
-        yield (node, wanted.name, _address(device), *shown)
-        node = ""
+def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = [("NODE", "ENTRY", "CARD", "PRODUCT", "UUID")]
+    for placement in placements:
+        node = placement.node
+        for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=True):
+            told = (str(device.attribute(word) or "-") for word in (words.PRODUCT, words.UUID))
+            rows.append((node, wanted.name, _address(device), *told))
+            node = ""
+    return rows
+
+
+def _free_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ...]]:
+    """Return what is free of all that the pod asks for."""
+    asked = [name for name in (fit.pod.asked if fit.pod is not None else ()) if not name.startswith(NODE_DEVICES)]
+    rows: list[tuple[str, ...]] = [("NODE", *asked)]
+    for placement in placements:
+        node = fit.states[placement.node]
+        free = (f"{shown(name, node.free(name))} of {shown(name, node.allocatable[name])} free" for name in asked)
+        rows.append((node.name, *free))
+    return rows
+
+
+def _against(fit: Fit, placement: Placement) -> Iterator[str]:
+    """Yield what speaks against a node, but for what nobody offers: the answer says that of all nodes."""
+    asked = fit.pod.asked if fit.pod is not None else {}
+    no_cards = any(name not in asked for name in fit.unknown)
+    missing = {f"without {name}" for name in fit.unknown} | ({_CARDS} if no_cards else set())
+    its = [each.text for each in fit.obstacles[placement.node] if each.short not in missing]
+    if its or not fit.unknown:
+        yield from its or ["the scheduler gives up before it gets here"]
+        yield from () if no_cards else _cards(placement.verdicts)
 
 
 def _address(device: PublishedDevice) -> str:
@@ -205,19 +327,28 @@ def _cards(verdicts: Sequence[Verdict]) -> list[str]:
         )
         for verdict in verdicts
     ]
-    return aligned(rows) if rows else ["it has no devices"]
+    return aligned(rows)
 
 
-def _more(placements: Sequence[Placement]) -> list[str]:
-    left = len(placements) - _MOST_NODES
-    return [f"and {left} more; --json has all"] if left > 0 else []
+def _more(number: int, of: str = "") -> list[str]:
+    left = number - _MOST_NODES
+    return [f"and {left} more {of}".rstrip() + "; --json has all"] if left > 0 else []
 
 
-def _tally(placements: Iterable[Placement]) -> Iterator[str]:
+def _tally(fit: Fit, placements: Sequence[Placement]) -> Iterator[str]:
+    kinds = [each.short for placement in placements for each in fit.obstacles[placement.node]]
+    if fit.states:
+        yield f"Of the {len(placements)} nodes that it does not fit on:"
+        yield from _counted(kinds)
     reasons = [
         verdict.reason.short if verdict.reason is not None else "could be one, but not with the others"
         for placement in placements
         for verdict in placement.verdicts
     ]
-    yield f"Of the {len(reasons)} cards of nodes that it does not fit on:"
-    yield from aligned([(f"  {count}", kind) for kind, count in Counter(reasons).most_common(_MOST_KINDS)])
+    if reasons:
+        yield f"Of the {len(reasons)} cards of nodes that it does not fit on:"
+        yield from _counted(reasons)
+
+
+def _counted(kinds: Iterable[str]) -> list[str]:
+    return aligned([(f"  {count}", kind) for kind, count in Counter(kinds).most_common(_MOST_KINDS)])

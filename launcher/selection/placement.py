@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 from launcher.selection.cel import Expression, Unknowable
 from launcher.selection.claim import Misfit, Selector
-from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID, Taint
-from launcher.selection.wishes import Sharing, Toleration, WantedDevice, Wish
+from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID
+from launcher.selection.taints import keeps_away
+from launcher.selection.wishes import Sharing, WantedDevice, Wish
 
-_BLOCKING = ("NoSchedule", "NoExecute")
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
 
 
@@ -123,7 +123,7 @@ class Judge:
         if holder is not None:
             return Reason(Misfit.TAKEN, "taken", f"taken by {holder}")
         for taint in device.taints:
-            if taint.effect in _BLOCKING and not any(_tolerates(each, taint) for each in kind.tolerations):
+            if keeps_away(taint, kind.tolerations):
                 return Reason(Misfit.TAINTED, f"tainted {taint.key}", f"tainted: {taint}")
         return None
 
@@ -156,13 +156,6 @@ def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows)
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
     return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
-
-
-def _tolerates(toleration: Toleration, taint: Taint) -> bool:
-    """Whether Kubernetes' DeviceToleration tolerates the taint."""
-    if toleration.effect not in (None, taint.effect) or toleration.key not in (None, taint.key):
-        return False
-    return toleration.operator == "Exists" or (toleration.key is not None and toleration.value == taint.value)
 
 
 class _TooManySteps(Exception):

@@ -5,16 +5,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from launcher.selection.claim import DEVICE_CLASS, PLACE_NAMES, Misfit, Selector
-from launcher.selection.cluster import (
-    Cluster,
-    PublishedID,
-    allocated_of,
-    called,
-    device_of,
-    objects_of,
-    part_of,
-    selectors_of,
-)
+from launcher.selection.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
+from launcher.selection.objects import called, objects_of, part_of
+from launcher.selection.taints import Toleration, read_toleration
 from pci import slices as words
 from program.errors import UserError
 
@@ -23,16 +16,6 @@ _OUR_CLASS = (f'device.driver == "{words.DRIVER}"',)
 #: Of a claim (AllocationResultsMaxSize, kubernetes/api resource/v1/types.go).
 _MOST_DEVICES = 32
 _JUDGES = "fit judges requests of one or several devices by number (allocationMode: ExactCount), and matchAttribute"
-
-
-@dataclass(frozen=True, slots=True)
-class Toleration:
-    """Kubernetes' DeviceToleration; None tolerates any key or effect."""
-
-    key: str | None
-    operator: str
-    value: str
-    effect: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +76,7 @@ def wish_of_claim(
                 for expression in selectors_of(exactly, owner)
             ),
         )
-        tolerations = tuple(_toleration(each) for each in objects_of(exactly, "tolerations", owner))
+        tolerations = tuple(read_toleration(each) for each in objects_of(exactly, "tolerations", owner))
         count = exactly.get("count") or 1
         if not isinstance(count, int) or count > _MOST_DEVICES:
             raise UserError(
@@ -141,12 +124,3 @@ def _class(name: str, cluster: Cluster, owner: str) -> tuple[Selector, ...]:
             owner, f"is of DeviceClass {name}, which is not there", "get deviceclasses with the slices and claims"
         )
     return tuple(Selector(expression, f"DeviceClass {name}", Misfit.OTHER_CLASS) for expression in expressions)
-
-
-def _toleration(toleration: Mapping[str, Any]) -> Toleration:
-    return Toleration(
-        str(toleration["key"]) if toleration.get("key") else None,
-        str(toleration.get("operator") or "Equal"),
-        str(toleration.get("value") or ""),
-        str(toleration["effect"]) if toleration.get("effect") else None,
-    )

@@ -20,9 +20,9 @@ from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import AgentCredential, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share
+from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share, State
 from launcher.storage.qcow2 import refuse_unfit
-from launcher.storage.regular_files import mounted_files, regular_file
+from launcher.storage.regular_files import mounted_files, refuse_all_but_files, regular_file
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
@@ -50,6 +50,12 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
         except Refusal as refusal:
             refusals.append(refusal)
     needs += _of_firmware(vmi, root)
+    for state in _states(vmi, root):
+        try:
+            refuse_all_but_files(state.whose, state.path)
+            needs.append(state)
+        except Refusal as refusal:
+            refusals.append(refusal)
     for rom in roms_of(vmi.spec, vmi.metadata).values():
         if rom is not None:
             fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
@@ -57,6 +63,8 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
             needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}", fix))
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(paths.below(root, paths.NVRAM)))
+    if vmi.spec.domain.devices.keeps_tpm and (mount := paths.below(root, paths.TPM_STATE)).is_dir():
+        needs.append(Link(paths.below(root, paths.SWTPM), mount))
     return Needs(tuple(needs), tuple(refusals))
 
 
@@ -219,12 +227,13 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
     return tuple(keys)
 
 
-def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
+def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Link]:
     """Kernels and ACPI tables, which QEMU opens where they are."""
     firmware = vmi.spec.domain.firmware
     if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
-        image = paths.below(root, paths.KERNEL_BOOT)
-        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_BOOT}"
+        image = paths.below(root, paths.KERNEL_IMAGE)
+        yield Link(paths.below(root, paths.KERNEL_BOOT), image)
+        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_IMAGE}"
         for path in (boot.kernelPath, boot.initrdPath):
             if path is not None:
                 yield Brought(paths.below(image, path), image, "firmware.kernelBoot", fix)
@@ -234,6 +243,15 @@ def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
                 volume = paths.below(root, paths.mounted("secret", secret))
                 fix = f"expected the key {table}.bin in that secret"
                 yield Brought(volume / f"{table}.bin", volume, "firmware.acpi", fix)
+
+
+def _states(vmi: VirtualMachineInstance, root: Path) -> Iterator[State]:
+    """What outlives the pod of the firmware and the TPM."""
+    if vmi.spec.efi is not None and vmi.spec.efi.persistent:
+        yield State(paths.below(root, paths.NVRAM), "EFI's variables")
+    if vmi.spec.domain.devices.keeps_tpm:
+        for place in (paths.TPM_STATE, paths.SWTPM_CA):
+            yield State(paths.below(root, place), "the TPM's state")
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import yaml
@@ -20,8 +21,9 @@ from launcher.selection.annotations import read_selection
 from launcher.selection.claim import claim_for
 from launcher.selection.cluster import cluster_of
 from launcher.selection.fit import fit_of
+from launcher.selection.obstacles import asking
 from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
-from tests.clusters import large
+from tests.clusters import RTX_3090, large, node_of
 from tests.launcher.selection.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
 from tests.processes import BIN
 
@@ -40,6 +42,7 @@ spec:
       gpus: [{name: gpu1, deviceName: nvidia.com/gpu}, {name: gpu2, deviceName: nvidia.com/gpu}]
 """
 _LIMITS = {1000: 3.0, 5000: 15.0}  # seconds
+_ROOMS = 300  # nodes whose room is asked of the scheduler
 _CLASS = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
@@ -62,6 +65,7 @@ def main() -> None:
             with running_control_plane() as plane:
                 plane.create([_CLASS])
                 _hami(plane)
+                _room(plane, _ROOMS)
             with running_control_plane() as plane:
                 plane.create([_CLASS])
                 _place(plane, given.nodes, given.vms, given.idle)
@@ -90,7 +94,7 @@ def _fit(nodes: int, limit: float) -> None:
 
 def _timed(vm: Path, slices: Path) -> tuple[float, float]:
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
-    command = [BIN / "gpu-launcher", "fit", vm, "--slices", slices]
+    command = [BIN / "gpu-launcher", "fit", vm, "--cluster", slices]
     done = subprocess.run(list(map(str, command)), capture_output=True, text=True, check=False)
     wall, after = time.monotonic() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -128,6 +132,82 @@ def _hami(plane: ControlPlane) -> None:
             differing += 1
             print(f"  {rule} on {node}: expected {cards if is_placed else 'no'}, and the scheduler has {found}")
     print(f"HAMi's rules by the scheduler: {len(ROWS)} rows, {len(wanted)} answers, {differing} that differ from fit's")
+
+
+def _room(plane: ControlPlane, number: int) -> None:
+    """Nodes of all kinds with pods on them, and for each a pod that may go to that node alone: the scheduler places it
+    where `fit` says, and nowhere else."""
+    random = Random(31)
+    cases = [_case(random, f"room-{each}") for each in range(number)]
+    objects = [each for node, there, _ in cases for each in (node, *there)]
+    plane.create(each for each in objects if each["kind"] == "Node")
+    plane.create(each for each in objects if each["kind"] == "Pod")
+    time.sleep(2)  # until the scheduler knows them
+    plane.create(wanting for *_, wanting in cases)
+    names = {wanting["metadata"]["name"] for *_, wanting in cases}
+
+    def asked() -> list[Object]:
+        return [pod for pod in plane.every("Pod") if pod["metadata"]["name"] in names]
+
+    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked())), 180)
+    placed = {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in asked()}
+    differing = fitting = 0
+    for node, there, wanting in cases:
+        pod = asking(wanting)
+        found = fit_of("bench", None, (), read_selection({}), (), cluster_of([node, *there]), dra=False, pod=pod)
+        fitting += bool(found.fitting)
+        if bool(found.fitting) != (placed[wanting["metadata"]["name"]] is not None):
+            differing += 1
+            print(
+                f"  the scheduler has {placed[wanting['metadata']['name']]}: {found.obstacles}\n  {wanting}\n  {there}"
+            )
+    print(f"Room on nodes by the scheduler: {number} answers, {fitting} of them that it fits, {differing} that differ")
+
+
+def _case(random: Random, name: str) -> tuple[Object, list[Object], Object]:
+    def container(of: str, most: int, **more: str) -> Object:
+        amounts = {"cpu": f"{random.randint(1, most)}00m", "memory": f"{random.randint(1, most)}00Mi"}
+        if random.random() < 0.3:
+            amounts[RTX_3090] = str(random.randint(1, 2))
+        return {"name": of, "image": "none", "resources": {"requests": amounts, "limits": amounts}, **more}
+
+    def pod(of: str, most: int, **spec: Any) -> Object:
+        first = [container("side", 3, restartPolicy="Always")] if random.random() < 0.3 else []
+        first += [container("init", most)] if random.random() < 0.3 else []
+        its = {"containers": [container("main", most)], "initContainers": first, **spec}
+        if random.random() < 0.1:
+            its["resources"] = {"requests": {"cpu": "1500m", "memory": "1200Mi"}}
+        return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": of, "namespace": "default"}, "spec": its}
+
+    offers = {
+        "cpu": str(random.randint(1, 4)),
+        "memory": f"{random.randint(1, 4)}Gi",
+        "pods": str(random.randint(2, 4)),
+    }
+    offers |= {RTX_3090: str(random.randint(0, 4))}
+    effects = ["NoSchedule", "NoExecute", "PreferNoSchedule"]
+    taints = [{"key": "gpu", "value": "yes", "effect": random.choice(effects)}] if random.random() < 0.3 else []
+    labels = {"kubernetes.io/hostname": name, **({"rack": random.choice("123")} if random.random() < 0.7 else {})}
+    node = node_of(name, offers, labels=labels, taints=taints, cordoned=random.random() < 0.1)
+    there = [pod(f"{name}-{number}", 8, nodeName=name) for number in range(random.randint(0, 3))]
+    for each in there:
+        each["status"] = {"phase": random.choice(["Running", "Running", "Succeeded"])}
+    operators = [
+        ("In", ["1", "2"]),
+        ("NotIn", ["1"]),
+        ("Exists", []),
+        ("DoesNotExist", []),
+        ("Gt", ["1"]),
+        ("Lt", ["3"]),
+    ]
+    operator, values = random.choice(operators)
+    term = {"matchExpressions": [{"key": "rack", "operator": operator, "values": values}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    tolerations = [{"operator": "Exists"}, {"key": "gpu", "value": random.choice(["yes", "no"])}]
+    spec: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": name}}
+    if random.random() < 0.5:
+        spec["affinity"] = {"nodeAffinity": required}
+    return node, there, pod(f"{name}-wanting", 8, **spec, tolerations=random.sample(tolerations, random.randint(0, 1)))
 
 
 def _is_judged(pod: Mapping[str, Any]) -> bool:

@@ -52,7 +52,7 @@ def test_what_gpu_launcher_refuses_is_its_own_lines(kubectl_gpuvm: Command, kube
     bad.write_text("kind: VirtualMachine\n")
     result = kubectl_gpuvm("apply", "-f", bad, "--moon", env=kubectl.env)
     assert "No such option: --moon" in result.stderr
-    assert kubectl_gpuvm("apply", "-f", bad, env=kubectl.env).stderr.startswith(f"kubectl-gpuvm: {bad}: ")
+    assert kubectl_gpuvm("apply", "-f", bad, env=kubectl.env).stderr.startswith(f"kubectl-gpuvm: {bad}:1: ")
     assert kubectl.calls == []
 
 
@@ -63,7 +63,7 @@ def test_another_namespace_than_the_manifests_is_refused_before_kubectl_is_asked
     file.write_text(VM.read_text().replace("metadata:\n", "metadata:\n  namespace: lab\n", 1))
     result = kubectl_gpuvm("apply", "-f", str(file), "-n", "vms", *FLAGS, env=kubectl.env)
     assert result.stderr == (
-        f"kubectl-gpuvm: {file}: metadata.namespace: is lab, and --namespace is vms; expected --namespace lab, or "
+        f"kubectl-gpuvm: {file}:6: metadata.namespace: is lab, and --namespace is vms; expected --namespace lab, or "
         "leave it out of the manifest\n"
     )
     assert (result.returncode, kubectl.calls) == (2, [])

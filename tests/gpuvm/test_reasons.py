@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from gpuvm.reasons import answer, no_pod
+from launcher.checks.cgroup import memlock
 from tests.gpuvm.cluster import CARD, controller, ended, event, pending, pod, terminated, waiting
 
 
@@ -19,7 +20,6 @@ GATED = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated"}
 DISRUPTED = {"type": "DisruptionTarget", "status": "True", "reason": "DeletionByTaintManager"}
 DELETED = {"deletionTimestamp": "2026-11-22T12:10:00Z", "deletionGracePeriodSeconds": 75}
 OFF = "`kubectl taint node NODE node.kubernetes.io/out-of-service=nodeshutdown:NoExecute`"
-OUT_OF_SIGHT = "rpc error: code = DeadlineExceeded"
 
 CASES = {
     "no card is free": Case(
@@ -88,6 +88,13 @@ CASES = {
         waiting("ImagePullBackOff", 'Back-off pulling image "gpu-launcher:9"'),
         'vms/vm: is Pending: its image cannot be pulled (Back-off pulling image "gpu-launcher:9"); see the name',
     ),
+    "a ConfigMap": Case(
+        waiting("ContainerCreating"),
+        'vms/vm: is Pending: there is no ConfigMap gpu-launcher-vm-1 (MountVolume.SetUp failed for volume "manifest" : '
+        'configmap "gpu-launcher-vm-1" not found); `kubectl gpuvm apply -f vm.yaml` makes the manifest\'s',
+        (event("FailedMount",
+               'MountVolume.SetUp failed for volume "manifest" : configmap "gpu-launcher-vm-1" not found'),),
+    ),
     "a secret": Case(
         waiting("ContainerCreating"),
         'vms/vm: is Pending: there is no Secret keys (MountVolume.SetUp failed for volume "keys" : secret "keys" not '
@@ -140,6 +147,22 @@ CASES = {
         ended(2),
         "vms/vm: is Failed: the manifest or a variable is wrong (exit code 2): gpu 'gpu1': no device is left; ask",
         last_line="gpu 'gpu1': no device is left; ask for one",
+    ),
+    "a card that is gone": Case(
+        ended(1),
+        "vms/vm: is Failed: the launcher could not start or keep the guest (exit code 1): gpu 'gpu1': 0000:41:00.0 is "
+        "not in sysfs; expected all functions of its card in /sys: the device is gone",
+        last_line="gpu 'gpu1': 0000:41:00.0 is not in sysfs; expected all functions of its card in /sys: the device is "
+        "gone, or the variable is another node's",
+    ),
+    "memory that may not be locked": Case(
+        ended(1),
+        "vms/vm: is Failed: the launcher could not start or keep the guest (exit code 1): RLIMIT_MEMLOCK: VFIO and SEV "
+        "lock the guest's memory: 5120 MiB with libvirt's reserve, and this container may lock 8 MiB; give it the",
+        last_line=str(memlock(5 << 30, 8 << 20)),
+    ),
+    "a VM of a Job that was asked to end": Case(
+        ended(16), "vms/vm: is Failed: the VM was asked to end before its guest had (exit code 16); docs/exit-codes.md"
     ),
     "a QEMU that crashed, again and again": Case(
         pod(ready=False, state={"waiting": {"reason": "CrashLoopBackOff"}}, last_state=terminated(12)),

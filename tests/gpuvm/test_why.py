@@ -3,24 +3,36 @@
 import json
 import re
 
+from tests.clusters import node_of
 from tests.conftest import Command
 from tests.gpuvm.cluster import CARD, controller, ended, event, golden, pending, pod, terminated
 from tests.gpuvm.standin import StandIn
 from tests.gpuvm.test_verbs import GET_ALL
-from tests.processes import FIXTURES
 
+TAINT = {"key": "role", "effect": "NoSchedule"}
 UNCLAIMED = "0/1 nodes are available: 1 cannot allocate all claims. preemption: 0/1 nodes are available."
 
 
-def test_why_a_vm_is_pending_is_one_line(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    kubectl.answers("get pods", [pending(f"0/1 nodes are available: 1 Insufficient {CARD}.")])
-    kubectl.answers("get events", [event("FailedScheduling", f"0/1 nodes are available: 1 Insufficient {CARD}.")])
+def test_why_a_vm_is_pending_is_one_line_and_below_it_are_the_nodes(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    said = f"0/2 nodes are available: 2 Insufficient {CARD}."
+    vm = pending(said)
+    kubectl.answers("get pods", [vm])
+    kubectl.answers("get events", [event("FailedScheduling", said)])
+    kubectl.answers("get configmap", golden(kind="ConfigMap"))
+    kubectl.answers("get nodes,pods --all-namespaces", [node_of("gpu-1"), node_of("cp", taints=[TAINT]), vm])
     result = kubectl_gpuvm("why", "vm", env=kubectl.env)
-    first, *more = result.stdout.splitlines()
-    assert first.startswith(f"vms/vm: is Pending: no node has a free {CARD} (0/1 nodes are available: 1 Insufficient")
-    assert more == [f"event: FailedScheduling: 0/1 nodes are available: 1 Insufficient {CARD}."]
+    meant = "nvidia.com/GA102_GEFORCE_RTX_3090 (cp has 4, gpu-1 has 4)"
+    assert result.stdout.splitlines() == [
+        f"vms/vm: is Pending: no node offers nvidia.com/TU106_GEFORCE_RTX_2060_REV__A; did you mean {meant}?",
+        f"event: FailedScheduling: {said}",
+        "",
+        "vms/vm fits on none of 2 nodes.",
+        "",
+        "cp: has the taint role:NoSchedule",
+        "note: no node has a pod here, so all of it counts as free: get nodes,pods -A",
+    ]
     get = ["kubectl", "get", "events", "--field-selector=involvedObject.uid=uid-of-vm", "-n", "vms"]
-    assert kubectl.calls == [GET_ALL, [*get, "--ignore-not-found", "-o", "json"]]
+    assert kubectl.calls[:2] == [GET_ALL, [*get, "--ignore-not-found", "-o", "json"]]
     assert result.returncode == 0
 
 
@@ -44,18 +56,19 @@ def test_where_the_pod_has_no_line_the_log_has(kubectl_gpuvm: Command, kubectl: 
     )
 
 
-def test_fit_says_of_each_card_why_a_claim_has_none(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
-    manifest = (FIXTURES / "vms" / "one-gpu.yaml").read_text()
+def test_who_may_not_list_nodes_has_the_schedulers_words(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
     claims = {"resourceClaims": [{"name": "gpus", "resourceClaimTemplateName": "gpu-launcher-one-gpu"}]}
     kubectl.answers("get pods", [pending(UNCLAIMED, spec=claims)])
     kubectl.answers("get events", [])
-    kubectl.answers("get configmap", {**golden(kind="ConfigMap"), "data": {"vm.yaml": manifest}})
-    kubectl.answers("get resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses --all-namespaces", [])
+    kubectl.answers("get configmap", golden(kind="ConfigMap"))
+    asked = "get nodes,pods,resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses --all-namespaces"
+    kubectl.answers(asked, err="Error from server (Forbidden): nodes is forbidden", code=1)
     first, empty, fit = kubectl_gpuvm("why", "vm", env=kubectl.env).stdout.splitlines()
     assert first.startswith(
         "vms/vm: is Pending: no node has free cards that its claims accept (0/1 nodes are available"
     )
-    assert (empty, fit) == ("", "lab/one-gpu fits nowhere: no node has published a device.")
+    assert empty == ""
+    assert fit.startswith("fit: kubectl: Error from server (Forbidden): nodes is forbidden; ask for that right")
 
 
 def test_where_fit_cannot_look_it_says_why(kubectl_gpuvm: Command, kubectl: StandIn) -> None:

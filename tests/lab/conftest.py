@@ -123,7 +123,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: WorkerController) -> None:
-    told = node.workeroutput.get("lab", {"notes": [], "stood still": []})
+    # A worker that was killed has no output.
+    told = getattr(node, "workeroutput", {}).get("lab", {"notes": [], "stood still": []})
     node.config.stash[_notes] += told["notes"]
     node.config.stash[_stood_still].update(told["stood still"])
 

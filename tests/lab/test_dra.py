@@ -243,7 +243,7 @@ def _fit(lab: Lab, directory: Path, name: str, cards: int, annotations: dict[str
     what = "resourceslices,resourceclaims,deviceclasses"
     (directory / "slices.json").write_text(lab.cluster.kubectl("get", what, "--all-namespaces", "-o", "json"))
     (directory / "vm.json").write_text(json.dumps(pods.manifest(name, cards, annotations=annotations)))
-    done = finished("gpu-launcher", "fit", directory / "vm.json", "--slices", directory / "slices.json", "--json")
+    done = finished("gpu-launcher", "fit", directory / "vm.json", "--cluster", directory / "slices.json", "--json")
     assert done.returncode in (0, 1), done.stderr
     document: dict[str, Any] = json.loads(done.stdout)
     return document

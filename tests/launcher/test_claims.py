@@ -114,6 +114,30 @@ def test_unset_empty_exhausted_and_left_over_are_four_messages() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("kind", "resource", "variables"),
+    [
+        ("gpus", "nvidia.com/pgpu", "PCI_RESOURCE_NVIDIA_COM_PGPU=0000:41:00.0"),
+        (
+            "gpus",
+            "nvidia.com/T4-1Q",
+            "MDEV_{0}=UUID or --env {0}=0000:41:00.0 of a virtual function".format("PCI_RESOURCE_NVIDIA_COM_T4-1Q"),
+        ),
+        ("host_devices", "kubevirt.io/usb-stick", "USB_RESOURCE_KUBEVIRT_IO_USB-STICK=1:3"),
+        (
+            "host_devices",
+            "kubevirt.io/storage",
+            "PCI_{0}=0000:41:00.0 or --env USB_{0}=1:3 of a USB device".format("RESOURCE_KUBEVIRT_IO_STORAGE"),
+        ),
+    ],
+)
+def test_the_variable_of_the_hint_is_that_of_the_devices_kind(kind: str, resource: str, variables: str) -> None:
+    """It was PCI_RESOURCE_...=0000:41:00.0 for each, which gives a vGPU's entry a whole card."""
+    said = problem_of(entries(**{kind: [("name", resource)]}), {})
+    assert f", but {variables.partition('=')[0]} is not set; expected the pod to request {resource} " in said
+    assert said.endswith(f"(offline: gpu-launcher render --env {variables})")
+
+
 def test_the_functions_of_one_card_cannot_serve_two_entries_in_the_older_dialect() -> None:
     value = "0000:e1:00.0,0000:e1:00.1,0000:e1:00.2"
     assert "is exhausted: 2 entries draw on its 1 (0000:e1:00.0)" in problem_of(TWO_GPUS, {RTX_3090_VARIABLE: value})

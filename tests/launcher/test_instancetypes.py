@@ -1,5 +1,6 @@
 """Instance types and preferences: each row of docs/instancetypes.md is a test, and so is each rule beside them."""
 
+import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,12 +9,16 @@ from typing import Any
 import pytest
 import yaml
 
-from launcher.manifest.inputs import TypeObject
+from launcher.manifest.inputs import TypeObject, names_of
+from launcher.manifest.instancetypes.common import FILE, common
 from launcher.manifest.instancetypes.draft import value_at
 from launcher.manifest.instancetypes.expansion import Expanded
 from launcher.manifest.instancetypes.expansion import expand as expand_vm
+from launcher.manifest.instancetypes.kinds import Instancetype, Preference
 from launcher.manifest.parser import checked, read_given, read_manifest
 from program.errors import UserError
+from tests import common_instancetypes
+from tests.launcher.vms import without_lines
 from tests.processes import ROOT
 
 TABLE = (ROOT / "docs" / "instancetypes.md").read_text()
@@ -460,7 +465,7 @@ def written(path: Path, *documents: Document) -> Path:
 def problem_of(path: Path, **flags: Path) -> str:
     with pytest.raises(UserError) as error:
         read_given(path, types=flags)
-    line = str(error.value)
+    line = without_lines(str(error.value), path)
     assert "\n" not in line
     return line
 
@@ -650,3 +655,49 @@ def test_a_vm_that_is_not_in_shape_is_refused_as_without_them(tmp_path: Path, fi
     mine["spec"]["template"]["spec"] = {"domain": {}, **at(field, wrong)}
     line = problem_of(written(tmp_path / "vm.yaml", mine, instancetype(), likes))
     assert f"spec.template.spec.{field}" in line
+
+
+def test_what_kubevirt_installs_in_every_cluster_is_an_instance_type_or_a_preference() -> None:
+    names = {kind: list(specs) for kind, specs in json.loads(FILE.read_bytes()).items()}
+    assert list(names) == ["VirtualMachineClusterInstancetype", "VirtualMachineClusterPreference"]
+    for kind in names:
+        for name in names[kind]:
+            found = common(kind, name)
+            assert found is not None
+            checked(Instancetype if kind.endswith("type") else Preference, found.value, f"{found.file}: ")
+    series = {name.partition(".")[0] for name in names["VirtualMachineClusterInstancetype"]}
+    assert series == {"cx1", "d1", "gn1", "m1", "n1", "o1", "rt1", "u1"}
+
+
+def test_it_is_found_by_name_without_a_file_and_one_beside_or_in_a_flags_file_wins(tmp_path: Path) -> None:
+    """It said: names VirtualMachineClusterInstancetype u1.large, which is not here; get it with `kubectl get ...`."""
+    named = vm(instancetype={"name": "u1.large"}, preference={"name": "fedora"})
+    path = written(tmp_path / "vm.yaml", named)
+    given = read_given(path)
+    assert (given.instance.spec.domain.vcpus, given.instance.spec.domain.guest_memory) == (2, 8 << 30)
+    assert given.instance.spec.efi is not None
+    assert [names_of(document)[1] for document in given.documents] == ["vm", "u1.large", "fedora"]
+    installed = "(common-instancetypes v1.7.0)"
+    assert "\n".join(given.notes) == (
+        f"{path}: spec: as KubeVirt installs them: u1.large {installed} and fedora {installed}; "
+        "a cluster's own are given by a flag or beside"
+    )
+    own = instancetype() | {"metadata": {"name": "u1.large"}}
+    flag = written(tmp_path / "types.yaml", own)
+    beside = written(tmp_path / "both.yaml", named, own)
+    for found in (read_given(path, types={"instancetype": flag}), read_given(beside)):
+        assert found.instance.spec.domain.vcpus == 4
+        assert f"spec: as KubeVirt installs them: fedora {installed}; " in found.notes[0]
+
+
+def test_a_name_that_kubevirt_does_not_install_or_of_a_namespace_is_not_found(tmp_path: Path) -> None:
+    for matcher in ({"name": "u1.huge"}, {"name": "u1.large", "kind": "VirtualMachineInstancetype"}):
+        line = problem_of(written(tmp_path / "vm.yaml", vm(instancetype=matcher, preference=None)))
+        assert f"{matcher['name']}, which is not here; get it with `kubectl get " in line
+
+
+def test_of_two_releases_the_first_ones_objects_are_written() -> None:
+    older, newer = (json.dumps(instancetype({"cpu": {"guest": number}})) for number in (1, 2))
+    assert common_instancetypes.written(f"{newer}\n---\n---\n{older}\n") == (
+        '{\n"VirtualMachineClusterInstancetype": {\n"medium": {"cpu": {"guest": 2}, "memory": {"guest": "2Gi"}}\n}\n}\n'
+    )

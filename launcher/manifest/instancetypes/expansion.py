@@ -7,6 +7,7 @@ from pydantic import ValidationError
 
 from launcher.manifest.inputs import TypeObject, called, listed, names_of
 from launcher.manifest.instancetypes import defaults, sizes
+from launcher.manifest.instancetypes.common import common
 from launcher.manifest.instancetypes.draft import Draft, Path
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference, PreferenceSpec
 from launcher.manifest.instancetypes.sizes import Applied
@@ -59,40 +60,46 @@ def expand(
 ) -> Expanded:
     """Return the VM with what it names in spec.instancetype and spec.preference filled in.
 
-    `given` has what is in the files of --instancetype and --preference, `beside` what is in the VM's own. `subject`
-    stands before a path of the VM in an error. UserError for what is named and not there, for an instance type or a
-    preference that makes no sense, and for a VM that says what its instance type says.
+    `given` has what is in the files of --instancetype and --preference, `beside` what is in the VM's own; what KubeVirt
+    installs in every cluster needs neither. `subject` stands before a path of the VM in an error. UserError for what is
+    named and not there, for an instance type or a preference that makes no sense, and for a VM that says what its
+    instance type says.
     """
     lookups = {
         field: _look_up(field, matcher, vm, given.get(field, ()), beside, subject)
         for field, matcher in _matchers(vm["spec"]).items()
     }
     _raise([lookup for lookup in lookups.values() if isinstance(lookup, Problem)])
-    warnings = tuple(lookup for lookup in lookups.values() if isinstance(lookup, str))
     types = {field: lookup for field, lookup in lookups.items() if isinstance(lookup, TypeObject)}
+    warnings = [lookup for lookup in lookups.values() if isinstance(lookup, str)]
+    if installed := [named for field, named in types.items() if named not in (*given.get(field, ()), *beside)]:
+        names = " and ".join(f"{names_of(named.value)[1]} ({named.file})" for named in installed)
+        warnings.append(
+            f"{subject}spec: as KubeVirt installs them: {names}; a cluster's own are given by a flag or beside"
+        )
     draft = Draft(vm)
     if not isinstance(draft.get("domain"), dict):
         types = {}  # reading the VM tells what is wrong with it
     prefers, instancetype, preference = PreferenceSpec(), None, None
     if (named := types.get("preference")) is not None:
-        prefers = check(Preference, named.value, _subject(named)).spec
+        prefers = check(Preference, named.value, named.subject).spec
         preference = prefers, _applied(named)
         defaults.attach(draft, preference[1])
     if (named := types.get("instancetype")) is not None:
-        instancetype = check(Instancetype, named.value, _subject(named))
+        instancetype = check(Instancetype, named.value, named.subject)
         applied = _applied(named)
         _raise(list(sizes.conflicts(draft, applied, subject)))
         try:
             sizes.fill_in(draft, instancetype, applied, prefers)
         except Nonsense as error:
-            raise UserError(f"{_subject(named)}spec.cpu.guest", error.wrong, error.fix) from error
+            raise UserError(f"{named.subject}spec.cpu.guest", error.wrong, error.fix) from error
     if preference is not None:
         defaults.fill_in(draft, *preference)
     return Expanded(
         document=draft.document,
         origins=draft.origins,
         used=tuple(named.value for named in types.values()),
-        warnings=warnings,
+        warnings=tuple(warnings),
         subject=subject,
         instancetype=instancetype,
         preference=preference,
@@ -107,7 +114,8 @@ def _look_up(
     beside: Sequence[TypeObject],
     subject: str,
 ) -> TypeObject | Problem | str:
-    """Look for what a VM names in spec.`field`: among those of the flag's file, and those beside it.
+    """Look for what a VM names in spec.`field`: among those of the flag's file, and those beside it; without a flag
+    among KubeVirt's own too.
 
     Return the object, a Problem, or the warning that the VM goes without. `subject` stands before the path of a field
     of the VM.
@@ -123,6 +131,8 @@ def _look_up(
         return Problem(path, f"names {wanted}, which is {len(matching)} times in {files}", "leave one")
     if matching:
         return matching[0]
+    if not given and (installed := common(matcher.wanted, matcher.name)) is not None:
+        return installed
     there = tuple(called(named.value) for named in given)
     wrong = f"names {wanted}, which is not {f'in the file of --{field}: it has {listed(there)}' if there else 'here'}"
     of = f"-n {namespace} " if namespace and matcher.wanted == matcher.KINDS[1] else ""
@@ -157,16 +167,7 @@ def _is_named(matcher: Matcher, named: TypeObject, namespace: str | None) -> boo
 
 
 def _applied(named: TypeObject) -> Applied:
-    return Applied(_called(named), named.value["spec"])
-
-
-def _called(named: TypeObject) -> str:
-    return f"{named.value['kind']} {names_of(named.value)[1]}"
-
-
-def _subject(named: TypeObject) -> str:
-    """Return what stands before a path in the object: its file, kind and name."""
-    return f"{named.file}: {_called(named)}: "
+    return Applied(named.called, named.value["spec"])
 
 
 def _raise(problems: list[Problem]) -> None:

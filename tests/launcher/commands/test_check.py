@@ -1,6 +1,8 @@
 """`gpu-launcher check`, and `run` before it starts anything: all that is wrong with a pod at once."""
 
 import json
+import os
+import re
 import shutil
 from pathlib import Path
 
@@ -70,6 +72,38 @@ def test_a_libvirt_that_cannot_be_reached_is_a_finding(gpu_launcher: Command, tm
     result = gpu_launcher("check", "--vm", tmp_path / "vm.yaml", "--connect", uri)
     assert "error: libvirt: cannot be reached at qemu+unix" in result.stdout
     assert result.returncode == 4
+
+
+def test_a_machine_that_qemu_has_not_is_an_error_and_nothing_is_left(
+    gpu_launcher: Command, known_qemu: Path, short_dir: Path
+) -> None:
+    """It was: Errors: 0, warnings: 0."""
+    vm, root = short_dir / "vm.yaml", short_dir / "root"
+    vm.write_text(vmi_text(domain="    machine: {type: pc-q35-rhel9.4.0}\n"))
+    shutil.copytree(known_qemu, root / "cache")
+    before = sorted(short_dir.rglob("*"))
+    flags = ("--connect", f"qemu:///embed?root={root}", "--emulation")
+    result = gpu_launcher("check", vm, *flags, env={"PATH": os.environ["PATH"], "TMPDIR": str(short_dir)})
+    assert re.search(
+        rf"^error: {vm}:10: spec\.domain\.machine\.type: pc-q35-rhel9\.4\.0 is no machine of QEMU [\d.]+, "
+        r"which is here\n"
+        r"  write the annotation gpu-launcher\.dev/machine: nearest, ",
+        result.stdout,
+        re.MULTILINE,
+    )
+    assert (result.stderr, result.returncode) == ("", 4)
+    assert sorted(short_dir.rglob("*")) == before
+
+
+def test_without_qemu_it_is_said_what_was_not_looked_at(gpu_launcher: Command, tmp_path: Path) -> None:
+    (tmp_path / "vm.yaml").write_text(vmi_text())
+    flags = ("--connect", f"qemu:///embed?root={tmp_path}/root", "--emulation")
+    result = gpu_launcher("check", tmp_path / "vm.yaml", *flags, env={"PATH": "/nowhere"})
+    assert "error: qemu-system-x86_64: is not there" in result.stdout
+    assert (
+        "note: machine, CPU model and KVM: were not looked at: there is no QEMU here\n"
+        "  check it in the pod, or with its image\n"
+    ) in result.stdout
 
 
 def test_a_manifest_that_is_wrong_is_2_as_everywhere(gpu_launcher: Command, tmp_path: Path) -> None:

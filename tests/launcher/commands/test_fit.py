@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.clusters import claim_of, hgx, machine, slices_of, snapshot_of
+from tests.clusters import RTX_3090, claim_of, hgx, machine, node_of, pod_on, slices_of, snapshot_of
 from tests.conftest import Command, Machine
 from tests.launcher.cases import VMS
 from tests.processes import FIXTURES
@@ -41,7 +41,7 @@ def listed(path: Path, *objects: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize("name", ["slices.json", "slices.yaml"])
 def test_it_names_nodes_and_cards(tmp_path: Path, gpu_launcher: Command, name: str) -> None:
-    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--slices", listed(tmp_path / name, *RTX, *HGX))
+    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--cluster", listed(tmp_path / name, *RTX, *HGX))
     lines = result.stdout.splitlines()
     assert (result.stderr, result.returncode) == ("", 0)
     assert lines[0] == "default/vm fits on 1 of 2 nodes, as far as its cards are concerned."
@@ -55,16 +55,28 @@ def test_it_names_nodes_and_cards(tmp_path: Path, gpu_launcher: Command, name: s
 def test_where_none_fits_the_exit_code_is_1(tmp_path: Path, gpu_launcher: Command) -> None:
     taken = claim_of("c", [("rtx", "pci-0000-01-00-0"), ("rtx", "pci-0000-e1-00-0")], "other")
     slices = listed(tmp_path / "slices.json", *RTX, taken)
-    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--slices", slices)
+    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--cluster", slices)
     assert (result.stderr, result.returncode) == ("", 1)
     assert result.stdout.startswith("default/vm fits on none of 1 node.\n")
     assert result.stdout.count("taken by claim default/c of pod other") == 2
-    as_json = gpu_launcher("fit", tmp_path / "vm.yaml", "--slices", slices, "--json")
+    as_json = gpu_launcher("fit", tmp_path / "vm.yaml", "--cluster", slices, "--json")
     assert (json.loads(as_json.stdout)["fits"], as_json.returncode) == (False, 1)
 
 
+def test_with_nodes_and_slices_it_judges_what_pod_dra_asks_for(tmp_path: Path, gpu_launcher: Command) -> None:
+    """The node offers no such resource, which only a device plugin would have to."""
+    room = node_of("rtx", {RTX_3090: "0"})
+    vm, cluster = written(tmp_path / "vm.yaml"), listed(tmp_path / "all.json", *RTX, room, pod_on("rtx", "a"))
+    result = gpu_launcher("fit", vm, "--cluster", cluster)
+    assert (result.stdout.splitlines()[0], result.returncode) == ("default/vm fits on 1 of 1 node.", 0)
+    named = gpu_launcher("fit", vm, "--cluster", cluster, "--pod", "ml/a")
+    assert (named.stdout, named.stderr, named.returncode) == (
+        "", "gpu-launcher: --pod ml/a: is no pod that waits for a node; get nodes,pods -A, or leave it out\n", 2
+    )  # fmt: skip
+
+
 def test_a_vm_without_cards_fits_anywhere(tmp_path: Path, gpu_launcher: Command) -> None:
-    result = gpu_launcher("fit", VMS / "no-devices.yaml", "--slices", listed(tmp_path / "slices.json", *RTX))
+    result = gpu_launcher("fit", VMS / "no-devices.yaml", "--cluster", listed(tmp_path / "slices.json", *RTX))
     assert (result.stdout, result.stderr, result.returncode) == ("default/no-devices wants no card by DRA.\n", "", 0)
 
 
@@ -77,7 +89,7 @@ def test_a_directory_of_inventories_says_what_a_vm_would_find(
         inventory = gpu_plugin("inventory", "--json", "--sysfs", machine(name), "--pci-ids", FIXTURES / "pci.ids")
         assert inventory.returncode == 0
         (nodes / f"{node}.json").write_text(inventory.stdout)
-    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--slices", nodes, "--json")
+    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--cluster", nodes, "--json")
     found = {node["node"]: node for node in json.loads(result.stdout)["nodes"]}
     assert {name: node["fits"] for name, node in found.items()} == {"one": True, "two": False, "three": False}
     (card,) = found["one"]["takes"]
@@ -96,30 +108,30 @@ def slices_of_one() -> list[dict[str, Any]]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("", "is empty; expected what `kubectl get resourceslices"),
-        ("a: [", "is neither JSON nor YAML: line 2"),
+        ("", "is empty; expected what `kubectl get nodes,pods"),
+        ("a: [", ":2:1: is not YAML: a value is missing before here"),
         ("[1]", "has list where an object was expected"),
         ('{"items": [3]}', "has int where an object was expected"),
-        ("{" * 2000, "is neither JSON nor YAML"),
+        ("{" * 2000, "is not YAML: nested more than 100 levels deep"),
     ],
 )
 def test_what_is_no_list_of_objects_is_one_line(tmp_path: Path, gpu_launcher: Command, text: str, said: str) -> None:
     (tmp_path / "slices").write_text(text)
-    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--slices", tmp_path / "slices")
+    result = gpu_launcher("fit", written(tmp_path / "vm.yaml"), "--cluster", tmp_path / "slices")
     assert (result.stdout, result.returncode, result.stderr.count("\n")) == ("", 2, 1)
     assert said in result.stderr
 
 
 def test_a_file_that_is_not_there_and_an_empty_directory(tmp_path: Path, gpu_launcher: Command) -> None:
     vm = written(tmp_path / "vm.yaml")
-    missing = gpu_launcher("fit", vm, "--slices", tmp_path / "missing")
+    missing = gpu_launcher("fit", vm, "--cluster", tmp_path / "missing")
     assert (missing.returncode, "cannot be read: No such file or directory" in missing.stderr) == (2, True)
     (tmp_path / "empty").mkdir()
-    empty = gpu_launcher("fit", vm, "--slices", tmp_path / "empty")
+    empty = gpu_launcher("fit", vm, "--cluster", tmp_path / "empty")
     assert (empty.returncode, "has no NODE.json; expected what `gpu-plugin inventory" in empty.stderr) == (2, True)
 
 
 def test_standard_input_is_one_of_both(gpu_launcher: Command) -> None:
-    result = gpu_launcher("fit", "-", "--slices", "-", stdin=(VMS / "no-devices.yaml").read_text())
+    result = gpu_launcher("fit", "-", "--cluster", "-", stdin=(VMS / "no-devices.yaml").read_text())
     assert result.returncode == 2
-    assert "--slices -: standard input is the VM already; name a file for one of them" in result.stderr
+    assert "--cluster -: standard input is the VM already; name a file for one of them" in result.stderr

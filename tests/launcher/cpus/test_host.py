@@ -2,7 +2,9 @@ from pathlib import Path
 
 import pytest
 
-from launcher.cpus.host import cpuset_of_flag, cpuset_of_pod, processors_of
+from launcher.cpus.host import assumed, cpuset_of_flag, cpuset_of_pod, processors_of
+from launcher.guest import CPUTopology, Guest
+from pci.processors import UNKNOWN, NUMANode, Processors
 from program.errors import Refusal, UserError
 
 V2 = "fs/cgroup/cpuset.cpus.effective"
@@ -47,3 +49,27 @@ def test_processors_that_cannot_be_read_are_a_refusal_by_path(tmp_path: Path) ->
     write(tmp_path, "devices/system/node/node0/cpulist", "none")
     with pytest.raises(Refusal, match="devices/system/node/node0/cpulist: 'none' is no list of CPUs"):
         processors_of(tmp_path)
+
+
+SMT = Processors(
+    nodes=(NUMANode(id=0, cpus=(0, 1, 4, 5)), NUMANode(id=1, cpus=(2, 3, 6, 7))), cores=((0, 4), (1, 5), (2, 6), (3, 7))
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "node", "cpus", "cores"),
+    [
+        (None, SMT, (0, 1, 4, 5), SMT.cores),
+        ((2, 3, 6, 7), SMT, (2, 3, 6, 7), SMT.cores),
+        (None, UNKNOWN, (0, 1, 2, 3), ((0, 1), (2, 3))),
+        ((8, 9, 12, 13), UNKNOWN, (8, 9, 12, 13), ((8, 9), (12, 13))),
+        ((8, 9, 12, 13), SMT, (8, 9, 12, 13), ((8, 9), (12, 13))),
+        (None, Processors(nodes=(NUMANode(id=0, cpus=(0, 1)),)), (0, 1, 2, 3), ((0, 1), (2, 3))),
+    ],
+)
+def test_cpus_that_are_not_known_are_whole_cores_of_the_node_or_of_one_that_has_them(
+    given: tuple[int, ...] | None, node: Processors, cpus: tuple[int, ...], cores: tuple[tuple[int, ...], ...]
+) -> None:
+    found, processors = assumed(Guest(memory=1, cpus=CPUTopology(1, 2, 2)), given, node)
+    assert (found, processors.cores) == (cpus, cores)
+    assert set(found) <= {cpu for each in processors.nodes for cpu in each.cpus}

@@ -132,7 +132,7 @@ def test_all_commands_say_every_error_at_once(gpu_launcher: Command, machine: Ma
     assert [line.split(": asks for ")[0].split(": the guest")[0] for line in errors] == [
         "gpu-launcher: error: gpu 'a'",
         "gpu-launcher: error: gpu 'c'",
-        "gpu-launcher: error: spec.domain.cpu.dedicatedCpuPlacement",
+        f"gpu-launcher: error: {tmp_path}/vm.yaml:13: spec.domain.cpu.dedicatedCpuPlacement",
     ]
     assert last == "gpu-launcher: the VM: 3 things keep it from starting; the lines above say each, with its fix"
     assert (rendered.stdout, rendered.returncode) == ("", 2)
@@ -195,6 +195,52 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
     ),
     "--libvirt": ("acpi-msdm", OFFLINE, ("--libvirt", "9.0.0")),
 }
+
+
+@pytest.mark.parametrize(
+    ("flags", "assumed"),
+    [
+        (
+            OFFLINE,
+            "the pod's CPUs and the node's cores and NUMA nodes are not known here: assumed 0-7 and one NUMA node; ",
+        ),
+        ((*OFFLINE, "--cpuset", "8-15"), "the node's cores and NUMA nodes are not known here: assumed one NUMA node; "),
+        (
+            ("--cpuset", "8-11,60000-60003"),
+            "the node's cores and NUMA nodes are not known here: assumed one NUMA node; ",
+        ),
+        (("--sysfs", FIXTURES / "sysfs/two-rtx-3090"), "the pod's CPUs are not known here: assumed 0-3,16-19; "),
+    ],
+)
+def test_dedicated_cpus_that_are_not_known_are_assumed_with_a_warning(
+    flags: tuple[str | Path, ...], assumed: str, capfd: "pytest.CaptureFixture[str]"
+) -> None:
+    """Three refusals in turn: without --cpuset, without --sysfs, and "expected the cpuset and the sysfs of one
+    machine" for the CPUs of another machine than this one."""
+    rendered = answer(capfd, "render", VMS / "dedicated-cpus.yaml", *flags)
+    assert rendered.stderr.startswith(
+        f"gpu-launcher: warning: {VMS / 'dedicated-cpus.yaml'}:9: spec.domain.cpu.dedicatedCpuPlacement: "
+        f"{assumed}expected --"
+    )
+    assert (rendered.stderr.count("\n"), rendered.stdout.count("<vcpupin"), rendered.code) == (1, 8, 0)
+
+
+def test_a_machine_of_red_hats_is_warned_of_and_mapped_where_it_may_be(
+    capfd: "pytest.CaptureFixture[str]", tmp_path: Path
+) -> None:
+    text = vmi_text(domain="    machine: {type: pc-q35-rhel9.4.0}\n")
+    (tmp_path / "vm.yaml").write_text(text)
+    nearest = "{name: vm, annotations: {gpu-launcher.dev/machine: nearest}}"
+    (tmp_path / "nearest.yaml").write_text(text.replace("{name: vm}", nearest))
+    warning = "spec.domain.machine.type: pc-q35-rhel9.4.0 is a machine of another build of QEMU"
+    for command, *flags in (("render", *OFFLINE), ("pod", "--image", "l")):
+        warned, mapped = (answer(capfd, command, tmp_path / f"{vm}.yaml", *flags) for vm in ("vm", "nearest"))
+        assert (warning in warned.stderr, warning in mapped.stderr, warned.code, mapped.code) == (True, False, 0, 0)
+        if command == "render":
+            assert ('machine="pc-q35-rhel9.4.0"' in warned.stdout, 'machine="pc-q35-8.2"' in mapped.stdout) == (
+                True,
+                True,
+            )
 
 
 def test_each_flag_of_render_is_tried_on_explain(gpu_launcher: Command) -> None:

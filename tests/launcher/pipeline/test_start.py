@@ -34,14 +34,14 @@ def printed(
 
 
 @pytest.mark.parametrize("topology", ["none", "numa"])
-def test_seats_are_judged_without_the_pods_cpus_where_they_do_not_rest_on_them(
+def test_seats_are_judged_where_the_pod_has_too_few_cpus_if_they_do_not_rest_on_them(
     topology: str, machine: Machine, tmp_path: Path
 ) -> None:
     text = vmi_text(gpus=[("a", RTX_3090)], domain=OWN_CPUS).replace(
         "{name: vm}",
         "{name: vm, annotations: {gpu-launcher.dev/topology: " + topology + "}}",
     )
-    start = printed(text, tmp_path, CARD, machine("two-rtx-3090"))
+    start = printed(text, tmp_path, CARD, machine("two-rtx-3090"), Facts(cpus=(0,)))
     assert errors(start) == ["spec.domain.cpu.dedicatedCpuPlacement"]
     assert (start.layout is not None, start.xml) == (topology == "none", None)
 
@@ -52,6 +52,9 @@ def test_cpus_are_judged_without_the_cards_and_seats_are_not(machine: Machine, t
     assert errors(start) == ["gpu 'b'", "spec.domain.cpu.dedicatedCpuPlacement"]
     assert [card.claim.entry.name for card in start.cards] == ["a"]
     assert (start.layout, start.xml) == (None, None)
+    assumed = printed(text, tmp_path, CARD, machine("two-rtx-3090"))
+    assert errors(assumed) == ["gpu 'b'"]
+    assert [warning.problem.subject for warning in assumed.warnings] == ["spec.domain.cpu.dedicatedCpuPlacement"]
 
 
 def test_a_sysfs_that_is_none_is_all_that_is_said_of_what_it_would_show(tmp_path: Path) -> None:
@@ -63,7 +66,7 @@ def test_a_sysfs_that_is_none_is_all_that_is_said_of_what_it_would_show(tmp_path
 
 def test_each_error_is_the_stages_own(copied_machine: Machine, tmp_path: Path) -> None:
     sys = write(copied_machine("two-rtx-3090"), {"bus/pci/devices/0000:01:00.0/resource": "nonsense\n"})
-    start = printed(vmi_text(gpus=[("a", RTX_3090)], domain=OWN_CPUS), tmp_path, CARD, sys)
+    start = printed(vmi_text(gpus=[("a", RTX_3090)], domain=OWN_CPUS), tmp_path, CARD, sys, Facts(cpus=(0,)))
     assert [error.exit_code for error in start.errors] == [1, 2]
     assert (start.facts.bars, start.layout is not None, start.xml) == ({}, True, None)
 

@@ -10,6 +10,7 @@ from pci.resource import NODE_DEVICES
 from tests.conftest import Command
 from tests.launcher.cases import VMS
 from tests.launcher.pod.test_objects import PODS
+from tests.launcher.vms import RTX_2060
 from tests.test_project import PYPROJECT
 
 VERSION = PYPROJECT["project"]["version"]
@@ -40,6 +41,20 @@ def test_who_offers_what_the_pod_waits_for_is_said_as_far_as_names_tell(gpu_laun
     assert own in said(gpus.replace("nvidia.com/GA102_GEFORCE_RTX_3090", "example.com/gpu"))
 
 
+def test_the_name_of_a_plugin_for_containers_is_warned_of(gpu_launcher: Command, tmp_path: Path) -> None:
+    """The note said: (gpu-plugin does, for cards of that name on vfio-pci)."""
+    text = (VMS / "one-gpu.yaml").read_text()
+    for name, whose, write in (("nvidia.com/gpu", "NVIDIA's", "nvidia.com/pgpu, or "), ("amd.com/gpu", "AMD's", "")):
+        (tmp_path / "vm.yaml").write_text(text.replace(RTX_2060, name))
+        note, warning = gpu_launcher("pod", tmp_path / "vm.yaml", "--image", "l").stderr.splitlines()
+        assert f"{name} ({whose} device plugin for containers does)" in note
+        assert warning == (
+            f"gpu-launcher: warning: one-gpu: asks for {name}, the name of {whose} device plugin for containers, whose "
+            f"GPUs the host's driver has; write {write}what the nodes offer to VMs: kubectl get nodes -o yaml has it "
+            "below allocatable"
+        )
+
+
 def test_a_pod_that_asks_no_plugin_for_anything_waits_for_nothing() -> None:
     container = {"resources": {"requests": {"memory": "1Gi"}, "limits": {"memory": "1Gi"}}}
     assert waits_for("vm", {"containers": [container]}, NODE_DEVICES) is None
@@ -48,6 +63,7 @@ def test_a_pod_that_asks_no_plugin_for_anything_waits_for_nothing() -> None:
 def test_the_image_is_of_this_version_and_the_nodes_devices_are_of_our_plugin_unless_it_is_said(
     gpu_launcher: Command,
 ) -> None:
+    said = f"note: the pod's image is gpu-launcher:{VERSION}, which no registry has: name yours with --image\n"
     for flags, image, kvm in (
         ((), f"gpu-launcher:{VERSION}", "devices.gpu-launcher.dev/kvm"),
         (
@@ -56,7 +72,9 @@ def test_the_image_is_of_this_version_and_the_nodes_devices_are_of_our_plugin_un
             "devices.kubevirt.io/kvm",
         ),
     ):
-        *_, pod = yaml.safe_load_all(gpu_launcher("pod", VMS / "no-devices.yaml", *flags).stdout)
+        result = gpu_launcher("pod", VMS / "no-devices.yaml", *flags)
+        assert (said in result.stderr) is (not flags)
+        *_, pod = yaml.safe_load_all(result.stdout)
         (container,) = pod["spec"]["containers"]
         assert container["image"] == image
         assert kvm in container["resources"]["limits"]

@@ -60,13 +60,6 @@ def test_a_vm_that_is_to_run_is_started_as_it_says(tmp_path: Path) -> None:
     assert restart_policy(read_given(path).manifest, start=True) == "Never"
 
 
-@pytest.mark.parametrize("start", [False, True])
-def test_a_vm_that_says_twice_when_it_runs_is_refused(tmp_path: Path, start: bool) -> None:
-    path = machine(tmp_path / "vm.yaml", "  runStrategy: Always\n  running: true\n")
-    with pytest.raises(UserError, match="spec: says both runStrategy and running; expected one of them"):
-        restart_policy(read_given(path).manifest, start=start)
-
-
 def test_a_guest_has_all_of_its_grace_before_the_kubelet_kills(tmp_path: Path) -> None:
     path = written_vm(tmp_path / "vm.yaml", spec="  terminationGracePeriodSeconds: 120\n")
     assert pod_of(path)["spec"]["terminationGracePeriodSeconds"] == 165

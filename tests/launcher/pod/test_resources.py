@@ -98,6 +98,10 @@ def test_several_requests_of_one_claim_are_the_claim_as_a_whole() -> None:
             "spec.domain.resources.requests.cpu: 2 is more than the limit; expected at most 1500m",
         ),
         (
+            "    resources: {requests: {example.com/gpu: 1}, limits: {example.com/gpu: 2}}\n",
+            "spec.domain.resources.requests.example.com/gpu: 1 is not the limit; expected 2, or another limit",
+        ),
+        (
             "    cpu: {cores: 4, dedicatedCpuPlacement: true}\n    resources: {limits: {cpu: 3500m}}\n",
             "spec.domain.resources.limits.cpu: 3500m, and the guest has 4 vCPUs; with dedicatedCpuPlacement expected",
         ),
@@ -111,6 +115,13 @@ def test_a_limit_that_says_the_same_as_the_entries_is_no_contradiction(tmp_path:
     domain = f"    resources: {{limits: {{{RTX_2060}: 1}}}}\n"
     found = resources_of(written_vm(tmp_path / "vm.yaml", domain=domain, gpus=[("gpu", RTX_2060)]))
     assert found["limits"][RTX_2060] == "1"
+
+
+@pytest.mark.parametrize("name", ["nvidia.com/gpu", "hugepages-2Mi"])
+def test_a_device_that_is_requested_without_a_limit_has_it_as_its_limit(tmp_path: Path, name: str) -> None:
+    """Without, the API server answers: Limit must be set for non overcommitable resources."""
+    found = resources_of(written_vm(tmp_path / "vm.yaml", domain=f"    resources: {{requests: {{{name}: 1}}}}\n"))
+    assert found["requests"][name] == found["limits"][name] == "1"
 
 
 @pytest.mark.parametrize("name", ["cpu", "gpu", "Example.com/gpu", f"example.com/{'g' * 64}"])

@@ -58,6 +58,35 @@ def test_a_qemu_that_has_ended_before_libvirt_connects_is_quoted_from_its_log(sh
     assert ": Connection refused: the machine is too small; gpu-launcher check looks" in str(event.error)
 
 
+@pytest.mark.parametrize(
+    ("domain", "said"),
+    [
+        (
+            "    machine: {type: pc-q35-rhel9.4.0}\n",
+            r"spec\.domain\.machine\.type: pc-q35-rhel9\.4\.0 is no machine of QEMU .*launcher\.dev/machine: nearest",
+        ),
+        (
+            "    cpu: {model: EPIC-Rome}\n",
+            r"spec\.domain\.cpu\.model: EPIC-Rome is no CPU model .*; did you mean EPYC-Rome\?",
+        ),
+    ],
+)
+def test_a_name_that_qemu_has_not_is_refused_before_the_domain_is_defined(
+    embedded_uri: str, tmp_path: Path, domain: str, said: str
+) -> None:
+    """It was: cannot define the domain: ... does not support machine type; report it. And of the model, at the start:
+    Unknown CPU model."""
+    (tmp_path / "vm.yaml").write_text(vmi_text(domain=domain))
+    xml = domain_of(read_manifest(tmp_path / "vm.yaml"), Layout(), Facts(kvm=False))
+    with guest.connected(embedded_uri, a_vm()) as connection, pytest.raises(Refusal, match=said):
+        guest.refuse_unknown_names(connection, xml)
+
+
+def test_names_that_qemu_has_and_those_of_another_hypervisor_are_not_refused(embedded_uri: str, xml: str) -> None:
+    for uri, text in ((embedded_uri, xml.replace('type="kvm"', 'type="qemu"')), ("test:///default", xml)):
+        assert guest.unknown_names_at(uri, text) == ()
+
+
 @pytest.fixture
 def daemon(short_dir: Path) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A libvirtd of our own, as an ordinary user's, and the URI of its test driver."""

@@ -1,6 +1,7 @@
 """Which nodes and cards could take a VM, and why the others could not."""
 
 import json
+import resource
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -14,9 +15,10 @@ from launcher.selection.annotations import read_selection
 from launcher.selection.claim import claim_for
 from launcher.selection.cluster import Cluster, Holder, cluster_of
 from launcher.selection.fit import Fit, NamedClaim, as_json, as_text, fit_of, wish_of_own
+from launcher.selection.obstacles import asking
 from launcher.selection.placement import Judge
 from program.errors import UserError
-from tests.clusters import claim_of, hgx, machine, slices_of, snapshot_of
+from tests.clusters import claim_of, hgx, machine, node_of, pod_on, slices_of, snapshot_of
 from tests.launcher.selection.hami import cluster_of_cards, entries
 
 HGX = slices_of(snapshot_of(hgx()), "hgx")
@@ -32,7 +34,9 @@ def fit(
     gpus = tuple(Entry(kind=EntryKind.GPU, name=f"g{number}", wants=each) for number, each in enumerate(wants))
     domains = {"select": "gpu-launcher.dev", "together": "gpu-launcher.dev"}
     given = {f"{domains.get(name, 'nvidia.com')}/{name.replace('_', '-')}": text for name, text in annotations.items()}
-    return fit_of("default/vm", "default", gpus, read_selection(given), claims, cluster_of(objects))
+    cluster = cluster_of(objects)
+    pod = next((asking(each) for each in objects if each.get("kind") == "Pod" and "apiVersion" in each), None)
+    return fit_of("default/vm", "default", gpus, read_selection(given), claims, cluster, pod=pod)
 
 
 def taken(result: Fit) -> dict[str, list[str]]:
@@ -170,12 +174,24 @@ def test_cel_of_a_device_class_that_is_none_is_refused_by_the_classes_name() -> 
     assert refused.value.problem.subject == "DeviceClass gpu-launcher.dev"
 
 
+def test_cel_whose_texts_double_again_and_again_is_given_up() -> None:
+    """It took 5.7 GiB."""
+    text = "size(t27) > 0"
+    for number in range(27, 0, -1):
+        text = f"cel.bind(t{number}, t{number - 1} + t{number - 1}, {text})"
+    result = fit(RTX, "nvidia.com/gpu", select=f"cel.bind(t0, 'sixteen letters.', {text})")
+    assert result.fitting == ()
+    assert "it takes more than 64 MiB of memory" in str(reason(result, "rtx"))
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
+
+
 def test_where_cel_has_no_answer_the_scheduler_gives_up_on_all_nodes() -> None:
     result = fit([*HGX, *DESKTOP], "nvidia.com/gpu", select='device.attributes["gpu-launcher.dev"].switch != ""')
     assert result.fitting == ()
     assert "the scheduler gives up on the whole pod" in str(reason(result, "desktop"))
     assert "switch" in str(reason(result, "desktop"))
     assert "hgx: the scheduler gives up before it gets here" in as_text(result)
+    assert result.answer == (reason(result, "desktop"), "ask for an attribute with has(...), or .?NAME.orValue(...)")
 
 
 def test_an_expression_that_would_take_for_ever_ends() -> None:
@@ -286,7 +302,7 @@ def test_what_is_no_slice_is_named(change: dict[str, Any], said: str) -> None:
 
 
 def test_objects_of_other_kinds_are_passed_over() -> None:
-    assert fit([{"kind": "Pod"}, *RTX, {"apiVersion": "v1", "kind": "Node"}], RTX_3090).fitting
+    assert fit([{"kind": "Pod"}, *RTX, {"apiVersion": "v1", "kind": "Service"}], RTX_3090).fitting
 
 
 def test_text_and_json_say_the_same() -> None:
@@ -305,14 +321,14 @@ def test_text_and_json_say_the_same() -> None:
 
 
 def test_of_many_nodes_the_nearest_are_told_and_the_rest_is_counted() -> None:
-    cards = {f"n{number:02}": (("NVIDIA A10", f"GPU-{number}", 0),) for number in range(30)}
+    cards = {f"n{number:02}": ((f"NVIDIA A10 {number}", f"GPU-{number}", 0),) for number in range(30)}
     near = {"near": (("NVIDIA A100", "GPU-near", 0),)}
     cluster = cluster_of_cards({**cards, **near})
     result = fit_of("d/vm", None, entries(2), read_selection({"nvidia.com/use-gputype": "A100"}), (), cluster)
     lines = as_text(result).splitlines()
     assert lines[2] == "near: 2 cards are wanted, and 1 could be had"
     assert lines[-5:] == [
-        "and 21 more; --json has all",
+        "and 21 more kinds of nodes; --json has all",
         "",
         "Of the 31 cards of nodes that it does not fit on:",
         "  30  excluded by nvidia.com/use-gputype 'A100'",
@@ -398,10 +414,23 @@ def _paths(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return [path, *(each for key, part in below for each in _paths(part, (*path, key)))]
 
 
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_ON_RACK = {"key": "rack", "operator": "In", "values": ["1"]}
 WHOLE: list[Any] = [
     changed(RTX, taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}], capacity={"m": {"value": "4Gi"}})[0],
     claim_of("held", [("rtx", "pci-0000-01-00-0")], "p"),
     {**CLAIM, "status": {"reservedFor": []}},
+    node_of("rtx", taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}]),
+    pod_on(
+        "rtx",
+        "held",
+        {"memory": "1Gi"},
+        spec={
+            "initContainers": [{"name": "side", "restartPolicy": "Always"}],
+            "tolerations": [{"key": "a", "operator": "Exists"}],
+            "affinity": {"nodeAffinity": {_REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [_ON_RACK]}]}}},
+        },
+    ),
     {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
