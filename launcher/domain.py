@@ -13,6 +13,7 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher import paths
 from launcher.cpus.pinning import Pinning
 from launcher.devices.devices import GuestDevices
 from launcher.elements import (
@@ -62,7 +63,7 @@ def domain_element(
     root = _chassis(domain_name(vmi.metadata), uuid, guest, facts)
     os = root.find("os")
     assert os is not None, "the template has <os>"
-    firmware.boot(vmi.spec, guest, vmi.metadata.name, os)
+    firmware.boot(vmi.spec, guest, vmi.metadata.name, os, facts)
     root.extend(
         [
             *metadata.metadata(vmi.metadata),
@@ -76,7 +77,7 @@ def domain_element(
             *lifecycle.lifecycle(domain),
             E.devices(
                 *bridges.root_complex(hole),
-                *_devices(domain.devices, guest, layout, devices, uuid, str(socket_directory(vmi))),
+                *_devices(domain.devices, guest, layout, devices, uuid, facts, str(socket_directory(vmi, facts))),
             ),
             *memory.launch_security(domain.launchSecurity),
             *bridges.command_line(guest, hole),
@@ -99,7 +100,7 @@ def _chassis(name: str, uuid: UUID, guest: Guest, facts: Facts) -> Element:
 
 
 def _devices(
-    asked: Devices, guest: Guest, layout: Layout, devices: GuestDevices, uuid: UUID, sockets: str
+    asked: Devices, guest: Guest, layout: Layout, devices: GuestDevices, uuid: UUID, facts: Facts, sockets: str
 ) -> list[Element]:
     """Return all devices except bus 0, in libvirt's order. `asked`: the manifest's. `sockets`: a directory."""
     return [
@@ -109,7 +110,7 @@ def _devices(
         *(disks.disk(disk, guest, has_many_queues=asked.blockMultiQueue) for disk in devices.disks),
         *disks.filesystems(asked.filesystems, guest),
         *(interfaces.interface(card, guest, uuid) for card in devices.network_cards),
-        *consoles.consoles(asked, sockets),
+        *consoles.consoles(asked, sockets, names_agent=facts.own is not None),
         *consoles.graphics(devices.screen, sockets),
         *peripherals.peripherals(asked, devices.inputs, guest),
         *hostdev.hostdevs(layout.seats, devices.displays, devices.roms, devices.usb),
@@ -121,10 +122,12 @@ def domain_name(metadata: Metadata) -> str:
     return f"{metadata.namespace}_{metadata.name}"
 
 
-def socket_directory(vmi: VirtualMachineInstance) -> Path:
-    """Return the directory for the sockets of the guest's console and screen: KubeVirt's for a VM's own files, by the
-    VM's uid or, without a cluster, by the domain's. A socket's path has 107 bytes at most."""
-    return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or vmi.uuid))
+def socket_directory(vmi: VirtualMachineInstance, facts: Facts) -> Path:
+    """Return the directory for the sockets of the guest's console and screen: in a pod by the VM's uid or, without a
+    cluster, by the domain's. A socket's path has 107 bytes at most."""
+    if facts.own is not None:
+        return facts.own.sockets
+    return Path(paths.SOCKETS, str(vmi.metadata.uid or vmi.uuid))
 
 
 @cache

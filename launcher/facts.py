@@ -6,7 +6,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Network
+from pathlib import Path
 
+from launcher import paths
 from pci.address import PCIAddress
 from pci.host import BAR
 from pci.processors import UNKNOWN, Processors
@@ -40,15 +42,35 @@ class PodInterface:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class OwnMachine:
+    """The place of a VM on its user's own machine, without a pod.
+
+    `state`: the directory that stands for the pod's file system, for what is made; `run`: the root of libvirt's
+    embedded driver, with all sockets. `disks`: the image or block device of each volume that has one; `ports`: the port
+    of 127.0.0.1 for each of the guest's TCP ports that does not have its own number there.
+    """
+
+    state: Path
+    run: Path
+    disks: Mapping[str, Path] = field(default_factory=dict)
+    ports: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def sockets(self) -> Path:
+        """Return the directory of the guest's console, screen and agent."""
+        return self.run / "guest"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
     """`kvm`: whether the guest runs under KVM. `cpus`: the pod's CPUs, ascending, None if unknown.
 
     `processors`: the host's NUMA nodes and cores, as far as known. `address_bits`: of the host's physical addresses,
     None if unknown. `bars`: the known BARs of the functions that are passed on, by their address on the host. `block`:
     the volumes whose claim is a block device, and not a file system with a file in it. `raw_images`: the containerDisks
-    whose image is raw, and not qcow2. `no_direct_io`: the volumes with a file on a file system without O_DIRECT.
-    `block_sizes`: by volume, for disks that match those of their volume. `pod_interfaces`: by network, what Multus has
-    attached to the pod; None if unknown.
+    whose image is raw, and not qcow2; and all volumes with such an image in `own.disks`. `no_direct_io`: the volumes
+    with a file on a file system without O_DIRECT. `block_sizes`: by volume, for disks that match those of their volume.
+    `pod_interfaces`: by network, what Multus has attached to the pod; None if unknown. `own`: None in a pod.
     """
 
     kvm: bool = True
@@ -61,6 +83,11 @@ class Facts:
     no_direct_io: frozenset[str] = frozenset()
     block_sizes: Mapping[str, BlockSizes] = field(default_factory=dict)
     pod_interfaces: Mapping[str, PodInterface] | None = None
+    own: OwnMachine | None = None
+
+    def place(self, path: str) -> str:
+        """Return where a file is that the pod would have at this path."""
+        return path if self.own is None else str(paths.below(self.own.state, path))
 
 
 def read_block_sizes(setting: str) -> tuple[str, BlockSizes]:

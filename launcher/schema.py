@@ -4,23 +4,38 @@ https://json-schema.org/draft/2020-12. The launcher refuses each manifest that t
 JSON schema cannot say, for example, that every disk has a volume.
 """
 
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import Field, TypeAdapter
-from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue
+from pydantic.json_schema import GenerateJsonSchema, JsonSchemaValue, models_json_schema
 
+from launcher.manifest.pools import VirtualMachineInstanceReplicaSet, VirtualMachinePool
 from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
+
+_KINDS = (VirtualMachine, VirtualMachineInstance, VirtualMachinePool, VirtualMachineInstanceReplicaSet)
 
 
 def json_schema() -> dict[str, Any]:
-    """Return the schema of a VirtualMachineInstance or a VirtualMachine, with each object below `$defs` by its name."""
-    kinds: TypeAdapter[Any] = TypeAdapter(
-        Annotated[VirtualMachineInstance | VirtualMachine, Field(discriminator="kind")]
-    )
+    """Return the schema of the kinds of manifests, with each object below `$defs` by its name.
+
+    The field `kind` says which kind's rules hold (`if`, `then`), so that a validator speaks of that kind alone; of a
+    `oneOf` it would say that the manifest is none of the four.
+    """
+    _, schema = models_json_schema([(kind, "validation") for kind in _KINDS], schema_generator=_OfManifests)
+    names = [kind.__name__ for kind in _KINDS]
     return {
         "$schema": GenerateJsonSchema.schema_dialect,
-        "title": "a VirtualMachineInstance or VirtualMachine, as gpu-launcher takes it",
-        **kinds.json_schema(schema_generator=_OfManifests),
+        "title": "a VM's manifest, as gpu-launcher takes it",
+        "type": "object",
+        "properties": {"kind": {"enum": names}},
+        "required": ["kind"],
+        "allOf": [
+            {
+                "if": {"properties": {"kind": {"const": name}}, "required": ["kind"]},
+                "then": {"$ref": f"#/$defs/{name}"},
+            }
+            for name in names
+        ],
+        **schema,
     }
 
 

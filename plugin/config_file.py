@@ -11,11 +11,23 @@ from typing import TYPE_CHECKING, Any
 
 from plugin.cards.config import Config, Fabric, Rule
 from program.errors import Nonsense, UserError
+from program.problem import Problem
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 _READ = "gpu-plugin config schema prints all that a config may say"
+#: What pydantic says of a place, beside the names of fields.
+_NO_FIELDS = ("str", "tuple[str, ...]", "[key]")
+#: The fix, by the beginning of the kind of pydantic's error.
+_EXPECTED = {
+    "string": "expected text, in quotes",  # YAML reads 0300 and 8086 as numbers
+    "tuple": "expected a list",
+    "dict": "expected a mapping",
+    "dataclass": "expected a mapping",
+    "bool": "expected true or false",
+    "int": "expected a number",
+}
 
 
 def config_of(path: Path | None) -> Config:
@@ -27,24 +39,50 @@ def read_config(path: Path) -> Config:
     """Read a config file. UserError, in one line, for a file that is missing, is not YAML or asks for nonsense."""
     from pydantic import ValidationError
 
-    from program.document import NotYAML, read_document
+    from program.document import NotYAML, composed, line_of, read_document
 
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        wrong = error.strerror if isinstance(error, OSError) else str(error)
-        raise UserError(path, f"cannot read the config: {wrong}", "expected a file of text, in YAML") from error
+    text = _text(path)
     if not text:
         # What an editor or a full disk leaves half-way must not put every GPU on offer.
         raise UserError(path, "is empty", "a config that asks for nothing is a comment, or {}")
     try:
         document = read_document(text)
     except NotYAML as error:
-        raise UserError(path, f"is not YAML: {error}", _READ) from error
+        raise UserError(f"{path}{error.place}", error.wrong, error.fix or _READ) from error
+    if not isinstance(document, dict | None):
+        raise UserError(path, f"found {_shown(document)}", f"expected a mapping: {_READ}")
     try:
         return _adapter().validate_python({} if document is None else document)
     except ValidationError as error:
-        raise UserError(path, *_first(error)) from error
+        where, fix = _first(error)
+        raise UserError(f"{path}:{line_of(composed(text), where)}", where, fix) from error
+
+
+def shadowed_in(path: Path, config: Config) -> list[Problem]:
+    """Return what is wrong with each rule of a config's file that never counts."""
+    from program.document import composed, line_of
+
+    documents = composed(_text(path))
+    return [
+        Problem(
+            f"{path}:{line_of(documents, f'offer.{later}')}",
+            f"offer.{later}: never counts, as offer.{earlier} fits each device that it fits, and comes first",
+            f"write it before offer.{earlier}, or leave it out",
+        )
+        for earlier, later in config.shadowed
+    ]
+
+
+def _text(path: Path) -> str:
+    from program.document import NotYAML, decoded
+
+    try:
+        return decoded(path.read_bytes())
+    except NotYAML as error:
+        raise UserError(f"{path}{error.place}", error.wrong, error.fix or _READ) from error
+    except OSError as error:
+        wrong = f"cannot read the config: {error.strerror}"
+        raise UserError(path, wrong, "expected a file of text, in YAML") from error
 
 
 def schema() -> dict[str, Any]:
@@ -64,25 +102,32 @@ def _adapter() -> "TypeAdapter[Config]":
 
 
 def _first(error: "ValidationError") -> tuple[str, str]:
-    """Return what is wrong by the first error, and the fix."""
+    """Return what is wrong by the first error, behind its path, and the fix."""
     first = error.errors()[0]
+    location = first["loc"]
     # A selector is text or a list of texts, and pydantic reports both it tried.
-    where = ".".join(str(part) for part in first["loc"] if part not in ("str", "tuple[str, ...]")) or "the file"
-    if first["type"] == "string_type":
-        # YAML reads 0300 and 8086 as numbers.
-        try:
-            value = repr(first["input"])[:80]
-        except ValueError:  # a number of thousands of digits
-            value = "a huge number"
-        return f"{where}: found {value}", "expected text, in quotes"
-    if isinstance(nonsense := first.get("ctx", {}).get("error"), Nonsense):
-        return f"{where}: {nonsense.wrong}", nonsense.fix
-    if first["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        return f"{where}: is no word of the config", _meant(str(first["loc"][-1]), _words(first["loc"]))
-    if first["type"] == "enum":
-        values = re.findall("'([^']*)'", first["ctx"]["expected"])  # 'a', 'b' or 'c'
-        return f"{where}: {first['msg']}", _meant(str(first["input"]), values)
-    return f"{where}: {first['msg']}", _READ
+    path = ".".join(str(part) for part in location if part not in _NO_FIELDS)
+    where = f"{path}: " if path else ""
+    found = "has no value" if first["input"] is None else f"found {_shown(first['input'])}"
+    match first["type"]:
+        case _ if isinstance(nonsense := first.get("ctx", {}).get("error"), Nonsense):
+            return f"{where}{nonsense.wrong}", nonsense.fix
+        case "unexpected_keyword_argument" | "extra_forbidden":
+            return f"{where}is no word of the config", _meant(str(location[-1]), _words(location))
+        case "enum":
+            values = re.findall("'([^']*)'", first["ctx"]["expected"])  # 'a', 'b' or 'c'
+            wrong = "is no word of the config" if location[-1] == "[key]" else found
+            return f"{where}{wrong}", _meant(str(first["input"]), values)
+        case kind:
+            expected = next((words for start, words in _EXPECTED.items() if kind.startswith(start)), None)
+            return (f"{where}{found}", expected) if expected else (f"{where}{first['msg']}", _READ)
+
+
+def _shown(value: object) -> str:
+    try:
+        return repr(value)[:80]
+    except ValueError:  # a number of thousands of digits
+        return "a huge number"
 
 
 def _words(location: tuple[int | str, ...]) -> list[str]:

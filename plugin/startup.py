@@ -1,6 +1,7 @@
 """`gpu-plugin serve` as a process: its flags, the process that reads sysfs for it, and its servers."""
 
 import asyncio
+import logging
 import os
 import resource
 from contextlib import suppress
@@ -19,9 +20,12 @@ from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources
 from program.errors import UserError
 from program.flags import Flag
+from program.problem import Problem
 
 #: Where the kubelet finds DRA drivers, which cannot register with it.
 _PLUGINS_REGISTRY = Path("/var/lib/kubelet/plugins_registry")
+
+_log = logging.getLogger(__name__)
 
 _MOST_OFTEN, _LEAST_OFTEN = 0.1, 86_400.0  # seconds
 _PORT = "[ADDRESS:]PORT"
@@ -111,9 +115,11 @@ def start(flags: ServeFlags, reader: Reader) -> None:
     async def read_config() -> Config:
         if flags.config is None:
             return Config()
-        rules = await reader.ask(_read_config, flags.sysfs, flags.config)
+        rules, warnings = await reader.ask(_read_config, flags.sysfs, flags.config)
         if rules.uses_dra and flags.node_name is None:
             raise UserError(flags.config, "says serve: dra", "name the node with --node-name or NODE_NAME")
+        for warning in warnings:
+            _log.warning("%s", warning)
         return rules
 
     sources = Sources(
@@ -154,8 +160,9 @@ def start(flags: ServeFlags, reader: Reader) -> None:
     asyncio.run(serving)
 
 
-def _read_config(_: Path, config: Path) -> Config:
+def _read_config(_: Path, path: Path) -> tuple[Config, list[Problem]]:
     """Read the config in another process: the modules that parse and check YAML would stay in this one's memory."""
-    from plugin.config_file import read_config
+    from plugin.config_file import read_config, shadowed_in
 
-    return read_config(config)
+    config = read_config(path)
+    return config, shadowed_in(path, config)

@@ -1,19 +1,69 @@
 """Reads YAML as Kubernetes does, from text to plain values in one pass. PyYAML decides what a scalar means."""
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 import yaml
 
+from program.errors import Nonsense
+
 JSONObject: TypeAlias = Mapping[str, Any]
 """An object of Kubernetes as a file has it."""
+
+Nodes: TypeAlias = tuple[yaml.MappingNode, ...]
+"""The mappings among the documents of a text, with their lines."""
 
 _DEEPEST = 100
 _MOST = 100_000  # ten times what etcd would store of the smallest values
 
 
-class NotYAML(ValueError):
-    """The text is no YAML, or YAML that is refused here; says where and why."""
+#: What is wrong in the words of a user, and the fix, by what libyaml says. `context` is where the thing began that is
+#: wrong, as `line 3`.
+_WORDS = {
+    "found unhashable key": ("a mapping or a list is a key", "expected text, in quotes if it begins with { or ["),
+    "mapping values are not allowed in this context": (
+        "a second `: ` is in this line, or the line is indented further than the one above",
+        "put text with `: ` in quotes, or align the line",
+    ),
+    "could not find expected ':'": ("this line has no `key: value`", "write a colon and a space after the key"),
+    "did not find expected key": ("this line is not aligned with the keys above it", "indent it as they are"),
+    "did not find expected '-' indicator": (
+        "this line is no item of the list above",
+        "indent it as the list is, or less",
+    ),
+    "did not find expected ',' or ']'": (
+        "the [ of {context} is not closed, or a comma is missing",
+        "add ] or the comma",
+    ),
+    "did not find expected ',' or '}'": (
+        "the {{ of {context} is not closed, or a comma is missing",
+        "add } or the comma",
+    ),
+    "did not find expected node content": (
+        "a value is missing before here, or a [ or {{ is not closed",
+        "write the value, or close it",
+    ),
+    "found unexpected end of stream": ("the quote that begins here is not closed", "close it"),
+    "did not find expected <document start>": (
+        "the document has ended before here",
+        "leave this out, or begin another document with ---",
+    ),
+}
+#: Of these it says where it has given up, and not where the thing began.
+_FROM = ("could not find expected ':'", "found unexpected end of stream")
+
+
+class NotYAML(Nonsense):
+    """The text is no YAML, or YAML that is refused here. What is wrong goes after the file's name and `place`.
+
+    `place` is `:LINE` or `:LINE:COLUMN`, from 1, or empty if it is not known. `fix` is empty if it depends on what the
+    file is to be.
+    """
+
+    def __init__(self, wrong: str, fix: str = "", place: str = "") -> None:
+        super().__init__(wrong, fix)
+        self.place = place
 
 
 class Document(NamedTuple):
@@ -30,7 +80,7 @@ def read_document(text: str) -> Any:
     """
     documents = read_documents(text)
     if len(documents) > 1:
-        raise NotYAML(f"line {documents[1].line}: another document begins here, expected one in the file")
+        raise NotYAML("has another document here", "expected one in the file", f":{documents[1].line}")
     return documents[0].value if documents else None
 
 
@@ -45,10 +95,87 @@ def read_documents(text: str, most: int = _MOST) -> tuple[Document, ...]:
         return _Stream(text, most).read()
     except (yaml.YAMLError, ValueError, LookupError, AttributeError) as error:
         # The last three are PyYAML's, for values that are not of their tag.
-        mark = getattr(error, "problem_mark", None)
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        parts = [part for part in (getattr(error, "context", None), getattr(error, "problem", None)) if part]
-        raise NotYAML(where + (", ".join(parts) or " ".join(str(error).split()))) from error
+        raise _refusal(error, text) from error
+
+
+def decoded(content: bytes) -> str:
+    """Return the text of a file; NotYAML if it is not in UTF-8."""
+    first = content[:2]
+    if first in (b"\xff\xfe", b"\xfe\xff") or (0 in first and any(first)):
+        raise NotYAML("is text in UTF-16", "save it as UTF-8", ":1")
+    if 0 in content:
+        raise NotYAML("is no text: it has bytes of zero", place=f":{_line(content, content.index(0))}")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        wrong = f"has the byte 0x{content[error.start]:02x}, which is not UTF-8"
+        raise NotYAML(wrong, "save it as UTF-8", f":{_line(content, error.start)}") from error
+
+
+def composed(text: str) -> Nodes:
+    """Return the nodes of a text that has been read without an error, for line_of."""
+    return tuple(node for node in yaml.compose_all(text, yaml.CSafeLoader) if isinstance(node, yaml.MappingNode))
+
+
+def line_of(documents: Nodes, path: str, begin: int = 1) -> int:
+    """Return the line, from 1, of the field at a path, like spec.disks[0].name; of the object above it that is there.
+
+    `begin` is the line where the field's document begins. Other words may follow the path.
+    """
+    node: yaml.Node = next(document for document in documents if document.start_mark.line >= begin - 1)
+    line = node.start_mark.line
+    while (step := _step(node, path)) is not None:
+        line, node, path = step
+    return int(line) + 1
+
+
+def _step(node: Any, path: str) -> tuple[int, Any, str] | None:
+    """Return the line and the node of the path's first part, and the path from there; None if there is no such part."""
+    if isinstance(node, yaml.MappingNode):
+        for key, value in node.value:
+            rest = path.removeprefix(key.value)
+            if rest != path and (not rest or rest[0] in ".[: "):
+                return key.start_mark.line, value, rest.lstrip(".")
+    elif isinstance(node, yaml.SequenceNode):
+        index = re.match(r"\[?(\d+)\]?\.?", path)
+        if index is not None and int(index[1]) < len(node.value):
+            item = node.value[int(index[1])]
+            return item.start_mark.line, item, path[index.end() :]
+    return None
+
+
+def _line(content: bytes, position: int) -> int:
+    return content.count(b"\n", 0, position) + 1
+
+
+def _refusal(error: Any, text: str) -> NotYAML:
+    """Return what PyYAML says, in words that need no knowledge of how YAML is read."""
+    mark, context = getattr(error, "problem_mark", None), getattr(error, "context_mark", None)
+    if isinstance(error, yaml.reader.ReaderError):
+        place = f":{_line(text.encode(), error.position)}"
+        return NotYAML(f"is not YAML: has the character {chr(error.character)!r}", "leave it out", place)
+    if mark is None:
+        return NotYAML(f"is not YAML: {' '.join(str(error).split())}")
+    if context is not None and error.problem in _FROM:
+        mark = context
+    lines = [*re.split("\r\n?|\n", text), ""]
+    place = f":{mark.line + 1}:{mark.column + 1}"
+    for at in (mark, *([context] if context else [])):
+        if re.search(r"\{[{%]", lines[at.line]):
+            fix = "give what is made of it, as `helm template` prints it"
+            return NotYAML("is a template, which is not filled in here", fix, f":{at.line + 1}")
+    problem, here = error.problem, lines[mark.line][mark.column : mark.column + 1]
+    if here == "\t":
+        return NotYAML("is not YAML: a tab is here, and YAML is indented with spaces", "write spaces", place)
+    if problem == "found character that cannot start any token":
+        return NotYAML(f"is not YAML: text cannot begin with {here}", "put it in quotes", place)
+    if problem in _WORDS:
+        wrong, fix = _WORDS[problem]
+        return NotYAML(
+            f"is not YAML: {wrong.format(context=f'line {context.line + 1}' if context else 'it')}", fix, place
+        )
+    parts = [part for part in (error.context, problem) if part]
+    return NotYAML(f"is not YAML: {', '.join(parts)}", place=place)
 
 
 class _Stream(yaml.CSafeLoader):
@@ -96,7 +223,7 @@ class _Stream(yaml.CSafeLoader):
         if depth == _DEEPEST:
             raise ValueError(f"nested more than {_DEEPEST} levels deep")
         if event.tag not in (None, "!", f"tag:yaml.org,2002:{'seq' if is_list else 'map'}"):
-            raise _problem(f"could not determine a constructor for the tag {event.tag!r}", event)
+            raise _problem(f"the tag {event.tag!r} is unknown here", event)
         if event.anchor is not None:
             self._anchored[event.anchor] = collection, 1  # it may contain itself
         if is_list:
@@ -118,7 +245,7 @@ class _Stream(yaml.CSafeLoader):
                 continue
             key = self._value(event, depth)
             if isinstance(key, list | dict):
-                raise _problem("while constructing a mapping, found unhashable key", event)
+                raise _problem("found unhashable key", event)
             written = event.value if type(event) is yaml.ScalarEvent else str(key)
             if written in seen:
                 raise _problem(f"the key {written!r} is there twice", event)
@@ -134,7 +261,7 @@ class _Stream(yaml.CSafeLoader):
         merged: dict[Any, Any] = {}
         for mapping in reversed(value) if isinstance(value, list) else [value]:
             if not isinstance(mapping, dict):
-                raise _problem("while constructing a mapping, expected a mapping or list of mappings to merge", event)
+                raise _problem("<< merges a mapping, or a list of mappings", event)
             merged.update(mapping)
         return merged
 

@@ -9,12 +9,12 @@ import os
 from pathlib import Path
 
 from launcher.checks.finding import error, warning
+from launcher.checks.place import POD, Place
 from program.finding import Finding
 
 #: The errno of open(2); None if the file can be opened.
 Outcome = int | None
 
-_GIVE = "give the container the device (a resource like devices.gpu-launcher.dev/kvm)"
 _ALLOW = 'or allow it with --emulation, or with the annotation gpu-launcher.dev/allow-emulation: "true"'
 
 
@@ -36,7 +36,7 @@ def because(outcome: int) -> str:
     return os.strerror(outcome)
 
 
-def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool) -> Finding | None:
+def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool, place: Place = POD) -> Finding | None:
     """Return what is wrong with `device`, /dev/kvm, by the outcome of opening it. QEMU's own CPU is some fifty times
     slower, so a guest gets it only if its manifest or a flag allows that.
     """
@@ -44,7 +44,8 @@ def kvm(device: Path, outcome: Outcome, *, emulation_allowed: bool) -> Finding |
         return None
     without = "the guest would have QEMU's own, slow CPU"
     if is_missing(outcome):
-        return error(device, f"is not there, and {without}", f"{_GIVE}, {_ALLOW}")
+        return error(device, f"is not there, and {without}", f"{place.kvm_missing}, {_ALLOW}")
     if emulation_allowed:
-        return warning(device, f"cannot be opened: {because(outcome)}, and the guest has QEMU's own, slow CPU", _GIVE)
-    return error(device, f"cannot be opened: {because(outcome)}, and {without}", f"{_GIVE}, {_ALLOW}")
+        says = f"cannot be opened: {because(outcome)}, and the guest has QEMU's own, slow CPU"
+        return warning(device, says, place.kvm_closed)
+    return error(device, f"cannot be opened: {because(outcome)}, and {without}", f"{place.kvm_closed}, {_ALLOW}")

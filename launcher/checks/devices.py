@@ -13,23 +13,20 @@ from uuid import UUID
 
 from launcher.checks.access import Outcome, because, is_missing, opened
 from launcher.checks.finding import error, warning
+from launcher.checks.place import POD, Place
 from launcher.claims import EntryKind
 from launcher.guest import TOPOLOGY
 from launcher.guest_pci.addresses import Layout
 from launcher.hostdevs import NONE_LOOKED_UP, GuestCard, function_of, mediated
+from pci.address import PCIAddress
 from pci.functions import is_gpu, is_on_vfio, word
 from pci.host import Function, Host
 from pci.resource import USBAddress
 from pci.vendors import VENDORS_BELOW
-from pci.viability import not_for_guests, not_viable
+from pci.viability import Hindrance, not_for_guests, not_viable
 from program.finding import Finding
 
 _VFIO = "vfio/vfio"
-
-_OR_ANEW = (
-    "or, if it is another device than was allocated, since the node was booted with others, delete the pod: "
-    "the kubelet repeats its old answer"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,15 +51,15 @@ def read_nodes(dev: Path, cards: Iterable[GuestCard], host: Host) -> OpenedNodes
     )
 
 
-def in_sysfs(cards: Iterable[GuestCard], host: Host, sys: Path) -> Iterator[Finding]:
+def in_sysfs(cards: Iterable[GuestCard], host: Host, sys: Path, place: Place = POD) -> Iterator[Finding]:
     """Yield the cards that are missing, that are not bound to VFIO as a whole, with their whole IOMMU group, or that
     are not what their entries ask for."""
     for card in cards:
-        finding = _in_sysfs(card, host, sys)
+        finding = _in_sysfs(card, host, sys, place)
         if finding is not None:
             yield finding
         elif card.claim.device in (*card.functions, card.device):
-            yield from _strange(card, host)
+            yield from _strange(card, host, place)
 
 
 def not_whole(cards: Iterable[GuestCard], host: Host | None) -> Iterator[Finding]:
@@ -91,20 +88,20 @@ def misplaced(layout: Layout) -> Iterator[Finding]:
 
 
 def in_the_container(
-    cards: Iterable[GuestCard], host: Host, nodes: OpenedNodes, *, guest_runs: bool
+    cards: Iterable[GuestCard], host: Host, nodes: OpenedNodes, *, guest_runs: bool, place: Place = POD
 ) -> Iterator[Finding]:
     """Yield the nodes that are missing or cannot be opened; if the `guest_runs`, it has its own groups open."""
     if _VFIO in nodes.opened and (outcome := nodes.opened[_VFIO]) is not None:
-        yield _without_vfio(outcome, nodes)
+        yield _without_vfio(outcome, nodes, place)
     for card in cards:
         for name in _nodes_of(card, host):
             outcome = nodes.opened[name]
             if outcome is None or (outcome == errno.EBUSY and guest_runs):
                 continue
-            yield _without_node(card, name, outcome, nodes)
+            yield _without_node(card, name, outcome, nodes, place)
 
 
-def _in_sysfs(card: GuestCard, host: Host, sys: Path) -> Finding | None:
+def _in_sysfs(card: GuestCard, host: Host, sys: Path, place: Place) -> Finding | None:
     entry, device = card.claim.entry, card.device
     if isinstance(device, USBAddress):
         return None
@@ -112,7 +109,7 @@ def _in_sysfs(card: GuestCard, host: Host, sys: Path) -> Finding | None:
         mdev = mediated(device, host)
         if mdev is None:
             return error(
-                entry, f"the mediated device {device} is not in {sys}", f"make it on the node again, {_OR_ANEW}"
+                entry, f"the mediated device {device} is not in {sys}", f"make it on the node again{place.or_anew}"
             )
         if mdev.iommu_group is None:
             return error(entry, f"the mediated device {device} is in no IOMMU group", "load vfio_mdev on the node")
@@ -121,19 +118,19 @@ def _in_sysfs(card: GuestCard, host: Host, sys: Path) -> Finding | None:
         return error(
             entry,
             str(card.missing),
-            f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's, "
-            f"{_OR_ANEW}",
+            f"expected all functions of its card in {sys}: the device is gone, or the variable is another node's"
+            f"{place.or_anew}",
         )
     functions = tuple(host.functions[address] for address in card.functions)
     lead = host.functions[device]
     if (hindrance := not_for_guests(host, lead, noiommu=False)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{hindrance.fix}, {_OR_ANEW}")
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", f"{_fix(hindrance, device, place)}{place.or_anew}")
     if (hindrance := not_viable(host, functions)) is not None:
-        return error(entry, f"{_what(lead)} {hindrance.wrong}", hindrance.fix)
+        return error(entry, f"{_what(lead)} {hindrance.wrong}", _fix(hindrance, device, place))
     return None
 
 
-def _strange(card: GuestCard, host: Host) -> Iterator[Finding]:
+def _strange(card: GuestCard, host: Host, place: Place) -> Iterator[Finding]:
     """The device is not what its entry says: of another vendor, or no GPU."""
     claim, function = card.claim, function_of(card.claim.device, host)
     if claim.entry.kind is not EntryKind.GPU or not isinstance(claim.entry.wants, str) or function is None:
@@ -144,13 +141,13 @@ def _strange(card: GuestCard, host: Host) -> Iterator[Finding]:
         yield error(
             claim.entry,
             f"asks for {claim.entry.wants}, and {_what(function)} is not of {prefix}",
-            f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}, {_OR_ANEW}",
+            f"expected a device of vendor {' or '.join(f'{vendor:04x}' for vendor in sorted(vendors))}{place.or_anew}",
         )
     elif not any(is_gpu(host.functions[address]) for address in (*card.functions, function.address)):
         yield warning(
             claim.entry,
             f"{_what(function)} is no GPU",
-            f"list it under hostDevices, if it is what is meant, {_OR_ANEW}",
+            f"list it under hostDevices, if it is what is meant{place.or_anew}",
         )
 
 
@@ -168,57 +165,52 @@ def _nodes_of(card: GuestCard, host: Host) -> tuple[str, ...]:
     return () if group is None or group in host.noiommu else (f"vfio/{group}",)
 
 
-def _without_vfio(outcome: int, nodes: OpenedNodes) -> Finding:
+def _without_vfio(outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
     path = f"/dev/{_VFIO}"
     if not is_missing(outcome):
-        return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome))
+        return error(path, f"cannot be opened: {because(outcome)}", _openable(outcome, path, place))
     if nodes.has_functions:
         return error(
             path,
-            "is not in the container, which has VFIO's nodes by function alone (/dev/vfio/devices), and libvirt opens "
-            "groups",
+            f"{place.absent}, which has VFIO's nodes by function alone (/dev/vfio/devices), and libvirt opens groups",
             "expected a kernel with CONFIG_VFIO_GROUP and CONFIG_VFIO_CONTAINER, or CONFIG_IOMMUFD_VFIO_CONTAINER",
         )
-    return error(path, "is not in the container", f"{_REQUESTED}, and the node to have loaded vfio_pci")
+    return error(path, place.absent, place.no_vfio)
 
 
-def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes) -> Finding:
+def _without_node(card: GuestCard, name: str, outcome: int, nodes: OpenedNodes, place: Place) -> Finding:
     entry, path = card.claim.entry, f"/dev/{name}"
     if isinstance(card.device, USBAddress):
-        says = "is not in the container" if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
-        fix = f"plug the device in again, {_OR_ANEW}" if is_missing(outcome) else _openable(outcome)
+        says = place.absent if is_missing(outcome) else f"cannot be opened: {because(outcome)}"
+        fix = f"plug the device in again{place.or_anew}" if is_missing(outcome) else _openable(outcome, path, place)
         return error(entry, f"{path}, the USB device {card.device}, {says}", fix)
     what = f"{path}, the IOMMU group of {card.device}"
     if outcome == errno.EBUSY:
         return error(
             entry,
             f"{what}, is in use: another process has it open",
-            "end the guest or the program that has the card, in the pod that gpu-plugin inventory names",
+            place.in_use.format(path=path),
         )
     if not is_missing(outcome):
-        return error(entry, f"{what}, cannot be opened: {because(outcome)}", _openable(outcome))
-    if nodes.groups:
+        return error(entry, f"{what}, cannot be opened: {because(outcome)}", _openable(outcome, path, place))
+    if nodes.groups and place.stale:
         there = ", ".join(nodes.groups)
         return error(
             entry,
             f"{what}, is not in the container, which has those of the groups {there}: the address was another device's "
             "when it was allocated",
-            "delete the pod, so that its devices are allocated anew: the kubelet has repeated an answer from before "
-            "the node was booted with other devices",
+            place.stale,
         )
-    return error(entry, f"{what}, is not in the container", _REQUESTED)
+    return error(entry, f"{what}, {place.absent}", place.no_node)
 
 
-_REQUESTED = (
-    "expected the pod to request each device as a resource, as the one that gpu-launcher pod prints, and the device "
-    "plugin to give its nodes"
-)
+def _fix(hindrance: Hindrance, device: PCIAddress, place: Place) -> str:
+    by = place.bind.format(address=device) if hindrance.fix.startswith("bind") else ""
+    return f"{hindrance.fix}{by}"
 
 
-def _openable(outcome: int) -> str:
-    if outcome == errno.EACCES:
-        return "let the container run as root, as pods with VFIO devices do, or as the owner of the node"
-    return f"{_REQUESTED}: the container's device cgroup lets nothing else be opened"
+def _openable(outcome: int, path: str, place: Place) -> str:
+    return (place.no_access if outcome == errno.EACCES else place.not_allowed).format(path=path)
 
 
 def _what(function: Function) -> str:

@@ -51,6 +51,22 @@ def reached_elsewhere(cards: Iterable[Attached]) -> Iterator[Finding]:
             )
 
 
+def privileged(cards: Iterable[Attached], first: str, *, is_root: bool) -> Iterator[Finding]:
+    """Yield an error for each port of an own machine on which its user may not listen. `first` is
+    /proc/sys/net/ipv4/ip_unprivileged_port_start, "" if unknown."""
+    least = int(first) if first.strip().isdecimal() else _PRIVILEGED
+    for card in cards:
+        if is_root or not isinstance(card.to, PasstAttachment) or (own := card.to.forwards.own) is None:
+            continue
+        for start, _ in (each for protocol in PROTOCOLS for each in card.to.forwards.ranges(protocol)):
+            if (port := own.get(start, start)) < least:
+                yield error(
+                    f"interface {card.interface.name!r}",
+                    f"has the port {start}, and only root may listen on {port} of this machine",
+                    f"give it another one, like --port {start + 2200 if start < _PRIVILEGED else least}:{start}",
+                )
+
+
 def ports(cards: Iterable[Attached], ephemeral: str, open_files: int | None) -> Finding | None:
     """Return an error if passt cannot open its sockets: one for each port of TCP and of UDP at least, and passt ends
     when it gets fewer ("Can't open enough sockets").

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from launcher.checks.finding import warning
+from launcher.checks.place import POD, Place
 from launcher.storage.media import EmptyImage, Link, Need, Overlay
 from launcher.storage.qcow2 import MAGIC
 from program.finding import Finding
@@ -46,7 +47,7 @@ def read_rooms(needs: Iterable[Need]) -> tuple[Room, ...]:
     return tuple(Room(*places[device], tuple(growing)) for device, growing in files.items())
 
 
-def space(rooms: tuple[Room, ...]) -> Iterator[Finding]:
+def space(rooms: tuple[Room, ...], place: Place = POD) -> Iterator[Finding]:
     """Yield a warning for each file system that may become full. It is no error: a guest may never fill its disks."""
     for room in rooms:
         needed = sum(growing.by for growing in room.growing)
@@ -55,7 +56,7 @@ def space(rooms: tuple[Room, ...]) -> Iterator[Finding]:
             yield warning(
                 room.directory,
                 f"has {room.free // _MIB} MiB free, and what the guest writes to {files} may take {needed // _MIB} MiB",
-                "give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
+                place.room,
             )
 
 

@@ -3,6 +3,7 @@
 launcher.storage.needs refuses what is missing or cannot be made.
 """
 
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -10,8 +11,9 @@ from pathlib import Path
 from launcher import paths
 from launcher.checks.access import because, is_missing, opened
 from launcher.checks.finding import error, warning
+from launcher.checks.place import POD, Place
 from launcher.devices.disks import lacks_direct_io
-from launcher.devices.sources import brought_disk
+from launcher.devices.sources import OVERLAID, brought_disk
 from launcher.facts import Facts
 from launcher.manifest.spec import Spec
 from launcher.storage.media import Brought, Need
@@ -20,25 +22,25 @@ from program.errors import Refusal
 from program.finding import Finding
 
 
-def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need]) -> Iterator[Finding]:
+def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], place: Place = POD) -> Iterator[Finding]:
     """Yield disks of claims and of the node that are there and cannot be opened; disks that need the node's cache; and
     those kernels, ACPI tables and ROMs among the `needs` that are missing or cannot be read."""
     read_only = {disk.name for disk in spec.disks if disk.target.readonly}
     for volume in spec.volumes:
-        if volume.name not in spec.shared and (path := brought_disk(volume, facts.block)) is not None:
+        if volume.name not in spec.shared and (path := brought_disk(volume, facts)) is not None:
             claim = volume.persistentVolumeClaim
-            reads = volume.name in read_only or volume.kind == "ephemeral" or (claim is not None and claim.readOnly)
+            is_below = volume.kind in OVERLAID  # and not written to
+            reads = volume.name in read_only or is_below or (claim is not None and claim.readOnly)
             file = paths.below(root, path)
             if volume.name not in facts.block and not _is_regular(file):
                 continue  # launcher.storage.needs says so; a link's target is not ours to open
             outcome = opened(file, writing=not reads)
             if outcome is not None and not is_missing(outcome):
                 how = "read" if reads else "written"
-                yield error(
-                    f"the volume {volume.name!r}",
-                    f"{path} cannot be {how}: {because(outcome)}",
-                    "let its owner or its group be the pod's user (securityContext.fsGroup), or the disk be read-only",
-                )
+                fix = place.no_disk_access.format(path=path)
+                if volume.hostDisk is not None and facts.own is None:
+                    fix = f"give it to the pod's user on the node: chown 107:107 {shlex.quote(volume.hostDisk.path)}"
+                yield error(f"the volume {volume.name!r}", f"{path} cannot be {how}: {because(outcome)}", fix)
     for disk in spec.disks:
         if lacks_direct_io(disk, facts):
             yield warning(

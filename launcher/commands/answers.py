@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from launcher.manifest.parser import Given
 from launcher.pipeline.start import Start
 from program.errors import first_lines, together
 from program.problem import MOST_LINES, Severity
@@ -10,22 +11,23 @@ _MOST_NOTES = 2
 _LINES = 25
 
 
-def clear(start: Start) -> None:
+def clear(start: Start, given: Given) -> None:
     """Print the warnings, and raise what keeps the VM from starting. Of several errors, print each, and raise one that
     ends the program as the first of them would."""
-    errors = start.errors
+    warnings = [given.located(finding.problem) for finding in start.warnings]
+    errors = [error.changed(given.located) for error in start.errors]
     if not errors:
-        say("warning", start.warnings)
+        say("warning", warnings)
         return
     all_of_them = together(errors)
     count = len(all_of_them.problems) + all_of_them.left_out
     if count == 1:
-        say("warning", start.warnings)
+        say("warning", warnings)
         raise errors[0]
     say("error", all_of_them.problems[:MOST_LINES])
     said = min(count, MOST_LINES)
     # Room for the last line, and for the notes, which have been printed.
-    say("warning", start.warnings, max(0, _LINES - said - 1 - (_MOST_NOTES + 1) - 1))
+    say("warning", warnings, max(0, _LINES - said - 1 - (_MOST_NOTES + 1) - 1))
     more = f" (and {count - said} more)" if count > said else ""
     raise type(all_of_them)(
         "the VM", f"{count} things keep it from starting", f"the lines above say each, with its fix{more}"

@@ -13,8 +13,9 @@ from launcher.checks import finding as written
 from launcher.checks.finding import error
 from launcher.checks.programs import qemu_version, versions
 from launcher.checks.qemu import broken_kvm, names_in
-from launcher.commands.options import Local, VMArgument, one_vm
-from launcher.pipeline.pod import SYS, this_pod
+from launcher.commands.local import Local, located
+from launcher.commands.options import VMArgument
+from launcher.pipeline.pod import SYS
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import is_taken, root_of
@@ -48,17 +49,20 @@ def check(
     errors, with which `run` does not start it.
     """
     become_owner_of(Path(paths.LIBVIRT_ROOT, "etc"))  # which the launcher of the guest has made
-    pod = this_pod(flags.sysfs)
-    vmi = one_vm(flags, pod.environ).instance
+    given, pod, uri, own = located(flags)
     if dev is None and flags.sysfs == SYS:
         dev = Path("/dev")
-    root = root_of(flags.connect)
+    root = root_of(uri)
     # Also if it is paused, and so not ready: nobody else uses its cards.
     guest_runs = root is not None and is_taken(root)
-    here = Here(uri=flags.connect, emulation=flags.emulation, dev=dev, guest_runs=guest_runs)
-    start = start_of(vmi, pod, here)
+    here = Here(uri=uri, emulation=flags.emulation, dev=dev, guest_runs=guest_runs, own=own)
+    start = start_of(given.instance, pod, here)
     findings = worst_first([*start.all_findings, *_of_libvirt(start, here)])
-    print_text(written.as_json(findings) if as_json else written.page(findings, coloured=is_coloured(1)))
+    if as_json:
+        print_text(written.as_json(findings))
+    else:
+        placed = tuple(Finding(finding.severity, given.located(finding.problem)) for finding in findings)
+        print_text(written.page(placed, coloured=is_coloured(1)))
     raise typer.Exit(worst(findings).exit_code)
 
 

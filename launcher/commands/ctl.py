@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from launcher.paths import CONTROL_SOCKET
+from launcher.paths import CONTROL_SOCKET, SOCKET_IN_ROOT, runtime_directory
 from launcher.runtime.user import become_owner_of
 from program.errors import Refusal, UserError
 from program.output import aligned, print_bytes, print_text
@@ -49,8 +49,13 @@ def ctl(
     ] = None,
     socket: Annotated[
         # Root in a container may read it only after it has become its owner.
-        Path, typer.Option(readable=False, help="The control socket of its `gpu-launcher run`.")
-    ] = Path(CONTROL_SOCKET),
+        Path | None,
+        typer.Option(
+            readable=False,
+            help="The control socket of its `gpu-launcher run`.  "
+            f"[default: {CONTROL_SOCKET}; without a pod that of your one VM]",
+        ),
+    ] = None,
     listen: Annotated[
         str | None,
         typer.Option(
@@ -66,7 +71,7 @@ def ctl(
         int, typer.Option(min=1, metavar="SECONDS", help="How long the guest's agent, or its program, may take.")
     ] = 10,
 ) -> int | None:
-    """Ask something of the VM that runs in this pod."""
+    """Ask something of the VM that runs in this pod, or on this machine."""
     if words and action not in (Action.GUEST, Action.SCREENSHOT):
         raise UserError(f"ctl {action.value}", f"found {words[0]!r} after it", "leave that out")
     if listen is not None and action is not Action.VNC:
@@ -76,6 +81,7 @@ def ctl(
     # --help needs none of the imports below.
     from launcher.control.client import ask, ask_for_all
 
+    socket = socket or _socket_here()
     become_owner_of(socket)
     match action:
         case Action.STATE:
@@ -100,6 +106,18 @@ def ctl(
         case _:  # Pause, Resume, Reset, Shutdown, Kill
             ask(socket, action.value.capitalize())
     return None
+
+
+def _socket_here() -> Path:
+    """The pod's socket; on an own machine that of the user's one VM. UserError if the user has several."""
+    in_pod = Path(CONTROL_SOCKET)
+    base = runtime_directory(os.environ, os.getuid())
+    if base is None or in_pod.exists():
+        return in_pod
+    found = sorted(base.glob(f"*/{SOCKET_IN_ROOT}"))
+    if len(found) > 1:
+        raise UserError("--socket", f"several VMs of yours are here: {', '.join(map(str, found))}", "name one of them")
+    return found[0] if found else in_pod
 
 
 def _standard(action: Action) -> tuple[int, int]:

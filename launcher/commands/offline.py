@@ -8,13 +8,13 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.options import BlockVolume, Emulation, VMFlags, one_vm, refuse_other_volumes
+from launcher.commands.options import BlockVolume, Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
 from launcher.cpus.host import cpuset_of_flag
 from launcher.facts import Facts, PodInterface, read_block_sizes
 from launcher.manifest.spec import Spec
 from launcher.network.multus import attached_to_the_pod, read_status
 from launcher.pipeline.described_pod import Elsewhere
-from launcher.pipeline.pod import pod_of
+from launcher.pipeline.pod import pod_of, with_gpus
 from launcher.pipeline.start import Start, start_of
 from launcher.versions import parse_version
 from program.errors import UserError
@@ -28,6 +28,7 @@ class Offline(VMFlags):
         list[str] | None, typer.Option(metavar="NAME=VALUE", help="A variable of the pod; may be given again.")
     ] = None
     env_file: Annotated[Path | None, typer.Option(help="The pod's variables, one NAME=VALUE a line.")] = None
+    gpu: GPUFlag = None
     sysfs: Annotated[
         Path | None,
         typer.Option(help="The directory that stands for /sys.  [default: none with --env or --env-file, else /sys]"),
@@ -84,6 +85,8 @@ def offline(flags: Offline) -> Start:
     pod = pod_of(flags.env, flags.env_file, flags.sysfs, flags.dra)
     given = one_vm(flags, pod.environ)
     vmi = given.instance
+    if flags.gpu:
+        pod = with_gpus(pod, flags.gpu, vmi)
     facts = facts_of(flags)
     named = {
         "--block-volume": flags.block_volume,
@@ -95,7 +98,7 @@ def offline(flags: Offline) -> Start:
     interfaces = _pod_interfaces(vmi.spec, flags.network_status)
     facts = replace(facts, block=facts.block | given.block, pod_interfaces=interfaces)
     start = start_of(vmi, pod, Elsewhere(given=facts, libvirt=version))
-    clear(start)
+    clear(start, given)
     return start
 
 

@@ -11,8 +11,6 @@ from launcher.commands.answers import say_notes
 from launcher.manifest.identity import Known, known_in
 from launcher.manifest.parser import Given, read_every, read_given
 from launcher.manifest.spec import VirtualMachineInstance
-from launcher.pipeline.pod import SYS
-from launcher.runtime.embedded import DEFAULT_URI
 from program.errors import UserError
 from program.problem import one_line
 
@@ -24,6 +22,15 @@ Emulation = Annotated[bool, typer.Option("--emulation", help="QEMU's own CPU ins
 BlockVolume = Annotated[
     list[str] | None,
     typer.Option(metavar="NAME", help="A volume whose claim is a block device; may be given again."),
+]
+
+GPUFlag = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ADDRESS",
+        help="Without a cluster: the card of an entry of gpus or hostDevices, like 0000:01:00.0; once for each, in "
+        "their order.",
+    ),
 ]
 
 
@@ -65,15 +72,6 @@ class VMFlags:
     def __post_init__(self) -> None:
         if self.also_vm not in (None, str(self.vm)):
             raise UserError(f"--vm {self.also_vm}", f"another file is the argument, {self.vm}", "give one of them")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Local(VMFlags):
-    """A VM, and what of this machine it is to run on: the flags of `run` and `check`."""
-
-    connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI
-    sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS
-    emulation: Emulation = False
 
 
 def one_vm(flags: VMFlags, environ: Mapping[str, str]) -> Given:

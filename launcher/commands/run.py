@@ -7,11 +7,10 @@ from typing import Annotated
 import typer
 
 from launcher.commands.answers import clear
-from launcher.commands.options import Local, one_vm
+from launcher.commands.local import Local, located
 from launcher.domain import domain_name, socket_directory
 from launcher.network.passt import script
-from launcher.paths import CONTROL_SOCKET
-from launcher.pipeline.pod import this_pod
+from launcher.paths import CONTROL_SOCKET, SOCKET_IN_ROOT
 from launcher.pipeline.start import Start, start_of
 from launcher.pipeline.this_pod import Here
 from launcher.runtime.embedded import DEFAULT_URI, has_qemu_here, root_of
@@ -23,8 +22,6 @@ from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
 from program.log import LogFlags
-
-_IN_ROOT = "sockets/launcher-sock"  # the control socket of a launcher with another root than a pod's
 
 
 def run(
@@ -55,19 +52,18 @@ def run(
         Path | None,
         typer.Option(
             help="Where `gpu-launcher ctl` and KubeVirt's clients can ask.  "
-            f"[default: {CONTROL_SOCKET}; ROOT/{_IN_ROOT} of another root; none of another libvirt]"
+            f"[default: {CONTROL_SOCKET}; ROOT/{SOCKET_IN_ROOT} of another root; none of another libvirt]"
         ),
     ] = None,
 ) -> RunPlan:
     """Define and start a VM, and stay with it until it ends."""
-    uri = flags.connect
-    control = socket or _control_socket(uri, root_of(uri))  # a wrong URI is the first error
+    root_of(flags.connect)  # a wrong URI is the first error
     _refuse_what_was_not_done(user, give, limits)
-    pod = this_pod(flags.sysfs)
-    vmi = one_vm(flags, pod.environ).instance
-    start = start_of(vmi, pod, Here(uri=uri, emulation=flags.emulation))
+    given, pod, uri, own = located(flags)
+    control = socket or _control_socket(uri, root_of(uri))
+    start = start_of(given.instance, pod, Here(uri=uri, emulation=flags.emulation, own=own))
     try:
-        clear(start)
+        clear(start, given)
     except errors.UserError as error:
         # The user has not written the pod's variables.
         raise errors.Refusal.of(error.problems, error.left_out) from error
@@ -83,7 +79,7 @@ def _plan(start: Start, uri: str, control: Path | None) -> RunPlan:
         domain=domain_name(metadata),
         xml=start.xml,
         numbers=start.layout.numbers(),
-        sockets=socket_directory(vmi),
+        sockets=socket_directory(vmi, start.facts),
         needs=start.needs,
         uri=uri,
         locked=start.locked,
@@ -114,4 +110,4 @@ def _control_socket(uri: str, root: Path | None) -> Path | None:
     without a root there is none, and the VM is controlled through its libvirt."""
     if uri == DEFAULT_URI:
         return Path(CONTROL_SOCKET)
-    return None if root is None else root / _IN_ROOT
+    return None if root is None else root / SOCKET_IN_ROOT

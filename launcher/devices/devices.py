@@ -60,7 +60,7 @@ def guest_devices(
         screen=screen_of(devices, guest),
         displays=displays_of(devices, dict.fromkeys(card.claim for card in with_seats(cards))),
         roms=roms_by_alias(cards, roms_of(spec, metadata)),
-        network_cards=attached(spec, facts.pod_interfaces),
+        network_cards=attached(spec, facts.pod_interfaces, facts.own.ports if facts.own is not None else None),
         usb=usb_claims,
         # On arm64 always, as for KubeVirt.
         has_usb=guest.architecture == "arm64" or bool(usb_claims) or "usb" in buses,

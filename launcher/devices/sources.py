@@ -15,6 +15,9 @@ from launcher.manifest.volumes import Volume, VolumeKind
 
 Format = Literal["raw", "qcow2"]
 
+#: The kinds of volumes whose image is not written to: what the guest writes is in an overlay.
+OVERLAID: tuple[VolumeKind, ...] = ("ephemeral", "containerDisk")
+
 #: The directory of the volumes of a kind, whose files the pod mounts.
 _DIRECTORIES: Mapping[VolumeKind, Literal["config-map", "secret", "downwardapi", "sysprep"]] = {
     "configMap": "config-map",
@@ -44,25 +47,27 @@ class DiskSource(NamedTuple):
 
 def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> DiskSource:
     """Return the source of the volume at spec.volumes[index]."""
-    name = volume.name
+    name, place = volume.name, facts.place
+    if (given := _given(volume, facts)) is not None:
+        return _overlay(name, given, facts) if volume.kind in OVERLAID else given
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
             return _claim(name, facts)
         case "ephemeral":
-            return _overlay(name, _claim(name, facts))
+            return _overlay(name, _claim(name, facts), facts)
         case "containerDisk":
             # What is in an image is not in the manifest; it is qcow2 but for those that the facts name.
             image = DiskSource(paths.container_disk(index), format="raw" if name in facts.raw_images else "qcow2")
-            return _overlay(name, image)
+            return _overlay(name, image, facts)
         case "emptyDisk":
-            return DiskSource(paths.empty_disk(name), format="qcow2")
+            return DiskSource(place(paths.empty_disk(name)), format="qcow2")
         case "hostDisk":
             assert volume.hostDisk is not None, "it is the volume's kind"
             return _made(paths.disk_image(name, PurePosixPath(volume.hostDisk.path).name))
         case "cloudInitNoCloud":
-            return _made(paths.cloud_init_iso("noCloud", metadata.namespace, metadata.name))
+            return _made(place(paths.cloud_init_iso("noCloud", metadata.namespace, metadata.name)))
         case "cloudInitConfigDrive":
-            return _made(paths.cloud_init_iso("configdrive", metadata.namespace, metadata.name))
+            return _made(place(paths.cloud_init_iso("configdrive", metadata.namespace, metadata.name)))
         case "serviceAccount":
             return _made(paths.SERVICE_ACCOUNT_ISO)
         case "containerPath":
@@ -71,14 +76,25 @@ def source(volume: Volume, index: int, metadata: Metadata, facts: Facts) -> Disk
             return _made(paths.iso(_DIRECTORIES[volume.kind], name))
 
 
-def brought_disk(volume: Volume, block: frozenset[str]) -> str | None:
-    """Return the disk that the pod brings for a volume, a claim's or the node's; None for a volume of another kind.
-    `block` has the names of the volumes that are block devices."""
+def brought_disk(volume: Volume, facts: Facts) -> str | None:
+    """Return the disk that the pod, or the user of an own machine, brings for a volume; None for a volume of another
+    kind. Of the facts it takes `block` and `own`."""
+    if (given := _given(volume, facts)) is not None:
+        return given.path
     if volume.hostDisk is not None:
         return paths.disk_image(volume.name, PurePosixPath(volume.hostDisk.path).name)
     if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral"):
-        return paths.claimed_disk(volume.name, is_block=volume.name in block)
+        return paths.claimed_disk(volume.name, is_block=volume.name in facts.block)
     return None
+
+
+def _given(volume: Volume, facts: Facts) -> DiskSource | None:
+    """Return what the user of an own machine gives for a volume."""
+    path = facts.own.disks.get(volume.name) if facts.own is not None else None
+    if path is None:
+        return None
+    block = volume.name in facts.block
+    return DiskSource(str(path), "raw" if block or volume.name in facts.raw_images else "qcow2", block=block)
 
 
 def _claim(name: str, facts: Facts) -> DiskSource:
@@ -87,12 +103,21 @@ def _claim(name: str, facts: Facts) -> DiskSource:
     return DiskSource(paths.disk_image(name))
 
 
-def _overlay(name: str, below: DiskSource) -> DiskSource:
-    return DiskSource(paths.overlay(name), format="qcow2", below=below)
+def _overlay(name: str, below: DiskSource, facts: Facts) -> DiskSource:
+    return DiskSource(facts.place(paths.overlay(name)), format="qcow2", below=below)
 
 
 def _made(path: str) -> DiskSource:
     return DiskSource(path, unmap=False)
+
+
+def iso_directory(volume: Volume) -> str | None:
+    """Return where the ISO with the volume's files is made; None for a volume that is mounted or made elsewhere."""
+    if volume.kind == "serviceAccount":
+        return str(PurePosixPath(paths.SERVICE_ACCOUNT_ISO).parent)
+    if volume.kind in _DIRECTORIES:
+        return str(PurePosixPath(paths.iso(_DIRECTORIES[volume.kind], volume.name)).parent)
+    return None
 
 
 def directory_of(volume: Volume) -> str:

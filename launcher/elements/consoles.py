@@ -10,12 +10,14 @@ from launcher.manifest.devices import Devices
 _VIDEO_MEMORY = "16384"  # KiB, KubeVirt's
 
 
-def consoles(devices: Devices, directory: str) -> list[Element]:
+def consoles(devices: Devices, directory: str, *, names_agent: bool = False) -> list[Element]:
     """Return <serial>, <console> and <channel>.
 
-    The serial port listens on virt-serial0 in `directory`, where KubeVirt's does. libvirt places the channel.
+    The serial port listens on virt-serial0 in `directory`, where KubeVirt's does. libvirt places the channel, unless
+    it `names_agent`, in `directory`: libvirt's path is longer.
     """
-    channel = E.channel(E.target(type="virtio", name="org.qemu.guest_agent.0"), type="unix")
+    agent = [E.source(mode="bind", path=f"{directory}/agent")] if names_agent else []
+    channel = E.channel(*agent, E.target(type="virtio", name="org.qemu.guest_agent.0"), type="unix")
     if not devices.autoattachSerialConsole:
         return [channel]
     socket = f"{directory}/virt-serial0"

@@ -56,10 +56,12 @@ def _disk(disk: GuestDisk, driver: Element) -> Element:
     element = E.disk(driver, type=source.type if source else "block", device=target.device)
     if source is not None:
         element.append(_source(source))
+        # Of qcow2 always with an end: libvirt would look into the image for one.
         if (below := source.below) is not None:
-            # Always with an end: libvirt would look into the image for one.
             chain = (E.format(type=below.format), _source(below), E.backingStore())
             element.append(E.backingStore(*chain, type=below.type))
+        elif source.format == "qcow2":
+            element.append(E.backingStore())
     tray = {"tray": target.tray} if isinstance(target, CDROMTarget) else {}
     element.append(E.target(dev=disk.device, bus=disk.bus, **tray))
     if target.readonly:

@@ -7,6 +7,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher import paths
+from launcher.facts import Facts
 from launcher.guest import Guest
 from launcher.manifest.firmware import EFI, KernelBoot
 from launcher.manifest.spec import Domain, Spec
@@ -16,13 +17,13 @@ from launcher.manifest.spec import Domain, Spec
 _SYSTEM = {"manufacturer": "KubeVirt", "family": "KubeVirt", "product": "None"}
 
 
-def boot(spec: Spec, guest: Guest, name: str, os: Element) -> None:
+def boot(spec: Spec, guest: Guest, name: str, os: Element, facts: Facts) -> None:
     """Add to <os> what the firmware asks for; libvirt picks the EFI image that has these features. `name` is the VM's,
     after which a file with its variables is called."""
     firmware = spec.domain.firmware
     if spec.efi is not None:
         os.set("firmware", "efi")
-        os.extend(_efi(spec.efi, guest, name))
+        os.extend(_efi(spec.efi, guest, facts.place(f"{paths.NVRAM}/{name}_VARS.fd")))
     if firmware.kernelBoot is not None:
         os.extend(_kernel(firmware.kernelBoot))
     os.append(E.smbios(mode="sysinfo"))
@@ -47,7 +48,7 @@ def _entries(table: str, values: Mapping[str, str]) -> list[Element]:
     return [E(table, *entries)] if entries else []
 
 
-def _efi(efi: EFI, guest: Guest, name: str) -> list[Element]:
+def _efi(efi: EFI, guest: Guest, variables: str) -> list[Element]:
     secure = "yes" if efi.secureBoot else "no"
     elements = [
         E.firmware(E.feature(enabled=secure, name="enrolled-keys"), E.feature(enabled=secure, name="secure-boot"))
@@ -56,7 +57,7 @@ def _efi(efi: EFI, guest: Guest, name: str) -> list[Element]:
         elements.append(E.loader(stateless="yes"))
     if efi.persistent:
         # Named, it is what stays: launcher.runtime.guest undefines the domain, and with it only what libvirt has named.
-        elements.append(E.nvram(f"{paths.NVRAM}/{name}_VARS.fd"))
+        elements.append(E.nvram(variables))
     return elements
 
 

@@ -5,6 +5,7 @@ https://libvirt.org/formatdomain.html#userspace-connection-using-passt; KubeVirt
 user, which is newer (libvirt 11.1), faster, and needs the guest's memory shared.
 """
 
+from collections.abc import Mapping
 from ipaddress import IPv4Network, IPv6Network
 from uuid import UUID, uuid5
 
@@ -61,8 +62,9 @@ def _ip(subnet: IPv4Network | IPv6Network) -> Element:
 
 def _forwarded(forwards: Forwards) -> list[Element]:
     """Return <portForward> for the ports of each protocol, one without a range for all of them."""
+    address = {} if forwards.own is None else {"address": "127.0.0.1"}
     return [
-        E.portForward(*_ranges(forwards, protocol), proto=protocol.lower())
+        E.portForward(*_ranges(forwards, protocol), proto=protocol.lower(), **address)
         for protocol in PROTOCOLS
         if forwards.ranges(protocol)
     ]
@@ -71,7 +73,15 @@ def _forwarded(forwards: Forwards) -> list[Element]:
 def _ranges(forwards: Forwards, protocol: Protocol) -> list[Element]:
     if forwards.are_all:
         return [_range(ports, exclude="yes") for ports in forwards.elsewhere.get(protocol, ())]
-    return [_range(ports) for ports in forwards.ranges(protocol)]
+    own = (forwards.own or {}) if protocol == "TCP" else {}
+    return [_mapped(ports, own) for ports in forwards.ranges(protocol)]
+
+
+def _mapped(ports: Range, own: Mapping[int, int]) -> Element:
+    start, end = ports
+    if start == end and start in own:
+        return _range((own[start], own[start]), to=str(start))
+    return _range(ports)
 
 
 def _range(ports: Range, **attributes: str) -> Element:

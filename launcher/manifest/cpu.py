@@ -108,7 +108,7 @@ class CPU(Object):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if name := first_twice(feature.name for feature in self.features):
-            raise Nonsense(f"the feature {name!r} is there twice", "leave one of them out")
+            raise Below("features", f"{name!r} is there twice", "leave one of them out")
         pinned = "dedicatedCpuPlacement: true"
         if self.isolateEmulatorThread and not self.dedicatedCpuPlacement:
             raise Nonsense("isolateEmulatorThread needs CPUs of the pod's own", f"write {pinned}, or leave it out")

@@ -9,7 +9,7 @@ from launcher.claims import Entry, EntryKind, VirtualFunctionOf
 from launcher.manifest.disks import Disk, Filesystem
 from launcher.manifest.hostdevices import GPU, HostDevice, refuse_repeated
 from launcher.manifest.interfaces import DEFAULT, Interface
-from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all
+from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all, placed, refuse_twice
 from launcher.manifest.scalars import AliasName, first_twice
 from program.errors import Nonsense
 
@@ -103,6 +103,16 @@ class Devices(Object):
         )
 
     @property
+    def listed(self) -> list[tuple[str, HostDevice]]:
+        """gpus and hostDevices, each behind its path."""
+        return [*placed("gpus", self.gpus), *placed("hostDevices", self.hostDevices)]
+
+    @property
+    def keeps_tpm(self) -> bool:
+        """Whether the TPM's state outlives the VM."""
+        return self.tpm is not None and self.tpm.enabled and self.tpm.persistent
+
+    @property
     def connected(self) -> tuple[Interface, ...]:
         """The interfaces that the guest has: the manifest's except absent ones, or the default one."""
         if not self.interfaces and self.autoattachPodInterface:
@@ -141,25 +151,30 @@ def check_architecture(devices: Devices, architecture: str) -> None:
 
 def _check_names(devices: Devices) -> None:
     """Refuse one alias twice: names become aliases, with a prefix those of gpus and hostDevices, without the others."""
-    refuse_repeated((*devices.gpus, *devices.hostDevices))
-    if name := first_twice(interface.name for interface in devices.interfaces):
-        raise Nonsense(f"two interfaces are called {name!r}", "rename one of them, and its network")
-    single = [device for device in (devices.watchdog, devices.sound) if device is not None]
-    named = [device.name for device in (*devices.disks, *devices.interfaces, *devices.inputs, *single)]
+    refuse_repeated(devices.listed)
+    disks, interfaces = placed("disks", devices.disks), placed("interfaces", devices.interfaces)
+    single = [(path, getattr(devices, path)) for path in devices.given("watchdog", "sound")]
+    listed = (*disks, *interfaces, *placed("inputs", devices.inputs), *single)
+    names = [(path, device.name) for path, device in listed]
+    refuse_twice([(path, interface.name) for path, interface in interfaces], "rename one of them, and its network")
+    refuse_twice(names, "rename one of them")
+    gpus, others = placed("gpus", devices.gpus), placed("hostDevices", devices.hostDevices)
     prefixed = [
-        *(f"{'dra-' if gpu.claimName else ''}gpu-{gpu.name}" for gpu in devices.gpus),
-        *(f"{'dra-' if device.claimName else ''}hostdevice-{device.name}" for device in devices.hostDevices),
-        *(f"usb-host-{device.name}" for device in devices.hostDevices),
-        *(f"sriov-{interface.name}" for interface in devices.interfaces if interface.sriov is not None),
+        *((path, f"{'dra-' if gpu.claimName else ''}gpu-{gpu.name}") for path, gpu in gpus),
+        *((path, f"{'dra-' if device.claimName else ''}hostdevice-{device.name}") for path, device in others),
+        *((path, f"usb-host-{device.name}") for path, device in others),
+        *((path, f"sriov-{interface.name}") for path, interface in interfaces if interface.sriov is not None),
     ]
-    if name := first_twice([*named, *prefixed]):
-        raise Nonsense(f"two devices would have the alias {name!r} in the domain", "rename one of them")
+    refuse_twice([*names, *prefixed], "rename one of them", "would be called {name!r} in the domain, as {first} would")
 
 
 def _check_orders(devices: Devices) -> None:
-    bootable: tuple[Disk | Interface, ...] = (*devices.disks, *devices.interfaces)
-    if order := first_twice(device.bootOrder for device in bootable if device.bootOrder is not None):
-        raise Nonsense(f"two of disks and interfaces have bootOrder {order}", "expected each once")
+    bootable: list[tuple[str, Disk | Interface]] = [
+        *placed("disks", devices.disks),
+        *placed("interfaces", devices.interfaces),
+    ]
+    orders = [(path, device.bootOrder) for path, device in bootable if device.bootOrder is not None]
+    refuse_twice(orders, "expected each once", "has bootOrder {name}, as {first} has")
 
 
 def _check_attached(devices: Devices) -> None:

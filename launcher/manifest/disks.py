@@ -3,14 +3,13 @@
 It mounts the volumes of filesystems as they are, by virtiofs.
 """
 
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from launcher.manifest.objects import Below, Ignored, Object, Refused, check_all
-from launcher.manifest.scalars import DNSLabel, Matching, Text, first_twice
+from launcher.manifest.objects import Below, Ignored, Object, Refused, check_each, placed, refuse_twice
+from launcher.manifest.scalars import DNSLabel, Matching, Text
 from launcher.manifest.volumes import SHARED, Volume
 from program.errors import Nonsense
 
@@ -153,10 +152,10 @@ class Filesystem(Object):
     virtiofs: Virtiofs
 
 
-def check_disks(disks: tuple[Disk, ...], volumes: tuple[Volume, ...], architecture: str) -> None:
-    """Raise Nonsense for a disk that its bus or its volume cannot be."""
+def check_disks(disks: Iterable[tuple[str, Disk]], volumes: tuple[Volume, ...], architecture: str) -> None:
+    """Raise Nonsense for a disk that its bus or its volume cannot be. Each disk is behind its path."""
     by_name = {volume.name: volume for volume in volumes}
-    check_all(*(partial(_check_disk, disk, by_name.get(disk.name), architecture) for disk in disks))
+    check_each(disks, lambda disk: _check_disk(disk, by_name.get(disk.name), architecture))
 
 
 def _check_disk(disk: Disk, volume: Volume | None, architecture: str) -> None:
@@ -208,22 +207,25 @@ def check_filesystems(
 ) -> None:
     """Raise Nonsense for a file system that its volume cannot be, and for a volume that nothing shows to the guest."""
     by_name = {volume.name: volume for volume in volumes}
-    names = [filesystem.name for filesystem in filesystems]
-    if name := first_twice(names):
-        raise Nonsense(f"two filesystems are called {name!r}", "leave one of them out")
-    for name in names:
-        subject = f"the filesystem {name!r}"
-        if len(name) > _LONGEST_TAG:
-            raise Nonsense(f"{subject} has a name of {len(name)} characters", f"expected at most {_LONGEST_TAG}")
-        if name not in by_name:
-            raise Nonsense(f"{subject} has no volume", "expected one of that name in volumes")
-        if by_name[name].kind not in SHARED:
-            raise Nonsense(f"{subject} is over {by_name[name].kind}", f"expected one of {', '.join(SHARED)}")
-        if any(disk.name == name for disk in disks):
-            raise Nonsense(f"the volume {name!r} is both a disk and a filesystem", "leave one of them out")
-    for volume in volumes:
-        if volume.kind == "containerPath" and volume.name not in names:
-            raise Nonsense(
+    names = [(path, each.name) for path, each in placed("domain.devices.filesystems", filesystems)]
+    refuse_twice(names, "leave one of them out")
+    check_each(names, lambda name: _check_filesystem(name, by_name.get(name), disks))
+    for path, volume in placed("volumes", volumes):
+        if volume.kind == "containerPath" and volume.name not in dict(names).values():
+            raise Below(
+                path,
                 f"the volume {volume.name!r} is a containerPath, which can be no disk",
                 f"add {{name: {volume.name}, virtiofs: {{}}}} to domain.devices.filesystems",
             )
+
+
+def _check_filesystem(name: str, volume: Volume | None, disks: tuple[Disk, ...]) -> None:
+    subject = f"the filesystem {name!r}"
+    if len(name) > _LONGEST_TAG:
+        raise Nonsense(f"{subject} has a name of {len(name)} characters", f"expected at most {_LONGEST_TAG}")
+    if volume is None:
+        raise Nonsense(f"{subject} has no volume", "expected one of that name in volumes")
+    if volume.kind not in SHARED:
+        raise Nonsense(f"{subject} is over {volume.kind}", f"expected one of {', '.join(SHARED)}")
+    if any(disk.name == name for disk in disks):
+        raise Nonsense(f"the volume {name!r} is both a disk and a filesystem", "leave one of them out")

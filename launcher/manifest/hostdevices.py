@@ -1,12 +1,13 @@
 """spec.domain.devices.gpus and hostDevices, and spec.resourceClaims."""
 
+from collections.abc import Iterable
 from typing import Annotated, Any, Self
 
 from pydantic import model_validator
 
 from launcher.claims import Request
-from launcher.manifest.objects import Ignored, Object, one_of
-from launcher.manifest.scalars import AliasName, DNSName, Matching, Text, first_twice
+from launcher.manifest.objects import Below, Ignored, Object, one_of, placed, refuse_twice
+from launcher.manifest.scalars import AliasName, DNSName, Matching, Text
 from program.errors import Nonsense
 
 Resource = Annotated[
@@ -91,28 +92,27 @@ class ResourceClaim(Object):
     )
 
 
-def refuse_repeated(entries: tuple[HostDevice, ...]) -> None:
-    """Raise Nonsense for two entries of one name, or of one request: a request of DRA's is one device."""
-    if name := first_twice(entry.name for entry in entries):
-        raise Nonsense(f"two entries of gpus and hostDevices are called {name!r}", "rename one of them")
+def refuse_repeated(entries: Iterable[tuple[str, HostDevice]]) -> None:
+    """Raise Nonsense for two entries of one name, or of one request: a request of DRA's is one device. Each entry is
+    behind its path."""
+    refuse_twice([(path, entry.name) for path, entry in entries], "rename one of them")
     requests: dict[Request, str] = {}
-    for entry in entries:
+    for path, entry in entries:
         wants = entry.wants
         if isinstance(wants, Request) and (first := requests.setdefault(wants, entry.name)) != entry.name:
-            raise Nonsense(
-                f"{first!r} and {entry.name!r} are both {wants}, which is one device", "expected a request for each"
-            )
+            wrong = f"{first!r} and {entry.name!r} are both {wants}, which is one device"
+            raise Below(path, wrong, "expected a request for each")
 
 
-def refuse_unknown_claims(entries: tuple[HostDevice, ...], claims: tuple[ResourceClaim, ...]) -> None:
-    """Raise Nonsense for two claims of one name, and for an entry of a claim that the pod doesn't have."""
+def refuse_unknown_claims(entries: Iterable[tuple[str, HostDevice]], claims: tuple[ResourceClaim, ...]) -> None:
+    """Raise Nonsense for two claims of one name, and for an entry of a claim that the pod doesn't have. Each entry is
+    behind its path in domain.devices."""
     known = [claim.name for claim in claims]
-    if name := first_twice(known):
-        raise Nonsense(f"two resourceClaims are called {name!r}", "rename one of them")
-    for entry in entries:
+    refuse_twice(placed("resourceClaims", known), "rename one of them")
+    for path, entry in entries:
         if entry.claimName is not None and entry.claimName not in known:
-            raise Nonsense(
-                f"{entry.name!r} of gpus and hostDevices is of claim {entry.claimName!r}, which is not in "
-                "resourceClaims",
+            raise Below(
+                f"domain.devices.{path}.claimName",
+                f"{entry.claimName!r} is not in resourceClaims",
                 f"expected {' or '.join(map(repr, sorted(known))) or 'it there'}",
             )

@@ -4,15 +4,17 @@ Of the objects in it, VMs are ours, and so are the instance types and preference
 (instancetype.kubevirt.io). Objects of other kinds are passed over, and named, so that somebody can say so.
 """
 
+import re
 import sys
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import NamedTuple
 
 from launcher.manifest.quotation import shown
 from launcher.manifest.volumes import is_block
-from program.document import JSONObject, NotYAML, read_documents
+from program.document import JSONObject, Nodes, NotYAML, composed, decoded, line_of, read_documents
 from program.errors import UserError
 
 VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
@@ -38,13 +40,23 @@ class TypeObject(NamedTuple):
     value: JSONObject
     file: str
 
+    @property
+    def called(self) -> str:
+        return f"{self.value['kind']} {names_of(self.value)[1]}"
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+    @property
+    def subject(self) -> str:
+        """What stands before a path in the object: its file, kind and name."""
+        return f"{self.file}: {self.called}: "
+
+
+@dataclass(frozen=True, kw_only=True)
 class Input:
     """A file's objects, in their order. `file` is what an error calls it, and `text` all that is in it.
 
     `others`: what is passed over. `block`: the claims among it that are block devices. `alone`:
-    whether the file has one document, which is a VM.
+    whether the file has one document, which is a VM. `places`: of each object, by its id(), the line where its document
+    begins, and its path there.
     """
 
     file: str
@@ -54,6 +66,17 @@ class Input:
     others: tuple[JSONObject, ...] = ()
     block: frozenset[str] = frozenset()
     alone: bool = False
+    places: Mapping[int, tuple[int, str]] = field(default_factory=dict)
+
+    def at(self, item: JSONObject, path: str) -> str:
+        """Return the file and the line of the field at a path of an object, as editors take it: vm.yaml:12."""
+        begin, above = self.places[id(item)]
+        return f"{self.file}:{line_of(self._documents, above + path, begin)}"
+
+    @cached_property
+    def _documents(self) -> Nodes:
+        """Composed for the first error alone: a start has no time for it."""
+        return composed(self.text)
 
 
 def read_input(path: Path) -> Input:
@@ -62,24 +85,29 @@ def read_input(path: Path) -> Input:
     UserError for a file that cannot be read or holds more than any VM does, and as for input_in.
     """
     file = "standard input" if path == STDIN else str(path)
-    return input_in(_read_text(path, file), file)
+    return input_in(_read_bytes(path, file), file)
 
 
-def input_in(text: str, file: str) -> Input:
-    """Return the objects in the text of a file; UserError for a text that is not YAML, or has something else in it than
+def input_in(content: bytes, file: str) -> Input:
+    """Return the objects in the content of a file; UserError for one that is not YAML, or has something else in it than
     objects."""
     try:
+        text = decoded(content)
+        if re.match(r"\s*<[?!\w]", text):
+            raise UserError(f"{file}:1", "is XML", f"{_KIND}: gpu-launcher makes libvirt's XML of that")
         documents = read_documents(text)
     except NotYAML as error:
-        raise UserError(file, f"is not YAML: {error}", f"{_KIND}, as YAML or JSON") from error
+        raise UserError(f"{file}{error.place}", error.wrong, error.fix or f"{_KIND}, as YAML or JSON") from error
     if not documents:
-        raise UserError(file, "found None", _KIND)
+        raise UserError(file, "has only comments" if text.strip() else "is empty", _KIND)
     objects: list[JSONObject] = []
-    for document in documents:
-        if not isinstance(document.value, dict):
-            subject = f"{file}: line {document.line}" if len(documents) > 1 else file
-            raise UserError(subject, f"found {shown(document.value)}", _KIND)
-        objects += _items(document.value, f"{file}: line {document.line}")
+    places: dict[int, tuple[int, str]] = {}
+    for value, line in documents:
+        if not isinstance(value, dict):
+            raise UserError(f"{file}:{line}", f"found {shown(value)}", _KIND)
+        for above, item in _items(value, file, line):
+            objects.append(item)
+            places[id(item)] = (line, above)
     vms = _vms(objects)
     types = [item for item in objects if item.get("kind") in TYPE_KINDS and _group(item) in (None, _TYPES_GROUP)]
     ours = {id(item) for item in (*vms, *types)}
@@ -91,6 +119,7 @@ def input_in(text: str, file: str) -> Input:
         others=tuple(item for item in objects if id(item) not in ours),
         block=frozenset(name for item in objects if (name := _block_claim(item)) is not None),
         alone=len(documents) == 1 and bool(vms) and vms[0] is documents[0].value,
+        places=places,
     )
 
 
@@ -106,7 +135,8 @@ def having_vms(given: Input) -> Input:
     others = (*given.others, *(item.value for item in given.types))
     if len(others) == 1:
         kind = others[0].get("kind")
-        raise UserError(f"{given.file}: kind", f"found {None if kind is None else repr(_bare(kind))}", _KIND)
+        wrong = "is missing" if kind is None else f"found {_bare(kind)!r}"
+        raise UserError(f"{given.at(others[0], 'kind')}: kind", wrong, _KIND)
     raise UserError(given.file, f"has no VM, but {listed(map(called, others))}", f"{_KIND} as well")
 
 
@@ -160,34 +190,33 @@ def _group(item: JSONObject) -> str | None:
     return version.rpartition("/")[0] if isinstance(version, str) else None
 
 
-def _items(value: JSONObject, subject: str) -> Iterator[JSONObject]:
-    """Yield an object, or for a List its items. Items of a List of one kind may leave out what the List says."""
+def _items(value: JSONObject, file: str, line: int) -> Iterator[tuple[str, JSONObject]]:
+    """Yield an object, or for a List its items; before each its path. Items of a List of one kind may leave out what
+    the List says."""
     kind, items = value.get("kind"), value.get("items")
     if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
-        yield value
+        yield "", value
         return
     for index, item in enumerate(items):
         if not isinstance(item, dict) or item is value:
-            raise UserError(f"{subject}: items[{index}]", f"found {shown(item)}", "expected an object, with a kind")
+            raise UserError(f"{file}:{line}: items[{index}]", f"found {shown(item)}", "expected an object, with a kind")
         if kind != "List" and "kind" not in item:
             item = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
-        yield item
+        yield f"items[{index}].", item
 
 
-def _read_text(path: Path, file: str) -> str:
+def _read_bytes(path: Path, file: str) -> bytes:
     try:
         if path == STDIN and sys.stdin is None:
             raise UserError(file, "is closed", "give the manifest on it, or name a file")
         content = sys.stdin.buffer.read(_LARGEST + 1) if path == STDIN else _read_file(path)
-        if len(content) > _LARGEST:
-            raise UserError(file, f"has more than {_LARGEST} bytes", "expected as many at most: of a dump, one VM")
-        return content.decode()
     except OSError as error:
         raise UserError(
             file, f"cannot read the manifest: {error.strerror}", f"{_KIND}, in a file that can be read"
         ) from error
-    except UnicodeDecodeError as error:
-        raise UserError(file, f"is not YAML: {error}", f"{_KIND}, as YAML or JSON") from error
+    if len(content) > _LARGEST:
+        raise UserError(file, f"has more than {_LARGEST} bytes", "expected as many at most: of a dump, one VM")
+    return content
 
 
 def _read_file(path: Path) -> bytes:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import AfterValidator, Field, PlainValidator, WithJsonSchema, model_validator
 
 from launcher.manifest.disks import BootOrder
-from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all
+from launcher.manifest.objects import Below, Ignored, Items, Object, Refused, check_all, check_each, placed
 from launcher.manifest.quotation import shown
 from launcher.manifest.scalars import AliasName, Matching, Text, first_twice
 from program.errors import Nonsense
@@ -241,8 +241,16 @@ def check_networks(interfaces: tuple[Interface, ...], networks: tuple[Network, .
     by_name = {interface.name: interface for interface in interfaces}
     known = {network.name for network in networks}
     check_all(
-        *(partial(_check_has_network, name, known) for name in by_name),
-        *(partial(_check_network, network, by_name.get(network.name)) for network in networks),
+        partial(
+            check_each,
+            placed("domain.devices.interfaces", interfaces),
+            lambda interface: _check_has_network(interface.name, known),
+        ),
+        partial(
+            check_each,
+            placed("networks", networks),
+            lambda network: _check_network(network, by_name.get(network.name)),
+        ),
         partial(_check_one_is_pods, networks),
     )
 
@@ -279,4 +287,4 @@ def _check_one_is_pods(networks: tuple[Network, ...]) -> None:
     pods = [network for network in networks if network.is_pods]
     if len(pods) > 1:
         both = " and ".join(repr(network.name) for network in pods)
-        raise Nonsense(f"the networks {both} are all the pod's, which is one", "leave all but one of them out")
+        raise Below("networks", f"{both} are all the pod's, which is one", "leave all but one of them out")

@@ -4,7 +4,8 @@ An object is frozen, and its fields are spelled as the manifest spells them. A f
 no scalar is taken for another (`'2'` is no number), and null is absence.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin
 from uuid import UUID
@@ -149,6 +150,33 @@ class Several(Nonsense):
     def __init__(self, each: list[Nonsense]) -> None:
         super().__init__(each[0].wrong, each[0].fix)
         self.each = each
+
+
+def placed(path: str, items: Iterable[T]) -> list[tuple[str, T]]:
+    """Return the items of the list at a path, each behind its own path."""
+    return [(f"{path}[{index}]", item) for index, item in enumerate(items)]
+
+
+def check_each(items: Iterable[tuple[str, T]], check: Callable[[T], object]) -> None:
+    """Call `check` with each item, which is behind its path; raise what it raises as Below that path."""
+
+    def check_at(path: str, item: T) -> None:
+        try:
+            check(item)
+        except Nonsense as error:
+            raise Below(path, error.wrong, error.fix) from None
+
+    check_all(*(partial(check_at, path, item) for path, item in items))
+
+
+def refuse_twice(
+    names: Iterable[tuple[str, object]], fix: str, wrong: str = "is called {name!r}, as {first} is"
+) -> None:
+    """Raise Nonsense for a name that is there twice, at the path of the second; each name is behind its path."""
+    paths: dict[object, str] = {}
+    for path, name in names:
+        if (first := paths.setdefault(name, path)) != path:
+            raise Below(path, wrong.format(name=name, first=first), fix)
 
 
 def check_all(*checks: Callable[[], object]) -> None:

@@ -1,7 +1,8 @@
 """From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +13,7 @@ from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import Input
 from launcher.manifest.objects import Below, Model, Object, Several, dotted, object_in
 from launcher.manifest.quotation import shown
-from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
+from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
 from launcher.manifest.volumes import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
@@ -34,13 +35,28 @@ Origins = Mapping[tuple[str | int, ...], str]
 _NOTHING = Known()
 
 
+class Source(NamedTuple):
+    """An object of an input, and what stands before its paths in an error."""
+
+    given: Input
+    item: JSONObject
+    subject: str
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem of the object with the line of the field behind the file, where editors look for it."""
+        path = problem.subject.removeprefix(self.subject)
+        # What is wrong may begin with the field that the object at the path has it in: an annotation.
+        place = self.given.at(self.item, f"{path}.{problem.wrong}")
+        return problem._replace(subject=place + problem.subject.removeprefix(self.given.file))
+
+
 class Given(NamedTuple):
     """A VM that was given. `namespace` is None where neither it nor anybody else says one.
 
     `documents`: the VM, and the instance type and the preference that it names, each as it was written. `text`: the
     file's, where there is nothing but this VM in it. `block`: the volumes whose claim is a block device, as far as its
     template, or the claim beside the VM, says so. `notes`: what a user wants to know of how it was read. `many`: that
-    it is one of the VMs of a pool or a replica set.
+    it is one of the VMs of a pool or a replica set. `source`: where it is written, if it was read from a file.
     """
 
     manifest: VirtualMachine | VirtualMachineInstance
@@ -50,10 +66,22 @@ class Given(NamedTuple):
     block: frozenset[str]
     notes: tuple[str, ...]
     many: "Many | None" = None
+    source: Source | None = None
 
     @property
     def instance(self) -> VirtualMachineInstance:
         return self.manifest.instance() if isinstance(self.manifest, VirtualMachine) else self.manifest
+
+    def located(self, problem: Problem) -> Problem:
+        """Return a problem of a later stage with file and line, if its subject is a path in the instance or the VM."""
+        top, field, *_ = (*re.split(r"\W", problem.subject, maxsplit=2), "")
+        if self.source is None or top not in ("spec", "metadata"):
+            return problem
+        is_of_pool = self.many is not None and self.many.controller == "statefulset"
+        is_of_instance = isinstance(self.manifest, VirtualMachine) and field not in VirtualMachineSpec.model_fields
+        template = "spec.template." if is_of_instance else ""
+        above = f"{self.source.subject}{'spec.virtualMachineTemplate.' if is_of_pool else ''}{template}"
+        return self.source.located(problem._replace(subject=f"{above}{problem.subject}"))
 
 
 def read_manifest(path: Path) -> VirtualMachineInstance:
@@ -77,7 +105,7 @@ def read_given(
 
 def given_in(text: str, known: Known = _NOTHING) -> Given:
     """Return the one VM in a text of YAML; UserError as for read_given."""
-    given = inputs.having_vms(inputs.input_in(text, "the manifest"))
+    given = inputs.having_vms(inputs.input_in(text.encode(errors="surrogatepass"), "the manifest"))
     return _read(given, _picked(given, None), {}, known)[0]
 
 
@@ -127,10 +155,11 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
     for vm in vms:
         subject = f"{given.file}: {_name(vm)}: " if len(given.vms) > 1 else f"{given.file}: "
         of_vm = () if manifests else of_input
+        source = Source(given, vm, subject)
         try:
-            manifests.append(_read_vm(given, vm, read, subject, of_vm, known))
+            manifests.append(_read_vm(given, vm, read, subject, of_vm, known)._replace(source=source))
         except UserError as error:
-            errors.append(error)
+            errors.append(_located(error, source, read.values()))
     if errors:
         raise together(errors)
     for field, file in read.items():
@@ -138,6 +167,16 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
             fix = f"write spec.{field}: {{name: ...}} into it, or leave the flag out"
             raise UserError(f"--{field} {file.file}", "the VM names none", fix)
     return tuple(manifests)
+
+
+def _located(error: UserError, vm: Source, types: Iterable[Input]) -> UserError:
+    """Return the error with the lines of the VM's fields, and of its instance type's and preference's."""
+    sources = [Source(given, item.value, item.subject) for given in (vm.given, *types) for item in given.types]
+    return error.changed(
+        lambda problem: next(
+            (each.located(problem) for each in (*sources, vm) if problem.subject.startswith(each.subject)), problem
+        )
+    )
 
 
 def _read_vm(
@@ -266,8 +305,31 @@ def _unknown(kind: type[Object], location: Sequence[int | str]) -> tuple[str, st
     *way, name = location
     known = list(_object_at(kind, way).model_fields)
     near = difflib.get_close_matches(str(name), known, n=1)
+    elsewhere = _above(kind, way, str(name)) or (None if near else _only(kind, str(name)))
+    if elsewhere is not None:
+        return "is in the wrong place", f"write it as {elsewhere}"
     fix = f"did you mean {near[0]}?" if near else f"known here: {', '.join(known) or 'nothing'}"
     return "not a field that gpu-launcher knows", fix
+
+
+def _above(kind: type[Object], way: Sequence[int | str], name: str) -> str | None:
+    """Return the path of the field of this name that the nearest object on the way has."""
+    above = (way[:length] for length in range(len(way) - 1, -1, -1))
+    return next((dotted([*some, name]) for some in above if name in _object_at(kind, some).model_fields), None)
+
+
+def _only(kind: type[Object], name: str) -> str | None:
+    """Return the path of the only field of this name."""
+    places = list(_places(kind, name))
+    return places[0] if len(places) == 1 else None
+
+
+def _places(kind: type[Object], name: str) -> Iterator[str]:
+    for field, described in kind.model_fields.items():
+        if field == name:
+            yield name
+        if (below := object_in(described.annotation)) is not None:
+            yield from (f"{field}.{place}" for place in _places(below, name))
 
 
 def _object_at(kind: type[Object], location: Sequence[int | str]) -> type[Object]:

@@ -6,9 +6,11 @@ Kubernetes' own controllers run them: a StatefulSet, whose VMs have names that s
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, NamedTuple
 
+from pydantic import BeforeValidator
+
 from launcher.manifest.objects import Ignored, Object, Refused, Validator
 from launcher.manifest.scalars import Count, Text
-from launcher.manifest.spec import Named
+from launcher.manifest.spec import Named, Spec, TemplateMetadata, VirtualMachineSpec
 from program.document import JSONObject
 
 
@@ -19,9 +21,19 @@ class Many(NamedTuple):
     replicas: int | None
 
 
-class _Template(Object):
+def _as(kind: type[Object]) -> Any:
+    """Annotated[Mapping, _as(kind)]: in the JSON schema this object. It is checked in the VM that is made of it."""
+    return BeforeValidator(lambda value: value, json_schema_input_type=kind)
+
+
+class PoolTemplate(Object):
     metadata: Mapping[Text, Any] = {}
-    spec: Mapping[Text, Any]
+    spec: Annotated[Mapping[Text, Any], _as(VirtualMachineSpec)]
+
+
+class ReplicaSetTemplate(Object):
+    metadata: Annotated[Mapping[Text, Any], _as(TemplateMetadata)] = {}
+    spec: Annotated[Mapping[Text, Any], _as(Spec)]
 
 
 class _Spec(Object):
@@ -32,7 +44,7 @@ class _Spec(Object):
     )
 
 
-class _NameGeneration(Object):
+class NameGeneration(Object):
     appendIndexToConfigMapRefs: Annotated[
         None, Refused("all replicas have the same config maps", "write one manifest for each VM")
     ] = None
@@ -41,9 +53,9 @@ class _NameGeneration(Object):
     ] = None
 
 
-class _PoolSpec(_Spec):
-    virtualMachineTemplate: _Template
-    nameGeneration: _NameGeneration | None = None
+class PoolSpec(_Spec):
+    virtualMachineTemplate: PoolTemplate
+    nameGeneration: NameGeneration | None = None
     maxUnavailable: Annotated[Any, Ignored("a StatefulSet updates one VM at a time")] = None
     scaleInStrategy: Annotated[
         None, Refused("a StatefulSet removes the highest index first, and keeps its claims", "leave it out")
@@ -56,15 +68,15 @@ class _PoolSpec(_Spec):
     )
 
 
-class _ReplicaSetSpec(_Spec):
-    template: _Template
+class ReplicaSetSpec(_Spec):
+    template: ReplicaSetTemplate
 
 
 class VirtualMachinePool(Object):
     apiVersion: Literal["pool.kubevirt.io/v1beta1", "pool.kubevirt.io/v1alpha1"]
     kind: Literal["VirtualMachinePool"]
     metadata: Named
-    spec: _PoolSpec
+    spec: PoolSpec
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 
 
@@ -72,7 +84,7 @@ class VirtualMachineInstanceReplicaSet(Object):
     apiVersion: Literal["kubevirt.io/v1", "kubevirt.io/v1alpha3"]
     kind: Literal["VirtualMachineInstanceReplicaSet"]
     metadata: Named
-    spec: _ReplicaSetSpec
+    spec: ReplicaSetSpec
     status: Annotated[Any, Ignored("it is the controllers'")] = None
 
 

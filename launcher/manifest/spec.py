@@ -20,7 +20,7 @@ from launcher.manifest.firmware import EFI, Chassis, Firmware, Machine
 from launcher.manifest.hostdevices import ResourceClaim, refuse_unknown_claims
 from launcher.manifest.interfaces import Interface, Network, check_networks
 from launcher.manifest.memory import Memory, Resources
-from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all, one_of
+from launcher.manifest.objects import Ignored, Items, Object, OpenObject, PassedOn, Refused, check_all, one_of, placed
 from launcher.manifest.probes import LivenessProbe, Probe, check_ports
 from launcher.manifest.quotation import shown
 from launcher.manifest.scalars import Count, DNSLabel, DNSName, Text, UUIDText
@@ -227,12 +227,12 @@ class Spec(Object):
             partial(check_vcpus, domain.cpu, domain.resources, architecture),
             partial(check_volumes, self.volumes),
             partial(check_credentials, self.accessCredentials, self.volumes),
-            partial(check_disks, self.disks, self.volumes, architecture),
+            partial(check_disks, self._disks, self.volumes, architecture),
             partial(check_filesystems, devices.filesystems, devices.disks, self.volumes),
             partial(check_service_account, self.serviceAccountName, self.volumes),
             partial(check_networks, devices.interfaces, self.networks),
             partial(check_architecture, devices, architecture),
-            partial(refuse_unknown_claims, (*devices.gpus, *devices.hostDevices), self.resourceClaims),
+            partial(refuse_unknown_claims, devices.listed, self.resourceClaims),
             partial(relations.check_machine, domain.machine, architecture),
             *([partial(relations.check_arm64, *arm64)] if architecture == "arm64" else []),
             partial(relations.check_acpi_tables, domain.firmware, self.volumes),
@@ -251,9 +251,15 @@ class Spec(Object):
     def disks(self) -> tuple[Disk, ...]:
         """The disks of domain.devices, then one for each volume without a disk or filesystem, as KubeVirt's webhook
         makes them."""
+        return tuple(disk for _, disk in self._disks)
+
+    @property
+    def _disks(self) -> list[tuple[str, Disk]]:
+        """The disks, each behind its path, or behind its volume's."""
         disks = self.domain.devices.disks
         shown = {*self.shared, *(disk.name for disk in disks)}
-        return (*disks, *(Disk(name=volume.name) for volume in self.volumes if volume.name not in shown))
+        volumes = [(path, volume) for path, volume in placed("volumes", self.volumes) if volume.name not in shown]
+        return [*placed("domain.devices.disks", disks), *((path, Disk(name=each.name)) for path, each in volumes)]
 
     @property
     def shared(self) -> frozenset[str]:

@@ -11,7 +11,18 @@ from typing import Annotated, Any, Literal, Self, get_args
 from pydantic import model_validator
 
 from launcher import paths
-from launcher.manifest.objects import Below, Ignored, Items, Object, OpenObject, PassedOn, Refused, one_of
+from launcher.manifest.objects import (
+    Below,
+    Ignored,
+    Items,
+    Object,
+    OpenObject,
+    PassedOn,
+    Refused,
+    one_of,
+    placed,
+    refuse_twice,
+)
 from launcher.manifest.scalars import (
     DNSLabel,
     DNSName,
@@ -21,7 +32,6 @@ from launcher.manifest.scalars import (
     PathOnNode,
     Quantity,
     Text,
-    first_twice,
 )
 from program.errors import Nonsense
 
@@ -291,24 +301,23 @@ def check_service_account(name: str | None, volumes: tuple[Volume, ...]) -> None
 
 def check_volumes(volumes: tuple[Volume, ...]) -> None:
     """Raise Nonsense for two volumes of one name, or of kinds of which a guest has one."""
-    if name := first_twice(volume.name for volume in volumes):
-        raise Nonsense(f"two volumes are called {name!r}", "rename one of them, and its disk")
+    refuse_twice([(path, volume.name) for path, volume in placed("volumes", volumes)], "rename one, and its disk")
     for kinds, what in _ONCE.items():
-        names = [volume.name for volume in volumes if volume.kind in kinds]
-        if len(names) > 1:
-            raise Nonsense(f"the volumes {names[0]!r} and {names[1]!r} are both {what}", "expected one at most")
+        found = [(path, volume.name) for path, volume in placed("volumes", volumes) if volume.kind in kinds]
+        if len(found) > 1:
+            (_, first), (path, second), *_ = found
+            raise Below(path, f"the volumes {first!r} and {second!r} are both {what}", "expected one at most")
 
 
 def check_templates(templates: tuple[DataVolumeTemplate, ...], volumes: Iterable[Volume]) -> None:
     """Raise Nonsense for two templates of one name, and for a template that no volume names (KubeVirt's webhook)."""
-    if name := first_twice(template.metadata.name for template in templates):
-        raise Nonsense(f"two dataVolumeTemplates are called {name!r}", "rename one of them")
+    names = placed("dataVolumeTemplates", [template.metadata.name for template in templates])
+    refuse_twice(names, "rename one of them")
     named = {volume.claim for volume in volumes}
-    for index, template in enumerate(templates):
-        if (name := template.metadata.name) not in named:
-            path = f"dataVolumeTemplates[{index}].metadata.name"
+    for path, name in names:
+        if name not in named:
             fix = f"add a volume with dataVolume: {{name: {name}}}, or leave the template out"
-            raise Below(path, f"no volume names {name!r}", fix)
+            raise Below(f"{path}.metadata.name", f"no volume names {name!r}", fix)
 
 
 # They have one file each in the pod; and a guest's cloud-init looks for one data source.

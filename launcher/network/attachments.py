@@ -30,10 +30,15 @@ GATEWAY, GUEST = 1, 2
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forwards:
     """The ports of the pod that reach the guest at a card, by protocol; `listed` is None for all ports. Those that are
-    `elsewhere` reach the guest at an earlier card."""
+    `elsewhere` reach the guest at an earlier card.
+
+    `own`: None in a pod. On an own machine only 127.0.0.1 listens; `own` has the port there of each of the guest's TCP
+    ports that does not have its own number there.
+    """
 
     listed: Mapping[Protocol, tuple[Range, ...]] | None
     elsewhere: Mapping[Protocol, tuple[Range, ...]] = field(default_factory=dict)
+    own: Mapping[int, int] | None = None
 
     @property
     def are_all(self) -> bool:
@@ -75,9 +80,12 @@ class Attached(NamedTuple):
     to: PasstAttachment | Tap
 
 
-def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = None) -> tuple[Attached, ...]:
+def attached(
+    spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = None, own: Mapping[int, int] | None = None
+) -> tuple[Attached, ...]:
     """Return the guest's emulated network cards, in their order; virtual functions are passed through.
 
+    `own`: the ports of an own machine by the guest's (Forwards); None in a pod.
     `pod_interfaces` is what Multus has attached to the pod, by network; None, if that is not known, stands for
     interfaces with an address. Refusal for an interface that the pod lacks, or that takes privileges to connect.
     """
@@ -88,7 +96,7 @@ def attached(spec: Spec, pod_interfaces: Mapping[str, PodInterface] | None = Non
     for interface in spec.domain.devices.connected:
         if interface.method == "sriov":
             continue
-        forwards = _forwards(interface, dict(taken))
+        forwards = _forwards(interface, dict(taken)) if own is None else _forwarded_here(interface, own)
         if interface.name in second:
             to = _to_second(second[interface.name], forwards, pod_interfaces)
         else:
@@ -138,6 +146,13 @@ def _forwards(interface: Interface, elsewhere: Mapping[Protocol, tuple[Range, ..
         return Forwards(listed=None, elsewhere=elsewhere)
     ranges = {protocol: tuple(ports for its, ports in listed if its == protocol) for protocol in PROTOCOLS}
     return Forwards(listed=ranges, elsewhere=elsewhere)
+
+
+def _forwarded_here(interface: Interface, own: Mapping[int, int]) -> Forwards:
+    """Return the ports that the manifest lists, and those of `own`: never all, since they are the machine's."""
+    listed = _forwards(interface, {}).listed or {}
+    single = tuple((port, port) for port in own if (port, port) not in listed.get("TCP", ()))
+    return Forwards(listed={**listed, "TCP": (*listed.get("TCP", ()), *single)}, own=own)
 
 
 def _without(ports: Range, taken: Range) -> tuple[Range, ...]:

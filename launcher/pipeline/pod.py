@@ -3,7 +3,7 @@
 import os
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,6 +11,8 @@ from launcher.claims import DeviceID, Entry, Request
 from launcher.cpus.host import address_bits, processors_of
 from launcher.guest import Guest
 from launcher.manifest.hostdevices import ResourceClaim
+from launcher.manifest.spec import VirtualMachineInstance
+from launcher.pipeline.own_machine import variables_of
 from pci.host import Host
 from pci.processors import UNKNOWN, Processors
 from pci.sysfs.attribute import CannotLook
@@ -53,6 +55,11 @@ def pod_of(env: list[str] | None, env_file: Path | None, sysfs: Path | None, dra
             raise UserError(f"--env {setting}", "has no name and value", _VARIABLE)
         environ[name] = value
     return Pod(environ=environ, sysfs=sysfs, dra=dra, offline=True)
+
+
+def with_gpus(pod: Pod, gpus: Sequence[str], vmi: VirtualMachineInstance) -> Pod:
+    """Return the pod with the variables of these cards, by the addresses that --gpu has."""
+    return pod._replace(environ={**pod.environ, **variables_of(gpus, vmi.spec.domain.devices.entries)})
 
 
 def _variables_in(path: Path) -> dict[str, str]:

@@ -1,5 +1,6 @@
 """This pod as the place of a start, for `run` and `check`. What prevents the start is found before it."""
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,12 +10,13 @@ from launcher.checks.cgroup import cpus, memlock, memory, read_limits, to_be_loc
 from launcher.checks.devices import in_sysfs, in_the_container, read_nodes
 from launcher.checks.firmware import firmware, read_images
 from launcher.checks.hugepages import hugepages, read_pools
-from launcher.checks.network import ports
+from launcher.checks.network import ports, privileged
+from launcher.checks.place import OWN_MACHINE, POD, Place
 from launcher.checks.programs import machines_of, missing_programs, programs, programs_of
 from launcher.checks.space import read_rooms, space
 from launcher.checks.volumes import volumes
 from launcher.cpus.host import cpuset_of_pod
-from launcher.facts import Facts, PodInterface
+from launcher.facts import Facts, OwnMachine, PodInterface
 from launcher.guest import Guest
 from launcher.manifest.spec import Spec
 from launcher.network.pod_interfaces import read_pod_interfaces
@@ -37,7 +39,8 @@ _NETWORK_STATUS_WITHIN = 60.0
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
     """Where QEMU is to run: libvirt's URI, `emulation` for QEMU's own CPU instead of KVM, and the directories that
-    stand for /, /dev and /proc, None if they are not to be read. `guest_runs`: the VM runs already."""
+    stand for /, /dev and /proc, None if they are not to be read. `guest_runs`: the VM runs already. `own`: the VM's
+    place without a pod; None in one."""
 
     uri: str
     emulation: bool = False
@@ -45,13 +48,18 @@ class Here:
     dev: Path | None = Path("/dev")
     proc: Path | None = Path("/proc")
     guest_runs: bool = False
+    own: OwnMachine | None = None
+
+    @property
+    def place(self) -> Place:
+        return POD if self.own is None else OWN_MACHINE
 
     def facts(self, spec: Spec, guest: Guest, pod: Pod) -> tuple[Facts, tuple[Finding, ...]]:
         """Return facts of the pod's volumes, of what Multus has attached to it, and of KVM, which is opened to know."""
         is_here = has_qemu_here(self.uri)
         networks, findings = self._networks(spec) if is_here else (None, ())
         facts = replace(
-            facts_of_volumes(spec, self.root, _sysfs_of(pod)),
+            facts_of_volumes(spec, self.root, _sysfs_of(pod), self.own),
             kvm=not self.emulation,
             address_bits=address_bits_in(pod) if is_here else None,
             pod_interfaces=networks,
@@ -60,7 +68,7 @@ class Here:
             return facts, findings
         device = self.dev / "kvm"
         outcome = opened(device)
-        finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation)
+        finding = kvm(device, outcome, emulation_allowed=guest.allows_emulation, place=self.place)
         return replace(facts, kvm=outcome is None), findings if finding is None else (*findings, finding)
 
     def cpus(self, guest: Guest, pod: Pod) -> tuple[tuple[int, ...] | None, Processors, tuple[Finding, ...]]:
@@ -81,7 +89,9 @@ class Here:
 
         Raise this process's memlock limit to what has to be locked: that tells whether it can be.
         """
-        findings = [*in_sysfs(start.cards, start.host, _sysfs_of(start.pod))] if start.host is not None else []
+        findings = (
+            [*in_sysfs(start.cards, start.host, _sysfs_of(start.pod), self.place)] if start.host is not None else []
+        )
         # Another machine's QEMU, and the test driver, see no disk of this one.
         made = needs_of(start.vmi, start.facts, self.root) if has_qemu_here(self.uri) else Needs((), ())
         start = replace(start, needs=made.needs)
@@ -101,17 +111,19 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     spec, guest, sysfs = start.vmi.spec, start.guest, _sysfs_of(start.pod)
     if here.dev is not None and start.host is not None:
         nodes = read_nodes(here.dev, start.cards, start.host)
-        yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs)
+        yield from in_the_container(start.cards, start.host, nodes, guest_runs=here.guest_runs, place=here.place)
     limits = read_limits(sysfs, _text(here.proc, "self/cgroup"))
     beside = sum(part.size for part in overhead(spec, guest))
     for finding in (
-        None if here.guest_runs else memlock(start.locked, let_lock(start.locked)),
+        None if here.guest_runs else memlock(start.locked, let_lock(start.locked), here.place),
         memory(guest, limits.memory, beside, is_pinned=start.locked > 0),
         cpus(guest, limits.cpus),
         ports(start.network_cards, _text(here.proc, "sys/net/ipv4/ip_local_port_range"), open_files()),
     ):
         if finding is not None:
             yield finding
+    first = _text(here.proc, "sys/net/ipv4/ip_unprivileged_port_start")
+    yield from privileged(start.network_cards, first, is_root=os.geteuid() == 0)
     if guest.page is not None:
         pools = read_pools(sysfs, guest.page, _text(here.proc, "self/mounts"))
         cells = start.layout.cells if start.layout is not None else ()
@@ -119,8 +131,8 @@ def _around_qemu(start: Start, here: Here) -> Iterator[Finding]:
     yield from firmware(guest, read_images(here.root))
     called = programs_of(spec, guest)
     yield from programs(called, missing_programs(called, start.pod.environ.get("PATH")))
-    yield from volumes(spec, start.facts, here.root, start.needs)
-    yield from space(read_rooms(start.needs))
+    yield from volumes(spec, start.facts, here.root, start.needs, here.place)
+    yield from space(read_rooms(start.needs), here.place)
 
 
 def _text(directory: Path | None, path: str) -> str:

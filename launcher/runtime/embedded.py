@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from urllib.parse import SplitResult, parse_qs, urlsplit
+from urllib.parse import SplitResult, parse_qs, quote, urlsplit
 
 from launcher import paths
 from program.bootstrap import values_of
@@ -18,6 +18,9 @@ from program.errors import ProgramError, Refusal, UserError
 
 #: A pod has one VM, so it has one root.
 DEFAULT_URI = f"qemu:///embed?root={paths.LIBVIRT_ROOT}"
+
+#: The flags of `run` with which a VM is on its user's own machine, and libvirt's root is by the VM.
+OWN_MACHINE = ("--gpu", "--disk", "--port")
 
 _PROGRAMS = "bin"  # the directory below a root with the programs that libvirt calls in place of the system's
 # QEMU's process ID in libvirt's file of a running domain; and one that no process has (the kernel's PID_MAX_LIMIT).
@@ -66,10 +69,17 @@ def root_of(uri: str) -> Path | None:
     return Path(roots[0])
 
 
+def uri_of(root: Path) -> str:
+    """Return the URI of the driver in this process with that root."""
+    return f"qemu:///embed?root={quote(str(root))}"
+
+
 def asked_for(arguments: Sequence[str]) -> str:
-    """Return the URI in `run`'s arguments. This process has no library that reads command lines, so it cannot tell
-    whether the arguments are right; its child can, and does.
+    """Return the URI in `run`'s arguments; "" on an own machine, where it follows from the VM. This process has no
+    library that reads command lines, so it cannot tell whether the arguments are right; its child can, and does.
     """
+    if any(values_of(flag, arguments) for flag in OWN_MACHINE):
+        return ""
     return [DEFAULT_URI, *values_of("--connect", arguments)][-1]
 
 

@@ -99,7 +99,9 @@ def defined(connection: Any, xml: str, vm: VM) -> Iterator[Any]:
     name = tree.findtext("name")
     if name in (domain.name() for domain in connection.listAllDomains()):
         raise Refusal("libvirt", f"has a domain called {name} already", "undefine it, or use another connection")
-    with asked("define the domain", "report it, with what gpu-launcher render prints"):
+    has_passt = tree.find("devices/interface/backend[@type='passt']") is not None
+    unless = ", unless this libvirt is built without passt, as Debian 12's is" if has_passt else ""
+    with asked("define the domain", f"report it, with what gpu-launcher render prints{unless}"):
         domain = connection.defineXMLFlags(xml, libvirt.VIR_DOMAIN_DEFINE_VALIDATE)
     try:
         with _reported(connection, domain, vm):

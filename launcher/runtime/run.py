@@ -265,6 +265,8 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
             case StopRequested() as stop:
                 vm.becomes(Phase.STOPPING)
                 at_once = stop is StopRequested.KILL or not plan.acpi
+                if stop is StopRequested.INTERRUPT and not at_once:
+                    _log.info("another Ctrl-C ends the guest now")
                 return _stop(domain, vm, 0 if at_once else plan.grace, ready)
             case Changed():
                 ready(_runs(domain))

@@ -30,11 +30,12 @@ class Phase(Enum):
 
 
 class StopRequested(Enum):
-    """A request to end the VM. SIGNAL and SHUTDOWN ask the guest, and end it after its grace period; KILL ends it at
-    once, also after the others.
+    """A request to end the VM. SIGNAL, INTERRUPT (the first Ctrl-C) and SHUTDOWN ask the guest, and end it after its
+    grace period; KILL ends it at once, also after the others.
     """
 
     SIGNAL = "signal"
+    INTERRUPT = "interrupt"
     SHUTDOWN = "shutdown"
     KILL = "kill"
 

@@ -33,7 +33,8 @@ def work(
     to_its_end: bool,
 ) -> int:
     """Have a child make the plan, keep the plan in `place`, and run it. Return the exit code, which the child may have
-    returned instead of a plan. SIGTERM and SIGINT end the VM; call this with both blocked.
+    returned instead of a plan. SIGTERM and SIGINT end the VM, a second SIGINT at once; call this with
+    both blocked.
 
     The VM is `served` on the socket that the plan names. `uri` is the libvirt that the plan will name, unless something
     is wrong with it. A VM that is to run `to_its_end` has failed if it is asked to end before. Raise Refusal for what
@@ -41,7 +42,7 @@ def work(
     """
     planner = forked("the process that reads the manifest", make)
     stopped = os.eventfd(0, os.EFD_CLOEXEC)
-    stops: list[Callable[[], object]] = [lambda: os.eventfd_write(stopped, 1)]
+    stops: list[Callable[[StopRequested], object]] = [lambda stop: os.eventfd_write(stopped, 1)]
     _on_stop(stops)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     gc.enable()
@@ -62,7 +63,7 @@ def work(
 def _ended(
     planner: Child[RunPlan | int],
     stopped: int,
-    stops: list[Callable[[], object]],
+    stops: list[Callable[[StopRequested], object]],
     place: int,
     uri: str,
     served: Callable[[Path, VM], AbstractContextManager[None]],
@@ -85,7 +86,7 @@ def _ended(
         return "the VM", Ending.NOT_STARTED
     keep(plan, place)
     vm = VM(plan.identity)
-    stops.append(lambda: vm.request(StopRequested.SIGNAL))
+    stops.append(vm.request)
     if readable([stopped], 0):  # before the line above
         vm.request(StopRequested.SIGNAL)
     return plan.domain, run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
@@ -107,7 +108,7 @@ def tidy(place: int, forget: Callable[[Path], None]) -> None:
         _log.warning("cannot tidy up after the worker: %s", one_line(error))
 
 
-def _on_stop(requests: Iterable[Callable[[], object]]) -> None:
+def _on_stop(requests: Iterable[Callable[[StopRequested], object]]) -> None:
     """Call all of these, also those that are added later, in a thread of its own on SIGTERM and SIGINT.
 
     Python's handlers run in the main thread, and nothing wakes it if the kernel gives the signal to another thread, or
@@ -119,9 +120,13 @@ def _on_stop(requests: Iterable[Callable[[], object]]) -> None:
     signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
     def listen() -> None:
-        while os.read(reader, 1):
+        interrupt = StopRequested.INTERRUPT
+        while signum := os.read(reader, 1):
+            stop = StopRequested.SIGNAL
+            if signum[0] == signal.SIGINT:
+                stop, interrupt = interrupt, StopRequested.KILL
             for request in requests:
-                request()
+                request(stop)
 
     with having_threads("signals"):
         threading.Thread(target=listen, name="signals", daemon=True).start()

@@ -8,7 +8,7 @@ from typing import Any
 
 from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID, cluster_of
 from pci import slices as words
-from program.document import JSONObject, NotYAML, read_documents
+from program.document import JSONObject, NotYAML, decoded, read_documents
 from program.errors import UserError
 
 _STDIN = Path("-")
@@ -39,11 +39,11 @@ def _text(path: Path, file: str) -> str:
                 content = opened.read(_LARGEST + 1)
         if len(content) > _LARGEST:
             raise UserError(file, f"has more than {_LARGEST} bytes", _EXPECTED)
-        return content.decode()
+        return decoded(content)
     except OSError as error:
         raise UserError(file, f"cannot be read: {error.strerror}", _EXPECTED) from error
-    except UnicodeDecodeError as error:
-        raise UserError(file, f"is neither JSON nor YAML: {error}", _EXPECTED) from error
+    except NotYAML as error:
+        raise UserError(f"{file}{error.place}", error.wrong, error.fix or _EXPECTED) from error
 
 
 def _documents(text: str, file: str) -> list[Any]:
@@ -56,7 +56,7 @@ def _documents(text: str, file: str) -> list[Any]:
     try:
         return [document.value for document in read_documents(text, _MOST_VALUES)]
     except NotYAML as error:
-        raise UserError(file, f"is neither JSON nor YAML: {error}", _EXPECTED) from error
+        raise UserError(f"{file}{error.place}", error.wrong, error.fix or _EXPECTED) from error
 
 
 def _objects(documents: list[Any], file: str) -> Iterator[JSONObject]:

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from launcher import paths
 from launcher.devices.roms import roms_of
-from launcher.devices.sources import directory_of, source
+from launcher.devices.sources import DiskSource, directory_of, source
 from launcher.facts import Facts
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.manifest.volumes import Volume
@@ -20,9 +20,9 @@ from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import AgentCredential, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share
+from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share, State
 from launcher.storage.qcow2 import refuse_unfit
-from launcher.storage.regular_files import mounted_files, regular_file
+from launcher.storage.regular_files import mounted_files, refuse_all_but_files, regular_file
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
@@ -50,13 +50,20 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
         except Refusal as refusal:
             refusals.append(refusal)
     needs += _of_firmware(vmi, root)
+    for state in _states(vmi, facts, root):
+        try:
+            refuse_all_but_files(state.whose, state.path)
+            needs.append(state)
+        except Refusal as refusal:
+            refusals.append(refusal)
     for rom in roms_of(vmi.spec, vmi.metadata).values():
         if rom is not None:
             fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
             place = partial(paths.below, root)
             needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}", fix))
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
-        needs.append(Directory(paths.below(root, paths.NVRAM)))
+        needs.append(Directory(paths.below(root, facts.place(paths.NVRAM))))
+    needs += _of_tpm(vmi, facts, root)
     return Needs(tuple(needs), tuple(refusals))
 
 
@@ -67,6 +74,8 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         return ()
     disk = source(volume, index, vmi.metadata, facts)
     file = paths.below(root, disk.path)
+    if facts.own is not None and volume.name in facts.own.disks:
+        return _of_own_machine(whose, disk)
     match volume.kind:
         case "persistentVolumeClaim" | "dataVolume":
             return () if disk.block else (_of_claim(whose, volume, file),)
@@ -84,7 +93,8 @@ def _of(vmi: VirtualMachineInstance, volume: Volume, index: int, facts: Facts, r
         case "emptyDisk":
             assert volume.emptyDisk is not None, "it is the volume's kind"
             # In whole MiB, as KubeVirt's pkg/emptydisk.
-            return (EmptyImage(file, volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE),)
+            size = volume.emptyDisk.capacity // _MEBIBYTE * _MEBIBYTE
+            return (EmptyImage(file, size, stays=facts.own is None),)
         case "hostDisk":
             return _of_node(whose, volume, file)
         case _:
@@ -100,6 +110,17 @@ def _of_claim(whose: str, volume: Volume, image: Path) -> Brought:
             "expected the file disk.img at the top of the claim, in raw format, or a claim with volumeMode: Block",
         )
     return _brought(whose, image)
+
+
+def _of_own_machine(whose: str, disk: DiskSource) -> tuple[Need, ...]:
+    """The image that the user gives, and what the guest writes if the image is to stay as it is: until the VM ends, as
+    in a pod."""
+    given = disk.below or disk
+    image = Path(given.path)
+    if not given.block:
+        refuse_unfit(whose, image)
+    brought = () if given.block else (_brought(whose, image),)
+    return brought if given is disk else (*brought, Overlay(Path(disk.path), image, given.format, stays=False))
 
 
 def _of_node(whose: str, volume: Volume, file: Path) -> tuple[Brought | RawDisk, ...]:
@@ -219,12 +240,13 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
     return tuple(keys)
 
 
-def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
+def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Link]:
     """Kernels and ACPI tables, which QEMU opens where they are."""
     firmware = vmi.spec.domain.firmware
     if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
-        image = paths.below(root, paths.KERNEL_BOOT)
-        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_BOOT}"
+        image = paths.below(root, paths.KERNEL_IMAGE)
+        yield Link(paths.below(root, paths.KERNEL_BOOT), image)
+        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_IMAGE}"
         for path in (boot.kernelPath, boot.initrdPath):
             if path is not None:
                 yield Brought(paths.below(image, path), image, "firmware.kernelBoot", fix)
@@ -234,6 +256,25 @@ def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
                 volume = paths.below(root, paths.mounted("secret", secret))
                 fix = f"expected the key {table}.bin in that secret"
                 yield Brought(volume / f"{table}.bin", volume, "firmware.acpi", fix)
+
+
+def _states(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[State]:
+    """What outlives one start of the firmware and the TPM."""
+    if vmi.spec.efi is not None and vmi.spec.efi.persistent:
+        yield State(paths.below(root, facts.place(paths.NVRAM)), "EFI's variables")
+    if vmi.spec.domain.devices.keeps_tpm:
+        for place in (paths.TPM_STATE, paths.SWTPM_CA):
+            yield State(paths.below(root, facts.place(place)), "the TPM's state")
+
+
+def _of_tpm(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[Need, ...]:
+    """Keep the state of a persistent TPM: libvirt's root ends with the pod, or with the session of an own machine."""
+    kept = paths.below(root, facts.place(paths.TPM_STATE))
+    if not vmi.spec.domain.devices.keeps_tpm:
+        return ()
+    if facts.own is not None:
+        return Directory(kept), Link(facts.own.run / Path(paths.SWTPM).relative_to(paths.LIBVIRT_ROOT), kept)
+    return (Link(paths.below(root, paths.SWTPM), kept),) if kept.is_dir() else ()
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:

@@ -8,11 +8,12 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from launcher import paths
-from launcher.devices.sources import brought_disk
-from launcher.facts import BlockSizes, Facts
+from launcher.devices.sources import OVERLAID, brought_disk
+from launcher.facts import BlockSizes, Facts, OwnMachine
 from launcher.manifest.spec import Spec
 from launcher.manifest.volumes import Volume
 from launcher.storage.container_disks import disks_in_image
@@ -21,40 +22,43 @@ from pci.sysfs.attribute import Unreadable
 from pci.sysfs.block import read_block_sizes
 
 
-def facts_of_volumes(spec: Spec, root: Path, sys: Path) -> Facts:
+def facts_of_volumes(spec: Spec, root: Path, sys: Path, own: OwnMachine | None = None) -> Facts:
     """Read the volumes' `block`, `raw_images`, `no_direct_io` and `block_sizes` in the pod's `root` and `sys`.
 
     A missing volume counts as a claim with a file system, or as a qcow2 image; needs_of() says that it is missing.
     """
-    block = frozenset(
-        volume.name
+    given = own.disks if own is not None else {}
+    claims = {
+        volume.name: paths.below(root, paths.block_device(volume.name))
         for volume in spec.volumes
         if volume.kind in ("persistentVolumeClaim", "dataVolume", "ephemeral")
-        and paths.below(root, paths.block_device(volume.name)).is_block_device()
-    )
+    }
+    block = frozenset(name for name, device in {**claims, **given}.items() if device.is_block_device())
     images = {volume.name: disks_in_image(volume, root) for volume in spec.volumes if volume.kind == "containerDisk"}
+    images |= {name: (path,) for name, path in given.items() if name not in block}
     matching = {
-        disk.name: paths.below(root, paths.claimed_disk(disk.name, is_block=disk.name in block))
+        disk.name: given.get(disk.name) or paths.below(root, paths.claimed_disk(disk.name, is_block=disk.name in block))
         for disk in spec.disks
         if disk.blockSize.matches_volume
     }
     sizes = {name: sizes for name, disk in matching.items() if (sizes := _sizes(disk, sys)) is not None}
     raw_images = frozenset(name for name, found in images.items() if len(found) == 1 and is_qcow2(found[0]) is False)
+    facts = Facts(block=block, raw_images=raw_images, block_sizes=sizes, own=own)
     no_direct_io = frozenset(
         volume.name
         for volume in spec.volumes
-        if not all(map(_takes_direct_io, (*_opened(volume, block, root), *images.get(volume.name, ()))))
+        if not all(map(_takes_direct_io, (*_opened(volume, facts, root), *images.get(volume.name, ()))))
     )
-    return Facts(block=block, raw_images=raw_images, no_direct_io=no_direct_io, block_sizes=sizes)
+    return replace(facts, no_direct_io=no_direct_io)
 
 
-def _opened(volume: Volume, block: frozenset[str], root: Path) -> Iterator[Path]:
+def _opened(volume: Volume, facts: Facts, root: Path) -> Iterator[Path]:
     """The files that QEMU writes for the volume; those that are not there yet are made there."""
-    if volume.kind in ("ephemeral", "containerDisk"):
-        yield paths.below(root, paths.overlay(volume.name))
+    if volume.kind in OVERLAID:
+        yield paths.below(root, facts.place(paths.overlay(volume.name)))
     if volume.kind == "emptyDisk":
-        yield paths.below(root, paths.empty_disk(volume.name))
-    if (disk := brought_disk(volume, block)) is not None:
+        yield paths.below(root, facts.place(paths.empty_disk(volume.name)))
+    if (disk := brought_disk(volume, facts)) is not None:
         yield paths.below(root, disk)
 
 

@@ -117,6 +117,18 @@ class Rule:
         if self.prefix is not None and not is_prefix(self.prefix):
             raise Nonsense(f"{self.prefix!r} is not a prefix of resources", "expected a domain, like example.com")
 
+    def shadows(self, other: "Rule") -> bool:
+        """True if this rule fits each device that the other rule can fit."""
+        theirs: dict[str, tuple[str, ...]] = {name: getattr(other, name) for name in SELECTORS}
+        theirs["vendor"] = theirs["vendor"] or tuple(device[:4] for device in theirs["device"])
+        classes = tuple(self.pci_class)
+        return bool(self.mdev_type) == bool(other.mdev_type) and all(
+            theirs[name]
+            and all(value.startswith(classes) if name == "pci_class" else value in own for value in theirs[name])
+            for name in SELECTORS
+            if (own := getattr(self, name))
+        )
+
     def fits(self, function: Function, vgpu_types: Mapping[int, str] = MappingProxyType({})) -> bool:
         """True if all selectors fit this function. `vgpu_types` are the names of NVIDIA's vGPU types by number."""
         if self.mdev_type:
@@ -196,6 +208,16 @@ class Config:
     bind: Bind = Bind.BEFOREHAND
     whole: tuple[str, ...] = ()
     fabric: Fabric | None = None
+
+    @property
+    def shadowed(self) -> tuple[tuple[int, int], ...]:
+        """The numbers, from 0, of each rule that an earlier one shadows, behind that one's."""
+        return tuple(
+            (earlier, later)
+            for later, rule in enumerate(self.offer)
+            for earlier in [next((number for number in range(later) if self.offer[number].shadows(rule)), None)]
+            if earlier is not None
+        )
 
     @property
     def uses_dra(self) -> bool:

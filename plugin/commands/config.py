@@ -1,6 +1,7 @@
 """`gpu-plugin config`: what can be said of a config file without a node."""
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -8,7 +9,7 @@ import typer
 
 from pci.vendors import PREFIXES
 from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule
-from plugin.config_file import config_of, written_out
+from plugin.config_file import read_config, shadowed_in, written_out
 from plugin.config_file import schema as schema_of_the_file
 from program.commands import AsJSON
 from program.output import print_text
@@ -19,11 +20,17 @@ config = typer.Typer(help="Say what a config file means, or print its JSON schem
 
 @config.command()
 def check(file: Annotated[Path, typer.Argument(help="The config file.")], as_json: AsJSON = False) -> None:
-    """Read a config file as the daemon would: 0 and what it means, or one line that says what is wrong with it."""
+    """Read a config file as the daemon would: 0 and what it means, or one line that says what is wrong with it.
+
+    A rule that never counts is a warning.
+    """
+    read = read_config(file)
+    for problem in shadowed_in(file, read):
+        print(f"gpu-plugin: warning: {problem}", file=sys.stderr)
     if as_json:
-        print_text(json.dumps(written_out(config_of(file)), indent=2) + "\n")
+        print_text(json.dumps(written_out(read), indent=2) + "\n")
         return
-    print_text("\n".join([f"{file}: fine", *in_words(config_of(file)), ""]))
+    print_text("\n".join([f"{file}: fine", *in_words(read), ""]))
 
 
 def in_words(config: Config) -> list[str]:

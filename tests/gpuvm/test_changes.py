@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuvm.commands.changes import flags_of
 from tests.conftest import Command
 from tests.gpuvm.cluster import Object
 from tests.gpuvm.standin import StandIn
@@ -52,7 +53,7 @@ def test_what_gpu_launcher_refuses_is_its_own_lines(kubectl_gpuvm: Command, kube
     bad.write_text("kind: VirtualMachine\n")
     result = kubectl_gpuvm("apply", "-f", bad, "--moon", env=kubectl.env)
     assert "No such option: --moon" in result.stderr
-    assert kubectl_gpuvm("apply", "-f", bad, env=kubectl.env).stderr.startswith(f"kubectl-gpuvm: {bad}: ")
+    assert kubectl_gpuvm("apply", "-f", bad, env=kubectl.env).stderr.startswith(f"kubectl-gpuvm: {bad}:1: ")
     assert kubectl.calls == []
 
 
@@ -63,7 +64,7 @@ def test_another_namespace_than_the_manifests_is_refused_before_kubectl_is_asked
     file.write_text(VM.read_text().replace("metadata:\n", "metadata:\n  namespace: lab\n", 1))
     result = kubectl_gpuvm("apply", "-f", str(file), "-n", "vms", *FLAGS, env=kubectl.env)
     assert result.stderr == (
-        f"kubectl-gpuvm: {file}: metadata.namespace: is lab, and --namespace is vms; expected --namespace lab, or "
+        f"kubectl-gpuvm: {file}:6: metadata.namespace: is lab, and --namespace is vms; expected --namespace lab, or "
         "leave it out of the manifest\n"
     )
     assert (result.returncode, kubectl.calls) == (2, [])
@@ -130,6 +131,14 @@ def edited(kubectl: StandIn) -> StandIn:
     kubectl.answers("get pod/no-devices", live(text))
     kubectl.answers("apply|delete")
     return kubectl
+
+
+def test_an_edit_is_printed_for_the_level_of_what_is_there(gpu_launcher: Command) -> None:
+    flags = ["--level=restricted", "--apparmor"]
+    vm = FIXTURES / "vms" / "devices-by-default.yaml"
+    *_, pod = yaml.safe_load_all(gpu_launcher("pod", vm, *FLAGS, *flags).stdout)
+    assert flags_of(pod) == [*FLAGS, *flags]
+    assert flags_of({"kind": "Job", "spec": {"template": pod}}) == [*FLAGS, "--as", "job", *flags]
 
 
 def test_an_edit_is_applied_with_the_image_of_the_pod(kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path) -> None:

@@ -2,13 +2,16 @@
 Pending."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from launcher.pod.security import Confinement, Level
 from tests.lab.control_plane import Cluster
 from tests.lab.pods import printed
-from tests.lab.waiting import Patience
+from tests.lab.waiting import CommandFailed, Patience
+from tests.launcher.pod.test_levels import printed_pods, violations
 
 _LABEL = "vmi.kubevirt.io/id=desk"
 
@@ -121,3 +124,37 @@ def ended(cluster: Cluster, pod: str, code: int) -> None:
     status = {"name": "compute", "image": "x", "imageID": "x", "ready": False, "restartCount": 0, "state": state}
     patch = {"status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": [status]}}
     cluster.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
+
+
+@pytest.mark.parametrize("level", [Level.BASELINE, Level.RESTRICTED])
+def test_the_api_server_admits_each_pod_at_the_level_that_it_was_printed_for(cluster: Cluster, level: Level) -> None:
+    """Of every manifest of fixtures/vms. And at the level privileged it refuses those that our reading of its rules
+    does (tests/launcher/pod/test_levels.py)."""
+    label = {"pod-security.kubernetes.io/enforce": level.value}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": level.value, "labels": label}})
+    Patience().until("its account is there", lambda: cluster.get("serviceaccount", "default", "-n", level.value), 60)
+    after, _ = printed_pods(Confinement(level))
+    assert _refused(cluster, level, after) == set()
+    before, _ = printed_pods(Confinement())
+    assert _refused(cluster, level, before) == {
+        name for name, pod in before.items() if any(violations(pod["spec"], level))
+    }
+
+
+def _refused(cluster: Cluster, level: Level, pods: dict[str, Any]) -> set[str]:
+    """The names of the pods that violate the level, as the API server says; the others it takes."""
+    asked = []
+    for name, pod in pods.items():
+        # What is not there is refused before.
+        spec = {
+            key: value for key, value in pod["spec"].items() if key not in ("serviceAccountName", "priorityClassName")
+        }
+        asked.append(json.dumps({**pod, "metadata": {"name": name, "namespace": level.value}, "spec": spec}))
+    try:
+        said = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin="\n---\n".join(asked))
+    except CommandFailed as failed:
+        said = str(failed)
+    refused = set(re.findall(r'pods "(\S+)" is forbidden: violates PodSecurity', said))
+    errors = re.findall(r"(?im)^(?:kubectl .*: )?error.*", said)
+    assert [error for error in errors if "violates PodSecurity" not in error] == []
+    return refused

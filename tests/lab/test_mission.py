@@ -223,7 +223,7 @@ def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab,
         lab.wait_for_end("unable")
         log = lab.cluster.kubectl("logs", "unable")
         assert "ERROR RLIMIT_MEMLOCK: VFIO and SEV lock the guest's memory: 1280 MiB with libvirt's reserve" in log
-        assert "give it the capability SYS_RESOURCE" in log
+        assert "LimitMEMLOCK=infinity (deploy/node, docs/restricted.md)" in log
         (container,) = lab.cluster.get("pod", "unable")["status"]["containerStatuses"]
         assert container["state"]["terminated"]["exitCode"] == 1
 

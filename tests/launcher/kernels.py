@@ -59,3 +59,20 @@ def efi_application() -> bytes:
     optional += bytes(8 * headers)
     section = struct.pack("<8sIIII12xI", b".text", page, page, page, page, 0x60000020)  # code; readable, executable
     return (dos + coff + optional + section).ljust(page, b"\0") + PANICS.ljust(page, b"\x90")
+
+
+def boot_sector(words: bytes, *, obeys: bool = True) -> bytes:
+    """For SeaBIOS, from a disk: says these on the first serial port, and again for each byte that comes there. It
+    `obeys` the power button, or not.
+
+    In 16 bits, at 0x7c00: ax = ds = 0; enable the button; say: from si, each byte up to a zero, as soon as the port is
+    free; poll: the button: power off; no byte: poll; read the byte: say.
+    """
+    button = "f6c401 750e" if obeys else "90" * 5
+    code = bytes.fromhex(
+        "31c0 8ed8 ba0206 b80001 ef"
+        "be467c ac 84c0 7412 88c4 bafd03 ec a820 74fb 88e0 baf803 ee ebe9"
+        f"ba0006 ed {button} bafd03 ec a801 74ef baf803 ec ebcf"
+        "ba0406 b80020 ef f4 ebfd"
+    )
+    return (code + words + b"\0").ljust(510, b"\0") + b"\x55\xaa"

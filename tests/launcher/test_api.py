@@ -56,8 +56,9 @@ def test_without_sysfs_a_warning_says_what_the_card_goes_without() -> None:
 @pytest.mark.parametrize(
     ("manifest", "sysfs", "subject"),
     [
-        ("a: [", SYSFS, "the manifest"),
-        ("kind: Pod", SYSFS, "the manifest: kind"),
+        ("a: [", SYSFS, "the manifest:2:1"),
+        ("kind: Pod", SYSFS, "the manifest:1: kind"),
+        ("a: \ud800", SYSFS, "the manifest:1"),
         ({"kind": "VirtualMachine", "apiVersion": {1}}, SYSFS, "the manifest"),
         (VM.read_text(), SYSFS, "gpu 'gpu1'"),
         (VM.read_text(), "/nowhere", "/nowhere"),

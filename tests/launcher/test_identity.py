@@ -81,7 +81,7 @@ def test_another_namespace_than_the_manifests_is_refused_as_kubectl_refuses_it(
     written(path, vm("web", namespace="a"))
     with pytest.raises(UserError) as refused:
         read_given(path, known=known)
-    assert str(refused.value) == f"{path}: metadata.namespace: {said}"
+    assert str(refused.value) == f"{path}:5: metadata.namespace: {said}"
 
 
 def test_the_same_namespace_is_none_other_and_a_flag_wins_over_the_pods(path: Path) -> None:
@@ -95,8 +95,8 @@ def test_of_several_vms_each_that_is_elsewhere_is_named(path: Path) -> None:
     with pytest.raises(UserError) as refused:
         read_every(path, known=Known("b"))
     assert [problem.subject for problem in refused.value.problems] == [
-        f"{path}: a/one: metadata.namespace",
-        f"{path}: c/three: metadata.namespace",
+        f"{path}:5: a/one: metadata.namespace",
+        f"{path}:34: c/three: metadata.namespace",
     ]
 
 

@@ -18,6 +18,7 @@ from launcher.manifest.instancetypes.kinds import Instancetype, Preference
 from launcher.manifest.parser import checked, read_given, read_manifest
 from program.errors import UserError
 from tests import common_instancetypes
+from tests.launcher.vms import without_lines
 from tests.processes import ROOT
 
 TABLE = (ROOT / "docs" / "instancetypes.md").read_text()
@@ -464,7 +465,7 @@ def written(path: Path, *documents: Document) -> Path:
 def problem_of(path: Path, **flags: Path) -> str:
     with pytest.raises(UserError) as error:
         read_given(path, types=flags)
-    line = str(error.value)
+    line = without_lines(str(error.value), path)
     assert "\n" not in line
     return line
 

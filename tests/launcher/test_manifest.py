@@ -9,7 +9,7 @@ from launcher.manifest.parser import read_manifest
 from program.document import read_documents
 from program.errors import UserError
 from tests.launcher.cases import Case, cases
-from tests.launcher.vms import RTX_2060, vmi_text
+from tests.launcher.vms import RTX_2060, vmi_text, without_lines
 from tests.processes import FIXTURES
 
 
@@ -20,7 +20,7 @@ def problem_of(path: Path, text: str) -> str:
         read_manifest(path)
     line = str(error.value)
     assert "\n" not in line
-    return line.removeprefix(f"{path}: ")
+    return without_lines(line, path).removeprefix(f"{path}: ")
 
 
 def problems_of(path: Path, text: str) -> list[str]:
@@ -28,7 +28,7 @@ def problems_of(path: Path, text: str) -> list[str]:
     path.write_text(text)
     with pytest.raises(UserError) as error:
         read_manifest(path)
-    return [line.removeprefix(f"{path}: ") for line in error.value.lines]
+    return [without_lines(line, path).removeprefix(f"{path}: ") for line in error.value.lines]
 
 
 @pytest.fixture
@@ -146,9 +146,12 @@ def test_all_that_is_wrong_is_said_each_by_its_path(path: Path) -> None:
 def test_what_parts_of_a_manifest_demand_of_each_other_is_said_at_once(path: Path) -> None:
     disks = "      disks: [{name: a}, {name: b}]\n      interfaces: [{name: c, masquerade: {}}]\n"
     assert problems_of(path, vmi_text(domain=disks).replace("      autoattachPodInterface: false\n", "")) == [
-        "spec: the disk 'a' has no volume; expected one of that name in volumes",
-        "spec: the disk 'b' has no volume; expected one of that name in volumes",
-        "spec: the interface 'c' has no network; expected `{name: c, pod: {}}` in networks",
+        f"spec.domain.devices.{problem}"
+        for problem in (
+            "disks[0]: the disk 'a' has no volume; expected one of that name in volumes",
+            "disks[1]: the disk 'b' has no volume; expected one of that name in volumes",
+            "interfaces[0]: the interface 'c' has no network; expected `{name: c, pod: {}}` in networks",
+        )
     ]
 
 
@@ -245,38 +248,74 @@ def test_any_other_hook_sidecar_is_refused(path: Path, sidecars: object) -> None
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "container.apparmor.security.beta.kubernetes.io/compute",
+        "seccomp.security.alpha.kubernetes.io/pod",
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        "io.kubernetes.cri-o.Devices",
+        "seccomp-profile.kubernetes.cri-o.io/POD",
+        "userns-mode.crio.io",
+        "io.containers.trace-syscall",
+        "devices.noderesource.dev",
+        "ulimits.nri.containerd.io/container.compute",
+        "mounts.nri.io/pod",
+        "cdi.k8s.io/gpu",
+        "run.oci.keep_original_groups",
+        "io.katacontainers.config.hypervisor.path",
+        "dev.gvisor.flag.debug",
+    ],
+)
+def test_an_annotation_by_which_a_runtime_gives_more_than_the_pod_says_is_refused(path: Path, name: str) -> None:
+    annotated = f"{{name: vm, annotations: {{{name}: x}}}}"
+    assert problem_of(path, vmi_text().replace("{name: vm}", annotated)) == (
+        f"metadata.annotations: {name!r} changes what the pod's container may do, behind the pod's own fields; "
+        "leave it out: the pod has what the VM needs"
+    )
+
+
+def test_an_annotation_of_somebody_elses_is_passed_on(path: Path) -> None:
+    for name in ("notcrio.io/x", "crio.io.example.com/x", "example.com/io.containers.x", "k8s.v1.cni.cncf.io/networks"):
+        path.write_text(vmi_text().replace("{name: vm}", f"{{name: vm, annotations: {{{name}: x}}}}"))
+        assert read_manifest(path).metadata.annotations.given == {name: "x"}
+
+
 def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:
     one_list = vmi_text(gpus=[("a", RTX_2060), ("a", RTX_2060)])
     both_lists = vmi_text(gpus=[("a", RTX_2060)]).replace(
         "gpus:", f"hostDevices: [{{name: a, deviceName: {RTX_2060}}}]\n      gpus:"
     )
-    for text in (one_list, both_lists):
+    for text, second in ((one_list, "gpus[1]"), (both_lists, "hostDevices[0]")):
         assert problem_of(path, text) == (
-            "spec.domain.devices: two entries of gpus and hostDevices are called 'a'; rename one of them"
+            f"spec.domain.devices.{second}: is called 'a', as gpus[0] is; rename one of them"
         )
 
 
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
-        ("a: [b", "is not YAML: line 2, column 1: while parsing a flow sequence, did not find expected ',' or ']'"),
-        ("a: 1\na: 2", "is not YAML: line 2, column 1: the key 'a' is there twice"),
-        ("a: 1\n---\n- 2", "line 2: found [2]; expected a VirtualMachine or VirtualMachineInstance"),
-        ("{[a]: 1}", "is not YAML: line 1, column 2: while constructing a mapping, found unhashable key"),
-        ("a: !!python/object:os.system {}", "is not YAML: line 1, column 4: could not determine a constructor"),
-        ("a: !!set {b, c}", "is not YAML: line 1, column 4: could not determine a constructor for the tag"),
-        ("a: &b 1\nc: &b 2", "is not YAML: line 2, column 4: found duplicate anchor"),
-        ("a: *b", "is not YAML: line 1, column 4: found undefined alias"),
-        ("a: {<<: [b]}", "is not YAML: line 1, column 9: while constructing a mapping, expected a mapping"),
+        ("a: [b", "is not YAML: the [ of line 1 is not closed, or a comma is missing; add ] or the comma"),
+        ("a: 1\na: 2", "is not YAML: the key 'a' is there twice"),
+        ("a: 1\n---\n- 2", "found [2]; expected a VirtualMachine or VirtualMachineInstance"),
+        ("{[a]: 1}", "is not YAML: a mapping or a list is a key; expected text, in quotes"),
+        (
+            "a: !!python/object:os.system {}",
+            "is not YAML: the tag 'tag:yaml.org,2002:python/object:os.",
+        ),
+        ("a: !!set {b, c}", "is not YAML: the tag 'tag:yaml.org,2002:set' is unknown here"),
+        ("a: &b 1\nc: &b 2", "is not YAML: found duplicate anchor"),
+        ("a: *b", "is not YAML: found undefined alias"),
+        ("a: {<<: [b]}", "is not YAML: << merges a mapping, or a list of mappings"),
         ("&a [*a]", "found [[[[...]]]]; expected a VirtualMachine or VirtualMachineInstance"),
         ("[" * 100_000, "is not YAML: nested more than 100 levels deep"),
         ("- " * 3000, "is not YAML: nested more than 100 levels deep"),
         ("a: !!bool maybe", "is not YAML: "),
         ("a: !!int ''", "is not YAML: "),
         ("a: !!timestamp now", "is not YAML: "),
-        ("\0", "is not YAML: "),
+        ("\0", "is no text: it has bytes of zero"),
         ("when: !!timestamp 2001-99-99", "is not YAML: month must be in 1..12"),
-        ("", "found None; expected a VirtualMachine or VirtualMachineInstance"),
+        ("", "is empty; expected a VirtualMachine or VirtualMachineInstance"),
         ("- 1", "found [1]; expected a VirtualMachine or VirtualMachineInstance"),
     ],
 )
@@ -286,7 +325,7 @@ def test_what_is_not_a_manifest_is_one_line(path: Path, text: str, problem: str)
 
 def test_a_file_that_is_not_text_is_one_line(path: Path) -> None:
     path.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match="is not YAML"):
+    with pytest.raises(UserError, match="is text in UTF-16; save it as UTF-8"):
         read_manifest(path)
 
 

@@ -12,6 +12,7 @@ from launcher.schema import json_schema
 from program.document import read_document
 from tests.conftest import Command
 from tests.launcher.cases import VMS
+from tests.launcher.test_pools import pool, replica_set
 
 SCHEMA = json_schema()
 
@@ -47,6 +48,23 @@ def test_every_manifest_that_is_rendered_is_valid(vm: Path) -> None:
 def test_what_is_misspelt_mistyped_or_refused_is_invalid(domain: str) -> None:
     head = "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\nmetadata: {name: vm}\n"
     assert faults(read_document(f"{head}spec: {{domain: {domain}}}"))
+
+
+@pytest.mark.parametrize("many", [pool(), replica_set()], ids=lambda many: many["kind"])
+def test_the_kinds_of_several_vms_have_their_vms_fields(many: dict[str, Any]) -> None:
+    assert faults(many) == []
+    template = many["spec"].get("virtualMachineTemplate", many)["spec"]["template"]
+    wrong = {**template, "spec": {**template["spec"], "domains": {}}}
+    assert faults(json.loads(json.dumps(many).replace(json.dumps(template), json.dumps(wrong))))
+
+
+def test_what_is_wrong_is_of_the_kind_that_the_manifest_says() -> None:
+    """Of a `oneOf` a validator says at the root that the whole manifest is none of its kinds."""
+    vm = {**read_input(VMS / "seed-001.yaml").vms[0], "status": {}}
+    (error,) = Draft202012Validator(SCHEMA).iter_errors({**vm, "spec": {**vm["spec"], "runStrategy": "Ever"}})
+    assert error.instance_path == ["spec", "runStrategy"]
+    (error,) = Draft202012Validator(SCHEMA).iter_errors({**vm, "kind": "VirtualMachne"})
+    assert error.instance_path == ["kind"]
 
 
 def test_what_is_refused_says_why_in_the_schema() -> None:

@@ -1,5 +1,6 @@
 """Manifests for tests: a small VMI as YAML text, and its parts."""
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,11 @@ RTX_2060_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_TU106_GEFORCE_RTX_2060_REV__A"
 RTX_3090 = "nvidia.com/GA102_GEFORCE_RTX_3090"
 RTX_3090_VARIABLE = "PCI_RESOURCE_NVIDIA_COM_GA102_GEFORCE_RTX_3090"
 _NO_SEATS, _NO_FACTS = Layout(), Facts()
+
+
+def without_lines(text: str, file: Path) -> str:
+    """The text of an error with the file's name alone where its line is, too."""
+    return re.sub(rf"({re.escape(str(file))})(:\d+)+: ", r"\1: ", text)
 
 
 def vmi_text(*, domain: str = "", gpus: Iterable[tuple[str, str]] = (), name: str = "vm") -> str:

@@ -159,8 +159,14 @@ noiommu: true
 
 def test_config_check_has_a_form_for_programs_which_is_a_config_itself(gpu_plugin: Command, tmp_path: Path) -> None:
     path, again = tmp_path / "config.yaml", tmp_path / "again.yaml"
-    path.write_text("offer: [{device: '10DE:1f08', resource: nvidia.com/pgpu}]\nnode_devices: {tun: 110}\n")
+    rules = "- {device: '10DE:1f08', resource: nvidia.com/pgpu}\n- {device: '10DE:1f08', withhold: true}\n"
+    path.write_text(f"offer:\n{rules}node_devices: {{tun: 110}}\n")
     result = gpu_plugin("config", "check", path, "--json")
+    assert result.returncode == 0
+    assert result.stderr == (
+        f"gpu-plugin: warning: {path}:3: offer.1: never counts, as offer.0 fits each device that it fits, and comes "
+        "first; write it before offer.0, or leave it out\n"
+    )
     written = json.loads(result.stdout)
     assert (written["groups"], written["node_devices"], written["noiommu"]) == ("withhold", {"tun": 110}, False)
     assert written["offer"][0]["device"] == ["10de:1f08"]

@@ -82,17 +82,17 @@ def expand(
         types = {}  # reading the VM tells what is wrong with it
     prefers, instancetype, preference = PreferenceSpec(), None, None
     if (named := types.get("preference")) is not None:
-        prefers = check(Preference, named.value, _subject(named)).spec
+        prefers = check(Preference, named.value, named.subject).spec
         preference = prefers, _applied(named)
         defaults.attach(draft, preference[1])
     if (named := types.get("instancetype")) is not None:
-        instancetype = check(Instancetype, named.value, _subject(named))
+        instancetype = check(Instancetype, named.value, named.subject)
         applied = _applied(named)
         _raise(list(sizes.conflicts(draft, applied, subject)))
         try:
             sizes.fill_in(draft, instancetype, applied, prefers)
         except Nonsense as error:
-            raise UserError(f"{_subject(named)}spec.cpu.guest", error.wrong, error.fix) from error
+            raise UserError(f"{named.subject}spec.cpu.guest", error.wrong, error.fix) from error
     if preference is not None:
         defaults.fill_in(draft, *preference)
     return Expanded(
@@ -167,16 +167,7 @@ def _is_named(matcher: Matcher, named: TypeObject, namespace: str | None) -> boo
 
 
 def _applied(named: TypeObject) -> Applied:
-    return Applied(_called(named), named.value["spec"])
-
-
-def _called(named: TypeObject) -> str:
-    return f"{named.value['kind']} {names_of(named.value)[1]}"
-
-
-def _subject(named: TypeObject) -> str:
-    """Return what stands before a path in the object: its file, kind and name."""
-    return f"{named.file}: {_called(named)}: "
+    return Applied(named.called, named.value["spec"])
 
 
 def _raise(problems: list[Problem]) -> None:

@@ -85,7 +85,8 @@ def test_a_machine_that_qemu_has_not_is_an_error_and_nothing_is_left(
     flags = ("--connect", f"qemu:///embed?root={root}", "--emulation")
     result = gpu_launcher("check", vm, *flags, env={"PATH": os.environ["PATH"], "TMPDIR": str(short_dir)})
     assert re.search(
-        r"^error: spec\.domain\.machine\.type: pc-q35-rhel9\.4\.0 is no machine of QEMU [\d.]+, which is here\n"
+        rf"^error: {vm}:10: spec\.domain\.machine\.type: pc-q35-rhel9\.4\.0 is no machine of QEMU [\d.]+, "
+        r"which is here\n"
         r"  write the annotation gpu-launcher\.dev/machine: nearest, ",
         result.stdout,
         re.MULTILINE,

@@ -109,10 +109,10 @@ def slices_of_one() -> list[dict[str, Any]]:
     ("text", "said"),
     [
         ("", "is empty; expected what `kubectl get nodes,pods"),
-        ("a: [", "is neither JSON nor YAML: line 2"),
+        ("a: [", ":2:1: is not YAML: a value is missing before here"),
         ("[1]", "has list where an object was expected"),
         ('{"items": [3]}', "has int where an object was expected"),
-        ("{" * 2000, "is neither JSON nor YAML"),
+        ("{" * 2000, "is not YAML: nested more than 100 levels deep"),
     ],
 )
 def test_what_is_no_list_of_objects_is_one_line(tmp_path: Path, gpu_launcher: Command, text: str, said: str) -> None:

@@ -404,3 +404,18 @@ def test_a_worker_that_is_killed_leaves_no_socket(path: Path, tmp_path: Path) ->
         os.kill(worker, signal.SIGKILL)
         assert run.end() == 128 + signal.SIGKILL
     assert not path.exists()
+
+
+def test_without_a_pod_ctl_asks_the_one_vm_of_its_user_or_says_which_there_are(
+    vm: VM, path: Path, short_dir: Path, gpu_launcher: Command
+) -> None:
+    environ = {"XDG_RUNTIME_DIR": str(short_dir)}
+    one, other = (short_dir / "gpu-launcher" / name / "sockets/launcher-sock" for name in ("default_a", "default_b"))
+    for socket_of in (one, other):
+        socket_of.parent.mkdir(parents=True)
+    one.symlink_to(path)
+    assert gpu_launcher("ctl", "state", env=environ).stdout == f"{IDENTITY}: running\n"
+    other.symlink_to(path)
+    done = gpu_launcher("ctl", "state", env=environ)
+    assert done.returncode == 2
+    assert done.stderr == f"gpu-launcher: --socket: several VMs of yours are here: {one}, {other}; name one of them\n"

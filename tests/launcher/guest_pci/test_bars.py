@@ -338,7 +338,7 @@ def test_real_firmware_gives_every_bar_behind_an_expander_an_address(
 def started_with(connection: Any, sockets: Path, vmi: VirtualMachineInstance, xml: str, card: tuple[int, ...]) -> None:
     """Start the domain with test devices for cards, and see where firmware puts their BARs. Its sockets are in a
     directory of the test's own: two tests at a time may start a VM of that name."""
-    tree = etree.fromstring(xml.replace(str(socket_directory(vmi)), str(sockets)))
+    tree = etree.fromstring(xml.replace(str(socket_directory(vmi, Facts())), str(sockets)))
     assert tree.find("devices/controller/pcihole64") is not None
     wanted = _with_test_devices(tree, card)
     made = a_vm()

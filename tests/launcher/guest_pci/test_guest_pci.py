@@ -20,6 +20,7 @@ from lxml.builder import E
 from lxml.etree import _Element as Element
 
 from launcher.domain import socket_directory
+from launcher.facts import Facts
 from launcher.manifest.parser import read_manifest
 from launcher.runtime import guest
 from launcher.runtime.events import Ending
@@ -178,7 +179,9 @@ def enumerated(qemu: Any, vm: Path, domain: Element) -> dict[str, Place]:
     """Where the firmware has found each function of the host's. Every one has addresses for all of its BARs."""
     made = a_vm()
     # Two tests at a time may start a VM of that name: its sockets are beside its manifest.
-    xml = etree.tostring(domain, encoding="unicode").replace(str(socket_directory(read_manifest(vm))), str(vm.parent))
+    xml = etree.tostring(domain, encoding="unicode").replace(
+        str(socket_directory(read_manifest(vm), Facts())), str(vm.parent)
+    )
     with guest.defined(qemu, xml, made) as defined, started(defined, made):
         assert ending(made, EVENTUALLY) is Ending.PANICKED, "expected the kernel to panic"
         answer = json.loads(libvirt_qemu.qemuMonitorCommand(defined, json.dumps({"execute": "query-pci"}), 0))

@@ -26,7 +26,7 @@ H100 = "PCI_RESOURCE_NVIDIA_COM_GH100_H100_PCIE"
 _PLAN = """
 import json, sys
 from pathlib import Path
-from launcher.commands.options import Local
+from launcher.commands.local import Local
 from launcher.commands.run import run
 from program.entry import ends_with
 vm, sysfs = map(Path, sys.argv[1:])
@@ -132,7 +132,7 @@ def test_all_commands_say_every_error_at_once(gpu_launcher: Command, machine: Ma
     assert [line.split(": asks for ")[0].split(": the guest")[0] for line in errors] == [
         "gpu-launcher: error: gpu 'a'",
         "gpu-launcher: error: gpu 'c'",
-        "gpu-launcher: error: spec.domain.cpu.dedicatedCpuPlacement",
+        f"gpu-launcher: error: {tmp_path}/vm.yaml:13: spec.domain.cpu.dedicatedCpuPlacement",
     ]
     assert last == "gpu-launcher: the VM: 3 things keep it from starting; the lines above say each, with its fix"
     assert (rendered.stdout, rendered.returncode) == ("", 2)
@@ -168,6 +168,7 @@ FLAGS: Mapping[str, tuple[str, tuple[str | Path, ...], tuple[str | Path, ...]]] 
     "--preference": ("no-devices", OFFLINE, ("--preference", FIXTURES / "instancetypes" / "preferences.yaml")),
     "--env": ("one-gpu", OFFLINE, (f"--env={RTX_2060_VARIABLE}=0000:01:00.0",)),
     "--env-file": ("one-gpu", OFFLINE, ("--env-file", "pod.env")),
+    "--gpu": ("one-gpu", OFFLINE, ("--gpu", "01:00.0")),
     "--sysfs": (
         "one-gpu",
         (f"--env={RTX_2060_VARIABLE}=0000:01:00.0",),
@@ -219,7 +220,8 @@ def test_dedicated_cpus_that_are_not_known_are_assumed_with_a_warning(
     machine" for the CPUs of another machine than this one."""
     rendered = answer(capfd, "render", VMS / "dedicated-cpus.yaml", *flags)
     assert rendered.stderr.startswith(
-        f"gpu-launcher: warning: spec.domain.cpu.dedicatedCpuPlacement: {assumed}expected --"
+        f"gpu-launcher: warning: {VMS / 'dedicated-cpus.yaml'}:9: spec.domain.cpu.dedicatedCpuPlacement: "
+        f"{assumed}expected --"
     )
     assert (rendered.stderr.count("\n"), rendered.stdout.count("<vcpupin"), rendered.code) == (1, 8, 0)
 

@@ -65,7 +65,7 @@ class Pod:
         self, *, kernel: bytes = kernels.IGNORES, grace: int = 1, firmware: str = _KERNEL, domain: str = ""
     ) -> None:
         """A VM with a serial console, whose guest is that kernel."""
-        boot = self.run / "kubevirt" / "container-disks" / "kernel-boot"
+        boot = self.run / "kubevirt" / "kernel-image"
         boot.mkdir(parents=True, exist_ok=True)
         (boot / "kernel").write_bytes(kernels.multiboot(kernel))
         self.vm.write_text(
@@ -125,7 +125,7 @@ class Pod:
         sockets = {name for name, path in paths.items() if path.is_socket()}
         named = {name for name in paths if DOMAIN in name and not name.startswith("gpu-launcher/log/")}
         return (
-            sockets | named | {name for name in paths if name.startswith(("kubevirt-private/", "gpu-launcher/ready"))}
+            sockets | named | {name for name in paths if name.startswith(("kubevirt/sockets/", "gpu-launcher/ready"))}
         )
 
 
@@ -449,7 +449,7 @@ def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
         launched.program.send(signal.SIGTERM)
         launched.ended(20)
     (pod.root / "ready").touch()
-    with pod.launched("rm /run/kubevirt/container-disks/kernel-boot/kernel") as launched:
+    with pod.launched("rm /run/kubevirt/kernel-image/kernel") as launched:
         assert launched.ended(20)[0] == 1
 
 
@@ -572,19 +572,19 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
         "spec.domain.machine.type: pc-q35-0.1 is no machine of QEMU ",
     ),
     "a kernel that is not there": (
-        "rm /run/kubevirt/container-disks/kernel-boot/kernel",
+        "rm /run/kubevirt/kernel-image/kernel",
         {},
-        "firmware.kernelBoot: /var/run/kubevirt/container-disks/kernel-boot/kernel cannot be found: No such file",
+        "firmware.kernelBoot: /var/run/kubevirt/kernel-image/kernel cannot be found: No such file",
     ),
     "firmware that is not there": (
         "mount -t tmpfs none /usr/share/qemu/firmware",
         {"firmware": "{bootloader: {efi: {}}}"},
         "firmware: no image is EFI for x86_64, secure boot on: ",
     ),
-    "a file where the sockets should be": (
-        "touch /run/kubevirt-private",
+    "no room for the sockets but for the launcher's own": (
+        "mkdir -p /run/kubevirt/sockets && mount -t tmpfs -o nr_inodes=2 none /run/kubevirt/sockets",
         {},
-        ": cannot make the directory for the sockets of the guest's console and screen: Not a directory; expected",
+        ": cannot make the directory for the sockets of the guest's console and screen: No space left on device; ",
     ),
 }
 

@@ -223,14 +223,14 @@ def test_a_guest_that_panics_and_is_kept_has_crashed(embedded_uri: str, tmp_path
     xml = domain_of(vmi, Layout(), Facts(kvm=False)).replace(f"{KERNEL_BOOT}/kernel", str(kernel))
     vm = a_vm()
     with (
-        socket_directory(socket_directory_of(vmi)),
+        socket_directory(socket_directory_of(vmi, Facts())),
         guest.connected(embedded_uri, vm) as connection,
         guest.defined(connection, xml, vm) as domain,
         started(domain, vm),
     ):
         assert ending(vm) is Ending.PANICKED
         assert domain.isActive(), "kept, for its memory to be looked at"
-    assert not socket_directory_of(vmi).exists()
+    assert not socket_directory_of(vmi, Facts()).exists()
 
 
 @pytest.mark.parametrize("persistent", [True, False])

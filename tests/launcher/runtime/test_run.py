@@ -12,6 +12,7 @@ import libvirt
 import pytest
 
 from launcher.domain import socket_directory
+from launcher.facts import Facts
 from launcher.manifest.parser import read_manifest
 from tests.conftest import Command, Machine
 from tests.launcher.vms import DEBIAN_12, RTX_2060_VARIABLE, vmi_text, write_vmi
@@ -129,7 +130,7 @@ def test_a_scratch_place_that_cannot_be_written_is_one_line_and_1(gpu_launcher: 
 def test_a_place_for_the_sockets_that_cannot_be_made_is_said_and_1(gpu_launcher: Command, short_dir: Path) -> None:
     """Of a libvirt's QEMU that is on this machine; the test driver and another machine's need no place."""
     vm = write_vmi(short_dir / "vm.yaml", name=f"vm-{uuid4()}")  # its place is no other test's
-    sockets = socket_directory(read_manifest(vm))
+    sockets = socket_directory(read_manifest(vm), Facts())
     sockets.parent.mkdir(exist_ok=True)
     sockets.touch()
     try:
@@ -154,7 +155,7 @@ def test_a_real_qemu_runs_a_domain_of_ours_and_nothing_is_left(short_dir: Path) 
         (pid_file,) = short_dir.glob("run/qemu/*no-devices*.pid")
         pid = int(pid_file.read_text())
         assert Path(f"/proc/{pid}/comm").read_text().startswith("qemu-system")
-        sockets = socket_directory(read_manifest(vm))
+        sockets = socket_directory(read_manifest(vm), Facts())
         assert {path.name for path in sockets.iterdir()} == {"virt-serial0", "virt-vnc"}
         for name in ("virt-serial0", "virt-vnc"):
             with socket.socket(socket.AF_UNIX) as somebody:

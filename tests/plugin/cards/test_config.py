@@ -1,3 +1,4 @@
+import re
 from pathlib import Path
 
 import pytest
@@ -5,7 +6,7 @@ import pytest
 from pci.resource import NodeDevice
 from plugin.cards.config import Config, Groups, Rule, Serve
 from plugin.cards.preference import Policy
-from plugin.config_file import read_config, schema
+from plugin.config_file import read_config, schema, shadowed_in
 from program.errors import UserError
 
 
@@ -74,11 +75,11 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
     ("text", "problem"),
     [
         ("offer: [", "is not YAML"),
-        ("[]", "the file: "),
+        ("[]", "found []; expected a mapping: gpu-plugin config schema prints"),
         ("ofer: []", "ofer: is no word of the config; did you mean offer?"),
         ("x: 1", "x: is no word of the config; expected one of offer, groups, prefer, node_devices, noiommu"),
-        ("groups: togeter", "groups: Input should be 'withhold' or 'together'; did you mean together?"),
-        ("node_devices: {vhost_net: 1}", "node_devices.vhost_net.[key]: Input should be 'kvm', "),
+        ("groups: togeter", "groups: found 'togeter'; did you mean together?"),
+        ("node_devices: {vhost_net: 1}", "node_devices.vhost_net: is no word of the config; did you mean vhost-net?"),
         ("offer: [{vendr: '10de', withhold: true}]", "offer.0.vendr: is no word of the config; did you mean vendor?"),
         (
             "offer: [{pool: a/b, address: '0000:41:00.0'}]",
@@ -124,29 +125,32 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "fabric: modules: 0000:0f:00.0 and 0000:10:00.0 are both module 1; expected a module ID of its own",
         ),
         ("fabric: {mode: 1}", "fabric.mode: is no word of the config; did you mean modules?"),
-        ("whole: [hgx]", "the file: whole: 'hgx' is not an extended resource name; expected prefix/name"),
+        ("whole: [hgx]", "whole: 'hgx' is not an extended resource name; expected prefix/name"),
         ("offer: [{prefix: kubernetes.io, device: '1234:1111'}]", "offer.0: 'kubernetes.io' is not a prefix"),
         (
             "offer: [{resource: a/b, address: {domain: 0}}]",
             "offer.0.address: found {'domain': 0}; expected text, in quotes",
         ),
-        ("offer: []\noffer: []", "is not YAML: line 2, column 1: the key 'offer' is there twice"),
-        ("offer: 2001-99-99", "offer: Input should be a valid tuple"),
+        ("offer: []\noffer: []", "is not YAML: the key 'offer' is there twice"),
+        ("offer: 2001-99-99", "offer: found '2001-99-99'; expected a list"),
         ("offer: !!bool maybe", "is not YAML: "),
         ("offer: " + "[" * 3000, "is not YAML: "),
         ("offer: [{resource: a/b, device: 1234}]", "offer.0.device: found 1234; expected text, in quotes"),
         (f"offer: [{{resource: a/b, vendor: 0x{'f' * 5000}}}]", "offer.0.vendor: found a huge number; expected text"),
-        ("groups: split", "groups: Input should be 'withhold' or 'together'"),
-        ("prefer: {pgpu: pack}", "the file: prefer: 'pgpu' is not an extended resource name"),
-        ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: Input should be 'pack' or 'spread'"),
-        ("bind: when-claimed", "the file: bind: found when-claimed, and no device is served by DRA; say serve: dra"),
-        ("bind: later", "bind: Input should be 'beforehand' or 'when-claimed'"),
+        ("groups: split", "groups: found 'split'; expected one of withhold, together"),
+        ("prefer: {pgpu: pack}", "prefer: 'pgpu' is not an extended resource name"),
+        ("prefer: {a.b/pgpu: tight}", "prefer.a.b/pgpu: found 'tight'; expected one of pack, spread"),
+        ("bind: when-claimed", "bind: found when-claimed, and no device is served by DRA; say serve: dra"),
+        ("bind: later", "bind: found 'later'; expected one of beforehand, when-claimed"),
         (
             "{serve: dra, bind: when-claimed, offer: [{driver: nvidia, withhold: true}]}",
-            "the file: offer.0.driver: is beside bind: when-claimed; leave it out: a card has another driver while",
+            "offer.0.driver: is beside bind: when-claimed; leave it out: a card has another driver while",
         ),
-        ("node_devices: {kvm: 0}", "the file: node_devices: kvm: found 0; expected how many containers may share it"),
-        ("node_devices: {nvidia: 1}", "node_devices.nvidia.[key]: Input should be 'kvm', 'tun', 'vhost-net', 'vhost-v"),
+        ("node_devices: {kvm: 0}", "node_devices: kvm: found 0; expected how many containers may share it"),
+        (
+            "node_devices: {nvidia: 1}",
+            "node_devices.nvidia: is no word of the config; expected one of kvm, tun, vhost-",
+        ),
     ],
 )
 def test_nonsense_is_refused_by_its_path(tmp_path: Path, text: str, problem: str) -> None:
@@ -154,5 +158,65 @@ def test_nonsense_is_refused_by_its_path(tmp_path: Path, text: str, problem: str
     path.write_text(text)
     with pytest.raises(UserError) as error:
         read_config(path)
-    assert str(error.value).startswith(f"{path}: {problem}")
+    assert re.sub(r"\.yaml(:\d+)+: ", ".yaml: ", str(error.value)).startswith(f"{path}: {problem}")
     assert "\n" not in str(error.value)
+
+
+RULE = 'offer:\n- {vendor: "10de", prefix: a.com}\n'
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        # offer: Input should be a valid tuple; gpu-plugin config schema prints all that a config may say
+        (
+            "# one rule\noffer:\n  device: '10de:1f08'\n  withhold: true\n",
+            ":2: offer: found {'device': '10de:1f08', 'withhold': True}; expected a list",
+        ),
+        ("offer:\n", ":1: offer: has no value; expected a list"),
+        # offer.1: Input should be a dictionary or an instance of Rule; gpu-plugin config schema prints all that ...
+        (f"{RULE}- '10de:1f08'\n", ":3: offer.1: found '10de:1f08'; expected a mapping"),
+        # noiommu: Input should be a valid boolean, unable to interpret input; gpu-plugin config schema prints all ...
+        ("groups: together\nnoiommu: maybe\n", ":2: noiommu: found 'maybe'; expected true or false"),
+        # node_devices.kvm: Input should be a valid integer, unable to parse string as an integer; gpu-plugin config ...
+        ("node_devices:\n  tun: 1\n  kvm: x\n", ":3: node_devices.kvm: found 'x'; expected a number"),
+        # the file: whole: 'hgx' is not an extended resource name; expected prefix/name
+        (f"{RULE}whole: [hgx]\n", ":3: whole: 'hgx' is not an extended resource name; expected prefix/name"),
+        # is not YAML: line 2, column 1: while scanning for the next token, found character that cannot start any token
+        ("offer:\n\t- x", ":2:1: is not YAML: a tab is here, and YAML is indented with spaces; write spaces"),
+        # cannot read the config: 'utf-8' codec can't decode byte 0xff in position 0: invalid start byte
+        ("\udcff\udcfe", ":1: is text in UTF-16; save it as UTF-8"),
+    ],
+)
+def test_the_whole_line_has_the_files_line_and_the_words_of_users(tmp_path: Path, text: str, line: str) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError) as error:
+        read_config(path)
+    assert str(error.value) == f"{path}{line}"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "shadowed"),
+    [
+        ("vendor: '10de'", "device: '10de:1f08'", True),
+        ("vendor: '10de'", "vendor: '10de', driver: nvidia", True),
+        ("pci_class: '03'", "pci_class: ['0300', '0302'], vendor: '10de'", True),
+        ("device: ['10DE:1f08', '10de:1f09']", "device: '10de:1f08', subsystem: '1462:3756'", True),
+        ("mdev_type: [A, B]", "mdev_type: A", True),
+        ("device: '10de:1f08'", "vendor: '10de'", False),
+        ("vendor: '1002'", "device: '10de:1f08'", False),
+        ("vendor: '10de', driver: nvidia", "device: '10de:1f08'", False),
+        ("pci_class: '0300'", "pci_class: '03'", False),
+        ("vendor: '10de'", "mdev_type: A, vendor: '10de'", False),
+        ("device: '10de:1f08'", "address: '0000:41:00.0'", False),
+    ],
+)
+def test_a_rule_that_an_earlier_one_leaves_nothing_to_is_said(
+    tmp_path: Path, first: str, second: str, shadowed: bool
+) -> None:
+    path = tmp_path / "config.yaml"
+    path.write_text(f"offer:\n- {{{first}, prefix: a.com}}\n\n- {{{second}, withhold: true}}\n")
+    said = [str(problem) for problem in shadowed_in(path, read_config(path))]
+    wrong = "offer.1: never counts, as offer.0 fits each device that it fits, and comes first"
+    assert said == ([f"{path}:4: {wrong}; write it before offer.0, or leave it out"] if shadowed else [])

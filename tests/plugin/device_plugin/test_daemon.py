@@ -228,8 +228,9 @@ def test_a_config_that_is_written_slowly_counts_when_it_is_whole(
             file.flush()
             plugin.send(signal.SIGHUP)
             plugin.wait_for_line("stays as it was")
-            file.write(f'{{vendor: "10de", resource: {POOL}}}]\n')
+            file.write(f'{{vendor: "10de", resource: {POOL}}}, {{device: "10de:2204", withhold: true}}]\n')
         kubelet.wait_until(lambda: kubelet.healthy(POOL) == BOTH)
+        assert any("offer.1: never counts, as offer.0 fits" in line for line in plugin.log)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,80 @@
+"""What to do about a finding, where that depends on the place of the start: a pod, or the user's own machine."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """The parts of messages that differ. `absent` says that a node is not there, `user` precedes "may lock".
+
+    `kvm_missing`, `kvm_closed`: fixes for /dev/kvm. `memlock`: raises the limit. `bind`: how a card is bound.
+    `or_anew`: what else a card's fix may be. `stale`: the fix where a container has other groups' nodes, "" where the
+    nodes of all groups are. `no_node`, `no_vfio`: a group's node or /dev/vfio/vfio is missing; `no_access` and
+    `not_allowed`: it cannot be opened, for EACCES and for another reason; `in_use`: it is open elsewhere.
+    `no_disk_access`: a disk cannot be opened; `room`: its file system may become full. {path} is the file, {address}
+    the card.
+    """
+
+    absent: str
+    user: str
+    kvm_missing: str
+    kvm_closed: str
+    memlock: str
+    bind: str
+    or_anew: str
+    stale: str
+    no_node: str
+    no_vfio: str
+    no_access: str
+    not_allowed: str
+    in_use: str
+    no_disk_access: str
+    room: str
+
+
+_OWNED = "expected the node's container runtime to give devices to the container's user: docs/restricted.md"
+_GIVE_KVM = "give the container the device (a resource like devices.gpu-launcher.dev/kvm)"
+_REQUESTED = (
+    "expected the pod to request each device as a resource, as the one that gpu-launcher pod prints, and the device "
+    "plugin to give its nodes"
+)
+POD = Place(
+    absent="is not in the container",
+    user="this container",
+    kvm_missing=_GIVE_KVM,
+    kvm_closed=f"{_OWNED}, or its mode to be 0666",
+    memlock="start the node's container runtime with LimitMEMLOCK=infinity (deploy/node, docs/restricted.md), or give "
+    "the container the capability SYS_RESOURCE, as pods of the level privileged have it",
+    bind="",
+    or_anew=", or, if it is another device than was allocated, since the node was booted with others, delete the pod: "
+    "the kubelet repeats its old answer",
+    stale="delete the pod, so that its devices are allocated anew: the kubelet has repeated an answer from before the "
+    "node was booted with other devices",
+    no_node=_REQUESTED,
+    no_vfio=f"{_REQUESTED}, and the node to have loaded vfio_pci",
+    no_access=f"{_OWNED}, or print the pod with --level baseline",
+    not_allowed=f"{_REQUESTED}: the container's device cgroup lets nothing else be opened",
+    in_use="end the guest or the program that has the card, in the pod that gpu-plugin inventory names",
+    no_disk_access="let its owner or its group be the pod's user (securityContext.fsGroup, of a block device "
+    "docs/restricted.md), or the disk be read-only",
+    room="give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
+)
+OWN_MACHINE = Place(
+    absent="is not on this machine",
+    user="this user",
+    kvm_missing="turn virtualization on in the firmware, and load kvm_intel or kvm_amd",
+    kvm_closed="become a member of its group (sudo usermod -aG kvm $USER), and log in again",
+    memlock="raise the user's limit as root, in /etc/security/limits.d: USER hard memlock unlimited (for a service of "
+    "systemd's, LimitMEMLOCK=infinity), and log in again; ulimit -Hl shows it",
+    bind=": sudo gpu-plugin bind {address}",
+    or_anew=", or name another card: gpu-plugin inventory lists them",
+    stale="",
+    no_node="bind the card to vfio-pci again: sudo gpu-plugin unbind, and bind",
+    no_vfio="load it: sudo modprobe vfio-pci",
+    no_access="give it to the user that starts the VM: sudo chown $USER {path}, until the next boot; a rule of udev's "
+    "lasts",
+    not_allowed="the kernel's log may say why",
+    in_use="end the guest or the program that has the card: sudo fuser -v {path} names it",
+    no_disk_access="let its owner be the user that starts the VM (sudo chown $USER {path}), or the disk be read-only",
+    room="make room there: a full one pauses the guest",
+)

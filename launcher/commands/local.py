@@ -1,0 +1,66 @@
+"""What `run` and `check` have in common: their flags, and the place that these name."""
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from launcher.commands.options import Emulation, GPUFlag, VMFlags, one_vm, refuse_other_volumes
+from launcher.facts import OwnMachine
+from launcher.manifest.parser import Given
+from launcher.pipeline.own_machine import own_machine
+from launcher.pipeline.pod import SYS, Pod, this_pod, with_gpus
+from launcher.runtime.embedded import DEFAULT_URI, uri_of
+from program.errors import UserError
+
+
+@dataclass(frozen=True, kw_only=True)
+class Local(VMFlags):
+    """A VM, and what of this machine it is to run on."""
+
+    connect: Annotated[str, typer.Option(metavar="URI", help="The libvirt to run it on.")] = DEFAULT_URI
+    sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = SYS
+    emulation: Emulation = False
+    gpu: GPUFlag = None
+    disk: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=PATH",
+            help="Without a cluster: the image or block device of a volume of the manifest; may be given again.",
+        ),
+    ] = None
+    port: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="OWN:GUEST",
+            help="Without a cluster: a port of 127.0.0.1 for one of the guest's, like 2222:22; may be given again.",
+        ),
+    ] = None
+
+
+class Located(NamedTuple):
+    """A VM, the pod that it is in, the libvirt that is to run it, and its place without a pod, None in one."""
+
+    given: Given
+    pod: Pod
+    uri: str
+    own: OwnMachine | None
+
+
+def located(flags: Local) -> Located:
+    """Return where the flags want the VM. With --gpu, --disk or --port it is on its user's own machine."""
+    pod = this_pod(flags.sysfs)
+    given = one_vm(flags, pod.environ)
+    vmi = given.instance
+    if not (flags.gpu or flags.disk or flags.port):
+        return Located(given, pod, flags.connect, None)
+    if flags.connect != DEFAULT_URI:
+        raise UserError(
+            "--connect", "is for another libvirt than --gpu, --disk and --port", "leave one or the other out"
+        )
+    disks = flags.disk or []
+    refuse_other_volumes([vmi], {"--disk": [setting.partition("=")[0] for setting in disks]})
+    own = own_machine(vmi, disks, flags.port or [], pod.environ, os.getuid())
+    return Located(given, with_gpus(pod, flags.gpu or [], vmi), uri_of(own.run), own)
