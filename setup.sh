@@ -44,6 +44,7 @@ if [ -n "$missing" ]; then
         echo "This needs root and apt. As root, on Debian 12 or 13:  apt-get install --no-install-recommends$missing"
         exit 1
     fi
+    echo "installing them by apt-get: this takes some minutes"
     apt-get update -q
     DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
 fi
@@ -53,6 +54,7 @@ if ! "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
     echo "$python is $("$python" --version); expected Python 3.11 or newer, name one with PYTHON=..."
     exit 1
 fi
+echo "making .venv, with the packages of requirements.txt: this takes a minute or two"
 "$python" -m venv .venv
 .venv/bin/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 .venv/bin/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .

@@ -121,6 +121,16 @@ _KUBELET = (
         "a volume of its cannot be mounted",
         "see the volume named here",
     ),
+    _Reason(
+        r"cannot load seccomp profile \"\S*/seccomp/([^\"]+)\"",
+        "its node lacks the seccomp profile {0}",
+        "install it: components/seccomp of deploy/plugin, docs/restricted.md",
+    ),
+    _Reason(
+        r"apparmor profile not found (\S+)|apparmor is not supported",
+        "its node lacks the AppArmor profile that it names",
+        "load deploy/node/apparmor there, or on nodes without AppArmor print the pod without --apparmor",
+    ),
     _Reason(r"FailedCreatePodSandBox", "its network cannot be made", "see the CNI plugin on its node"),
     _Reason(
         r"CreateContainerError|RunContainerError|StartError", "its container cannot be made", "see its node's runtime"
@@ -212,7 +222,7 @@ def no_pod(controller: ClusterObject, warnings: Sequence[ClusterObject]) -> Prob
         return Problem(name, "is Stopped: its controller is to have no pod", "`kubectl gpuvm start`")
     message = str(warnings[-1].get("message", ""))
     if "PodSecurity" in message:
-        fix = "its namespace has to allow such pods, pod-security.kubernetes.io/enforce=privileged: docs/pod.md"
+        fix = "print it for the level that its namespace enforces, `gpu-launcher pod --level`: docs/restricted.md"
     elif "exceeded quota" in message:
         fix = "raise the quota, or stop what uses it: `kubectl describe quota`"
     return Problem(name, f"is without a pod: the API server refuses it ({message})", fix)

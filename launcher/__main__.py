@@ -12,7 +12,8 @@ from program.bootstrap import command_named, hold  # noqa: E402
 
 _named = command_named(sys.argv[1:])
 # With --explain the hook reads standard input, for as long as that takes.
-if _named == "run" or (_named == "hook" and "--explain" not in sys.argv):
+_stays = _named == "run" or (_named == "hook" and "--explain" not in sys.argv)
+if _stays:
     hold()
 
 import os  # noqa: E402
@@ -23,9 +24,22 @@ from program.entry import ends_with  # noqa: E402
 
 def main() -> None:
     try:
-        ends_with("gpu-launcher", {"run": _run, "hook": _hook}.get(_named, _command))
+        ends_with("gpu-launcher", {"run": _run, "hook": _hook}.get(_named, _command), _log if _stays else None)
     finally:
         gc.freeze()
+
+
+def _log() -> None:
+    from program.log import start_logging
+
+    start_logging(sys.argv[1:])
+
+
+def _say(line: str) -> None:
+    _log()
+    from program.log import told
+
+    told("gpu-launcher", line)
 
 
 def _command() -> Any:
@@ -42,6 +56,8 @@ def _hook() -> int:
     only a define needs is imported once it listens."""
     from launcher.hook.flags import ToServe, own_socket
 
+    if _stays:
+        _log()
     child = None
     if sys.argv[1:] != ["hook"]:
         from program.child import forked
@@ -79,6 +95,7 @@ def _run() -> int:
         from launcher.runtime.embedded import asked_for
         from launcher.runtime.worker import TO_ITS_END, work
 
+        _log()
         to_its_end = TO_ITS_END in sys.argv[2:]
         return work(lambda: _command() or 0, place, asked_for(sys.argv[2:]), served, to_its_end=to_its_end)
 
@@ -86,9 +103,10 @@ def _run() -> int:
         from launcher.control.listener import forget
         from launcher.runtime.worker import tidy
 
+        _log()
         tidy(place, forget)
 
-    return supervise(work, tidy, lambda: grace_in(place))
+    return supervise(work, tidy, lambda: grace_in(place), _say)
 
 
 if __name__ == "__main__":

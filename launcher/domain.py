@@ -13,6 +13,7 @@ from lxml import etree
 from lxml.builder import E
 from lxml.etree import _Element as Element
 
+from launcher import paths
 from launcher.cpus.pinning import Pinning
 from launcher.devices.devices import GuestDevices
 from launcher.elements import (
@@ -122,11 +123,11 @@ def domain_name(metadata: Metadata) -> str:
 
 
 def socket_directory(vmi: VirtualMachineInstance, facts: Facts) -> Path:
-    """Return the directory for the sockets of the guest's console and screen: in a pod KubeVirt's for a VM's own files,
-    by the VM's uid or, without a cluster, by the domain's. A socket's path has 107 bytes at most."""
+    """Return the directory for the sockets of the guest's console and screen: in a pod by the VM's uid or, without a
+    cluster, by the domain's. A socket's path has 107 bytes at most."""
     if facts.own is not None:
         return facts.own.sockets
-    return Path("/var/run/kubevirt-private", str(vmi.metadata.uid or vmi.uuid))
+    return Path(paths.SOCKETS, str(vmi.metadata.uid or vmi.uuid))
 
 
 @cache

@@ -3,13 +3,16 @@ pod, so the files that replace it are below /run/gpu-launcher or /etc/gpu-launch
 
 Sources, in KubeVirt: pkg/storage/volumepath, pkg/host-disk, pkg/container-disk, pkg/ephemeral-disk, pkg/emptydisk,
 pkg/cloud-init, pkg/config. Names of volumes are DNS labels, so no name leads out of its directory.
+
+The pod mounts nothing below a directory that the guest's user can write (docs/decisions/0048): the launcher writes to
+directories of its own, and what libvirt or a domain looks for among them is a link to its mount.
 """
 
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
-#: This VM's own files: its sockets, images that are made for it, and mounts of the pod.
+#: This VM's own files: images that are made for it, and mounts of the pod.
 PRIVATE = "/var/run/kubevirt-private"
 #: Files that end with the pod: overlays, and cloud-init's images.
 EPHEMERAL = "/var/run/kubevirt-ephemeral-disks"
@@ -25,18 +28,22 @@ NETWORK_STATUS = "/etc/gpu-launcher-networks/status"
 LIBVIRT_ROOT = "/run/gpu-launcher"
 #: Exists exactly while the guest runs, for the pod's readiness probe.
 READY = "/run/gpu-launcher/ready"
+#: The control socket, and below it, in a directory for each VM, the sockets of its console and screen.
+SOCKETS = "/var/run/kubevirt/sockets"
 #: Where the launcher serves: where KubeVirt's has its own socket (cmd/virt-launcher).
-CONTROL_SOCKET = "/var/run/kubevirt/sockets/launcher-sock"
+CONTROL_SOCKET = f"{SOCKETS}/launcher-sock"
 #: The control socket of a launcher with another root of libvirt's driver than a pod's, below that root.
 SOCKET_IN_ROOT = "sockets/launcher-sock"
-#: Where the image of kernelBoot is mounted, whole. The directory is KubeVirt's (pkg/container-disk,
-#: GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
+#: Where the domain has the image of kernelBoot, whole: a link to its mount. The directory is KubeVirt's
+#: (pkg/container-disk, GetKernelBootArtifactPathFromLauncherView), which has just the two files in it.
 KERNEL_BOOT = f"{CONTAINER_DISKS}/kernel-boot"
+KERNEL_IMAGE = "/var/run/kubevirt/kernel-image"
 #: Where the pod mounts the volume for EFI's variables (KubeVirt's pkg/util, PathForNVram of a VM without root).
 NVRAM = f"{PRIVATE}/libvirt/qemu/nvram"
-#: Where libvirt's embedded driver has the state of TPMs, a directory for each domain's UUID. The pod mounts the volume
-#: for a persistent one here.
+#: Where libvirt's embedded driver has the state of TPMs, a directory for each domain's UUID: for a persistent one a
+#: link to where the pod mounts its volume.
 SWTPM = f"{LIBVIRT_ROOT}/lib/swtpm"
+TPM_STATE = "/var/lib/swtpm"
 #: Where swtpm's tools keep the keys with which they sign a TPM's certificates (swtpm-localca.conf(5)).
 SWTPM_CA = "/var/lib/swtpm-localca"
 #: The sockets of virtiofsd, one for each volume: KubeVirt's (pkg/virtiofs). A volume's name of 63 characters just fits
@@ -50,7 +57,7 @@ HUGEPAGES = "/dev/hugepages"
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 _OWN = (
     *("/dev", "/proc", "/sys", "/tmp", "/etc/gpu-launcher", "/var/run/kubevirt", "/var/run/libvirt"),  # noqa: S108
-    *(PRIVATE, EPHEMERAL, LIBVIRT_ROOT, SWTPM_CA),
+    *(PRIVATE, EPHEMERAL, LIBVIRT_ROOT, SWTPM_CA, TPM_STATE),
 )
 #: The one ISO of the service account's token; a VM has at most one such volume.
 SERVICE_ACCOUNT_ISO = f"{PRIVATE}/service-account-disk/service-account.iso"

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import NamedTuple
 from uuid import UUID
 
 from pci.address import PCIAddress
@@ -124,6 +125,13 @@ class Fault:
         return f"{self.path}: {self.wrong}"
 
 
+class MemoryLock(NamedTuple):
+    """The hard RLIMIT_MEMLOCK of a process, by its name: so many bytes, None without a limit."""
+
+    process: str
+    limit: int | None
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
     """The platform; None for what could not be seen: a record may lack it, a container may hide it, an architecture may
@@ -133,7 +141,8 @@ class Platform:
     the ACPI tables by which the firmware announces an IOMMU: DMAR, IVRS. `unsafe_interrupts` has each module that can
     map a guest's memory (vfio_iommu_type1, iommufd), and whether its allow_unsafe_interrupts is on. `drivers` are those
     of the PCI bus. `tells_resets`: some function has a `reset_method`, so that one without it has no reset.
-    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ... `command_line` has the kernel's parameters, one each.
+    `cpu_vendor`: `GenuineIntel`, `AuthenticAMD` ... `command_line` has the kernel's parameters, one each. `memlock` is
+    what containers may lock of the memory.
     """
 
     iommus: tuple[str, ...] = ()
@@ -146,6 +155,7 @@ class Platform:
     cpu_vendor: str | None = None
     virtual_machine: bool | None = None
     command_line: tuple[str, ...] | None = None
+    memlock: MemoryLock | None = None
     faults: tuple[Fault, ...] = ()
 
 

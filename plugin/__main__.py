@@ -15,7 +15,13 @@ from program.entry import ends_with  # noqa: E402
 
 
 def main() -> None:
-    ends_with("gpu-plugin", _serve if _serves else _command)
+    ends_with("gpu-plugin", _serve if _serves else _command, _log if _serves else None)
+
+
+def _log() -> None:
+    from plugin.device_plugin.logs import start
+
+    start(sys.argv[1:])
 
 
 def _command() -> Any:
@@ -28,6 +34,7 @@ def _command() -> Any:
 
 def _serve() -> int:
     """Serve without typer in this process's memory: a child reads the command line, and `serve` stays on its node."""
+    _log()
     from plugin.startup import ServeFlags, readied, start
     from program.child import forked
 

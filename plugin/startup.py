@@ -13,7 +13,6 @@ from typing import Annotated
 
 from plugin.cards.config import Config
 from plugin.cards.names import PCI_IDS, read_pci_ids
-from plugin.device_plugin.logs import start_logging
 from plugin.device_plugin.monitoring import LIVE, READY, HTTPPort
 from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, StateDirectory, Sysfs
 from plugin.state_files import boot_id
@@ -109,7 +108,6 @@ def readied() -> Reader:
 
 def start(flags: ServeFlags, reader: Reader) -> None:
     """Serve until SIGTERM. ProgramError if something is wrong from the start."""
-    start_logging()
     from plugin.device_plugin.daemon import Server, run
 
     os.umask(0o177)  # the sockets are for root's kubelet alone

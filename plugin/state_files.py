@@ -62,7 +62,7 @@ class StateFile(Generic[T]):
             return None
         except OSError as error:
             raise Refusal(self.path, f"cannot be read: {error.strerror}", self.place) from error
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Refusal(self.path, self.wrong, self.fix) from None
 
     def write(self, value: T) -> None:

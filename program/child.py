@@ -7,6 +7,7 @@ the modules that start processes themselves.
 
 import os
 import pickle
+import resource
 import select
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from typing import IO, Any, Generic, NoReturn, TypeVar, cast
 from program.errors import ProgramError, Refusal
 
 MOST = 1 << 26
+_LONGEST = MOST + (1 << 16)  # bytes, with what an error has besides
 _ENDS_WITHIN = 0.1  # seconds from SIGKILL, where the kernel lets go
 
 T = TypeVar("T")
@@ -52,7 +54,7 @@ class Child(Generic[T]):
         self._place, self._within, self._goes_on = place, within, goes_on
         self._deadline = None if within is None else time.monotonic() + within
         self._ends = os.pidfd_open(pid)
-        self._answer = b""
+        self._answer, self._is_too_long = b"", False
         _left.difference_update([each for each in _left if _exit_code(each) is not None])
 
     @property
@@ -98,7 +100,8 @@ class Child(Generic[T]):
         if code is None:
             _left.add(self.pid)
         if self._place is not None:
-            self._answer = os.pread(self._place, os.fstat(self._place).st_size, 0)
+            self._is_too_long = os.fstat(self._place).st_size > _LONGEST
+            self._answer = b"" if self._is_too_long else os.pread(self._place, _LONGEST, 0)
             os.close(self._place)
         return code
 
@@ -109,6 +112,8 @@ class Child(Generic[T]):
             raise Late(self.name, wrong, "see what it waits for", self.pid)
         if self._place is None:
             return cast("T", code)
+        if self._is_too_long:
+            raise NoAnswer(self.name, f"answers with more than {MOST >> 20} MiB", "see what it answers with")
         ended = f"signal {-code} has ended it" if code and code < 0 else f"has ended with {code} and no answer"
         return cast("T", unpickled(self._answer, NoAnswer(self.name, ended, "if nobody ended it, memory was short")))
 
@@ -173,6 +178,8 @@ def called(place: int, parent: int) -> NoReturn:
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(1)
+    # What it loads may write to any file; its answer's is memory.
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_LONGEST, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
     _leave(place, lambda: pickle.load(sys.stdin.buffer)())  # noqa: S301 (by this program)
 
 

@@ -1,6 +1,5 @@
 """A command line with a module for each command, imported only when the command is called."""
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from functools import wraps
@@ -120,5 +119,7 @@ def called(program: str, app: typer.Typer) -> Any:
         end = "" if message.endswith("?") else "."
         context = getattr(error, "ctx", None)
         command = program if context is None else context.command_path
-        print(f"{program}: {message}{end} Try: {command} --help", file=sys.stderr)
+        from program.log import told  # a right command line need not wait for logging
+
+        told(program, f"{message}{end} Try: {command} --help")
         return error.exit_code

@@ -2,16 +2,19 @@
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NoReturn
 
 from program.errors import ProgramError
 from program.problem import one_line
 
 
-def ends_with(program: str, call: Callable[[], int | None]) -> NoReturn:
-    """Call `call`, and end the process with the exit code that it returns, or with its error's. Each line on standard
-    error begins with the name `program`."""
+def ends_with(program: str, call: Callable[[], int | None], log: Callable[[], object] | None = None) -> NoReturn:
+    """Call `call`, and end the process with the exit code that it returns, or with its error's.
+
+    Each line of an error is printed after the name `program`. A program that has a log starts it by `log`: the lines
+    are its last records then.
+    """
     from signal import SIG_DFL, SIGCHLD, signal
 
     signal(SIGCHLD, SIG_DFL)  # its parent may have had it ignore its children
@@ -21,14 +24,22 @@ def ends_with(program: str, call: Callable[[], int | None]) -> NoReturn:
             sys.stdout.flush()
         sys.exit(code)
     except ProgramError as error:
-        for line in error.lines:
-            print(f"{program}: {line}", file=sys.stderr)
+        _tell(program, error.lines, log)
         sys.exit(error.exit_code)
     except OSError as error:
         # Standard output that is full or closed. Python would try to flush it again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         subject = "cannot write" if error.filename is None else one_line(error.filename)
-        print(f"{program}: {subject}: {error.strerror}", file=sys.stderr)
+        _tell(program, [f"{subject}: {error.strerror}"], log)
         sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _tell(program: str, lines: Iterable[str], log: Callable[[], object] | None) -> None:
+    if log is not None:
+        log()
+    from program.log import told  # a program without errors need not wait for logging
+
+    for line in lines:
+        told(program, line)

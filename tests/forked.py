@@ -13,7 +13,7 @@ from pkgutil import iter_modules
 import gpuvm.commands
 import launcher.commands
 import plugin.commands
-from tests.processes import BIN, ROOT, environment
+from tests.processes import BIN, ROOT, environment, untimed
 
 _MAIN = {"gpu-launcher": "launcher.__main__", "gpu-plugin": "plugin.__main__", "kubectl-gpuvm": "gpuvm.__main__"}
 _STREAMS = ("stdin", "stdout", "stderr")
@@ -47,7 +47,7 @@ def forked(
             process.kill()
             raise subprocess.TimeoutExpired(call, _SECONDS)
         out, err = (file.read_text("utf-8", "backslashreplace") for file in files[1:])
-        return subprocess.CompletedProcess(call, process.exitcode, out, err)
+        return subprocess.CompletedProcess(call, process.exitcode, out, untimed(err))
 
 
 def _run(main: str, call: list[str], environ: Mapping[str, str], directory: str) -> None:

@@ -1,6 +1,7 @@
 """The two programs as processes: what they log, line by line, while they run."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -30,8 +31,16 @@ def _call(
     return {**call, "encoding": "utf-8", "errors": "backslashreplace"}
 
 
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z ")
+
+
+def untimed(text: str) -> str:
+    """A log of text without its times."""
+    return "".join(_TIME.sub("", line, count=1) for line in text.splitlines(keepends=True))
+
+
 class Program:
-    """A running program of ours, and what it has written to stderr so far."""
+    """A running program of ours, and what it has written to stderr so far, without the times of a log."""
 
     def __init__(
         self,
@@ -53,7 +62,7 @@ class Program:
         with self.process.stderr as stderr:
             for line in stderr:
                 with self._logged:
-                    self.log.append(line.rstrip("\n"))
+                    self.log.append(untimed(line).rstrip("\n"))
                     self._logged.notify_all()
 
     def wait_for_line(self, text: str, seconds: float = 120) -> None:
@@ -91,7 +100,9 @@ def finished(
     name: str, *arguments: str | Path, env: Mapping[str, str] | None = None, stdin: str | None = None
 ) -> subprocess.CompletedProcess[str]:
     """The same, run to its end; `stdin` is what it reads there."""
-    return subprocess.run(**_call(name, arguments, env), input=stdin, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(**_call(name, arguments, env), input=stdin, capture_output=True, timeout=60, check=False)
+    done.stderr = untimed(done.stderr)
+    return done
 
 
 def kill_all(pids: Iterable[int]) -> None:

@@ -12,6 +12,7 @@ import yaml
 from typer.core import TyperGroup
 from typer.main import get_command
 
+import launcher
 from tests.processes import BIN, ROOT
 
 #: Pages that people read: of sysfs' recorded machines, README is what they were recorded on.
@@ -57,6 +58,13 @@ def test_every_page_can_be_reached_from_the_readme() -> None:
 
 def test_the_readme_has_at_most_1500_words() -> None:
     assert len(README.read_text().split()) <= 1500
+
+
+def test_the_readmes_vm_within_its_first_screen_is_one_that_gets_a_gpu() -> None:
+    before, manifest = README.read_text().split("```")[:2]
+    assert len((before + manifest).splitlines()) <= 25
+    domain = launcher.render(manifest.removeprefix("yaml"), {"PCI_RESOURCE_NVIDIA_COM_PGPU": "0000:01:00.0"})
+    assert 'alias name="ua-gpu-gpu"' in domain.xml
 
 
 def test_the_readmes_tables_have_each_command_of_both_programs_and_no_other() -> None:

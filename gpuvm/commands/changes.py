@@ -37,6 +37,7 @@ _UNCHANGEABLE = ("Pod", "Job")
 _BESIDE = 60  # seconds for the API server, beside a pod's grace period
 _LARGEST = 1 << 20  # bytes of a manifest: a ConfigMap's
 _STDIN = "-"
+_LEVEL = "gpu-launcher.dev/level"  # launcher.pod.objects
 
 Restart = Annotated[bool, typer.Option("--restart", help="Shut down a guest that runs with another manifest.")]
 
@@ -82,8 +83,12 @@ def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart
 
 def flags_of(found: ClusterObject) -> list[str]:
     """Return the flags of `gpu-launcher pod` that an object shows. The claims of --dra are in its manifest."""
-    kind = [] if found["kind"] == "Pod" else ["--as", found["kind"].lower()]
-    return ["--image", container_of(found)["image"], *kind]
+    is_pod, container = found["kind"] == "Pod", container_of(found)
+    kind = [] if is_pod else ["--as", found["kind"].lower()]
+    annotations = (found if is_pod else found["spec"]["template"])["metadata"].get("annotations", {})
+    level = [f"--level={annotations[_LEVEL]}"] if _LEVEL in annotations else []
+    has_apparmor = "localhostProfile" in container.get("securityContext", {}).get("appArmorProfile", {})
+    return ["--image", container["image"], *kind, *level, *(["--apparmor"] if has_apparmor else [])]
 
 
 def _apply(kubectl: Kubectl, text: bytes, *, restart: bool) -> None:

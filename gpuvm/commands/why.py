@@ -1,6 +1,7 @@
 """kubectl gpuvm why."""
 
 import json
+import re
 from contextlib import suppress
 
 from gpuvm.commands.options import ClusterFlags, Output, VMName
@@ -14,6 +15,7 @@ from program.problem import Problem, one_line
 
 _MOST_EVENTS = 3
 _LOG_LINES = 20
+_STAMP = re.compile(r"[-0-9T:.]+Z (?:DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
 
 
 def why(vm: VMName, cluster: ClusterFlags, output: Output = None) -> None:
@@ -65,4 +67,11 @@ def _last_line(kubectl: Kubectl, pod: ClusterObject) -> str:
             name = pod["metadata"]["name"]
             text = kubectl.output("logs", name, "-c", CONTAINER, f"--tail={_LOG_LINES}").decode(errors="replace")
     lines = [line.strip() for line in text.splitlines() if line.strip()]
-    return lines[-1].removeprefix("gpu-launcher: ") if lines else ""
+    return message(lines[-1]) if lines else ""
+
+
+def message(line: str) -> str:
+    """Return the message of a line of the launcher's log, in either format, or of an error; any other line as it is."""
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        return str(json.loads(line)["message"])
+    return _STAMP.sub("", line, count=1).removeprefix("gpu-launcher: ")

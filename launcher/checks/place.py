@@ -32,6 +32,7 @@ class Place:
     room: str
 
 
+_OWNED = "expected the node's container runtime to give devices to the container's user: docs/restricted.md"
 _GIVE_KVM = "give the container the device (a resource like devices.gpu-launcher.dev/kvm)"
 _REQUESTED = (
     "expected the pod to request each device as a resource, as the one that gpu-launcher pod prints, and the device "
@@ -41,9 +42,9 @@ POD = Place(
     absent="is not in the container",
     user="this container",
     kvm_missing=_GIVE_KVM,
-    kvm_closed=_GIVE_KVM,
-    memlock="give it the capability SYS_RESOURCE (securityContext.capabilities.add), or start the container runtime "
-    "with unlimited memlock (LimitMEMLOCK=infinity)",
+    kvm_closed=f"{_OWNED}, or its mode to be 0666",
+    memlock="start the node's container runtime with LimitMEMLOCK=infinity (deploy/node, docs/restricted.md), or give "
+    "the container the capability SYS_RESOURCE, as pods of the level privileged have it",
     bind="",
     or_anew=", or, if it is another device than was allocated, since the node was booted with others, delete the pod: "
     "the kubelet repeats its old answer",
@@ -51,10 +52,11 @@ POD = Place(
     "node was booted with other devices",
     no_node=_REQUESTED,
     no_vfio=f"{_REQUESTED}, and the node to have loaded vfio_pci",
-    no_access="let the container run as root, as pods with VFIO devices do, or as the owner of the node",
+    no_access=f"{_OWNED}, or print the pod with --level baseline",
     not_allowed=f"{_REQUESTED}: the container's device cgroup lets nothing else be opened",
     in_use="end the guest or the program that has the card, in the pod that gpu-plugin inventory names",
-    no_disk_access="let its owner or its group be the pod's user (securityContext.fsGroup), or the disk be read-only",
+    no_disk_access="let its owner or its group be the pod's user (securityContext.fsGroup, of a block device "
+    "docs/restricted.md), or the disk be read-only",
     room="give the pod more ephemeral-storage, or mount a larger volume there: a full one pauses the guest",
 )
 OWN_MACHINE = Place(

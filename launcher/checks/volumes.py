@@ -3,6 +3,7 @@
 launcher.storage.needs refuses what is missing or cannot be made.
 """
 
+import shlex
 import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -36,11 +37,10 @@ def volumes(spec: Spec, facts: Facts, root: Path, needs: Iterable[Need], place: 
             outcome = opened(file, writing=not reads)
             if outcome is not None and not is_missing(outcome):
                 how = "read" if reads else "written"
-                yield error(
-                    f"the volume {volume.name!r}",
-                    f"{path} cannot be {how}: {because(outcome)}",
-                    place.no_disk_access.format(path=path),
-                )
+                fix = place.no_disk_access.format(path=path)
+                if volume.hostDisk is not None and facts.own is None:
+                    fix = f"give it to the pod's user on the node: chown 107:107 {shlex.quote(volume.hostDisk.path)}"
+                yield error(f"the volume {volume.name!r}", f"{path} cannot be {how}: {because(outcome)}", fix)
     for disk in spec.disks:
         if lacks_direct_io(disk, facts):
             yield warning(

@@ -1,13 +1,11 @@
 """Notes, warnings and errors on stderr: at most 25 lines in all, since nobody reads more."""
 
-import sys
 from collections.abc import Sequence
 
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import Start
 from program.errors import first_lines, together
 from program.problem import MOST_LINES, Severity
-from program.terminal import is_coloured, painted
 
 _MOST_NOTES = 2
 _LINES = 25
@@ -17,7 +15,7 @@ def clear(start: Start, given: Given) -> None:
     """Print the warnings, and raise what keeps the VM from starting. Of several errors, print each, and raise one that
     ends the program as the first of them would."""
     warnings = [given.located(finding.problem) for finding in start.warnings]
-    errors = [type(error).of([*map(given.located, error.problems)], error.left_out) for error in start.errors]
+    errors = [error.changed(given.located) for error in start.errors]
     if not errors:
         say("warning", warnings)
         return
@@ -42,6 +40,9 @@ def say_notes(notes: Sequence[object]) -> None:
 
 def say(level: str, texts: Sequence[object], most: int = MOST_LINES) -> None:
     """Print a line for each of the first texts, and how many more there are. `level` is a severity's word."""
-    level = painted(f"{level}:", Severity[level.upper()], coloured=is_coloured(2))
+    if not texts:
+        return
+    from program.log import told  # `render` has nothing to say and need not wait for logging
+
     for line in first_lines(texts, most):
-        print(f"gpu-launcher: {level} {line}", file=sys.stderr)
+        told("gpu-launcher", line, Severity[level.upper()])

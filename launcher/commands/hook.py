@@ -8,10 +8,12 @@ import typer
 
 from launcher.hook.flags import SYS, ToServe, own_socket
 from program.errors import Refusal, UserError
+from program.log import LogFlags
 from program.output import print_text
 
 
 def hook(
+    logs: LogFlags,
     explain: Annotated[
         bool, typer.Option("--explain", help="Print what it would change in the domain, and end.")
     ] = False,

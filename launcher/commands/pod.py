@@ -20,8 +20,10 @@ from launcher.pod.documents import documents
 from launcher.pod.objects import objects
 from launcher.pod.plain import PodObject
 from launcher.pod.resources import for_containers, waits_for
+from launcher.pod.security import Confinement, Level
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
+from program.log import LogFlags
 from program.output import print_text
 
 #: What the API server puts behind a generateName (k8s.io/apimachinery's pkg/util/rand): five of these.
@@ -30,6 +32,7 @@ _RANDOM, _RANDOM_LENGTH = "bcdfghjklmnpqrstvwxz2456789", 5
 
 def pod(
     flags: VMFlags,
+    logs: LogFlags,
     image: Annotated[
         str | None,
         typer.Option(metavar="IMAGE", help="The launcher's image.  [default: gpu-launcher of this version]"),
@@ -69,6 +72,14 @@ def pod(
             "--dra", help="Have DRA give the cards: print the ResourceClaimTemplate that says which ones too."
         ),
     ] = False,
+    level: Annotated[
+        Level,
+        typer.Option("--level", help="The Pod Security level that has to admit the pod: docs/restricted.md."),
+    ] = Level.PRIVILEGED,
+    apparmor: Annotated[
+        bool,
+        typer.Option("--apparmor", help="The nodes have AppArmor, and the profile that deploy/node has for it."),
+    ] = False,
     owner: Annotated[
         str | None,
         typer.Option(
@@ -95,6 +106,7 @@ def pod(
     errors: list[ProgramError] = []
     warnings: list[str] = []
     for given in vms:
+        refused: list[ProgramError] = []
         block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
         made += (
             tried(
@@ -108,12 +120,15 @@ def pod(
                     imports=not no_datavolumes,
                     dra=dra,
                     owner=owner,
+                    logs=logs.arguments,
                     run=_run(given, as_kind, replicas, max_unavailable),
+                    confinement=Confinement(level, apparmor),
                 ),
-                errors,
+                refused,
             )
             or ()
         )
+        errors += [error.changed(given.located) for error in refused]
         if no_datavolumes and (left_out := data_volumes(given)):
             names = ", ".join(volume["metadata"]["name"] for volume in left_out)
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
@@ -122,10 +137,10 @@ def pod(
     if not image:
         say_notes([f"the pod's image is {default}, which no registry has: name yours with --image"])
     notes: list[str] = []
-    for vm in (given.instance for given in vms):
-        other = foreign(vm.spec.domain.machine.type)
-        if other is not None and not vm.metadata.annotations.nearest_machine:
-            warnings.append(f"{vm.metadata.name}: {other}")
+    for given in vms:
+        other = foreign(given.instance.spec.domain.machine.type)
+        if other is not None and not given.instance.metadata.annotations.nearest_machine:
+            warnings.append(str(given.located(other)))
     for each in made:
         if (spec := pod_spec(each)) is not None:
             name = each["metadata"]["name"]

@@ -21,10 +21,12 @@ from launcher.runtime.worker import TO_ITS_END
 from launcher.storage.needs import credentials_of, shares_of
 from program import errors
 from program.errors import UserError
+from program.log import LogFlags
 
 
 def run(
     flags: Local,
+    logs: LogFlags,
     user: Annotated[
         int | None,
         typer.Option(metavar="UID", help="As root: be this user and group, as soon as --give and --raise are done."),

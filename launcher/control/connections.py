@@ -7,10 +7,11 @@ that are open on it, and their headers; launcher.control.methods has the deadlin
 
 import asyncio
 import logging
+import select
 import socket
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -25,7 +26,12 @@ _log = logging.getLogger(__name__)
 
 _CONNECTIONS = 32  # another one ends the oldest, of those without a call if there are any
 _CALLS = 32  # at once, besides those of the method that is always answered
-_WORN = 1000  # calls, after which a connection ends: h2 remembers something of each
+_WORN = 1000  # calls, after which a connection ends: h2 remembers something of each; its caller has as many to notice
+#: GOAWAY without an error, for no call that has begun (RFC 9113, 6.8): the caller makes its next calls on another
+#: connection, and closes this one when the last has ended. h2 sends nothing more after a GOAWAY of its own.
+_GO_AWAY = b"\0\0\x08\x07\0\0\0\0\0\x7f\xff\xff\xff\0\0\0\0"
+_WAITING = 4096  # connections that are not taken yet, the kernel's most by default; a connect beyond them is refused
+_AGAIN = 1.0  # seconds until connections are taken again, after none could be
 _FRAME = 512  # bytes that each frame of a request counts besides its content: the memory to keep it
 _WINDOW = (1 << 16) - 1  # bytes; the least that HTTP/2 allows
 _READ = 1 << 14  # bytes read at once, and handled before another connection's turn
@@ -76,6 +82,8 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         super().__init__(handler, server.config, server.h2_config)
         self._server = server
         self._read = bytearray(_READ)
+        self._is_worn = False
+        self.was_heard = False
         self.transport: asyncio.Transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -88,17 +96,22 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         self.processor.processors = defaultdict(lambda: lambda event: None, {**known, data: self._keep})
         others = self._server.connections
         if len(others) >= _CONNECTIONS:
-            min(others, key=lambda one: bool(one.processor.streams)).hang_up(f"more than {_CONNECTIONS} connections")
+            least = min(others, key=lambda one: (bool(one.processor.streams), one.was_heard))
+            least.hang_up(f"more than {_CONNECTIONS} connections")
         others[self] = None
 
     def get_buffer(self, sizehint: int) -> bytearray:
         return self._read
 
     def buffer_updated(self, size: int) -> None:
+        self.was_heard = True
         try:
             self.data_received(bytes(self._read[:size]))
-            if self.connection.streams_started > _WORN:
-                self.hang_up(f"more than {_WORN} calls on one connection")
+            if self.connection.streams_started >= 2 * _WORN:
+                self.hang_up(f"{2 * _WORN} calls on one connection")
+            elif self.connection.streams_started >= _WORN and not self._is_worn:
+                self._is_worn = True
+                self.transport.write(_GO_AWAY)
         except Exception as error:
             self.hang_up(str(error) or type(error).__name__)
 
@@ -133,12 +146,55 @@ class _Connection(H2Protocol, asyncio.BufferedProtocol):
         self.transport.abort()
 
 
+@contextmanager
+def _taking(listener: socket.socket, server: Server) -> Iterator[None]:
+    """Take the connections that wait, and drop at once those whose callers have gone: asyncio's own server makes all
+    parts of a connection for each, and so a caller that reconnects in a loop kept others out."""
+    loop = asyncio.get_running_loop()
+    made = set[asyncio.Task[Any]]()
+    again: asyncio.TimerHandle | None = None
+
+    def take() -> None:
+        nonlocal again
+        try:
+            for _ in range(_WAITING):
+                taken, _ = listener.accept()
+                if _has_gone(taken):
+                    taken.close()
+                    continue
+                taken.setblocking(False)
+                task = loop.create_task(loop.connect_accepted_socket(server.connection, taken))
+                made.add(task)
+                task.add_done_callback(made.discard)
+        except (BlockingIOError, ConnectionAbortedError):
+            pass
+        except OSError as error:  # no descriptor is left
+            _log.error("no connection can be taken: %s", error.strerror)
+            loop.remove_reader(listener)
+            again = loop.call_later(_AGAIN, loop.add_reader, listener, take)
+
+    listener.listen(_WAITING)
+    loop.add_reader(listener, take)
+    try:
+        yield
+    finally:
+        if again is not None:
+            again.cancel()
+        loop.remove_reader(listener)
+
+
+def _has_gone(caller: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(caller, 0)
+    return bool(poll.poll(0))  # POLLHUP, which is always asked for (poll(2))
+
+
 async def serve(server: Server, listener: socket.socket, ended: Callable[[], Awaitable[Any]]) -> None:
     """Serve callers until `ended` returns; then calls in progress have a second."""
     logging.getLogger("grpclib").setLevel(logging.WARNING)  # every call that is cancelled is news to it
-    accepting = await asyncio.get_running_loop().create_unix_server(server.connection, sock=listener)
-    await ended()
-    accepting.close()
+    with _taking(listener, server):
+        await ended()
+    listener.close()
     with suppress(TimeoutError):
         async with asyncio.timeout(_LAST_WORDS):
             while server.calls:

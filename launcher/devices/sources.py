@@ -111,6 +111,15 @@ def _made(path: str) -> DiskSource:
     return DiskSource(path, unmap=False)
 
 
+def iso_directory(volume: Volume) -> str | None:
+    """Return where the ISO with the volume's files is made; None for a volume that is mounted or made elsewhere."""
+    if volume.kind == "serviceAccount":
+        return str(PurePosixPath(paths.SERVICE_ACCOUNT_ISO).parent)
+    if volume.kind in _DIRECTORIES:
+        return str(PurePosixPath(paths.iso(_DIRECTORIES[volume.kind], volume.name)).parent)
+    return None
+
+
 def directory_of(volume: Volume) -> str:
     """Return where the pod has the files of a volume."""
     if volume.containerPath is not None:

@@ -5,7 +5,6 @@ import errno
 import logging
 import socket
 import stat
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -29,7 +28,6 @@ def served(path: Path, services: list[Any], meanwhile: Callable[[], object]) -> 
 
     Call `meanwhile` in a thread, once KubeVirt can connect.
     """
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="gpu-launcher: %(levelname)s: %(message)s")
     shorten("the hook's socket", "launcher.control.connections", "grpclib.server", "asyncio")
     with _listening(path) as listener:
         _log.info("hook %s is there for KubeVirt", path)

@@ -55,6 +55,14 @@ _REFUSED_IF_TRUE: Mapping[str, tuple[str, str]] = {
     "kubevirt.io/disablePCIHole64": ("cards with large BARs need the 64-bit hole", "leave it out"),
     "sidecar.istio.io/inject": ("passt and Istio's proxy would take the same ports", "leave it out"),
 }
+#: By which the kubelet, CRI-O, a runtime or an NRI plugin gives a container another profile, devices, mounts or limits
+#: than its pod's spec says, where the node allows it: domains, also with others before them, and what names begin with.
+#: SECURITY.md has the list.
+_DOMAINS_OF_RUNTIMES = (
+    *("security.alpha.kubernetes.io", "security.beta.kubernetes.io", "cdi.k8s.io", "crio.io", "cri-o.io"),
+    *("noderesource.dev", "nri.io", "nri.containerd.io"),
+)
+_OF_RUNTIMES = ("io.kubernetes.cri-o.", "io.containers.", "run.oci.", "io.katacontainers.", "dev.gvisor.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +101,21 @@ class Annotations:
 
 
 def refuse_unconverted(value: Mapping[str, Any]) -> None:
-    """Raise Nonsense for an annotation of KubeVirt's that asks its launcher for what ours does not do."""
+    """Raise Nonsense for an annotation of KubeVirt's that asks its launcher for what ours does not do, and for one that
+    would have the pod do more than its spec says."""
     for name, text in value.items():
+        if isinstance(name, str) and _is_of_a_runtime(name):
+            wrong = f"{shown(name)} changes what the pod's container may do, behind the pod's own fields"
+            raise Nonsense(wrong, "leave it out: the pod has what the VM needs")
         if name == _HOOKS and _are_ours(text):
             continue
         if text and (why := _REFUSED.get(name) or (text == "true" and _REFUSED_IF_TRUE.get(name))):
             raise Nonsense(f"{name} is not converted: {why[0]}", why[1])
+
+
+def _is_of_a_runtime(name: str) -> bool:
+    domain = f".{name.partition('/')[0]}"
+    return name.startswith(_OF_RUNTIMES) or any(domain.endswith(f".{each}") for each in _DOMAINS_OF_RUNTIMES)
 
 
 def _are_ours(text: Any) -> bool:

@@ -108,6 +108,11 @@ class Devices(Object):
         return [*placed("gpus", self.gpus), *placed("hostDevices", self.hostDevices)]
 
     @property
+    def keeps_tpm(self) -> bool:
+        """Whether the TPM's state outlives the VM."""
+        return self.tpm is not None and self.tpm.enabled and self.tpm.persistent
+
+    @property
     def connected(self) -> tuple[Interface, ...]:
         """The interfaces that the guest has: the manifest's except absent ones, or the default one."""
         if not self.interfaces and self.autoattachPodInterface:

@@ -82,12 +82,17 @@ class Input:
 def read_input(path: Path) -> Input:
     """Read the objects of a file, or of standard input for `-`.
 
-    UserError for a file that cannot be read, is not YAML, holds more than any VM does, or has something else in it than
-    objects.
+    UserError for a file that cannot be read or holds more than any VM does, and as for input_in.
     """
     file = "standard input" if path == STDIN else str(path)
+    return input_in(_read_bytes(path, file), file)
+
+
+def input_in(content: bytes, file: str) -> Input:
+    """Return the objects in the content of a file; UserError for one that is not YAML, or has something else in it than
+    objects."""
     try:
-        text = decoded(_read_bytes(path, file))
+        text = decoded(content)
         if re.match(r"\s*<[?!\w]", text):
             raise UserError(f"{file}:1", "is XML", f"{_KIND}: gpu-launcher makes libvirt's XML of that")
         documents = read_documents(text)
@@ -119,8 +124,12 @@ def read_input(path: Path) -> Input:
 
 
 def read_vms(path: Path) -> Input:
-    """Read an input as read_input does; UserError also for one without a VM, which says what it has instead."""
-    given = read_input(path)
+    """Read an input as read_input does; UserError also as for having_vms."""
+    return having_vms(read_input(path))
+
+
+def having_vms(given: Input) -> Input:
+    """Return the input; UserError for one without a VM, which says what it has instead."""
     if given.vms:
         return given
     others = (*given.others, *(item.value for item in given.types))

@@ -1,6 +1,6 @@
 """The objects that run a VM, as Kubernetes' API takes them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from launcher import paths
@@ -18,7 +18,7 @@ from launcher.pod.names import by_content, state_claim
 from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.resources import container_resources, resource_claims
 from launcher.pod.scheduling import annotations, labels, passed_on
-from launcher.pod.security import container_security, handover, pod_security
+from launcher.pod.security import Confinement, Level, container_security, handover, pod_security, refuse_above
 from launcher.pod.volumes import (
     keeps_state,
     mounts,
@@ -32,13 +32,15 @@ from launcher.quantity import written
 from launcher.selection.annotations import refuse_unheard, refuse_without_dra
 from program.errors import UserError
 
-#: Where the pod says what its memory is for.
+#: Where the pod says what its memory is for, and which level of Pod Security it was printed for, if any.
 MEMORY = "gpu-launcher.dev/memory"
+LEVEL = "gpu-launcher.dev/level"
 _CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `kubectl logs -c`
 _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
 _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
 
 _AS_A_POD = Run()
+_PRIVILEGED = Confinement()
 
 
 def objects(
@@ -52,6 +54,8 @@ def objects(
     dra: bool = False,
     owner: str | None = None,
     run: Run = _AS_A_POD,
+    logs: Sequence[str] = (),
+    confinement: Confinement = _PRIVILEGED,
 ) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod, or what `run` has make it.
@@ -59,8 +63,8 @@ def objects(
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
-    of that last object in the cluster: what nobody else needs goes with it. UserError, by the manifest's path, for what
-    no pod can be.
+    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log.
+    UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
     template: ClaimTemplate | None = None
@@ -78,7 +82,8 @@ def objects(
     claims = [state] if state is not None and beside else []
     volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
-    pod = _pod(given, name, restart, image=image, block=block | given.block, node_devices=node_devices)
+    block |= given.block
+    pod = _pod(given, name, restart, confinement, image=image, block=block, node_devices=node_devices, logs=logs)
     templates = [_claim_template(given, vm, template)] if template is not None else []
     made = run_by(run, pod, given, state, imports=imports)
     if owner is not None:
@@ -149,24 +154,36 @@ def _claim_template(given: Given, vm: Metadata, template: ClaimTemplate) -> PodO
 
 
 def _pod(
-    given: Given, manifest: str, restart: str, *, image: str, block: frozenset[str], node_devices: str
+    given: Given,
+    manifest: str,
+    restart: str,
+    confinement: Confinement,
+    *,
+    image: str,
+    block: frozenset[str],
+    node_devices: str,
+    logs: Sequence[str],
 ) -> PodObject:
     vmi = given.instance
-    vm, spec, guest = vmi.metadata, vmi.spec, guest_of(vmi)
+    vm, spec, guest, level = vmi.metadata, vmi.spec, guest_of(vmi), confinement.level
+    refuse_above(level, spec, guest)
     needed = memory(spec, guest)
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
+    flags = (*map(literal, handover(spec, guest, block, level)), *logs)
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
+    if level is not Level.PRIVILEGED:
+        metadata["annotations"][LEVEL] = level.value
     container: PodObject = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *map(literal, handover(spec, guest, block))],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *flags],
         "env": _environ(),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
-        "securityContext": container_security(spec, guest, block),
+        "securityContext": container_security(spec, guest, block, confinement),
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "volumeMounts": volume_mounts(mounted),
         **({"volumeDevices": devices} if devices else {}),
@@ -180,7 +197,7 @@ def _pod(
         "imagePullSecrets": pull_secrets(spec.volumes, spec.domain.firmware.kernelBoot),
         "resourceClaims": resource_claims(spec),
         "restartPolicy": restart,
-        "securityContext": pod_security(spec, guest, block),
+        "securityContext": pod_security(spec, guest, block, level),
         "serviceAccountName": service_account(spec),
         "terminationGracePeriodSeconds": grace(spec),
         "volumes": pod_volumes(mounted),

@@ -1,11 +1,16 @@
-"""As whom the container runs and what it may do: the least with which a VM of this kind starts.
+"""As whom the container runs and what it may do: the least with which a VM of this kind starts, at each level of the
+Pod Security Standards.
 
 Every VM's processes are user 107's, without a capability. Where something on the node is root's, the container starts
-as root, and `run` hands that over and becomes the user before it does anything else (launcher.runtime.user).
-Each line was found by leaving it out: docs/decisions/0009 and 0026.
+as root, and `run` hands that over and becomes the user before it does anything else (launcher.runtime.user). At the
+level restricted it starts as the user: the node's runtime has to give it the device nodes and the memlock limit.
+Each line was found by leaving it out: docs/decisions/0009, 0026 and 0049.
 """
 
+from collections.abc import Iterator
+from enum import StrEnum
 from pathlib import PurePosixPath
+from typing import NamedTuple
 
 from launcher import paths
 from launcher.guest import Guest
@@ -13,6 +18,8 @@ from launcher.manifest.spec import Spec
 from launcher.network.attachments import PROTOCOLS, PasstAttachment, attached
 from launcher.pod.memory import is_locked
 from launcher.pod.plain import PodObject
+from program.errors import UserError
+from program.problem import Problem
 
 #: KubeVirt's user and group of QEMU (pkg/util, NonRootUID), for whom disks are made that people bring along.
 _QEMU = 107
@@ -22,12 +29,51 @@ _HOST_DEVICES = ("/dev/vfio", "/dev/iommu", "/dev/bus/usb")
 #: What many nodes let a group of theirs open, of which the container's user is not.
 _SHARED = ("/dev/kvm", "/dev/vhost-net", "/dev/vhost-vsock")
 _UNCONFINED = {"type": "Unconfined"}
+#: Below the kubelet's directory of profiles: deploy/plugin/components/seccomp puts it there.
+SECCOMP_PROFILE = "gpu-launcher/vm.json"
+#: As deploy/node/apparmor calls it.
+APPARMOR_PROFILE = "gpu-launcher"
 _FIRST_FREE_PORT = 1024
 
 
-def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
+class Level(StrEnum):
+    """A level of the Pod Security Standards."""
+
+    PRIVILEGED = "privileged"
+    BASELINE = "baseline"
+    RESTRICTED = "restricted"
+
+
+class Confinement(NamedTuple):
+    """The level that has to admit the pod, and whether the nodes have this project's AppArmor profile."""
+
+    level: Level = Level.PRIVILEGED
+    has_apparmor: bool = False
+
+
+def refuse_above(level: Level, spec: Spec, guest: Guest) -> None:
+    """Raise UserError, by the manifest's paths, for all that no pod of the level can have."""
+    if level is not Level.PRIVILEGED and (found := [*_above_baseline(spec, guest)]):
+        fix = "leave it out, or print the pod with --level privileged"
+        wrong = f"which the Pod Security level {level} does not allow"
+        raise UserError.of([Problem(path, f"{why}, {wrong}", fix) for path, why in found])
+
+
+def _above_baseline(spec: Spec, guest: Guest) -> Iterator[tuple[str, str]]:
+    for index, volume in enumerate(spec.volumes):
+        if volume.hostDisk is not None:
+            yield f"spec.volumes[{index}].hostDisk", "is a hostPath of the pod"
+    if guest.realtime:
+        yield "spec.domain.cpu.realtime", "takes the capability SYS_RESOURCE, to raise rtprio"
+    for name, probe in (("livenessProbe", spec.livenessProbe), ("readinessProbe", spec.readinessProbe)):
+        if probe is not None and probe.knocks is not None and probe.knocks.host:
+            action = "httpGet" if probe.httpGet is not None else "tcpSocket"
+            yield f"spec.{name}.{action}.host", "has the kubelet ask another host"
+
+
+def pod_security(spec: Spec, guest: Guest, block: frozenset[str], level: Level) -> PodObject:
     """Return the pod's `securityContext`. `block`: the volumes whose claim is a block device."""
-    root = bool(handover(spec, guest, block))
+    root = bool(handover(spec, guest, block, level))
     sysctls = _sysctls(spec)
     return {
         "runAsUser": 0 if root else _QEMU,
@@ -39,24 +85,28 @@ def pod_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
     }
 
 
-def container_security(spec: Spec, guest: Guest, block: frozenset[str]) -> PodObject:
+def container_security(spec: Spec, guest: Guest, block: frozenset[str], confinement: Confinement) -> PodObject:
     """Return the container's `securityContext`."""
-    added = [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest) else [])]
+    level = confinement.level
+    added = [*_TO_HAND_OVER, *(["SYS_RESOURCE"] if _limits(spec, guest, level) else [])]
     has_passt, binds_memory = bool(attached(spec)), guest.passes_numa_through or guest.topology != "none"
     # passt makes a user namespace and mounts in it, to lock itself up there; QEMU binds memory to NUMA nodes. The
     # runtimes' seccomp profiles keep both from whoever has no capability, their AppArmor profiles all mounts.
+    ours = _UNCONFINED if level is Level.PRIVILEGED else {"type": "Localhost", "localhostProfile": SECCOMP_PROFILE}
     return {
         "allowPrivilegeEscalation": False,
         "readOnlyRootFilesystem": True,
-        "capabilities": {"drop": ["ALL"], **({"add": added} if handover(spec, guest, block) else {})},
-        "seccompProfile": _UNCONFINED if has_passt or binds_memory else {"type": "RuntimeDefault"},
-        **({"appArmorProfile": _UNCONFINED} if has_passt else {}),
+        "capabilities": {"drop": ["ALL"], **({"add": added} if handover(spec, guest, block, level) else {})},
+        "seccompProfile": ours if has_passt or binds_memory else {"type": "RuntimeDefault"},
+        **(_apparmor(confinement) if has_passt else {}),
     }
 
 
-def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
+def handover(spec: Spec, guest: Guest, block: frozenset[str], level: Level) -> list[str]:
     """Return the arguments of `run` by which a container that starts as root becomes the user; [] if it needs none."""
-    nodes, limits = _nodes(spec, guest, block), _limits(spec, guest)
+    if level is Level.RESTRICTED:
+        return []
+    nodes, limits = _nodes(spec, guest, block), _limits(spec, guest, level)
     if not (nodes or limits):
         return []
     return [
@@ -66,19 +116,34 @@ def handover(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
     ]
 
 
+def _apparmor(confinement: Confinement) -> PodObject:
+    """Return the profile of a container with passt; none means the runtime's, if the node has AppArmor at all."""
+    if confinement.has_apparmor:
+        return {"appArmorProfile": {"type": "Localhost", "localhostProfile": APPARMOR_PROFILE}}
+    return {"appArmorProfile": _UNCONFINED} if confinement.level is Level.PRIVILEGED else {}
+
+
 def _nodes(spec: Spec, guest: Guest, block: frozenset[str]) -> list[str]:
-    """Return what root owns in the container, as it is the node's: device nodes, also those of claims; host disks."""
+    """Return what root owns in the container, as it is the node's: device nodes, also those of claims; host disks that
+    the kubelet makes."""
     needs_dev_sev = guest.confidentiality is not None and guest.confidentiality.needs_dev_sev
     host_disks = ((volume.name, volume.hostDisk) for volume in spec.volumes if volume.hostDisk is not None)
     return [
         *(_HOST_DEVICES if spec.domain.devices.entries else ()),
         *(["/dev/sev"] if needs_dev_sev else ()),
         *(paths.block_device(volume.name) for volume in spec.volumes if volume.name in block),
-        *(paths.disk_image(name, PurePosixPath(disk.path).name) for name, disk in host_disks),
+        *(
+            paths.disk_image(name, PurePosixPath(disk.path).name)
+            for name, disk in host_disks
+            if disk.type == "DiskOrCreate"
+        ),
     ]
 
 
-def _limits(spec: Spec, guest: Guest) -> list[str]:
+def _limits(spec: Spec, guest: Guest, level: Level) -> list[str]:
+    """Return the limits that the container raises, by SYS_RESOURCE."""
+    if level is not Level.PRIVILEGED:
+        return []
     return [
         *(["memlock"] if is_locked(spec.domain.devices, guest) else ()),
         *(["rtprio"] if guest.realtime else ()),

@@ -1,7 +1,9 @@
 """The pod's volumes, and where the container has each: the places of launcher.paths.
 
 What the launcher writes is in empty volumes, since the container's root is read-only; what the manifest names is
-mounted where the domain, or what is made for it before the start, looks for it.
+mounted where the domain, or what is made for it before the start, looks for it. No mount is below a volume that the
+guest's user can write: that user could put a link where the mount point was, and the next start of the container would
+mount over the image's programs (docs/decisions/0048).
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -9,7 +11,7 @@ from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 from launcher import paths
-from launcher.devices.sources import directory_of
+from launcher.devices.sources import directory_of, iso_directory
 from launcher.guest import Guest
 from launcher.manifest.firmware import KernelBoot
 from launcher.manifest.spec import Spec
@@ -116,8 +118,7 @@ def service_account(spec: Spec) -> str | None:
 
 def keeps_state(spec: Spec) -> bool:
     """Return whether EFI's variables or the TPM's state outlive the pod."""
-    efi, tpm = spec.efi, spec.domain.devices.tpm
-    return (efi is not None and efi.persistent) or (tpm is not None and tpm.enabled and tpm.persistent)
+    return (spec.efi is not None and spec.efi.persistent) or spec.domain.devices.keeps_tpm
 
 
 def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -> Iterator[Mount]:
@@ -132,8 +133,7 @@ def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -
         items = [{"path": status.name, "fieldRef": field}]
         yield Mount(f"{_OURS}networks", {"downwardAPI": {"items": items}}, str(status.parent), read_only=True)
     yield _empty("run", paths.LIBVIRT_ROOT)
-    yield _empty("private", paths.PRIVATE)
-    yield _empty("sockets", str(PurePosixPath(paths.CONTROL_SOCKET).parent))
+    yield _empty("sockets", paths.SOCKETS)
     yield _empty("tmp", "/tmp")  # noqa: S108 (the container's own)
     if kinds & {"containerDisk", "ephemeral", "cloudInitNoCloud", "cloudInitConfigDrive"}:
         yield _empty("ephemeral-disks", paths.EPHEMERAL)
@@ -142,13 +142,16 @@ def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -
         yield Mount(f"{_OURS}credentials-{number}", source, paths.credentials(secret), read_only=True)
     if spec.shared:
         yield _empty("virtiofs", paths.VIRTIOFS)
-    if "emptyDisk" in kinds:
-        yield _empty("empty-disks", paths.EMPTY_DISKS)
-    if "containerDisk" in kinds:
+    if capacities := [volume.emptyDisk.capacity for volume in spec.volumes if volume.emptyDisk is not None]:
+        yield _empty("empty-disks", paths.EMPTY_DISKS, sizeLimit=written(sum(map(_full, capacities))))
+    boot = kernel.container if kernel is not None else None
+    if "containerDisk" in kinds or boot is not None:
         yield _empty("container-disks", paths.CONTAINER_DISKS)
-    if kernel is not None and kernel.container is not None:
-        boot = kernel.container
-        yield Mount(f"{_OURS}kernel-boot", _image(boot.image, boot.imagePullPolicy), paths.KERNEL_BOOT, read_only=True)
+    if boot is not None:
+        yield Mount(f"{_OURS}kernel-boot", _image(boot.image, boot.imagePullPolicy), paths.KERNEL_IMAGE, read_only=True)
+    isos = (iso_directory(volume) for volume in spec.volumes if volume.name not in spec.shared)
+    for directory in dict.fromkeys(filter(None, isos)):
+        yield _empty(PurePosixPath(directory).name, directory)
     if guest.page is not None and not guest.is_memfd:
         medium = f"HugePages-{written(guest.page)}"
         yield Mount(f"{_OURS}hugepages", {"emptyDir": {"medium": medium}}, paths.HUGEPAGES)
@@ -156,16 +159,20 @@ def _ours(spec: Spec, guest: Guest, config_map: str, state: Mapping[str, Any]) -
         yield Mount(STATE_VOLUME, state, paths.NVRAM, part="nvram")
     if tpm is not None and tpm.enabled:
         if tpm.persistent:
-            # Or the runtime would make the directory above the mount, as root's.
-            yield _empty("lib", str(PurePosixPath(paths.SWTPM).parent))
-            yield Mount(STATE_VOLUME, state, paths.SWTPM, part="swtpm")
+            yield Mount(STATE_VOLUME, state, paths.TPM_STATE, part="swtpm")
             yield Mount(STATE_VOLUME, state, paths.SWTPM_CA, part="swtpm-localca")
         else:
             yield _empty("swtpm-localca", paths.SWTPM_CA)
 
 
-def _empty(name: str, at: str) -> Mount:
-    return Mount(_OURS + name, {"emptyDir": {}}, at)
+def _full(capacity: int) -> int:
+    """Return the most bytes, in whole MiB, that an image of that capacity may take: a pod whose volume is larger is
+    evicted. qcow2's tables take 1/6500 of it (`qemu-img measure`), and XFS reserves room ahead of a file that grows."""
+    return ((capacity + capacity // 16 >> 20) + 1) << 20
+
+
+def _empty(name: str, at: str, **limits: str) -> Mount:
+    return Mount(_OURS + name, {"emptyDir": limits}, at)
 
 
 def _of_manifest(volumes: tuple[Volume, ...], block: frozenset[str]) -> Iterator[Mount]:

@@ -302,13 +302,13 @@ def _agent_asked(what: str = "") -> Iterator[None]:
         raise Refusal("the guest's agent", one_line(words), fix) from error
 
 
-def hostdevs(domain: Any, numbers: Mapping[int, int]) -> tuple[str, ...]:
-    """Return a line for each of the domain's host devices: alias, source, address in the guest. `numbers`: the guest's
-    bus numbers, by libvirt's index of the controller (Layout.numbers).
+def hostdevs(domain: Any, numbers: Mapping[int, int]) -> Mapping[str, str]:
+    """Return a line for each of the domain's host devices, by its address or UUID on the host: alias, source, address
+    in the guest. `numbers`: the guest's bus numbers, by libvirt's index of the controller (Layout.numbers).
     """
     with _logged("tell the domain's devices"):
-        return tuple(_hostdev_line(element, numbers) for element in _tree(domain).iterfind("devices/hostdev"))
-    return ()
+        return dict(_hostdev_line(element, numbers) for element in _tree(domain).iterfind("devices/hostdev"))
+    return {}
 
 
 def _tree(domain: Any) -> ElementTree.Element:
@@ -398,7 +398,7 @@ def _run_event_loop() -> None:
     threading.Thread(target=loop, daemon=True).start()
 
 
-def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> str:
+def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> tuple[str, str]:
     alias, source, address = (element.find(path) for path in ("alias", "source/address", "address"))
     assert source is not None
     # libvirt gives names of its own, like hostdev0, to what the manifest doesn't name.
@@ -407,12 +407,13 @@ def _hostdev_line(element: ElementTree.Element, numbers: Mapping[int, int]) -> s
         name = "companion"
     if element.get("type") == "usb":
         port = address.get("port") if address is not None else "none"
-        return f"{name}: host {source.get('bus')}:{source.get('device')} -> guest USB port {port}"
-    host = source.get("uuid") or _address(source)
+        host = f"{source.get('bus')}:{source.get('device')}"
+        return host, f"{name}: host {host} -> guest USB port {port}"
+    host = source.get("uuid") or str(_address(source))
     if address is None:
-        return f"{name}: host {host} -> guest nowhere"
+        return host, f"{name}: host {host} -> guest nowhere"
     theirs = _address(address)
-    return f"{name}: host {host} -> guest {replace(theirs, bus=numbers.get(theirs.bus, theirs.bus))}"
+    return host, f"{name}: host {host} -> guest {replace(theirs, bus=numbers.get(theirs.bus, theirs.bus))}"
 
 
 def _address(element: ElementTree.Element) -> PCIAddress:

@@ -19,13 +19,14 @@ _PIECE = 1 << 16  # bytes that are read at once
 _LINE = 1 << 15  # bytes of a line; the rest is left out. QEMU's arguments, which libvirt writes first, have 10 KiB
 _FILE = 1 << 24  # bytes, from which on the file is emptied: a guest may make its QEMU write for ever
 _LIBVIRTS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000: ")  # the beginning of libvirt's own lines
+_STARTING = re.compile(rb"[-0-9]+ [:.0-9]+\+0000: starting up libvirt version: ")
 _LAST_WORDS = 5.0  # seconds for what is there at the end
 
 
 @contextmanager
 def repeated(root: Path, domain: str) -> Iterator[None]:
-    """Log each line that is written to the domain's log below the embedded driver's root, with QEMU before it. The file
-    stays: libvirt quotes it when a start fails.
+    """Log each line that is written to the domain's log below the embedded driver's root, with QEMU before it; the
+    command that libvirt writes there as one line, for debugging. The file stays: libvirt quotes it when a start fails.
     """
     path = _path(root, domain)
     try:
@@ -62,18 +63,36 @@ def _path(root: Path, domain: str) -> Path:
 
 
 def _repeat(tail: "_Tail", inotify: INotify) -> None:
-    ended = False
+    ended, lines = False, _Lines()
     while not ended:
         ended = any(event.mask & flags.IGNORED for event in inotify.read())
         for line in tail.lines():
-            _say(line)
+            lines.take(line)
     if tail.unfinished:
-        _say(tail.unfinished)
+        lines.take(tail.unfinished)
 
 
-def _say(line: bytes) -> None:
+class _Lines:
+    """Logs lines as they come. After the line with which libvirt says that it starts QEMU, it writes the command: each
+    line of that but the last ends with a backslash."""
+
+    def __init__(self) -> None:
+        self._command: bytes | None = None  # as far as it has come
+
+    def take(self, line: bytes) -> None:
+        if self._command is None:
+            self._command = b"" if _STARTING.match(line) else None
+            _say(logging.INFO, line)
+            return
+        self._command = (self._command + line.removesuffix(b"\\"))[: _LINE + 1]
+        if not line.endswith(b" \\"):
+            _say(logging.DEBUG, self._command)
+            self._command = None
+
+
+def _say(level: int, line: bytes) -> None:
     words = one_line(line[:_LINE].decode(errors="replace"))
-    _log.info("QEMU: %s%s", words, " ... (a longer line)" if len(line) > _LINE else "")
+    _log.log(level, "QEMU: %s%s", words, " ... (a longer line)" if len(line) > _LINE else "")
 
 
 class _Tail:

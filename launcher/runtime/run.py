@@ -7,7 +7,7 @@ threads: one has the connection and the domain from define to undefine, and each
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -181,7 +181,7 @@ def _live(plan: RunPlan, vm: VM, ready: Ready, ahead: Ahead) -> Ending:
         domain = _defined(vm)
         if isinstance(domain, Ending):
             return domain
-        _log.info("%s is defined on %s", plan.domain, plan.uri)
+        _log.info("%s is defined on %s", plan.domain, plan.uri, extra={"domain": plan.domain})
         with vm.having(domain):
             try:
                 return _start(domain, plan, vm) or _stay(domain, plan, vm, ready)
@@ -250,10 +250,10 @@ def _stay(domain: Any, plan: RunPlan, vm: VM, ready: Ready) -> Ending:
     """Wait until the domain ends, by itself or as requested."""
     ready(_runs(domain))
     waits = ", paused: gpu-launcher ctl resume" if plan.paused else ""
-    _log.info("%s is running%s", plan.domain, waits)
-    nothing: tuple[str, ...] = ()
-    for line in _answer(lambda: guest.hostdevs(domain, plan.numbers), nothing):
-        _log.info("%s", line)
+    _log.info("%s is running%s", plan.domain, waits, extra={"domain": plan.domain})
+    nothing: Mapping[str, str] = {}
+    for device, line in _answer(lambda: guest.hostdevs(domain, plan.numbers), nothing).items():
+        _log.info("%s", line, extra={"domain": plan.domain, "device": device})
     while True:
         match vm.events.get():
             case Ending.FILES_LOST if plan.acpi:  # the guest still has its disks, and may have to write to them

@@ -9,7 +9,6 @@ SIGTERM. Only both killed at once leave something, unless this is process 1 of i
 import os
 import signal
 import struct
-import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,7 +28,12 @@ _LAST = 40.0
 _KILLED = 5.0  # seconds for the kernel to end it
 
 
-def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Callable[[], float]) -> int:
+def supervise(
+    work: Callable[[], object],
+    tidy: Callable[[], object],
+    grace: Callable[[], float],
+    say: Callable[[str], object],
+) -> int:
     """Run `work` in a worker, with SIGTERM and SIGINT blocked; return its exit code once nothing of it is left.
 
     If a signal has ended the worker, the code is 128 and the signal's number, and `tidy` runs in another process, for
@@ -44,14 +48,14 @@ def supervise(work: Callable[[], object], tidy: Callable[[], object], grace: Cal
     if not in_time:
         os.kill(worker, signal.SIGKILL)
         code = _wait(worker, _KILLED)
-    _end_children(_LEFT if in_time else _LEFT[1:])
+    _end_children(_LEFT if in_time else _LEFT[1:], say)
     if code is not None and code >= 0:
         return code
     _wait(_fork(tidy), _TIDYING)
-    _end_children(_LEFT)
+    _end_children(_LEFT, say)
     signum = signal.Signals(-code if code is not None else signal.SIGKILL)
     words = f"{signum.name} has ended the worker" if in_time else "the worker has not ended in time and is killed"
-    print(f"gpu-launcher: {words}, and so the guest", file=sys.stderr, flush=True)
+    say(f"{words}, and so the guest")
     return 128 + signum
 
 
@@ -98,7 +102,7 @@ def _wait(child: int, seconds: float | None = None, then: Callable[[], float] | 
                 deadline = time.monotonic() + then()
 
 
-def _end_children(steps: Sequence[tuple[signal.Signals, float]]) -> None:
+def _end_children(steps: Sequence[tuple[signal.Signals, float]], say: Callable[[str], object]) -> None:
     """End what the worker has left, in bounded time."""
     for signum, seconds in steps:
         deadline, told = time.monotonic() + seconds, set[int]()
@@ -109,7 +113,7 @@ def _end_children(steps: Sequence[tuple[signal.Signals, float]]) -> None:
             signal.sigtimedwait({signal.SIGCHLD}, left)
         if not children:
             return
-    print(f"gpu-launcher: still there after SIGKILL: processes {sorted(children)}", file=sys.stderr, flush=True)
+    say(f"still there after SIGKILL: processes {sorted(children)}")
 
 
 def _children() -> set[int]:

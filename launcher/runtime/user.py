@@ -115,14 +115,14 @@ def open_files() -> int | None:
 
 
 def _given(path: Path) -> Iterator[Path]:
-    """Below /dev the path, if it exists, and all device nodes below it. Anywhere else only a regular file, since the
-    writer of a volume may be hostile."""
+    """Below /dev the path, if it exists, and all device nodes below it. Anywhere else only an empty regular file, as
+    the kubelet makes it for a hostDisk: the writer of a volume may be hostile, and what has content is its owner's."""
     try:
-        kind = path.lstat().st_mode
+        status = path.lstat()
     except OSError:
         return
     if ".." in path.parts or not path.is_relative_to(_DEV):
-        if stat.S_ISREG(kind):
+        if stat.S_ISREG(status.st_mode) and not status.st_size:
             yield path
         return
     yield path

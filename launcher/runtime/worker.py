@@ -9,13 +9,16 @@ from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
+from launcher.runtime import libvirt_log
 from launcher.runtime.events import Ending
 from launcher.runtime.plan import RunPlan, keep, plan_in
 from launcher.runtime.vm import VM, StopRequested, having_threads
 from program.bootstrap import STOPS
-from program.child import forked, readable
+from program.child import Child, forked, readable
 from program.errors import ProgramError, Refusal
 from program.problem import one_line
+
+_log = logging.getLogger(__name__)
 
 #: The flag of `run` that is for this process, which has no parser of flags.
 TO_ITS_END = "--to-its-end"
@@ -43,9 +46,30 @@ def work(
     _on_stop(stops)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, STOPS)
     gc.enable()
-    missing = None
     # Only errors: libvirt warns of what is so on purpose, maybe after our last line. It reads this variable once.
     os.environ.setdefault("LIBVIRT_DEBUG", "4")
+    with libvirt_log.repeated():
+        ended = _ended(planner, stopped, stops, place, uri, served)
+    if isinstance(ended, int):
+        return ended
+    name, ending = ended
+    if to_its_end and ending in (Ending.ON_REQUEST, Ending.NOT_STARTED):
+        ending = Ending.INTERRUPTED
+    level = logging.ERROR if ending.code else logging.INFO
+    _log.log(level, "%s has ended: %s", name, ending.words, extra={"domain": name})
+    return ending.code
+
+
+def _ended(
+    planner: Child[RunPlan | int],
+    stopped: int,
+    stops: list[Callable[[StopRequested], object]],
+    place: int,
+    uri: str,
+    served: Callable[[Path, VM], AbstractContextManager[None]],
+) -> tuple[str, Ending] | int:
+    """Return the VM's name and how it has ended, or the planner's exit code; the parameters are work()'s."""
+    missing = None
     try:
         from launcher.runtime.run import look_ahead, run
     except ModuleNotFoundError as error:
@@ -58,20 +82,14 @@ def work(
     if missing is not None:
         fix = "pip install 'gpu-launcher[libvirt]'"
         raise Refusal(missing, "this Python package is not there, and run needs it", fix)
-    log = _log()
     if plan is None:
-        ending, name = Ending.NOT_STARTED, "the VM"
-    else:
-        keep(plan, place)
-        vm, name = VM(plan.identity), plan.domain
-        stops.append(vm.request)
-        if readable([stopped], 0):  # before the line above
-            vm.request(StopRequested.SIGNAL)
-        ending = run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
-    if to_its_end and ending in (Ending.ON_REQUEST, Ending.NOT_STARTED):
-        ending = Ending.INTERRUPTED
-    log.log(logging.ERROR if ending.code else logging.INFO, "%s has ended: %s", name, ending.words)
-    return ending.code
+        return "the VM", Ending.NOT_STARTED
+    keep(plan, place)
+    vm = VM(plan.identity)
+    stops.append(vm.request)
+    if readable([stopped], 0):  # before the line above
+        vm.request(StopRequested.SIGNAL)
+    return plan.domain, run(plan, vm, nullcontext() if plan.control is None else served(plan.control, vm), ahead)
 
 
 def tidy(place: int, forget: Callable[[Path], None]) -> None:
@@ -79,20 +97,15 @@ def tidy(place: int, forget: Callable[[Path], None]) -> None:
     plan = plan_in(place)
     if plan is None:
         return
-    from launcher.runtime import run
-
-    log = _log()
     try:
-        if plan.control is not None:
-            forget(plan.control)
-        run.tidy(plan)
+        with libvirt_log.repeated():
+            from launcher.runtime import run
+
+            if plan.control is not None:
+                forget(plan.control)
+            run.tidy(plan)
     except ProgramError as error:
-        log.warning("cannot tidy up after the worker: %s", one_line(error))
-
-
-def _log() -> logging.Logger:
-    logging.basicConfig(format="%(levelname)s %(message)s", level=logging.INFO)
-    return logging.getLogger(__name__)
+        _log.warning("cannot tidy up after the worker: %s", one_line(error))
 
 
 def _on_stop(requests: Iterable[Callable[[StopRequested], object]]) -> None:

@@ -7,6 +7,9 @@ quantities, IP addresses, sets, functions of lists and regular expressions.
 """
 
 import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
@@ -15,6 +18,7 @@ from program.errors import Refusal, UserError
 
 _DOMAINS = re.compile(r"""\b(?:attributes|capacity)\s*\[\s*\??\s*(["'])([^"'\\]+)\1\s*\]""")
 _LONGEST = 200  # characters of what the compiler says
+_MOST = 1 << 26  # bytes that an evaluation may take: texts of texts (nested cel.bind) double with each
 
 
 class Unknowable(Exception):
@@ -50,7 +54,10 @@ class Expression:
             "device.capacity": {**self._nothing, **device.capacity},
         }
         try:
-            value = self._compiled.eval(data=data)
+            with _bounded_memory():
+                value = self._compiled.eval(data=data)
+        except MemoryError as error:
+            raise Unknowable(f"it takes more than {_MOST >> 20} MiB of memory") from error
         except RuntimeError as error:  # it has looped as often as CEL permits
             raise Unknowable(_first(error)) from error
         if value.type() != self._bool:
@@ -85,3 +92,22 @@ def _first(error: Any) -> str:
     """Return the first line of CEL's message, without its codes."""
     line = str(error).strip().split("\n")[0]
     return re.sub(r"^(INVALID_ARGUMENT: |ERROR: |[A-Z_]+: )*(<input>:)?", "", line)[:_LONGEST]
+
+
+@contextmanager
+def _bounded_memory() -> Iterator[None]:
+    """Let this process have _MOST bytes more than now, where the kernel says how many it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    try:
+        with open("/proc/self/statm", "rb") as file:  # noqa: PTH123 (for each selector and card)
+            most = int(file.read().split()[0]) * resource.getpagesize() + _MOST
+    except OSError:
+        yield
+        return
+    if before[0] != resource.RLIM_INFINITY:
+        most = min(most, before[0])
+    resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)

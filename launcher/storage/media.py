@@ -4,6 +4,7 @@ This module knows no manifests, so that the process that stays beside the guest 
 """
 
 import os
+import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
@@ -13,8 +14,8 @@ from typing import Literal
 
 from launcher.storage.iso import ISO, write_iso
 from launcher.storage.places import directory, kept, link, renewed, sized
-from launcher.storage.qcow2 import is_qcow2, make_empty, make_overlay
-from launcher.storage.regular_files import regular_file
+from launcher.storage.qcow2 import OtherFiles, is_qcow2, make_empty, make_overlay, refuse_other_files
+from launcher.storage.regular_files import refuse_all_but_files, regular_file
 from program.errors import Refusal
 
 
@@ -79,6 +80,15 @@ class Brought:
 
 
 @dataclass(frozen=True, slots=True)
+class State:
+    """A directory of a volume in which libvirt or swtpm keeps files from one start to the next. Errors name it as
+    `whose`; only regular files may be there."""
+
+    path: Path
+    whose: str
+
+
+@dataclass(frozen=True, slots=True)
 class Share:
     """A volume of that `name`, whose `directory` virtiofsd serves to QEMU on the `socket`. Nothing is made of it."""
 
@@ -88,7 +98,7 @@ class Share:
     read_only: bool
 
 
-Need = Medium | EmptyImage | Overlay | RawDisk | Link | Directory | Brought
+Need = Medium | EmptyImage | Overlay | RawDisk | Link | Directory | Brought | State
 
 
 @contextmanager
@@ -111,6 +121,8 @@ def refuse_links(needs: Iterable[Need]) -> None:
     for need in needs:
         if isinstance(need, Brought):
             regular_file(need.whose, need.path, need.volume)
+        if isinstance(need, State):
+            refuse_all_but_files(need.whose, need.path)
 
 
 def _there(need: Need) -> AbstractContextManager[None]:
@@ -118,9 +130,10 @@ def _there(need: Need) -> AbstractContextManager[None]:
         case Medium():
             return renewed(need.path, partial(write_iso, need.iso))
         case EmptyImage():
-            return _image(need, partial(make_empty, size=need.size))
+            return _image(need, partial(make_empty, size=need.size), OtherFiles())
         case Overlay():
-            return _image(need, partial(make_overlay, below=need.below, kind=need.kind))
+            others = OtherFiles(str(need.below), need.kind)
+            return _image(need, partial(make_overlay, below=need.below, kind=need.kind), others)
         case RawDisk():
             sized(need.path, need.size)
             return nullcontext()
@@ -128,16 +141,21 @@ def _there(need: Need) -> AbstractContextManager[None]:
             return link(need.path, need.target)
         case Directory():
             return directory(need.path)
-        case Brought():
-            regular_file(need.whose, need.path, need.volume)
+        case Brought() | State():
+            refuse_links((need,))
             return nullcontext()
 
 
-def _image(image: EmptyImage | Overlay, fill: Callable[[Path], None]) -> AbstractContextManager[None]:
-    """Make the image; if it stays, unless an earlier start in this pod has left it: then it is the guest's disk."""
+def _image(
+    image: EmptyImage | Overlay, fill: Callable[[Path], None], others: OtherFiles
+) -> AbstractContextManager[None]:
+    """Make the image; if it stays, unless an earlier start in this pod has left it: then it is the guest's disk. A QEMU
+    that a guest has taken over could write to it as a file."""
     path = image.path
     if not image.stays:
         return renewed(path, fill)
-    if os.path.lexists(path) and not is_qcow2(path):
-        raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")
+    if os.path.lexists(path):
+        if not (stat.S_ISREG(path.lstat().st_mode) and is_qcow2(path)):
+            raise Refusal(path, "is there and is no qcow2 image", "take it away, the guest's disk is made there")
+        refuse_other_files(path, others)
     return kept(path, fill)

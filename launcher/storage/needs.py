@@ -20,9 +20,9 @@ from launcher.storage.cloud_init import config_drive, no_cloud
 from launcher.storage.container_disks import only_disk
 from launcher.storage.credentials import AgentCredential, keys_in
 from launcher.storage.iso import ISO
-from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share
+from launcher.storage.media import Brought, Directory, EmptyImage, Link, Medium, Need, Overlay, RawDisk, Share, State
 from launcher.storage.qcow2 import refuse_unfit
-from launcher.storage.regular_files import mounted_files, regular_file
+from launcher.storage.regular_files import mounted_files, refuse_all_but_files, regular_file
 from program.errors import Refusal
 
 _MEBIBYTE = 1 << 20
@@ -50,7 +50,12 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
         except Refusal as refusal:
             refusals.append(refusal)
     needs += _of_firmware(vmi, root)
-    needs += _of_tpm(vmi, facts)
+    for state in _states(vmi, facts, root):
+        try:
+            refuse_all_but_files(state.whose, state.path)
+            needs.append(state)
+        except Refusal as refusal:
+            refusals.append(refusal)
     for rom in roms_of(vmi.spec, vmi.metadata).values():
         if rom is not None:
             fix = f"expected the file {rom.path} in that volume, which the pod mounts at {rom.directory}"
@@ -58,6 +63,7 @@ def needs_of(vmi: VirtualMachineInstance, facts: Facts, root: Path = Path("/")) 
             needs.append(Brought(place(rom.file), place(rom.directory), f"the ROM in the volume {rom.volume!r}", fix))
     if vmi.spec.efi is not None and vmi.spec.efi.persistent:
         needs.append(Directory(paths.below(root, facts.place(paths.NVRAM))))
+    needs += _of_tpm(vmi, facts, root)
     return Needs(tuple(needs), tuple(refusals))
 
 
@@ -234,12 +240,13 @@ def _keys(vmi: VirtualMachineInstance, method: Literal["noCloud", "configDrive"]
     return tuple(keys)
 
 
-def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
+def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought | Link]:
     """Kernels and ACPI tables, which QEMU opens where they are."""
     firmware = vmi.spec.domain.firmware
     if firmware.kernelBoot is not None and (boot := firmware.kernelBoot.container) is not None:
-        image = paths.below(root, paths.KERNEL_BOOT)
-        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_BOOT}"
+        image = paths.below(root, paths.KERNEL_IMAGE)
+        yield Link(paths.below(root, paths.KERNEL_BOOT), image)
+        fix = f"expected a path of {boot.image}, which the pod mounts whole at {paths.KERNEL_IMAGE}"
         for path in (boot.kernelPath, boot.initrdPath):
             if path is not None:
                 yield Brought(paths.below(image, path), image, "firmware.kernelBoot", fix)
@@ -251,13 +258,23 @@ def _of_firmware(vmi: VirtualMachineInstance, root: Path) -> Iterator[Brought]:
                 yield Brought(volume / f"{table}.bin", volume, "firmware.acpi", fix)
 
 
-def _of_tpm(vmi: VirtualMachineInstance, facts: Facts) -> tuple[Need, ...]:
-    """Keep the state of a persistent TPM on an own machine, where libvirt's root ends with the user's session."""
-    tpm = vmi.spec.domain.devices.tpm
-    if facts.own is None or tpm is None or not (tpm.enabled and tpm.persistent):
+def _states(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> Iterator[State]:
+    """What outlives one start of the firmware and the TPM."""
+    if vmi.spec.efi is not None and vmi.spec.efi.persistent:
+        yield State(paths.below(root, facts.place(paths.NVRAM)), "EFI's variables")
+    if vmi.spec.domain.devices.keeps_tpm:
+        for place in (paths.TPM_STATE, paths.SWTPM_CA):
+            yield State(paths.below(root, facts.place(place)), "the TPM's state")
+
+
+def _of_tpm(vmi: VirtualMachineInstance, facts: Facts, root: Path) -> tuple[Need, ...]:
+    """Keep the state of a persistent TPM: libvirt's root ends with the pod, or with the session of an own machine."""
+    kept = paths.below(root, facts.place(paths.TPM_STATE))
+    if not vmi.spec.domain.devices.keeps_tpm:
         return ()
-    kept = Path(facts.place(paths.SWTPM))
-    return Directory(kept), Link(facts.own.run / Path(paths.SWTPM).relative_to(paths.LIBVIRT_ROOT), kept)
+    if facts.own is not None:
+        return Directory(kept), Link(facts.own.run / Path(paths.SWTPM).relative_to(paths.LIBVIRT_ROOT), kept)
+    return (Link(paths.below(root, paths.SWTPM), kept),) if kept.is_dir() else ()
 
 
 def _refuse_without_answers(name: str, files: Mapping[str, bytes]) -> None:

@@ -5,6 +5,7 @@ The header: QEMU's docs/interop/qcow2.txt.
 
 import os
 import struct
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -13,10 +14,16 @@ from program.errors import Refusal
 
 MAGIC = b"QFI\xfb"
 
-#: The magic, the version, where the backing file's name is, and the incompatible features, there from version 3 on.
-_HEADER = struct.Struct(">4sIQ56xQ")
+#: The magic, the version, where the backing file's name is and how long; the incompatible features and the header's
+#: length, both there from version 3 on.
+_HEADER = struct.Struct(">4sIQI52xQ20xI")
+_LENGTH_OF_VERSION_2 = 72
 _DATA_FILE = 1 << 2
+_EXTENSION = struct.Struct(">II")  # its type and length; padded to 8 bytes
+_BACKING_FORMAT = 0xE2792ACA
+_FIRST_CLUSTER = 64 << 10  # bytes, of the images that qemu-img makes; names and extensions are within it
 _SECTOR = 512  # of raw images, for QEMU
+_LONGEST = 200  # characters of a name in an error
 
 
 def is_qcow2(image: Path) -> bool | None:
@@ -28,6 +35,45 @@ def is_qcow2(image: Path) -> bool | None:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class OtherFiles:
+    """The other files that an image names: its backing file, with the format that is said of it; "" for none."""
+
+    backing: str = ""
+    format: str = ""
+    has_data_file: bool = False
+
+
+def other_files(header: bytes) -> OtherFiles:
+    """Return what the first bytes of a qcow2 image say; "?" for a name that is not among them. As QEMU reads them, what
+    is behind the name of the backing file is no extension."""
+    header = header.ljust(_HEADER.size, b"\0")
+    _, version, place, length, features, end = _HEADER.unpack_from(header)
+    backing, kind = (header[place : place + length] or b"?") if place else b"", b""
+    at = end if version >= 3 else _LENGTH_OF_VERSION_2
+    while at + _EXTENSION.size <= min(place or len(header), len(header)):
+        extension, size = _EXTENSION.unpack_from(header, at)
+        at += _EXTENSION.size
+        if not extension:
+            break
+        if extension == _BACKING_FORMAT:
+            kind = header[at : at + size]
+        at += -(-size // 8) * 8
+    return OtherFiles(os.fsdecode(backing), os.fsdecode(kind), version >= 3 and bool(features & _DATA_FILE))
+
+
+def refuse_other_files(image: Path, expected: OtherFiles) -> None:
+    """Raise Refusal for a qcow2 image that names other files than those with which it was made."""
+    with image.open("rb") as file:
+        found = other_files(file.read(_FIRST_CLUSTER))
+    if found != expected:
+        backing = f"the backing file {found.backing[:_LONGEST]!r}, as {found.format[:_LONGEST]!r}"
+        what = "a data file" if found.has_data_file else backing if found.backing else "no backing file"
+        raise Refusal(
+            image, f"is not what was made here: it has {what}", "take it away, the guest's disk is made there"
+        )
+
+
 def refuse_unfit(what: str, image: Path) -> None:
     """Raise Refusal, about `what`, for a file that is no disk image, and for a qcow2 image that names another file:
     QEMU would open that one, and the guest read it.
@@ -36,7 +82,7 @@ def refuse_unfit(what: str, image: Path) -> None:
     """
     try:
         with image.open("rb") as file:
-            header = file.read(_HEADER.size)
+            header = file.read(_FIRST_CLUSTER)
             size = os.fstat(file.fileno()).st_size
     except OSError as error:
         raise Refusal(what, f"cannot read {image}: {error.strerror}", "expected a disk image") from error
@@ -48,8 +94,8 @@ def refuse_unfit(what: str, image: Path) -> None:
     if len(header) < _HEADER.size:
         fix = "expected a whole qcow2 image, copy it again"
         raise Refusal(what, f"{image} is {len(header)} bytes long", fix)
-    _, version, backing, features = _HEADER.unpack(header)
-    for named, kind in ((backing, "backing"), (version >= 3 and features & _DATA_FILE, "data")):
+    others = other_files(header)
+    for named, kind in ((others.backing, "backing"), (others.has_data_file, "data")):
         if named:
             fix = "expected one image alone, as qemu-img convert makes it"
             raise Refusal(what, f"{image} has a {kind} file", fix)

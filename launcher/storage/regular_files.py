@@ -9,7 +9,8 @@ from pathlib import Path
 
 from program.errors import Refusal
 
-_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket"}
+_KINDS = {stat.S_IFDIR: "a directory", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFLNK: "a link"}
+_MOST_FILES = 1000  # of a VM's firmware and TPM, which have some ten
 #: The kubelet's link to the files as they are, which it turns to others all at once (pkg/volume/util/atomic_writer.go).
 _DATA = "..data"
 
@@ -31,6 +32,32 @@ def regular_file(whose: str, path: Path, volume: Path) -> Path:
     if kind != stat.S_IFREG:
         raise Refusal(whose, f"{path} is {_KINDS.get(kind, 'a device')}", "expected a regular file")
     return file
+
+
+def refuse_all_but_files(whose: str, directory: Path) -> None:
+    """Raise Refusal, about `whose` files they are, if there is anything below the directory but regular files and
+    directories, or too much: a program that keeps its state there would follow a link, and wait for a pipe's reader.
+    A directory that is not there has nothing in it."""
+    ahead, left = [directory] if directory.exists() else [], _MOST_FILES
+    while ahead:
+        try:
+            with os.scandir(ahead.pop()) as entries:
+                for entry in entries:
+                    left -= 1
+                    kind = stat.S_IFMT(entry.stat(follow_symlinks=False).st_mode)
+                    if left < 0:
+                        raise Refusal(
+                            whose, f"{directory} has more than {_MOST_FILES} files", "take away what is no VM's"
+                        )
+                    if kind == stat.S_IFDIR:
+                        ahead.append(Path(entry.path))
+                    elif kind != stat.S_IFREG:
+                        wrong = f"{entry.path} is {_KINDS.get(kind, 'a device')}"
+                        raise Refusal(whose, wrong, "expected regular files alone, take it away")
+        except OSError as error:
+            raise Refusal(
+                whose, f"{directory} cannot be read: {error.strerror}", "let its owner be this user"
+            ) from error
 
 
 def mounted_files(volume: str, directory: Path) -> Mapping[str, bytes]:

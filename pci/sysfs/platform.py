@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-from pci.host import Fault, Platform
+from pci.host import Fault, MemoryLock, Platform
 from pci.sysfs.attribute import Unreadable, names, text
 from pci.sysfs.functions import DEVICES
 
@@ -34,6 +34,11 @@ EVERY_MACHINES_TABLE = "APIC"
 #: The chip of each interrupt of an IO-APIC has this in its name, after "IR-" if interrupts are remapped: either all are
 #: or none (arch/x86/kernel/apic/io_apic.c, drivers/iommu/intel/irq_remapping.c, drivers/iommu/amd/init.c).
 IO_APIC = "IO-APIC"
+
+#: Container runtimes, by the names of their processes: containers inherit their limits, but for those that CRI-O sets.
+#: So does the plugin, which is the first process of its own container.
+_RUNTIMES = ("containerd", "crio")
+_PLUGIN = "gpu-plugin"
 
 T = TypeVar("T")
 
@@ -64,6 +69,7 @@ def read_platform(sys: Path, proc: Path | None) -> Platform:
         cpu_vendor=seen(lambda proc: _of_the_first_cpu(proc, "vendor_id"), proc),
         virtual_machine=seen(_virtual_machine, proc),
         command_line=seen(_command_line, proc),
+        memlock=seen(_memlock, proc),
         faults=tuple(faults),
     )
 
@@ -115,3 +121,17 @@ def _virtual_machine(proc: Path) -> bool | None:
 def _command_line(proc: Path) -> tuple[str, ...] | None:
     parameters = text(proc, "cmdline")
     return None if parameters is None else tuple(parameters.split())
+
+
+def _memlock(proc: Path) -> MemoryLock | None:
+    """Read the limit of a container runtime, or of the plugin's own container; None if there is neither process."""
+    for pid in sorted(filter(str.isdecimal, names(proc, ".")), key=int):
+        try:
+            process = text(proc, f"{pid}/comm") or ""
+            if process in _RUNTIMES or (process, pid) == (_PLUGIN, "1"):
+                limits = text(proc, f"{pid}/limits") or ""
+                if match := re.search(r"^Max locked memory +\S+ +(unlimited|[0-9]+) ", limits, re.MULTILINE):
+                    return MemoryLock(process, None if match[1] == "unlimited" else int(match[1]))
+        except Unreadable:
+            continue  # it has ended
+    return None

@@ -157,6 +157,7 @@ def _as_json(snapshot: Snapshot, findings: tuple[NodeFinding, ...]) -> dict[str,
             "interruptRemapping": platform.interrupt_remapping,
             "unsafeInterrupts": platform.unsafe_interrupts,
             "noIOMMUMode": platform.noiommu_mode,
+            "memlock": None if platform.memlock is None else platform.memlock._asdict(),
         },
         "devices": [_device_as_json(snapshot, device) for device in snapshot.inventory.devices],
     }

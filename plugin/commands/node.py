@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +14,7 @@ from plugin.cards.holders import Assignment, CannotAsk
 from plugin.cards.names import PCI_IDS, PCIIDs
 from plugin.config_file import config_of
 from plugin.dra.checkpoint import Checkpoint, claimed
-from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, ConfigFile, PCIIDsFile, Sysfs
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, PCIIDsFile, Sysfs
 from plugin.node.look import Places, look_at_all
 from plugin.node.snapshot import Snapshot
 from plugin.state_files import boot_id
@@ -32,8 +32,20 @@ class NodeFlags:
     proc: Annotated[Path | None, Flag("The directory that stands for /proc.  [default: /proc, none with --sysfs]")] = (
         None
     )
-    dev: Annotated[Path | None, Flag("The directory that stands for /dev.  [default: /dev, none with --sysfs]")] = None
-    config: ConfigFile = None
+    dev: Annotated[
+        Path | None,
+        Flag(
+            "The directory that stands for /dev.  [default: /host/dev, if it is there, as in the plugin's pod, else "
+            "/dev; none with --sysfs]"
+        ),
+    ] = None
+    config: Annotated[
+        Path | None,
+        Flag(
+            "What to offer beyond NVIDIA, AMD and Intel GPUs, and under which names (YAML).  "
+            "[default: /etc/gpu-plugin/config.yaml if it is there, as in the plugin's pod; none with --sysfs]"
+        ),
+    ] = None
     pci_ids: PCIIDsFile = PCI_IDS
     pod_resources: Annotated[
         Path | None, Flag("The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]")
@@ -48,9 +60,23 @@ class NodeFlags:
     ] = None
 
 
+def in_pod(flags: NodeFlags, root: Path = Path("/")) -> NodeFlags:
+    """Return the flags of a look at this node with the plugin's config and the node's /dev, if they are where its pod
+    has them (deploy/plugin): so every command there calls a card as the plugin does."""
+    if flags.sysfs != _SYS:
+        return flags
+    config, dev = root / "etc/gpu-plugin/config.yaml", root / "host/dev"
+    return replace(
+        flags,
+        config=flags.config or (config if os.path.isfile(config) else None),  # noqa: PTH113 (it may raise)
+        dev=flags.dev or (dev if os.path.isdir(dev) else None),  # noqa: PTH112
+    )
+
+
 def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
     """Return all that can be known of the node of that /sys. A flag that is None means the place on this node; if /sys
     is another tree, it is not looked at. ProgramError if the node cannot be read, or a named socket does not answer."""
+    flags = in_pod(flags)
     sysfs, proc, dev, state, dra_state = flags.sysfs, flags.proc, flags.dev, flags.state, flags.dra_state
     is_this_node = sysfs == _SYS
     if is_this_node:

@@ -1,27 +1,17 @@
-"""The daemon's log: lines for a person at a terminal, JSON for everything else."""
+"""The daemon's log, which is grpc's too."""
 
 import logging
-import sys
+from collections.abc import Sequence
+
+from program.log import start_logging
 
 
-def start_logging() -> None:
-    """Log to standard error: what happened, and in JSON also the device, resource and reason as fields."""
-    handler = logging.StreamHandler()
-    if sys.stderr is not None and sys.stderr.isatty():
-        handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
-    else:
-        from pythonjsonlogger.json import JsonFormatter
-
-        handler.setFormatter(
-            JsonFormatter(
-                "%(asctime)s %(levelname)s %(message)s",
-                rename_fields={"asctime": "time", "levelname": "level"},
-                datefmt="%Y-%m-%dT%H:%M:%S%z",
-                json_ensure_ascii=False,
-            )
-        )
+def start(arguments: Sequence[str]) -> logging.Handler:
+    """Log as `gpu-plugin serve` with these arguments does: what happened, and in JSON also the device, resource and
+    reason as fields. Return the handler."""
+    handler = start_logging(arguments)
     handler.addFilter(_as_a_line)
-    logging.basicConfig(handlers=[handler], level=logging.INFO)
+    return handler
 
 
 def _as_a_line(record: logging.LogRecord) -> bool:
@@ -31,9 +21,9 @@ def _as_a_line(record: logging.LogRecord) -> bool:
     if record.name.startswith("grpc.") and record.exc_info:
         error = record.exc_info[1]
         if type(error).__name__ == "ExecuteBatchError":
-            record.exc_info = None
+            record.exc_info = record.exc_text = None
             record.levelno, record.levelname = logging.INFO, "INFO"
         elif type(error).__name__ == "DecodeError":
-            record.exc_info = None
+            record.exc_info = record.exc_text = None
             record.msg, record.args = "refused what is no message: %s", (error,)
     return True

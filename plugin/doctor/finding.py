@@ -21,6 +21,7 @@ class Check(StrEnum):
     VFIO_DRIVER = "vfio-driver"
     VFIO_IOMMU = "vfio-iommu"
     DEVICE_NODES = "device-nodes"
+    MEMLOCK = "memlock"
     FABRIC = "fabric"
 
     VIABILITY = "viability"

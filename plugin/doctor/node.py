@@ -41,6 +41,7 @@ def of_node(snapshot: Snapshot) -> tuple[NodeFinding, ...]:
         _vfio_driver(snapshot),
         _vfio_iommu(snapshot.closely.platform),
         _device_nodes(snapshot),
+        *_memlock(snapshot.closely.platform),
         *_fabric(snapshot),
     )
 
@@ -299,6 +300,22 @@ def _device_nodes(snapshot: Snapshot) -> NodeFinding:
         "load VFIO's modules, and in a pod mount /dev/vfio into it",
         "modprobe -a vfio_iommu_type1 vfio-pci",
     )
+
+
+def _memlock(platform: Platform) -> Iterator[NodeFinding]:
+    """Yield what the pod of a VM may lock of the memory; nothing if no process that tells was seen."""
+    if platform.memlock is None:
+        return
+    process, limit = platform.memlock
+    if limit is None:
+        yield fine(Check.MEMLOCK, f"containers may lock memory without a limit, as {process} may")
+    else:
+        yield note(
+            Check.MEMLOCK,
+            f"containers may lock {limit / 2**20:g} MiB of memory, as {process} may: a VM with GPUs locks its own and "
+            "1 GiB, so its pod takes SYS_RESOURCE and the Pod Security level privileged",
+            "for VMs at another level copy deploy/node/memlock.conf to the node, or crio.conf: docs/restricted.md",
+        )
 
 
 def _groups(snapshot: Snapshot) -> int:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import httpx2
-from lightkube import ApiError, AsyncClient, ConfigError, KubeConfig
+from lightkube import ApiError, AsyncClient, ConfigError, KubeConfig, SingleConfig
+from lightkube.config.client_adapter import verify_cluster
 from lightkube.core.exceptions import NotReadyError
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 
@@ -26,6 +27,7 @@ _CLAIMS = create_namespaced_resource("resource.k8s.io", "v1", "ResourceClaim", "
 _NODES = create_global_resource("", "v1", "Node", "nodes")
 
 _ANSWERS_WITHIN = 10.0  # seconds
+_LONGEST = 1 << 23  # bytes of an answer: etcd takes 1.5 MiB of an object, and a node has a few slices
 #: A watch is begun anew after so many seconds, with or without events: its connection may be dead.
 _WATCHES_FOR = 300.0
 
@@ -58,7 +60,7 @@ class APIServer:
         """Connect to the server of a kubeconfig, or of the pod's service account; UserError if it names no server."""
         try:
             config = KubeConfig.from_service_account() if kubeconfig is None else KubeConfig.from_file(kubeconfig)
-            client = AsyncClient(config=config, trust_env=False)
+            client = AsyncClient(config=config.get(), trust_env=False, transport=_bounded(config.get()))
         except (ConfigError, KeyError, OSError, ValueError) as error:
             raise UserError(
                 kubeconfig or "the pod's service account",
@@ -125,6 +127,44 @@ class APIServer:
             raise _unanswered(f"slices of {node}", error) from error
         finally:
             await events.aclose()  # type: ignore[attr-defined]  # (an async generator)
+
+
+class _Bounded(httpx2.AsyncHTTPTransport):
+    """Ends an answer that is too long; of a watch, an event that is. A compressed one could become any length."""
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        request.headers["Accept-Encoding"] = "identity"
+        response = await super().handle_async_request(request)
+        if "content-encoding" in response.headers:
+            await response.aclose()
+            raise httpx2.DecodingError("a compressed answer", request=request)
+        assert isinstance(response.stream, httpx2.AsyncByteStream), "it is asynchronous"
+        response.stream = _Answer(response.stream, is_watch="watch" in request.url.params)
+        return response
+
+
+class _Answer(httpx2.AsyncByteStream):
+    def __init__(self, stream: httpx2.AsyncByteStream, *, is_watch: bool) -> None:
+        self._stream, self._is_watch = stream, is_watch
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for part in self._stream:
+            ended = part.rfind(b"\n") + 1 if self._is_watch else 0
+            size = len(part) - ended + (0 if ended else size)
+            if size > _LONGEST:
+                raise httpx2.ReadError(f"an answer of more than {_LONGEST >> 20} MiB")
+            yield part
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+def _bounded(config: SingleConfig | None) -> _Bounded:
+    if config is None or config.user is None:
+        raise ConfigError("it has no user")
+    tls = verify_cluster(config.cluster, config.user, config.abs_file, trust_env=False)
+    return _Bounded(verify=tls, trust_env=False)
 
 
 def _of(node: str) -> dict[str, Any]:

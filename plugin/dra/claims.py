@@ -97,6 +97,10 @@ def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> Dri
         )
     # A request of alternatives is called REQUEST/ALTERNATIVE here, and REQUEST by containers.
     results = tuple(Result(str(each["request"]).partition("/")[0], str(each["device"])) for each in ours)
+    for result in results:
+        if not (_LABEL.fullmatch(result.request) and _LABEL.fullmatch(result.device)):
+            what = f"allocates {result.device[:80]!r} for {result.request[:80]!r}"
+            raise Refusal(subject, what, "expected names of a device and of a request, as the API server admits them")
     names = [result.device for result in results]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise Refusal(f"{', '.join(twice)} of {subject}", "is allocated twice in one claim", _MAKE_ANOTHER)

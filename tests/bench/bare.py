@@ -41,4 +41,4 @@ def work() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(supervise(work, lambda: None, lambda: 0.0))
+    sys.exit(supervise(work, lambda: None, lambda: 0.0, print))

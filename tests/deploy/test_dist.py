@@ -89,6 +89,9 @@ def test_the_bases_are_whole_and_name_the_images_of_the_version(released: Path, 
             assert (path.parent / name).exists(), f"{path}: {name}"
         tags |= {image["newTag"] for image in kustomization.get("images", []) if "newTag" in image}
     assert tags == {VERSION}
+    assert {path.name for path in (bases / "node").iterdir()} == {
+        path.name for path in (ROOT / "deploy/node").iterdir()
+    }
 
 
 def test_krews_manifest_names_the_archive_of_the_version_and_what_is_in_it(released: Path) -> None:

@@ -1,5 +1,6 @@
 """What a cluster applies to run gpu-plugin: its files agree with each other, with the program and with their README."""
 
+import json
 import re
 import tomllib
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from tests.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
 PLUGIN, BIND, EXAMPLE = DEPLOY / "plugin", DEPLOY / "plugin" / "components" / "bind", DEPLOY / "example"
+SECCOMP = DEPLOY / "plugin" / "components" / "seccomp"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 README = (PLUGIN / "README.md").read_text()
 
@@ -87,7 +89,7 @@ SERVE, BINDER = CONTAINERS["gpu-plugin"], CONTAINERS["bind"]
 each_container = pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
 
 
-@pytest.mark.parametrize("directory", [PLUGIN, BIND, EXAMPLE], ids=lambda path: str(path.relative_to(DEPLOY)))
+@pytest.mark.parametrize("directory", [PLUGIN, BIND, SECCOMP, EXAMPLE], ids=lambda path: str(path.relative_to(DEPLOY)))
 def test_a_kustomization_names_every_manifest_beside_it_and_nothing_else(directory: Path) -> None:
     kustomization = read(directory / "kustomization.yaml")
     generated = [name for generator in kustomization.get("configMapGenerator", []) for name in generator["files"]]
@@ -99,7 +101,7 @@ def test_a_kustomization_names_every_manifest_beside_it_and_nothing_else(directo
 
 
 def test_the_version_is_the_projects_wherever_it_stands() -> None:
-    for directory in (PLUGIN, BIND):
+    for directory in (PLUGIN, BIND, SECCOMP):
         assert read(directory / "kustomization.yaml")["images"] == [{"name": "gpu-plugin", "newTag": VERSION}]
 
 
@@ -208,3 +210,46 @@ def test_a_changed_config_is_not_another_config_map() -> None:
 
 def test_the_pods_image_is_a_name_without_a_registry() -> None:
     assert {container.manifest["image"] for container in CONTAINERS.values()} == {"gpu-plugin"}
+
+
+def test_what_installs_the_seccomp_profile_reaches_the_directory_of_that_profile_alone() -> None:
+    pod = read(SECCOMP / "daemonset.yaml")["spec"]["template"]["spec"]
+    (container,) = pod["initContainers"]
+    (generator,) = read(SECCOMP / "kustomization.yaml")["configMapGenerator"]
+    assert pod["volumes"] == [
+        {"name": "seccomp-profile", "configMap": {"name": generator["name"]}},
+        {
+            "name": "seccomp",
+            "hostPath": {"path": "/var/lib/kubelet/seccomp/gpu-launcher", "type": "DirectoryOrCreate"},
+        },
+    ]
+    security = container["securityContext"]
+    assert (security["capabilities"], security["readOnlyRootFilesystem"]) == ({"drop": ["ALL"]}, True)
+    places = [mount["mountPath"] for mount in container["volumeMounts"]]
+    assert [container["volumeMounts"][0].get("readOnly"), *places] == [True, "/profile", "/host/seccomp"]
+    section = README.split("\n## The seccomp profile of VMs\n")[1].split("\n## ")[0]
+    assert all(f"`{word}`" in section for word in (*places, "16Mi", "64Mi", "runAsUser: 0"))
+
+
+def test_the_seccomp_profile_forbids_what_the_runtimes_do_but_for_what_passt_and_memory_binding_need() -> None:
+    profile = json.loads((SECCOMP / "vm.json").read_text())
+    assert profile["defaultAction"] == "SCMP_ACT_ERRNO"
+    allowed = {name for rule in profile["syscalls"] if rule["action"] == "SCMP_ACT_ALLOW" for name in rule["names"]}
+    assert allowed >= {"unshare", "mount", "umount2", "pivot_root", "mbind", "set_mempolicy"}
+    # Of containerd's contrib/seccomp: with capabilities alone, and never.
+    assert not allowed & {"bpf", "chroot", "clone3", "fsopen", "fsmount", "init_module", "iopl", "keyctl", "kexec_load"}
+    assert not allowed & {"move_mount", "open_by_handle_at", "open_tree", "perf_event_open", "setns", "umount"}
+    # A namespace of the network would open the kernel's packet filters to the container, and passt makes none.
+    (unshare,) = (rule for rule in profile["syscalls"] if rule["names"] == ["unshare"])
+    (flags,) = unshare["args"]
+    assert (flags["op"], flags["valueTwo"], flags["value"] & 0x40000000) == ("SCMP_CMP_MASKED_EQ", 0, 0x40000000)
+
+
+def test_the_files_for_nodes_are_what_their_readers_read() -> None:
+    node = DEPLOY / "node"
+    containerd, crio = (tomllib.loads((node / name).read_text()) for name in ("containerd.toml", "crio.conf"))
+    runtime = containerd["plugins"]["io.containerd.cri.v1.runtime"]
+    assert runtime == {"device_ownership_from_security_context": True}
+    assert crio["crio"]["runtime"] == {**runtime, "default_ulimits": ["memlock=-1:-1"]}
+    lines = (node / "memlock.conf").read_text().splitlines()
+    assert [line for line in lines if not line.startswith("#")] == ["[Service]", "LimitMEMLOCK=infinity"]

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuvm.commands.changes import flags_of
 from tests.conftest import Command
 from tests.gpuvm.cluster import Object
 from tests.gpuvm.standin import StandIn
@@ -130,6 +131,14 @@ def edited(kubectl: StandIn) -> StandIn:
     kubectl.answers("get pod/no-devices", live(text))
     kubectl.answers("apply|delete")
     return kubectl
+
+
+def test_an_edit_is_printed_for_the_level_of_what_is_there(gpu_launcher: Command) -> None:
+    flags = ["--level=restricted", "--apparmor"]
+    vm = FIXTURES / "vms" / "devices-by-default.yaml"
+    *_, pod = yaml.safe_load_all(gpu_launcher("pod", vm, *FLAGS, *flags).stdout)
+    assert flags_of(pod) == [*FLAGS, *flags]
+    assert flags_of({"kind": "Job", "spec": {"template": pod}}) == [*FLAGS, "--as", "job", *flags]
 
 
 def test_an_edit_is_applied_with_the_image_of_the_pod(kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path) -> None:

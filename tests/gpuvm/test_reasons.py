@@ -101,6 +101,16 @@ CASES = {
         "found); make it: the manifest names it",
         (event("FailedMount", 'MountVolume.SetUp failed for volume "keys" : secret "keys" not found'),),
     ),
+    "a seccomp profile": Case(
+        waiting("CreateContainerError", "failed to create containerd container: cannot load seccomp profile "
+                '"/var/lib/kubelet/seccomp/gpu-launcher/vm.json": open /var/lib/kubelet/seccomp/gpu-launcher/vm.json: '
+                "no such file or directory"),
+        "vms/vm: is Pending: its node lacks the seccomp profile gpu-launcher/vm.json (failed to create containerd",
+    ),
+    "an AppArmor profile": Case(
+        waiting("CreateContainerError", "failed to generate spec opts: apparmor profile not found gpu-launcher"),
+        "vms/vm: is Pending: its node lacks the AppArmor profile that it names (failed to generate spec opts: apparmor",
+    ),
     "a volume on another node": Case(
         waiting("ContainerCreating"),
         'vms/vm: is Pending: its volume is still attached to another node (Multi-Attach error for volume "pvc-1" '
@@ -204,8 +214,8 @@ def test_a_controller_without_a_pod_says_what_the_api_server_refused() -> None:
     refused = event("FailedCreate", 'pods "vm-0" is forbidden: violates PodSecurity "baseline:latest": seccompProfile')
     assert str(no_pod(controller("StatefulSet"), [refused])) == (
         'vms/vm: is without a pod: the API server refuses it (pods "vm-0" is forbidden: violates PodSecurity '
-        '"baseline:latest": seccompProfile); its namespace has to allow such pods, '
-        "pod-security.kubernetes.io/enforce=privileged: docs/pod.md"
+        '"baseline:latest": seccompProfile); print it for the level that its '
+        "namespace enforces, `gpu-launcher pod --level`: docs/restricted.md"
     )
     assert "raise the quota" in no_pod(controller("StatefulSet"), [event("FailedCreate", "exceeded quota: gpus")]).fix
     assert no_pod(controller("StatefulSet", replicas=0), []).fix == "`kubectl gpuvm start`"

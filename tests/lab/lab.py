@@ -19,6 +19,7 @@ from tests.lab.control_plane import Cluster, running_control_plane
 from tests.lab.machine import Machine
 from tests.lab.node import IMAGES, Node, booted
 from tests.lab.waiting import CommandFailed, NotYet, T
+from tests.processes import ROOT
 
 
 @dataclass(frozen=True)
@@ -51,13 +52,28 @@ class Lab:
         looked = f"lab/looked={time.monotonic()}"
         self.cluster.kubectl("annotate", "pods", "-l", "app.kubernetes.io/name=gpu-plugin", "--overwrite", looked)
 
+    def prepare_runtime(self, *, gives_devices: bool) -> None:
+        """Have containerd start again without a memlock limit, as deploy/node/memlock.conf has it; and where it
+        `gives_devices`, with deploy/node/containerd.toml."""
+        if gives_devices:
+            toml = (ROOT / "deploy/node/containerd.toml").read_text()
+            self.node.sh(
+                f"cat > /lab/devices.toml << 'end of file'\n{toml}\nend of file\n"
+                """sed -i '1i imports = ["/lab/devices.toml"]' /lab/containerd.toml"""
+            )
+        self.node.sh(
+            "old=$(pidof containerd); keeper=$(awk '{print $4}' /proc/$old/stat)\n"
+            "prlimit --pid $keeper --memlock=unlimited; kill $old\n"
+            "while [ -e /proc/$old ]; do sleep 0.2; done; until ctr version > /dev/null 2>&1; do sleep 0.2; done"
+        )
+
     def _components(self, config: Mapping[str, Any]) -> list[str]:
         """Paths in deploy/."""
         if config.get("bind") == "when-claimed":
             bind = ["dra/components/when-claimed"]
         else:
             bind = [] if self.machine.binds_at_boot else ["plugin/components/bind"]
-        return [*bind, *(["plugin/components/fabric"] if "fabric" in config else [])]
+        return ["plugin/components/seccomp", *bind, *(["plugin/components/fabric"] if "fabric" in config else [])]
 
     def plugin(self) -> str:
         """The plugin's pod, once it is ready and not about to go."""
@@ -138,7 +154,8 @@ class Lab:
     def pod(self, name: str, cards: int, **how: Any) -> Iterator[str]:
         """The pod of a VM, by its name; deleted afterwards, if it is still there."""
         how.setdefault("grace", round(self.box.patience.allowed(60)))
-        self.cluster.apply(*pods.vm(name, cards, **how))
+        with self._enforced(how.get("level")):
+            self.cluster.apply(*pods.vm(name, cards, **how))
         try:
             yield name
         finally:
@@ -147,6 +164,19 @@ class Lab:
                 _told(self.cluster.kubectl, "logs", name) + _told(self.cluster.kubectl, "describe", "pod", name)
             )
             self.cluster.delete("pod", name)
+
+    @contextmanager
+    def _enforced(self, level: str | None) -> Iterator[None]:
+        """Within the block the namespace enforces this Pod Security level, which does not admit the plugin's pod."""
+        label = "pod-security.kubernetes.io/enforce"
+        if level is None:
+            yield
+            return
+        self.cluster.kubectl("label", "namespace", "default", f"{label}={level}")
+        try:
+            yield
+        finally:
+            self.cluster.kubectl("label", "namespace", "default", f"{label}-")
 
     @contextmanager
     def vm(self, name: str, cards: int, **how: Any) -> Iterator[str]:
@@ -169,6 +199,23 @@ class Lab:
         found = json.loads(self.cluster.kubectl("exec", pod, "--", *explain))
         return [(passed["host"], passed["guest"]) for entry in found["entries"] for passed in entry["passed"]]
 
+    def runtime_spec(self, pod: str) -> dict[str, Any]:
+        """What containerd has told runc of the pod's container, as `crictl inspect` has it."""
+        (container,) = self.cluster.get("pod", pod)["status"]["containerStatuses"]
+        identity = container["containerID"].rpartition("/")[2]
+        found = self.node.sh(f"cat /run/containerd/io.containerd.runtime.v2.task/k8s.io/{identity}/config.json")
+        spec: dict[str, Any] = json.loads(found)
+        return spec
+
+    def make_claim(self, name: str, says: str) -> None:
+        """A claim whose disk begins with these words; it is on the node."""
+        directory = f"/var/lib/claim-{name}"
+        self.node.sh(
+            f"mkdir -p {directory} && echo {says} > {directory}/disk.img"
+            f" && truncate -s 1M {directory}/disk.img && chown -R 107:107 {directory}"
+        )
+        self.cluster.apply(*pods.claim(name, directory))
+
     def console(self, pod: str) -> "Console":
         """The guest's serial console, from the first time that somebody asked for it on."""
         # The socket has one reader, and this one must outlive the kubelet, which holds the streams of kubectl exec. It
@@ -182,7 +229,7 @@ class Lab:
 
     def inventory(self, plugin: str) -> dict[str, Any]:
         """The node's devices by address, as `gpu-plugin inventory --json` in its pod has them."""
-        found = json.loads(self.gpu_plugin(plugin, "inventory", "--json", f"--config={pods.CONFIG}", "--dev=/host/dev"))
+        found = json.loads(self.gpu_plugin(plugin, "inventory", "--json"))
         return {device["id"]: device for device in found["devices"]}
 
     def record(self, plugin: str, directory: Path) -> None:

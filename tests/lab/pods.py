@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from launcher.pod.controllers import pod_spec
 from tests.lab import build
 from tests.lab.box import CONTROL_PLANE
 from tests.lab.machine import CARD
@@ -19,6 +20,18 @@ VARIABLE = "PCI_RESOURCE_EXAMPLE_COM_CARD"
 #: What the plugin offers in most tests: every card, and no other device with their vendor.
 CARDS: Mapping[str, Any] = {"offer": [{"device": CARD[0], "resource": RESOURCE}]}
 CONFIG = "/etc/gpu-plugin/config.yaml"
+#: A disk in a claim, and a network, for `more`: of the claim `data`.
+DISK_AND_NETWORK: Mapping[str, Any] = {
+    "volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}],
+    "networks": [{"name": "default", "pod": {}}],
+    "domain": {
+        "devices": {
+            "autoattachPodInterface": True,
+            "interfaces": [{"name": "default", "masquerade": {}, "ports": [{"port": 8080}]}],
+            "disks": [{"name": "data", "disk": {"bus": "virtio"}}],
+        }
+    },
+}
 _CONTAINER = "/spec/template/spec/containers/0"
 _ARGUMENTS = f"{_CONTAINER}/args"
 
@@ -65,7 +78,7 @@ def overlay(
 def binder(daemon_set: Mapping[str, Any], *arguments: str) -> dict[str, Any]:
     """A pod that runs `gpu-plugin` with these arguments as the DaemonSet's init container would."""
     spec = daemon_set["spec"]["template"]["spec"]
-    (container,) = spec["initContainers"]
+    (container,) = (each for each in spec["initContainers"] if each["name"] == "bind")
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -91,6 +104,7 @@ def vm(
     more: Mapping[str, Any] | None = None,
     run_strategy: str | None = None,
     dra: bool = False,
+    level: str | None = None,
     sleeps: bool = False,
 ) -> tuple[dict[str, Any], ...]:
     """A VM that boots the lab's Linux, with that many cards, in the pod that `gpu-launcher pod` makes of it.
@@ -98,15 +112,13 @@ def vm(
     `annotations` are the VM's, and `more` is merged into its spec; with `run_strategy` it is a VirtualMachine. The rest
     is done to the pod: variables of its own, `without` capabilities, and with `share_processes` the launcher is not its
     first process; and whether it is ready is looked at seldom. The guest has `grace` seconds to shut down. With `dra`
-    there are ResourceClaimTemplates as well. A pod that `sleeps` has its cards and starts no launcher.
+    there are ResourceClaimTemplates as well. `level` is --level. A pod that `sleeps` has its cards and no launcher.
     """
     document = manifest(name, cards, grace=grace, annotations=annotations, more=more, run_strategy=run_strategy)
-    objects = tuple(yaml.safe_load_all(printed(document, *(["--dra"] if dra else []))))
+    objects = made(document, *(["--dra"] if dra else []), *([f"--level={level}"] if level is not None else []))
     (pod,) = (found for found in objects if found["kind"] == "Pod")
     (container,) = pod["spec"]["containers"]
     container["env"] += [{"name": name, "value": value} for name, value in (env or {}).items()]
-    # Each look is a process in the container, which takes an emulated processor a second.
-    container["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
     capabilities = container["securityContext"]["capabilities"]
     capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
     pod["spec"]["shareProcessNamespace"] = share_processes
@@ -158,6 +170,15 @@ def manifest(
         template = {"metadata": {"annotations": metadata.pop("annotations")}, "spec": spec}
         document |= {"kind": "VirtualMachine", "spec": {"runStrategy": run_strategy, "template": template}}
     return document
+
+
+def made(document: Mapping[str, Any], *flags: str) -> tuple[dict[str, Any], ...]:
+    """The objects that `gpu-launcher pod` prints for that VM; whether a pod is ready is looked at seldom."""
+    objects = tuple(yaml.safe_load_all(printed(document, *flags)))
+    for spec in filter(None, map(pod_spec, objects)):
+        # Each look is a process in the container, which takes an emulated processor a second.
+        spec["containers"][0]["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
+    return objects
 
 
 def printed(document: Mapping[str, Any], *flags: str) -> str:

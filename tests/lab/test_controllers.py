@@ -2,13 +2,17 @@
 Pending."""
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+from launcher.pod.security import Confinement, Level
+from tests.lab.conftest import Timed
 from tests.lab.control_plane import Cluster
 from tests.lab.pods import printed
-from tests.lab.waiting import Patience
+from tests.lab.waiting import CommandFailed, Patience
+from tests.launcher.pod.test_levels import printed_pods, violations
 
 _LABEL = "vmi.kubevirt.io/id=desk"
 
@@ -51,12 +55,15 @@ def removed(cluster: Cluster, kind: str) -> None:
     Patience().until("no pod is left", lambda: not every(cluster, "pods"), 60)
 
 
-def test_twenty_vms_of_a_stateful_set_have_names_that_stay_and_claims_of_their_own(cluster: Cluster) -> None:
+def test_twenty_vms_of_a_stateful_set_have_names_that_stay_and_claims_of_their_own(
+    cluster: Cluster, timed: Timed
+) -> None:
     document = vm("Always")
     document["spec"]["template"]["spec"]["domain"]["firmware"] = {"bootloader": {"efi": {"persistent": True}}}
     flags = ("--as", "statefulset", "--replicas", "20", "--max-unavailable", "1")
-    applied(cluster, document, *flags)
-    found = pods(cluster, 20)
+    with timed("twenty VMs of a StatefulSet, until all have their pods"):
+        applied(cluster, document, *flags)
+        found = pods(cluster, 20)
     assert found.keys() == {f"desk-{index}" for index in range(20)}
     for name, pod in found.items():
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}
@@ -121,3 +128,37 @@ def ended(cluster: Cluster, pod: str, code: int) -> None:
     status = {"name": "compute", "image": "x", "imageID": "x", "ready": False, "restartCount": 0, "state": state}
     patch = {"status": {"phase": "Failed" if code else "Succeeded", "containerStatuses": [status]}}
     cluster.kubectl("patch", "pod", pod, "--subresource=status", "--type=merge", "-p", json.dumps(patch))
+
+
+@pytest.mark.parametrize("level", [Level.BASELINE, Level.RESTRICTED])
+def test_the_api_server_admits_each_pod_at_the_level_that_it_was_printed_for(cluster: Cluster, level: Level) -> None:
+    """Of every manifest of fixtures/vms. And at the level privileged it refuses those that our reading of its rules
+    does (tests/launcher/pod/test_levels.py)."""
+    label = {"pod-security.kubernetes.io/enforce": level.value}
+    cluster.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": level.value, "labels": label}})
+    Patience().until("its account is there", lambda: cluster.get("serviceaccount", "default", "-n", level.value), 60)
+    after, _ = printed_pods(Confinement(level))
+    assert _refused(cluster, level, after) == set()
+    before, _ = printed_pods(Confinement())
+    assert _refused(cluster, level, before) == {
+        name for name, pod in before.items() if any(violations(pod["spec"], level))
+    }
+
+
+def _refused(cluster: Cluster, level: Level, pods: dict[str, Any]) -> set[str]:
+    """The names of the pods that violate the level, as the API server says; the others it takes."""
+    asked = []
+    for name, pod in pods.items():
+        # What is not there is refused before.
+        spec = {
+            key: value for key, value in pod["spec"].items() if key not in ("serviceAccountName", "priorityClassName")
+        }
+        asked.append(json.dumps({**pod, "metadata": {"name": name, "namespace": level.value}, "spec": spec}))
+    try:
+        said = cluster.kubectl("create", "--dry-run=server", "-f", "-", stdin="\n---\n".join(asked))
+    except CommandFailed as failed:
+        said = str(failed)
+    refused = set(re.findall(r'pods "(\S+)" is forbidden: violates PodSecurity', said))
+    errors = re.findall(r"(?im)^(?:kubectl .*: )?error.*", said)
+    assert [error for error in errors if "violates PodSecurity" not in error] == []
+    return refused

@@ -5,6 +5,7 @@ Two cards can go, ALONE and FAR; the two behind the switch share an IOMMU group.
 """
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from pci.slices import UNHEALTHY
 from tests.lab import pods
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, CARD, FAR, MODERN
+from tests.lab.restricted import check_restricted
 from tests.lab.waiting import CommandFailed
 from tests.processes import finished
 
@@ -23,6 +25,7 @@ MACHINE = MODERN
 CONFIG: dict[str, Any] = {"serve": "dra", **pods.CARDS}
 CHECKPOINT = "/var/lib/kubelet/plugins/gpu-launcher.dev/checkpoint.json"
 CDI = "/var/run/cdi"
+CLAIM_SAYS = "a writable claim"
 
 
 def _name(slot: str) -> str:
@@ -44,11 +47,15 @@ def uuids(lab: Lab, plugin: str) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def vm(lab: Lab, uuids: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A VM that is not to have ALONE's card, by the UUID: its log, once it runs."""
+    """A VM that is not to have ALONE's card, by the UUID, with a disk and a network, in a namespace that enforces the
+    Pod Security level restricted: its log, once it runs. The runtime gives nobody device nodes but those of CDI."""
+    lab.prepare_runtime(gives_devices=False)
+    lab.make_claim("data", CLAIM_SAYS)
     annotations = {"nvidia.com/nouse-gpuuuid": uuids[ALONE]}
     foretold = _fit(lab, tmp_path_factory.mktemp("fit"), "chosen", 1, annotations)
     assert [entry["address"] for entry in foretold["nodes"][0]["takes"]] == [f"{FAR}.0"]
-    with lab.vm("chosen", 1, dra=True, annotations=annotations) as log:
+    more = pods.DISK_AND_NETWORK
+    with lab.vm("chosen", 1, dra=True, annotations=annotations, level="restricted", more=more) as log:
         yield log
 
 
@@ -88,6 +95,13 @@ def test_the_vm_has_the_card_that_was_foretold_and_its_companion(lab: Lab, vm: s
     assert f"host {FAR}.0 -> guest 0000:01:00.0" in vm
     functions = lab.console("chosen").functions()
     assert (functions["0000:01:00.0"], functions["0000:01:00.1"]) == CARD
+
+
+def test_it_is_a_user_without_a_capability_from_its_first_instruction(lab: Lab, vm: str) -> None:
+    check_restricted(lab, "chosen")
+    said = lab.console("chosen").wait_for("GUEST end")
+    assert f"GUEST disk vda says {CLAIM_SAYS}" in said
+    assert re.search(r"GUEST address \d+\.\d+\.\d+\.\d+", said)
 
 
 def test_a_card_that_is_taken_is_waited_for_and_fit_says_who_has_it(

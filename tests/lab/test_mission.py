@@ -222,10 +222,8 @@ def test_without_the_capability_for_memlock_the_pod_says_what_cures_it(lab: Lab,
     with lab.pod("unable", 1, without=("SYS_RESOURCE",)):
         lab.wait_for_end("unable")
         log = lab.cluster.kubectl("logs", "unable")
-        assert (
-            "gpu-launcher: RLIMIT_MEMLOCK: VFIO and SEV lock the guest's memory: 1280 MiB with libvirt's reserve" in log
-        )
-        assert "give it the capability SYS_RESOURCE" in log
+        assert "ERROR RLIMIT_MEMLOCK: VFIO and SEV lock the guest's memory: 1280 MiB with libvirt's reserve" in log
+        assert "LimitMEMLOCK=infinity (deploy/node, docs/restricted.md)" in log
         (container,) = lab.cluster.get("pod", "unable")["status"]["containerStatuses"]
         assert container["state"]["terminated"]["exitCode"] == 1
 
@@ -245,7 +243,7 @@ def test_after_a_boot_with_one_more_device_in_front_nobody_gets_that_in_place_of
     with lab.pod("stale", 2, env={pods.VARIABLE: f"{ALONE}.0,{FAR}.0"}):
         lab.wait_for_end("stale")
         log = lab.cluster.kubectl("logs", "stale")
-        assert re.search(rf"^gpu-launcher: gpu 'gpu1': {ALONE}.0 .*virtio-pci", log, re.MULTILINE), log
+        assert re.search(rf"Z ERROR gpu 'gpu1': {ALONE}.0 .*virtio-pci", log, re.MULTILINE), log
         (container,) = lab.cluster.get("pod", "stale")["status"]["containerStatuses"]
         assert container["state"]["terminated"]["exitCode"] == 1
 

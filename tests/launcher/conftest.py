@@ -19,7 +19,7 @@ def _a_place_for_sockets() -> Iterator[None]:
     if os.geteuid() != 0:
         yield
         return
-    with socket_directory(Path(f"/var/run/kubevirt-private/tests-{os.getpid()}")):
+    with socket_directory(Path(f"/var/run/kubevirt/sockets/tests-{os.getpid()}")):
         yield
 
 

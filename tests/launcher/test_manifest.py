@@ -248,6 +248,39 @@ def test_any_other_hook_sidecar_is_refused(path: Path, sidecars: object) -> None
     )
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "container.apparmor.security.beta.kubernetes.io/compute",
+        "seccomp.security.alpha.kubernetes.io/pod",
+        "security.alpha.kubernetes.io/unsafe-sysctls",
+        "io.kubernetes.cri-o.Devices",
+        "seccomp-profile.kubernetes.cri-o.io/POD",
+        "userns-mode.crio.io",
+        "io.containers.trace-syscall",
+        "devices.noderesource.dev",
+        "ulimits.nri.containerd.io/container.compute",
+        "mounts.nri.io/pod",
+        "cdi.k8s.io/gpu",
+        "run.oci.keep_original_groups",
+        "io.katacontainers.config.hypervisor.path",
+        "dev.gvisor.flag.debug",
+    ],
+)
+def test_an_annotation_by_which_a_runtime_gives_more_than_the_pod_says_is_refused(path: Path, name: str) -> None:
+    annotated = f"{{name: vm, annotations: {{{name}: x}}}}"
+    assert problem_of(path, vmi_text().replace("{name: vm}", annotated)) == (
+        f"metadata.annotations: {name!r} changes what the pod's container may do, behind the pod's own fields; "
+        "leave it out: the pod has what the VM needs"
+    )
+
+
+def test_an_annotation_of_somebody_elses_is_passed_on(path: Path) -> None:
+    for name in ("notcrio.io/x", "crio.io.example.com/x", "example.com/io.containers.x", "k8s.v1.cni.cncf.io/networks"):
+        path.write_text(vmi_text().replace("{name: vm}", f"{{name: vm, annotations: {{{name}: x}}}}"))
+        assert read_manifest(path).metadata.annotations.given == {name: "x"}
+
+
 def test_two_entries_with_one_name_are_refused_in_either_list(path: Path) -> None:
     one_list = vmi_text(gpus=[("a", RTX_2060), ("a", RTX_2060)])
     both_lists = vmi_text(gpus=[("a", RTX_2060)]).replace(

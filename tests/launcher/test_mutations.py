@@ -25,9 +25,10 @@ from launcher.manifest.parser import read_manifest
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from program.errors import ProgramError
+from program.log import LogFlags
 from program.problem import one_line
 from tests.launcher.cases import Case, cases
-from tests.launcher.pod.made import text_of
+from tests.launcher.pod.made import more_than_allowed, text_of
 from tests.launcher.test_domain import SCHEMA
 from tests.processes import BIN, ROOT
 
@@ -202,7 +203,7 @@ def test_a_mutated_manifest_has_a_pod_or_lines(tmp_path: Path, pytestconfig: pyt
     path, again = tmp_path / "vm.yaml", tmp_path / "again.yaml"
     seen = {"made": 0, "refused": 0}
 
-    @_settings(5_000 if pytestconfig.getoption("--thorough") else 300)
+    @_settings(20_000 if pytestconfig.getoption("--thorough") else 300)
     @given(mutated())
     def check(found: tuple[Case, Any]) -> None:
         _, document = found
@@ -215,6 +216,7 @@ def test_a_mutated_manifest_has_a_pod_or_lines(tmp_path: Path, pytestconfig: pyt
         again.write_text(*config_map["data"].values())
         assert read_manifest(again) == read_manifest(path), "the pod reads another VM"
         assert pod["kind"] == "Pod"
+        assert more_than_allowed(pod) == []
 
     check()
     assert min(seen.values()) > 10, seen
@@ -235,7 +237,7 @@ def test_several_mutated_manifests_have_pods_or_lines(
         capfd.readouterr()
 
         def make() -> bool:
-            pod(VMFlags(vm=path))
+            pod(VMFlags(vm=path), LogFlags())
             return True
 
         made = text_or_lines(make, lambda: capfd.readouterr().err)

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from plugin.commands.node import NodeFlags, in_pod
 from tests.compose import SYSFS
 from tests.conftest import Command, Machine
 from tests.kernel import bind, load
@@ -117,7 +118,8 @@ def test_an_error_is_one_line_and_an_exit_code(
         result = gpu_plugin(*arguments, *sysfs, *pci_ids)
     else:
         result = gpu_plugin(*arguments)
-    assert result.stderr.startswith(f"gpu-plugin: {problem}")
+    begins = "ERROR" if "serve" in arguments else "gpu-plugin:"
+    assert result.stderr.startswith(f"{begins} {problem}")
     assert (result.stderr.count("\n"), result.stdout, result.returncode) == (1, "", exit_code)
 
 
@@ -219,6 +221,19 @@ def test_the_inventory_says_of_a_card_that_is_bound_when_claimed_whether_it_coul
     (sys.parent / "proc").mkdir()
     first, _ = json.loads(gpu_plugin(*arguments).stdout)["devices"]
     assert (first["listed"], first["healthy"]) == (True, True)
+
+
+def test_in_the_plugins_pod_every_look_is_by_the_plugins_config_and_the_nodes_dev(tmp_path: Path) -> None:
+    assert in_pod(NodeFlags(), tmp_path) == NodeFlags()
+    config, dev = tmp_path / "etc" / "gpu-plugin" / "config.yaml", tmp_path / "host" / "dev"
+    config.parent.mkdir(parents=True)
+    config.touch()
+    dev.mkdir(parents=True)
+    assert in_pod(NodeFlags(), tmp_path) == NodeFlags(config=config, dev=dev)
+    named = NodeFlags(config=Path("other.yaml"), dev=Path("/dev"))
+    assert in_pod(named, tmp_path) == named
+    recorded = NodeFlags(sysfs=Path("recorded"))
+    assert in_pod(recorded, tmp_path) == recorded
 
 
 def test_a_path_too_long_for_sockets_is_refused(gpu_plugin: Command, machine: Machine, tmp_path: Path) -> None:

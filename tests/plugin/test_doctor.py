@@ -276,6 +276,7 @@ def test_there_is_a_form_for_programs(gpu_plugin: Command, node: NodeOf) -> None
         "interruptRemapping": True,
         "unsafeInterrupts": {"vfio_iommu_type1": False},
         "noIOMMUMode": False,
+        "memlock": None,
     }
     device = found["devices"][1]
     assert (device["id"], device["iommuGroup"], device["numaNode"]) == (GPU, 1, 0)
@@ -518,6 +519,27 @@ def test_without_device_nodes_there_is_no_way_into_vfio(findings: Examine, node:
 
 
 # Devices
+
+
+@pytest.mark.parametrize(
+    ("processes", "severity", "said"),
+    [
+        ({"1": ("systemd", "65536"), "7": ("containerd", "unlimited")}, Severity.OK, "without a limit, as containerd"),
+        ({"7": ("containerd-shim", "unlimited"), "8": ("crio", "8388608")}, Severity.NOTE, "8 MiB of memory, as crio"),
+        ({"1": ("gpu-plugin", "65536")}, Severity.NOTE, "may lock 0.0625 MiB of memory, as gpu-plugin may"),
+    ],
+)  # fmt: skip
+def test_what_containers_may_lock_is_said_as_their_runtime_or_the_plugins_container_has_it(
+    findings: Examine, node: NodeOf, processes: dict[str, tuple[str, str]], severity: Severity, said: str
+) -> None:
+    this = node()
+    for pid, (name, limit) in processes.items():
+        (this.proc / pid).mkdir()
+        (this.proc / pid / "comm").write_text(f"{name}\n")
+        row = f"{'Max locked memory':26}{8192:<21}{limit:<21}{'bytes':<10}\n"
+        (this.proc / pid / "limits").write_text(f"Limit                     Soft Limit ...\n{row}")
+    finding = about(findings(this), Check.MEMLOCK)
+    assert (finding.severity, said in finding.problem.wrong) == (severity, True), finding
 
 
 def test_a_card_on_a_driver_of_the_hosts_is_bound_or_withheld(findings: Examine, node: NodeOf) -> None:

@@ -104,6 +104,7 @@ def test_a_file_that_is_damaged_is_not_taken_for_another(name: str, tmp_path: Pa
         "[" * 100_000,
         text + " " * 2_000_000,
         '{"a": 1, ' + text[1:],
+        f'{{"a": {"[" * 100_000}{"]" * 100_000}, {text[1:]}',
         *empty,
     ]
     for document in (*whole, *(text.replace(old, new, 1) for old, new in damages)):

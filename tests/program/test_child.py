@@ -40,6 +40,15 @@ ends_with("prog", main)
 _SHORT = "if nobody ended it, memory was short"
 
 
+#: What a library in the child could do to the file of its answer: the parent had three times that in memory.
+_OVERFLOW = """
+    for file in Path("/proc/self/fd").iterdir():
+        if "memfd:answer" in os.path.realpath(file):
+            os.ftruncate(int(file.name), 1 << 30)
+            os._exit(0)
+"""
+
+
 def said(
     body: str, then: str = "", within: float | None = None, goes_on: bool = False, setup: Callable[[], object] = int
 ) -> str:
@@ -63,9 +72,10 @@ def said(
         ("raise UserError('--vm', 'is away', 'name a file')", "prog: --vm: is away; name a file"),
         ("os.kill(os.getpid(), signal.SIGKILL)", f"prog: the child: signal 9 has ended it; {_SHORT}"),
         ("os._exit(3)", f"prog: the child: has ended with 3 and no answer; {_SHORT}"),
+        (_OVERFLOW, "prog: the child: answers with more than 64 MiB; see what it answers with"),
         ("os.close(1); os.open('/dev/full', os.O_WRONLY); print('x')", "prog: cannot write: No space left on device"),
     ],
-    ids=["value", "none", "more than a pipe has room for", "output", "error", "killed", "ended", "full"],
+    ids=["value", "none", "more than a pipe has room for", "output", "error", "killed", "ended", "much", "full"],
 )  # fmt: skip
 def test_what_a_call_returns_or_raises_comes_back_and_no_child_is_left(body: str, answer: str) -> None:
     assert said(body) == answer
@@ -122,11 +132,19 @@ def _is_gone(child: Child[None]) -> bool:
     return not Path(f"/proc/{child.pid}").exists()
 
 
+def _overflow() -> None:
+    """As _OVERFLOW."""
+    (answer,) = (file for file in Path("/proc/self/fd").iterdir() if "memfd:answer" in os.path.realpath(file))
+    os.truncate(answer, 1 << 30)
+
+
 def test_a_call_in_another_python_gives_its_value_or_its_error() -> None:
     assert spawned("the child", partial(int, "3")).answer() == 3
     assert asyncio.run(spawned("the child", partial(int, "3"), within=60).answered()) == 3
     with pytest.raises(UserError, match=r"^--vm: is away; name a file$"):
         spawned("the child", _refuse).answer()
+    with pytest.raises(OSError, match="File too large"):
+        spawned("the child", _overflow).answer()
     with pytest.raises(NoAnswer, match=r"^the child: has ended with 3 and no answer"):
         asyncio.run(spawned("the child", partial(os._exit, 3)).answered())
 

@@ -180,7 +180,7 @@ def test_a_node_that_is_there_and_does_not_open_is_said_in_the_kernels_words(mac
 @pytest.mark.parametrize(
     ("outcome", "words"),
     [
-        (errno.EACCES, "Permission denied; let the container run as root"),
+        (errno.EACCES, "Permission denied; expected the node's container runtime to give devices to"),
         (errno.EPERM, "Operation not permitted; expected the pod to request each device"),
     ],
 )

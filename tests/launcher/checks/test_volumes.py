@@ -27,23 +27,26 @@ def test_a_disk_that_is_there_has_to_open_as_the_guest_opens_it(tmp_path: Path) 
     write(tmp_path, {paths.disk_image("data"): ""})
     assert said(tmp_path, below=DATA) == []
     disk = tmp_path / paths.disk_image("data").lstrip("/")
+    host_disk = "  volumes: [{name: data, hostDisk: {path: /srv/a b/disk.img, type: Disk}}]\n"
     shutil.copy("/bin/sleep", disk)
     with subprocess.Popen([disk, "60"]) as running:
         (found,) = said(tmp_path, below=DATA)
+        (of_node,) = said(tmp_path, below=host_disk)
         running.kill()
+    assert of_node.endswith("; give it to the pod's user on the node: chown 107:107 '/srv/a b/disk.img'")
     assert found.startswith(
         f"the volume 'data': {paths.disk_image('data')} cannot be written: {os.strerror(errno.ETXTBSY)}; let its owner"
     )
 
 
 def test_a_kernel_has_to_be_in_the_image_that_is_mounted(tmp_path: Path) -> None:
-    write(tmp_path, {f"{paths.KERNEL_BOOT}/vmlinuz": ""})
+    write(tmp_path, {f"{paths.KERNEL_IMAGE}/vmlinuz": ""})
     (found,) = said(tmp_path, domain=BOOT)
     assert found == (
-        f"firmware.kernelBoot: {tmp_path}{paths.KERNEL_BOOT}/initrd cannot be found: No such file or directory; "
-        f"expected a path of kernels, which the pod mounts whole at {paths.KERNEL_BOOT}"
+        f"firmware.kernelBoot: {tmp_path}{paths.KERNEL_IMAGE}/initrd cannot be found: No such file or directory; "
+        f"expected a path of kernels, which the pod mounts whole at {paths.KERNEL_IMAGE}"
     )
-    write(tmp_path, {f"{paths.KERNEL_BOOT}/initrd": ""})
+    write(tmp_path, {f"{paths.KERNEL_IMAGE}/initrd": ""})
     assert said(tmp_path, domain=BOOT) == []
 
 

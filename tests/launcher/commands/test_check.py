@@ -85,7 +85,8 @@ def test_a_machine_that_qemu_has_not_is_an_error_and_nothing_is_left(
     flags = ("--connect", f"qemu:///embed?root={root}", "--emulation")
     result = gpu_launcher("check", vm, *flags, env={"PATH": os.environ["PATH"], "TMPDIR": str(short_dir)})
     assert re.search(
-        r"^error: spec\.domain\.machine\.type: pc-q35-rhel9\.4\.0 is no machine of QEMU [\d.]+, which is here\n"
+        rf"^error: {vm}:10: spec\.domain\.machine\.type: pc-q35-rhel9\.4\.0 is no machine of QEMU [\d.]+, "
+        r"which is here\n"
         r"  write the annotation gpu-launcher\.dev/machine: nearest, ",
         result.stdout,
         re.MULTILINE,
@@ -123,12 +124,10 @@ def test_run_says_each_thing_that_keeps_it_from_starting_and_what_it_does_not_mi
         env={RTX_3090_VARIABLE: "0000:01:00.0,0000:e1:00.0", RTX_2060_VARIABLE: "0000:86:00.0"},
     )
     first, second, third, last = result.stderr.splitlines()
-    assert first.startswith(
-        "gpu-launcher: error: gpu 'gpu1': 0000:01:00.0 (VGA, 10de:2204) is bound to nvidia; bind the whole card"
-    )
-    assert second.startswith("gpu-launcher: error: gpu 'gpu2': 0000:e1:00.0 (VGA, 10de:2204) is bound to nvidia; ")
-    assert third.startswith(f"gpu-launcher: warning: {RTX_2060_VARIABLE}: has 0000:86:00.0 left over")
-    assert last == "gpu-launcher: the VM: 2 things keep it from starting; the lines above say each, with its fix"
+    assert first.startswith("ERROR gpu 'gpu1': 0000:01:00.0 (VGA, 10de:2204) is bound to nvidia; bind the whole card")
+    assert second.startswith("ERROR gpu 'gpu2': 0000:e1:00.0 (VGA, 10de:2204) is bound to nvidia; ")
+    assert third.startswith(f"WARNING {RTX_2060_VARIABLE}: has 0000:86:00.0 left over")
+    assert last == "ERROR the VM: 2 things keep it from starting; the lines above say each, with its fix"
     assert result.returncode == 1
 
 
@@ -139,8 +138,8 @@ def test_run_starts_what_has_warnings_alone(gpu_launcher: Command, machine: Mach
         env={RTX_2060_VARIABLE: "0000:01:00.0", RTX_3090_VARIABLE: "0000:86:00.0"},
     )
     warning, *_, last = result.stderr.splitlines()
-    assert warning.startswith(f"gpu-launcher: warning: {RTX_3090_VARIABLE}: has 0000:86:00.0 left over")
-    assert last.startswith("gpu-launcher: libvirt: cannot be reached at test:///nothing: ")
+    assert warning.startswith(f"WARNING {RTX_3090_VARIABLE}: has 0000:86:00.0 left over")
+    assert last.startswith("ERROR libvirt: cannot be reached at test:///nothing: ")
 
 
 def findings(vm: Path, sys: Path, environ: dict[str, str], place: Here) -> tuple[Finding, ...]:

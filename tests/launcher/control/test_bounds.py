@@ -208,17 +208,11 @@ def test_calls_that_are_reset_free_what_they_held(launcher: Alone) -> None:
     launcher.do("assert vm._subscribers == []")
 
 
-def test_a_connection_ends_after_so_many_calls(launcher: Alone) -> None:
-    """h2 remembers something of each."""
-    with raw(launcher.socket) as caller:
-        for _ in range(1000):
-            call = caller.call(CHECK)
-            caller.flush()
-            assert caller.status(call) == (OK, "")
-        caller.call(CHECK)
-        caller.flush()
-        caller.socket.settimeout(2)
-        assert caller.is_hung_up_on()
+def test_a_connection_ends_after_so_many_calls_and_none_of_them_is_lost(launcher: Alone) -> None:
+    """h2 remembers something of each. Who does not make its next calls on another connection is hung up on."""
+    call = Caller(launcher.socket)
+    assert {call(CHECK) for _ in range(1100)} == {SERVING}
+    call.channel.close()
     with raw(launcher.socket) as caller:
         caller.call(WATCH)
         with suppress(OSError):
@@ -228,7 +222,7 @@ def test_a_connection_ends_after_so_many_calls(launcher: Alone) -> None:
                 caller.flush()
         assert caller.is_hung_up_on()
     assert is_answered(launcher)
-    assert launcher.log()[-1].endswith("a connection ends: more than 1000 calls on one connection")
+    assert launcher.log()[-1].endswith("a connection ends: 2000 calls on one connection")
 
 
 def test_the_slow_have_a_deadline_and_those_who_listen_have_none(launcher: Alone) -> None:
@@ -269,6 +263,18 @@ def test_silent_connections_do_not_keep_ctl_out(launcher: Alone, gpu_launcher: C
         assert not watches.is_hung_up_on()
     assert len(launcher.log()) <= 3
     assert launcher.log()[0].endswith("a connection ends: more than 32 connections")
+
+
+def test_a_caller_that_reconnects_in_a_loop_keeps_nobody_out(launcher: Alone) -> None:
+    assert is_answered(launcher)
+    refused = 0
+    for _ in range(2000):
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.setblocking(False)
+            refused += caller.connect_ex(str(launcher.socket)) != 0
+    assert refused == 0
+    assert is_answered(launcher)
+    assert launcher.log() == []
 
 
 def test_connections_with_a_call_each_do_not_keep_ctl_out(launcher: Alone, gpu_launcher: Command) -> None:

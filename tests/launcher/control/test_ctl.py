@@ -389,7 +389,7 @@ def test_a_place_that_is_taken_ends_run_before_it_starts_anything(
     result = gpu_launcher("run", "--vm", vm, "--connect", "test:///default", "--socket", path)
     *_, line = result.stderr.splitlines()
     assert line == (
-        f"gpu-launcher: {path}: something is there that is no socket, and stays; expected a place for the control "
+        f"ERROR {path}: something is there that is no socket, and stays; expected a place for the control "
         "socket, name another with --socket"
     )
     assert (result.returncode, path.read_text()) == (1, "somebody's")

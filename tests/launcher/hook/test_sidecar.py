@@ -185,7 +185,7 @@ def test_a_socket_that_a_killed_one_has_left_is_replaced_and_another_ones_is_not
 
 def test_without_flags_as_in_the_annotation_it_is_where_kubevirt_looks_for_sockets() -> None:
     result = finished("gpu-launcher", "hook")
-    place = r"gpu-launcher: /var/run/kubevirt-hooks/gpu-launcher-[0-9a-f]{12}\.sock: cannot listen there: "
+    place = r"ERROR /var/run/kubevirt-hooks/gpu-launcher-[0-9a-f]{12}\.sock: cannot listen there: "
     assert re.match(place, result.stderr), result.stderr
     assert result.returncode == 1
 

@@ -220,7 +220,8 @@ def test_dedicated_cpus_that_are_not_known_are_assumed_with_a_warning(
     machine" for the CPUs of another machine than this one."""
     rendered = answer(capfd, "render", VMS / "dedicated-cpus.yaml", *flags)
     assert rendered.stderr.startswith(
-        f"gpu-launcher: warning: spec.domain.cpu.dedicatedCpuPlacement: {assumed}expected --"
+        f"gpu-launcher: warning: {VMS / 'dedicated-cpus.yaml'}:9: spec.domain.cpu.dedicatedCpuPlacement: "
+        f"{assumed}expected --"
     )
     assert (rendered.stderr.count("\n"), rendered.stdout.count("<vcpupin"), rendered.code) == (1, 8, 0)
 

@@ -22,7 +22,7 @@ from launcher.quantity import parse_amount
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.cases import VMS, Case, case, cases
-from tests.launcher.pod.made import objects_of, pod_of, text_of, written_vm
+from tests.launcher.pod.made import more_than_allowed, objects_of, pod_of, text_of, written_vm
 from tests.launcher.vms import RTX_3090
 from tests.openapi import CUT, KINDS
 from tests.processes import FIXTURES
@@ -128,6 +128,12 @@ def test_what_the_schema_cannot_say_holds_too(case: Case) -> None:
     claims = [claim["name"] for claim in container["resources"].get("claims", [])]
     assert len(set(claims)) == len(claims)
     assert set(claims) <= {claim["name"] for claim in spec.get("resourceClaims", [])}
+
+
+@every_case
+def test_nothing_is_mounted_below_what_the_guests_user_can_write(case: Case) -> None:
+    """That user could put a link where the mount point was, and the next start would mount over the image's files."""
+    assert more_than_allowed(made(case)["Pod"]) == []
 
 
 @every_case
@@ -269,3 +275,10 @@ def test_a_name_that_leaves_no_room_for_its_config_maps_is_refused(tmp_path: Pat
         text_of(path)
     path.write_text(path.read_text().replace("n" * 230, "n" * 229))
     assert len(objects_of(path)["ConfigMap"]["metadata"]["name"]) == 253
+
+
+def test_the_launcher_in_the_pod_logs_as_the_flags_say(gpu_launcher: Command) -> None:
+    by_default, in_json = (
+        gpu_launcher("pod", VMS / "no-devices.yaml", *flags).stdout for flags in ((), ("--log-format", "json"))
+    )
+    assert set(in_json.splitlines()) - set(by_default.splitlines()) == {"    - '--log-format=json'"}

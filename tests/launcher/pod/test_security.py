@@ -39,11 +39,7 @@ def test_a_vm_without_devices_runs_as_qemus_user_and_may_do_nothing(tmp_path: Pa
         (
             "host-disk",
             [],
-            [
-                "--give=/var/run/kubevirt-private/vmi-disks/there/a, b & <c>.img",
-                "--give=/var/run/kubevirt-private/vmi-disks/made/made.img",
-                "--give=/var/run/kubevirt-private/vmi-disks/media/media.iso",
-            ],
+            ["--give=/var/run/kubevirt-private/vmi-disks/made/made.img"],
         ),
     ],
 )
@@ -56,6 +52,12 @@ def test_whatever_is_roots_on_the_node_is_handed_over_by_a_container_that_starts
     assert (pod["securityContext"]["runAsUser"], pod["securityContext"]["runAsNonRoot"]) == (0, False)
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"], "add": [*HAND_OVER, *more]}
     assert sorted(container["command"][4:]) == sorted(["--user=107", *handed_over, *shared])
+
+
+def test_a_disk_of_the_nodes_that_is_there_takes_no_root_and_stays_its_owners(tmp_path: Path) -> None:
+    disk = "{name: d, hostDisk: {path: /data/d.img, type: Disk}}"
+    vm = written_vm(tmp_path / "vm.yaml", spec=f"  volumes: [{disk}]\n")
+    assert (pod_of(vm)["spec"]["securityContext"]["runAsUser"], container_of(vm)["command"][4:]) == (107, [])
 
 
 def test_a_claim_takes_root_as_a_block_device_and_not_as_a_file(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_low_ports_are_everybodys_in_the_pods_network_where_some_are_forwarded(
 
 def test_a_name_that_kubernetes_would_expand_reaches_run_as_it_is(tmp_path: Path) -> None:
     """$(NAME) is the variable's value in a container's command, and $$ a $."""
-    disk = "{name: d, hostDisk: {path: '/data/$(HOSTNAME) $$ $x.img', type: Disk}}"
+    disk = "{name: d, hostDisk: {path: '/data/$(HOSTNAME) $$ $x.img', type: DiskOrCreate, capacity: 1Mi}}"
     command = container_of(written_vm(tmp_path / "vm.yaml", spec=f"  volumes: [{disk}]\n"))["command"]
     (given,) = (argument for argument in command if "vmi-disks" in argument)
     assert given == "--give=/var/run/kubevirt-private/vmi-disks/d/$$(HOSTNAME) $$$$ $$x.img"

@@ -1,5 +1,6 @@
 """What the pod mounts, and what it cannot."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from launcher import paths
 from program.errors import UserError
 from tests.launcher.cases import VMS
 from tests.launcher.pod.made import container_of, objects_of, pod_of, text_of, written_vm
+from tests.launcher.storage.pods import qemu_img
 
 
 def mounted(vm: Path, name: str, block: frozenset[str] = frozenset()) -> list[dict[str, Any]]:
@@ -92,7 +94,7 @@ def test_what_outlives_the_pod_is_in_a_claim_that_both_the_firmware_and_the_tpm_
     assert source(vm, "gpu-launcher-state") == {"persistentVolumeClaim": {"claimName": claim}}
     assert mounted(vm, "gpu-launcher-state") == [
         {"mountPath": paths.NVRAM, "subPath": "nvram"},
-        {"mountPath": paths.SWTPM, "subPath": "swtpm"},
+        {"mountPath": paths.TPM_STATE, "subPath": "swtpm"},
         {"mountPath": paths.SWTPM_CA, "subPath": "swtpm-localca"},
     ]
 
@@ -100,6 +102,14 @@ def test_what_outlives_the_pod_is_in_a_claim_that_both_the_firmware_and_the_tpm_
 def test_a_guest_that_keeps_nothing_has_no_claim() -> None:
     for name in ("no-devices", "tpm", "efi-without-secure-boot"):
         assert list(objects_of(VMS / f"{name}.yaml")) == ["ConfigMap", "Pod"]
+
+
+def test_empty_disks_have_room_for_their_capacities_and_their_tables_and_no_more(tmp_path: Path) -> None:
+    disks = "{name: a, emptyDisk: {capacity: 100Ti}}, {name: b, emptyDisk: {capacity: 2000000}}"
+    vm = written_vm(tmp_path / "vm.yaml", spec=f"  volumes: [{disks}]\n")
+    assert source(vm, "gpu-launcher-empty-disks") == {"emptyDir": {"sizeLimit": "111411204Mi"}}
+    full = json.loads(qemu_img("measure", "-O", "qcow2", "--size", "100T", "--output=json").stdout)["fully-allocated"]
+    assert full < 111411201 << 20 < 1.07 * full
 
 
 def test_huge_pages_are_mounted_where_they_are_not_from_memfd() -> None:

@@ -65,7 +65,7 @@ class Pod:
         self, *, kernel: bytes = kernels.IGNORES, grace: int = 1, firmware: str = _KERNEL, domain: str = ""
     ) -> None:
         """A VM with a serial console, whose guest is that kernel."""
-        boot = self.run / "kubevirt" / "container-disks" / "kernel-boot"
+        boot = self.run / "kubevirt" / "kernel-image"
         boot.mkdir(parents=True, exist_ok=True)
         (boot / "kernel").write_bytes(kernels.multiboot(kernel))
         self.vm.write_text(
@@ -125,7 +125,7 @@ class Pod:
         sockets = {name for name, path in paths.items() if path.is_socket()}
         named = {name for name in paths if DOMAIN in name and not name.startswith("gpu-launcher/log/")}
         return (
-            sockets | named | {name for name in paths if name.startswith(("kubevirt-private/", "gpu-launcher/ready"))}
+            sockets | named | {name for name in paths if name.startswith(("kubevirt/sockets/", "gpu-launcher/ready"))}
         )
 
 
@@ -359,7 +359,7 @@ def test_a_worker_that_is_killed_takes_its_qemu_along(pod: Pod) -> None:
     with pod.launched() as launched:
         launched.is_running()
         os.kill(launched.worker, signal.SIGKILL)
-        assert launched.ended(10) == (137, "gpu-launcher: SIGKILL has ended the worker, and so the guest")
+        assert launched.ended(10) == (137, "ERROR SIGKILL has ended the worker, and so the guest")
 
 
 def test_a_supervisor_that_is_killed_takes_its_guest_along(pod: Pod) -> None:
@@ -449,7 +449,7 @@ def test_ready_is_gone_before_there_is_a_second_process(pod: Pod) -> None:
         launched.program.send(signal.SIGTERM)
         launched.ended(20)
     (pod.root / "ready").touch()
-    with pod.launched("rm /run/kubevirt/container-disks/kernel-boot/kernel") as launched:
+    with pod.launched("rm /run/kubevirt/kernel-image/kernel") as launched:
         assert launched.ended(20)[0] == 1
 
 
@@ -499,7 +499,7 @@ def test_no_link_in_a_claim_has_qemu_open_a_file_of_the_launchers(pod: Pod) -> N
     with pod.launched(f"mkdir {here} && mkdir -p /run/kubevirt-private/vmi-disks/data && {link}") as launched:
         code = launched.program.end(20)
     assert launched.program.log[-1].startswith(
-        "gpu-launcher: the volume 'data': /var/run/kubevirt-private/vmi-disks/data/disk.img leads out of its volume, "
+        "ERROR the volume 'data': /var/run/kubevirt-private/vmi-disks/data/disk.img leads out of its volume, "
     )
     assert (code, oct((pod.root / "etc" / "qemu.conf").stat().st_mode & 0o777)) == (1, "0o444")
 
@@ -572,19 +572,19 @@ REFUSED: Mapping[str, tuple[str, Mapping[str, Any], str]] = {
         "spec.domain.machine.type: pc-q35-0.1 is no machine of QEMU ",
     ),
     "a kernel that is not there": (
-        "rm /run/kubevirt/container-disks/kernel-boot/kernel",
+        "rm /run/kubevirt/kernel-image/kernel",
         {},
-        "firmware.kernelBoot: /var/run/kubevirt/container-disks/kernel-boot/kernel cannot be found: No such file",
+        "firmware.kernelBoot: /var/run/kubevirt/kernel-image/kernel cannot be found: No such file",
     ),
     "firmware that is not there": (
         "mount -t tmpfs none /usr/share/qemu/firmware",
         {"firmware": "{bootloader: {efi: {}}}"},
         "firmware: no image is EFI for x86_64, secure boot on: ",
     ),
-    "a file where the sockets should be": (
-        "touch /run/kubevirt-private",
+    "no room for the sockets but for the launcher's own": (
+        "mkdir -p /run/kubevirt/sockets && mount -t tmpfs -o nr_inodes=2 none /run/kubevirt/sockets",
         {},
-        ": cannot make the directory for the sockets of the guest's console and screen: Not a directory; expected",
+        ": cannot make the directory for the sockets of the guest's console and screen: No space left on device; ",
     ),
 }
 
@@ -595,7 +595,7 @@ def test_what_cannot_be_started_is_one_line_and_1(pod: Pod, fault: str) -> None:
     pod.write(**parts)
     with pod.launched(mounts) as launched:
         code, line = launched.ended(10)
-    assert line.startswith("gpu-launcher: ")
+    assert line.startswith("ERROR ")
     assert says in line
     assert code == 1
 
@@ -604,7 +604,7 @@ def test_a_qemu_that_does_not_start_is_quoted_in_one_line(pod: Pod) -> None:
     pod.put_before_qemu('sys.exit("qemu-system-x86_64: the machine\\nis too small")')
     with pod.launched() as launched:
         code, line = launched.ended(10)
-    assert line.startswith("gpu-launcher: libvirt: cannot start the domain: ")
+    assert line.startswith("ERROR libvirt: cannot start the domain: ")
     assert "the machine is too small" in line
     assert code == 1
     assert printed(pod.root, DOMAIN) == "qemu-system-x86_64: the machine\nis too small"
@@ -617,7 +617,7 @@ def test_two_launchers_in_one_scratch_space_are_one_too_many(pod: Pod) -> None:
         with pod.launched() as second:
             assert second.program.end(10) == 1
         assert second.program.log[-1] == (
-            "gpu-launcher: /run/gpu-launcher: another gpu-launcher has its VM there; expected a directory for each, "
+            "ERROR /run/gpu-launcher: another gpu-launcher has its VM there; expected a directory for each, "
             "named with --connect 'qemu:///embed?root=DIR', or wait until that VM has ended"
         )
         assert (pod.root / "ready").exists()

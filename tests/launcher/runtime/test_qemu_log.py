@@ -31,6 +31,20 @@ def test_each_line_is_logged_as_it_comes_and_one_without_an_end_at_the_end(
     assert log.read_text().startswith("of an earlier run\nstarting up\n"), "it stays"
 
 
+def test_qemus_command_is_one_line_for_debugging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    begins = "2026-11-24 12:05:08.123+0000: starting up libvirt version: 9.0.0, qemu version: 7.2.22"
+    with repeated(tmp_path, "vm"), (tmp_path / "log/qemu/vm.log").open("a") as qemu:
+        qemu.write(
+            f"{begins}\nLC_ALL=C \\\n/usr/bin/qemu-system-x86_64 \\\n-name guest=vm \\\n-msg timestamp=on\nits own\n"
+        )
+    assert [(record.levelname, record.getMessage()) for record in caplog.records] == [
+        ("INFO", f"QEMU: {begins}"),
+        ("DEBUG", "QEMU: LC_ALL=C /usr/bin/qemu-system-x86_64 -name guest=vm -msg timestamp=on"),
+        ("INFO", "QEMU: its own"),
+    ]
+
+
 def test_a_log_is_for_its_owner_alone(tmp_path: Path) -> None:
     with repeated(tmp_path, "default_vm"):
         pass

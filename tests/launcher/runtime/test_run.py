@@ -1,5 +1,6 @@
 """`gpu-launcher run` as a process: on libvirt's test driver, and once with a real QEMU."""
 
+import json
 import signal
 import socket
 import time
@@ -44,7 +45,7 @@ def test_run_refuses_a_device_that_is_not_in_sysfs(gpu_launcher: Command, machin
         env={RTX_2060_VARIABLE: "0000:86:00.0"},
     )
     assert result.stderr.startswith(
-        "gpu-launcher: gpu 'gpu1': 0000:86:00.0 is not in sysfs; "
+        "ERROR gpu 'gpu1': 0000:86:00.0 is not in sysfs; "
         f"expected all functions of its card in {machine('two-rtx-3090')}: "
     )
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
@@ -74,6 +75,17 @@ def test_no_libvirt_where_the_uri_points_is_one_line_and_1(gpu_launcher: Command
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
 
+def test_in_json_each_line_is_an_object_also_that_of_a_library_of_libvirts(
+    gpu_launcher: Command, tmp_path: Path
+) -> None:
+    vm = write_vmi(tmp_path / "vm.yaml")
+    result = gpu_launcher("run", "--vm", vm, "--connect", "test:///nothing.xml", "--log-format", "json")
+    library, error = map(json.loads, result.stderr.splitlines())
+    assert "failed to load" in library["message"]
+    assert (library["level"], error["level"], result.returncode) == ("INFO", "ERROR", 1)
+    assert error["message"].startswith("libvirt: cannot be reached at test:///nothing.xml: ")
+
+
 def test_a_domain_of_that_name_is_somebody_elses_and_stays(
     gpu_launcher: Command, machine: Machine, tmp_path: Path
 ) -> None:
@@ -85,7 +97,7 @@ def test_a_domain_of_that_name_is_somebody_elses_and_stays(
         env={RTX_2060_VARIABLE: "0000:01:00.0"},
     )
     assert result.stderr == (
-        "gpu-launcher: libvirt: has a domain called lab_one-gpu already; undefine it, or use another connection\n"
+        "ERROR libvirt: has a domain called lab_one-gpu already; undefine it, or use another connection\n"
     )
     assert result.returncode == 1
 
@@ -94,7 +106,7 @@ def test_a_domain_of_that_name_is_somebody_elses_and_stays(
 def test_a_libvirt_that_is_too_old_is_not_asked_to_take_the_domain(gpu_launcher: Command) -> None:
     result = gpu_launcher("run", "--vm", FIXTURES / "vms" / "tdx.yaml", "--connect", "test:///default")
     assert result.stderr.startswith(
-        "gpu-launcher: launchSecurity.tdx: <launchSecurity type='tdx'> needs libvirt 11.6.0, and this is "
+        "ERROR launchSecurity.tdx: <launchSecurity type='tdx'> needs libvirt 11.6.0, and this is "
     )
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
 
@@ -128,7 +140,7 @@ def test_a_place_for_the_sockets_that_cannot_be_made_is_said_and_1(gpu_launcher:
         with suppress(OSError):
             sockets.parent.rmdir()
     *_, line = result.stderr.splitlines()  # before it, libvirt's own first words
-    assert line.startswith(f"gpu-launcher: {sockets}: cannot make the directory for the sockets of the guest's console")
+    assert line.startswith(f"ERROR {sockets}: cannot make the directory for the sockets of the guest's console")
     assert (result.returncode, "Traceback" in result.stderr) == (1, False)
 
 

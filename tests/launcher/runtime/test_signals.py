@@ -29,7 +29,7 @@ _STOPPED = {
     last_line(Ending.NOT_STARTED),
     f"INFO the VM has ended: {Ending.NOT_STARTED.words}",  # it had no name yet
 }
-_WORKER_KILLED = "gpu-launcher: SIGKILL has ended the worker, and so the guest"
+_WORKER_KILLED = "ERROR SIGKILL has ended the worker, and so the guest"
 
 
 class Round(NamedTuple):
@@ -81,10 +81,10 @@ def is_right(whom: str, code: int, line: str) -> bool:
         case "worker":
             return (code, line) == (137, _WORKER_KILLED)
         case "planner":
-            return code == 1 and line.startswith("gpu-launcher: ")
+            return code == 1 and line.startswith("ERROR ")
         case _:
             return (code, line) == (12, last_line(Ending.QEMU_DIED)) or (
-                code == 1 and line.startswith("gpu-launcher: libvirt: cannot start the domain: ")
+                code == 1 and line.startswith("ERROR libvirt: cannot start the domain: ")
             )
 
 

@@ -13,14 +13,14 @@ def listen(path: Path) -> None:
 
 
 def test_the_directory_is_there_within_and_gone_afterwards_with_what_a_killed_qemu_left(short_dir: Path) -> None:
-    directory = short_dir / "kubevirt-private" / "vm"
+    directory = short_dir / "sockets" / "vm"
     with socket_directory(directory):
         listen(directory / "virt-serial0")
     assert list(short_dir.iterdir()) == []
 
 
 def test_what_was_there_before_stays_and_so_does_a_log(short_dir: Path) -> None:
-    directory = short_dir / "kubevirt-private" / "vm"
+    directory = short_dir / "sockets" / "vm"
     directory.parent.mkdir()
     with socket_directory(directory):
         listen(directory / "virt-serial0")
@@ -29,7 +29,7 @@ def test_what_was_there_before_stays_and_so_does_a_log(short_dir: Path) -> None:
 
 
 def test_the_directory_of_a_launcher_that_was_killed_goes_and_what_is_above_it_stays(short_dir: Path) -> None:
-    directory = short_dir / "kubevirt-private" / "vm"
+    directory = short_dir / "sockets" / "vm"
     directory.mkdir(parents=True)
     listen(directory / "virt-serial0")
     with socket_directory(directory):

@@ -19,10 +19,12 @@ from launcher.runtime.supervise import supervise
 from program.bootstrap import hold
 hold()
 {before}
+def say(line):
+    print("gpu-launcher:", line, file=sys.stderr, flush=True)
 def work():
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM, signal.SIGINT])
     {body}
-sys.exit(supervise(work, lambda: print("tidied", flush=True), lambda: {grace}))
+sys.exit(supervise(work, lambda: print("tidied", flush=True), lambda: {grace}, say))
 """
 
 Run = Callable[..., subprocess.CompletedProcess[str]]

@@ -1,6 +1,7 @@
 """Which nodes and cards could take a VM, and why the others could not."""
 
 import json
+import resource
 from collections.abc import Sequence
 from itertools import product
 from typing import Any
@@ -171,6 +172,17 @@ def test_cel_of_a_device_class_that_is_none_is_refused_by_the_classes_name() -> 
     with pytest.raises(UserError, match="is no CEL that fit knows") as refused:
         fit([*RTX, ours], RTX_3090)
     assert refused.value.problem.subject == "DeviceClass gpu-launcher.dev"
+
+
+def test_cel_whose_texts_double_again_and_again_is_given_up() -> None:
+    """It took 5.7 GiB."""
+    text = "size(t27) > 0"
+    for number in range(27, 0, -1):
+        text = f"cel.bind(t{number}, t{number - 1} + t{number - 1}, {text})"
+    result = fit(RTX, "nvidia.com/gpu", select=f"cel.bind(t0, 'sixteen letters.', {text})")
+    assert result.fitting == ()
+    assert "it takes more than 64 MiB of memory" in str(reason(result, "rtx"))
+    assert resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY
 
 
 def test_where_cel_has_no_answer_the_scheduler_gives_up_on_all_nodes() -> None:

@@ -1,7 +1,9 @@
 """Whoever fills a volume may put anything where a file is expected: nothing there leads out of the volume."""
 
+import json
 import os
 import stat
+import struct
 from pathlib import Path
 
 import pytest
@@ -12,8 +14,9 @@ from launcher.facts import Facts
 from launcher.paths import below
 from launcher.storage.media import made, refuse_links
 from launcher.storage.needs import needs_of
+from launcher.storage.qcow2 import OtherFiles, other_files
 from program.errors import Refusal
-from tests.launcher.storage.pods import SIZE, needed, put, qcow2, vmi_with
+from tests.launcher.storage.pods import SIZE, needed, put, qcow2, qemu_img, vmi_with
 
 _KERNELS = "firmware: {kernelBoot: {container: {image: x, kernelPath: /boot/vmlinuz, initrdPath: /boot/initrd}}}"
 
@@ -44,8 +47,8 @@ FILES = {
         "",
         f"{paths.mounted('secret', 'v')}/userdata",
     ),
-    "a kernel": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_BOOT}/boot/vmlinuz"),
-    "an initrd": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_BOOT}/boot/initrd"),
+    "a kernel": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_IMAGE}/boot/vmlinuz"),
+    "an initrd": ("{name: v, emptyDisk: {capacity: 1Mi}}", _KERNELS, f"{paths.KERNEL_IMAGE}/boot/initrd"),
     "an ACPI table": (
         "{name: v, secret: {secretName: c}}",
         "firmware: {acpi: {slicNameRef: v}}",
@@ -107,9 +110,9 @@ def test_what_is_no_regular_file_is_not_opened(root: Path, tmp_path: Path, name:
 
 def test_a_link_within_a_volume_is_its_own_affair(root: Path, tmp_path: Path) -> None:
     """Debian's images have /vmlinuz, a link to a file in boot."""
-    put(root, f"{paths.KERNEL_BOOT}/boot/vmlinuz-6.1")
-    put(root, f"{paths.KERNEL_BOOT}/boot/initrd")
-    below(root, f"{paths.KERNEL_BOOT}/boot/vmlinuz").symlink_to("vmlinuz-6.1")
+    put(root, f"{paths.KERNEL_IMAGE}/boot/vmlinuz-6.1")
+    put(root, f"{paths.KERNEL_IMAGE}/boot/initrd")
+    below(root, f"{paths.KERNEL_IMAGE}/boot/vmlinuz").symlink_to("vmlinuz-6.1")
     put(root, f"{paths.image_volume('v')}/images/one.qcow2")
     qcow2(below(root, f"{paths.image_volume('v')}/images/one.qcow2"))
     (below(root, paths.image_volume("v")) / "a").symlink_to("images/one.qcow2")
@@ -140,3 +143,101 @@ def test_a_link_that_leads_nowhere_or_to_itself_is_one_line(root: Path, tmp_path
         disk.symlink_to(target)
         (refusal,) = needs_of(vmi, Facts(), root).refusals
         assert f"{disk} cannot be found: {reason}; expected a regular file in {disk.parent}" in str(refusal)
+
+
+_STATE = "      tpm: {persistent: true}\n    firmware: {bootloader: {efi: {persistent: true, secureBoot: false}}}\n"
+
+
+@pytest.mark.parametrize("kind", ["a link", "a pipe", "a socket", "a link to a directory"])
+@pytest.mark.parametrize(
+    ("place", "whose"),
+    [
+        (f"{paths.NVRAM}/vm_VARS.fd", "EFI's variables"),
+        (f"{paths.TPM_STATE}/5f0c1a52/tpm2/tpm2-00.permall", "the TPM's state"),
+        (f"{paths.SWTPM_CA}/signkey.pem", "the TPM's state"),
+    ],
+)
+def test_in_what_outlives_a_pod_of_firmware_and_tpm_are_regular_files_alone(
+    root: Path, tmp_path: Path, place: str, whose: str, kind: str
+) -> None:
+    """QEMU opened a link's target for writing, and waited for a pipe's writer."""
+    file = put(root, place, b"state")
+    for directory in (paths.NVRAM, paths.TPM_STATE, paths.SWTPM_CA):
+        below(root, directory).mkdir(parents=True, exist_ok=True)
+    vmi = vmi_with(tmp_path, devices=_STATE)
+    needs = needed(vmi, Facts(), root)
+    refuse_links(needs)
+    file.unlink()
+    match kind:
+        case "a link":
+            file.symlink_to(tmp_path / "outside" / "qemu.conf")
+        case "a link to a directory":
+            file.symlink_to(tmp_path)
+        case _:
+            os.mknod(file, 0o600 | (stat.S_IFIFO if kind == "a pipe" else stat.S_IFSOCK))
+    said = f"{whose}: {file} is {kind.removesuffix(' to a directory')}; expected regular files alone, take it away"
+    assert [str(refusal) for refusal in needs_of(vmi, Facts(), root).refusals] == [said]
+    with pytest.raises(Refusal) as refused:
+        refuse_links(needs)
+    assert str(refused.value) == said
+
+
+def test_a_claim_with_too_many_files_for_firmware_is_not_read_to_its_end(root: Path, tmp_path: Path) -> None:
+    for number in range(1001):
+        put(root, f"{paths.NVRAM}/{number}")
+    (refusal,) = needs_of(vmi_with(tmp_path, devices=_STATE), Facts(), root).refusals
+    assert str(refusal).endswith(f"{paths.NVRAM} has more than 1000 files; take away what is no VM's")
+
+
+_DISKS = ("{name: scratch, emptyDisk: {capacity: 16Mi}}", "{name: system, containerDisk: {image: x}}")
+_SCRATCH, _SYSTEM, _IMAGE = paths.empty_disk("scratch"), paths.overlay("system"), paths.container_disk(1)
+
+
+@pytest.mark.parametrize(
+    ("place", "other", "said"),
+    [
+        (_SCRATCH, ("-b", "{outside}", "-F", "raw"), "the backing file '{outside}', as 'raw'"),
+        (_SYSTEM, ("-b", "{outside}", "-F", "qcow2"), "the backing file '{outside}', as 'qcow2'"),
+        (_SYSTEM, ("-b", "{image}", "-F", "raw"), "the backing file '{image}', as 'raw'"),
+        (_SYSTEM, (), "no backing file"),
+        (_SCRATCH, ("-o", "data_file={outside}"), "a data file"),
+    ],
+)
+def test_a_disk_that_was_changed_to_read_another_file_is_not_the_guests(
+    root: Path, tmp_path: Path, place: str, other: tuple[str, ...], said: str
+) -> None:
+    """By a QEMU that the guest had taken over, before the container's restart."""
+    qcow2(below(root, paths.image_volume("system")) / "disk" / "disk.qcow2")
+    needs = needed(vmi_with(tmp_path, *_DISKS), Facts(), root)
+    with made(needs):
+        pass
+    file = below(root, place)
+    file.parent.mkdir(parents=True)
+    names = {"outside": str(tmp_path / "outside" / "qemu.conf"), "image": str(below(root, _IMAGE))}
+    arguments = [argument.format(**names) for argument in other]
+    qemu_img("create", "-q", "-u", "-f", "qcow2", *arguments, file, str(SIZE))
+    with pytest.raises(Refusal) as refused, made(needs):
+        pass
+    fix = "take it away, the guest's disk is made there"
+    assert str(refused.value) == f"{file}: is not what was made here: it has {said.format(**names)}; {fix}"
+
+
+def test_what_qemu_does_not_read_of_an_image_is_not_read_here(root: Path) -> None:
+    """It takes no extension behind the backing file's name, and the last one before it."""
+    image = root / "image.qcow2"
+    qemu_img("create", "-q", "-u", "-f", "qcow2", "-b", "/below", "-F", "qcow2", image, str(SIZE))
+    header = bytearray(image.read_bytes()[: 64 << 10])
+    place, end = int.from_bytes(header[8:16]), header.index(b"\xe2\x79\x2a\xca")
+    another = struct.pack(">II8s", 0xE2792ACA, 3, b"raw")
+    assert other_files(bytes(header)) == OtherFiles("/below", "qcow2")
+    header[place + 8 : place + 24] = another
+    assert other_files(bytes(header)) == OtherFiles("/below", "qcow2")
+    header[end + 16 : end + 32] = another  # over the table of the features' names
+    header[end + 32 : end + 40] = bytes(8)
+    image.write_bytes(header + image.read_bytes()[64 << 10 :])
+    assert other_files(bytes(header)) == OtherFiles("/below", "raw")
+    info = json.loads(qemu_img("info", "-U", "--output=json", image).stdout)
+    assert (info["full-backing-filename"], info["backing-filename-format"]) == ("/below", "raw")
+    header[8:16] = (1 << 62).to_bytes(8)
+    header[end : end + 8] = struct.pack(">II", 1, len(header) - end - 8)  # to the last byte of what is read
+    assert other_files(bytes(header)) == OtherFiles("?")

@@ -34,9 +34,6 @@ spec:
   - {name: settings, configMap: {name: settings}}
 """
 
-# Where swtpm's tools keep the keys that sign a TPM's certificates (swtpm-localca.conf(5)).
-_AUTHORITY = "/var/lib/swtpm-localca"
-
 MADE = (
     paths.container_disk(0),
     paths.overlay("system"),
@@ -57,9 +54,11 @@ def test_a_guest_has_its_disks_its_variables_and_its_tpm_and_leaves_what_is_to_s
     vm.write_text(VM)
     qcow2(here(paths.image_volume("system")) / "disk" / "disk.qcow2")
     mount(Path("/"), str(here(paths.mounted("config-map", "settings"))), {"key": b"value"})
-    authority = run / "authority"  # the machine's own is the user's tss, who makes the TPMs of other libvirts
-    authority.mkdir()
-    mounts = f'mount --bind "$0/authority" {_AUTHORITY} && mount --bind "$0" /run && exec "$@"'
+    # The machine's own authority is the user's tss, who makes the TPMs of other libvirts.
+    lib, state = run / "lib", run / "lib" / Path(paths.TPM_STATE).name
+    for directory in (state, lib / Path(paths.SWTPM_CA).name):
+        directory.mkdir(parents=True)
+    mounts = 'mount --bind "$0/lib" /var/lib && mount --bind "$0" /run && exec "$@"'
     within = ("unshare", "--mount", "sh", "-c", mounts, run)
     with running("gpu-launcher", "run", "--vm", vm, "--emulation", within=within) as launcher:
         launcher.wait_for_line("default_vm is running")
@@ -68,4 +67,4 @@ def test_a_guest_has_its_disks_its_variables_and_its_tpm_and_leaves_what_is_to_s
         assert launcher.end() == 0, launcher.log
     assert [place for place in MADE if os.path.lexists(here(place))] == []
     assert here(f"{paths.NVRAM}/vm_VARS.fd").stat().st_size > 0
-    assert [path.name for path in here(paths.SWTPM).glob("*/tpm2/*.permall")] == ["tpm2-00.permall"]
+    assert [path.name for path in state.glob("*/tpm2/*.permall")] == ["tpm2-00.permall"]

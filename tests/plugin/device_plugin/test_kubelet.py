@@ -454,7 +454,7 @@ def test_sigterm_ends_with_an_empty_list_no_socket_and_0(machine: Machine, kubel
 
 def test_the_log_says_what_is_offered_and_why_not(machine: Machine, kubelet: Kubelet) -> None:
     resource = "nvidia.com/TU106_GEFORCE_RTX_2060_REV__A"
-    with serve(machine("rtx-2060"), kubelet.directory) as plugin:
+    with serve(machine("rtx-2060"), kubelet.directory, "--log-format=json") as plugin:
         kubelet.wait_until(lambda: bool(kubelet.healthy(resource)))
         plugin.wait_for_line("is on offer as")
     lines = [json.loads(line) for line in plugin.log]

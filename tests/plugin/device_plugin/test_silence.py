@@ -115,7 +115,7 @@ def test_a_plugin_that_can_read_nothing_any_more_ends_and_says_so(machine: Machi
         (reader,) = processes(plugin) - {plugin.process.pid}
         os.kill(reader, signal.SIGKILL)
         assert plugin.end() == 1
-        assert "gpu-plugin: the process that reads sysfs: was killed" in plugin.log[-1]
+        assert "ERROR the process that reads sysfs: was killed" in plugin.log[-1]
 
 
 @pytest.mark.parametrize("path", ["bus/pci/devices", "kernel/iommu_groups"])

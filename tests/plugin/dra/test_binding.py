@@ -182,7 +182,7 @@ def test_without_when_claimed_a_card_on_its_own_driver_is_not_published(node: No
 def test_when_claimed_without_dra_is_refused_at_the_start(node: Node) -> None:
     with node.driver("bind: when-claimed\n") as plugin:
         assert plugin.end() == 2
-    assert plugin.log[-1].startswith("gpu-plugin: ")
+    assert plugin.log[-1].startswith("ERROR ")
     assert "bind: found when-claimed, and no device is served by DRA; say serve: dra" in plugin.log[-1]
 
 

@@ -1,0 +1,36 @@
+"""What holds of a VM's pod that was admitted to a namespace which enforces the Pod Security level restricted."""
+
+import re
+
+from launcher.pod.security import SECCOMP_PROFILE
+from tests.lab.lab import Lab
+from tests.processes import ROOT
+
+_SETS = ("bounding", "effective", "permitted", "inheritable", "ambient")
+
+
+def check_restricted(lab: Lab, pod: str) -> None:
+    """That its container was made for user 107 without a capability, as runc was told, that its first process is that
+    now, and that the nodes of its cards are this user's and were nobody else's to give."""
+    spec = lab.runtime_spec(pod)
+    process, linux = spec["process"], spec["linux"]
+    assert (process["user"]["uid"], process["user"]["gid"], process["noNewPrivileges"]) == (107, 107, True)
+    assert [name for name in _SETS if process.get("capabilities", {}).get(name)] == []
+    assert process["args"][:2] == ["gpu-launcher", "run"]
+    assert not [argument for argument in process["args"] if argument.startswith(("--user", "--give", "--raise"))]
+    nodes = {device["path"]: (device.get("uid"), device.get("gid")) for device in linux["devices"]}
+    cards = {path: owner for path, owner in nodes.items() if path.startswith("/dev/vfio/")}
+    assert cards
+    assert {*cards.values()} == {(107, 107)}
+    allowed = {name for rule in linux["seccomp"]["syscalls"] for name in rule["names"]}
+    assert {"unshare", "pivot_root"} <= allowed
+    installed = lab.node.sh(f"cat /var/lib/kubelet/seccomp/{SECCOMP_PROFILE}")
+    assert installed == (ROOT / "deploy/plugin/components/seccomp/vm.json").read_text()
+    said = lab.cluster.kubectl("exec", pod, "--", "sh", "-c", "cat /proc/1/status /proc/1/limits")
+    status = dict(re.findall(r"(?m)^(\w+):\t(.*)$", said))
+    assert status["Uid"].split() == ["107"] * 4
+    assert {name: status[name] for name in ("CapPrm", "CapEff", "CapBnd")} == dict.fromkeys(
+        ("CapPrm", "CapEff", "CapBnd"), "0" * 16
+    )
+    assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+    assert re.search(r"(?m)^Max locked memory +\S+ +unlimited", said)
