@@ -44,8 +44,6 @@ REPLACED = (
 )
 _PROGRAM = """\
 #!/usr/bin/python3
-import sys
-sys.path[:0] = ["{clone}"]
 from {package}.__main__ import main
 main()
 """
@@ -63,7 +61,7 @@ _POD: Mapping[str, Any] = {
                     {"name": "HOME", "value": "/home/me"},
                     {"name": "USER", "value": "me"},
                     {"name": "XDG_RUNTIME_DIR", "value": "/home/me/run"},
-                    {"name": "PYTHONPATH", "value": "/home/me/site"},
+                    {"name": "PYTHONPATH", "value": f"/home/me/site:{_CLONE}"},
                 ],
                 "securityContext": {
                     "capabilities": {"drop": ["ALL"]},
@@ -87,7 +85,7 @@ def _clone(home: Path) -> Path:
     (clone / ".venv/bin").mkdir(parents=True)
     for program, package in (("gpu-launcher", "launcher"), ("gpu-plugin", "plugin")):
         script = clone / ".venv/bin" / program
-        script.write_text(_PROGRAM.format(clone=_CLONE, package=package))
+        script.write_text(_PROGRAM.format(package=package))
         script.chmod(0o755)
     return clone
 

@@ -114,7 +114,7 @@ def test_its_files_are_in_its_users_directories_and_its_disks_are_those_that_are
         *(f"{run}/guest/{socket}" for socket in ("virt-serial0", "virt-vnc", "agent")),
         f"{state}/var/run/kubevirt-private/libvirt/qemu/nvram/vm_VARS.fd",
     }
-    kept = state / "run/gpu-launcher/lib/swtpm"
+    kept = state / "var/lib/swtpm"
     assert Link(Path(run, "lib/swtpm"), kept) in start.needs
     assert {need.path for need in start.needs if isinstance(need, Directory)} == {
         kept,
