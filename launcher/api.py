@@ -1,9 +1,9 @@
 """The Python API: docs/python.md says what of it is promised."""
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class Domain:
 
 
 def render(
-    manifest: str | Mapping[str, Any], environ: Mapping[str, str], *, sysfs: str | PathLike[str] | None = None
+    manifest: str | Mapping[str, Any], environ: Mapping[str, str], *, sysfs: str | os.PathLike[str] | None = None
 ) -> Domain:
     """Return the domain of a VM, as `gpu-launcher render` prints it.
 

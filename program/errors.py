@@ -5,7 +5,7 @@ ProgramError
 └── Refusal       libvirt, the kubelet, sysfs or the state of the node says no: exit code 1
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Self
 
 from program.problem import MOST_LINES, Problem
@@ -29,6 +29,10 @@ class ProgramError(Exception):
         error = cls(*first, *more)
         error.left_out = left_out
         return error
+
+    def changed(self, change: Callable[[Problem], Problem]) -> Self:
+        """Return the error with each of its problems changed."""
+        return self.of([*map(change, self.problems)], self.left_out)
 
     @property
     def lines(self) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ import json
 
 from gpuvm.commands.options import ClusterFlags, Force, GracePeriod, VMName, ctl_in
 from gpuvm.kubectl import ClusterObject, Kubectl
-from gpuvm.pods import applied, controller_of, has_ended, no_such, pods_of, status_of, vms
+from gpuvm.pods import applied, config_map_of, controller_of, has_ended, no_such, pods_of, status_of, vms
 from program.errors import Refusal, UserError
 
 _BESIDE = 60  # seconds for the API server and the kubelet, beside the pod's grace period
@@ -119,5 +119,13 @@ def _again(kubectl: Kubectl, pod: ClusterObject) -> None:
     if before is None:
         fix = "`kubectl gpuvm apply --restart -f vm.yaml` makes it anew"
         raise Refusal(name, "was not made by `kubectl apply`, so that nobody knows how", fix)
+    if (config_map := config_map_of(pod)) and _is_owned(kubectl, config_map):
+        fix = "`kubectl gpuvm apply --restart -f vm.yaml` makes both anew"
+        raise Refusal(name, f"owns ConfigMap {config_map}, which would be deleted with it", fix)
     kubectl.output("delete", "pod", name, within=2 * _BESIDE)
     kubectl.output("apply", "-f", "-", given=json.dumps(before).encode())
+
+
+def _is_owned(kubectl: Kubectl, config_map: str) -> bool:
+    """Whether a ConfigMap goes with its owner."""
+    return any(each["metadata"].get("ownerReferences") for each in kubectl.objects(f"configmap/{config_map}"))

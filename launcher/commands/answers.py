@@ -15,7 +15,7 @@ def clear(start: Start, given: Given) -> None:
     """Print the warnings, and raise what keeps the VM from starting. Of several errors, print each, and raise one that
     ends the program as the first of them would."""
     warnings = [given.located(finding.problem) for finding in start.warnings]
-    errors = [type(error).of([*map(given.located, error.problems)], error.left_out) for error in start.errors]
+    errors = [error.changed(given.located) for error in start.errors]
     if not errors:
         say("warning", warnings)
         return

@@ -106,6 +106,7 @@ def pod(
     errors: list[ProgramError] = []
     warnings: list[str] = []
     for given in vms:
+        refused: list[ProgramError] = []
         block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
         made += (
             tried(
@@ -123,10 +124,11 @@ def pod(
                     run=_run(given, as_kind, replicas, max_unavailable),
                     confinement=Confinement(level, apparmor),
                 ),
-                errors,
+                refused,
             )
             or ()
         )
+        errors += [error.changed(given.located) for error in refused]
         if no_datavolumes and (left_out := data_volumes(given)):
             names = ", ".join(volume["metadata"]["name"] for volume in left_out)
             warnings.append(f"{given.instance.metadata.name}: claims of these names have to be there, filled: {names}")
@@ -135,10 +137,10 @@ def pod(
     if not image:
         say_notes([f"the pod's image is {default}, which no registry has: name yours with --image"])
     notes: list[str] = []
-    for vm in (given.instance for given in vms):
-        other = foreign(vm.spec.domain.machine.type)
-        if other is not None and not vm.metadata.annotations.nearest_machine:
-            warnings.append(f"{vm.metadata.name}: {other}")
+    for given in vms:
+        other = foreign(given.instance.spec.domain.machine.type)
+        if other is not None and not given.instance.metadata.annotations.nearest_machine:
+            warnings.append(str(given.located(other)))
     for each in made:
         if (spec := pod_spec(each)) is not None:
             name = each["metadata"]["name"]

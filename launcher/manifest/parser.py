@@ -1,6 +1,7 @@
 """From what a user gives to a manifest, or to what is wrong with it, by the path of a field."""
 
 import difflib
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -12,7 +13,7 @@ from launcher.manifest.identity import Known, identified, origins
 from launcher.manifest.inputs import Input
 from launcher.manifest.objects import Below, Model, Object, Several, dotted, object_in
 from launcher.manifest.quotation import shown
-from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance
+from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance, VirtualMachineSpec
 from launcher.manifest.volumes import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
@@ -72,11 +73,13 @@ class Given(NamedTuple):
         return self.manifest.instance() if isinstance(self.manifest, VirtualMachine) else self.manifest
 
     def located(self, problem: Problem) -> Problem:
-        """Return a problem of a later stage with file and line, if its subject is a path in the instance."""
-        if self.source is None or not problem.subject.startswith(("spec.", "metadata.")):
+        """Return a problem of a later stage with file and line, if its subject is a path in the instance or the VM."""
+        top, field, *_ = (*re.split(r"\W", problem.subject, maxsplit=2), "")
+        if self.source is None or top not in ("spec", "metadata"):
             return problem
         is_of_pool = self.many is not None and self.many.controller == "statefulset"
-        template = "spec.template." if isinstance(self.manifest, VirtualMachine) else ""
+        is_of_instance = isinstance(self.manifest, VirtualMachine) and field not in VirtualMachineSpec.model_fields
+        template = "spec.template." if is_of_instance else ""
         above = f"{self.source.subject}{'spec.virtualMachineTemplate.' if is_of_pool else ''}{template}"
         return self.source.located(problem._replace(subject=f"{above}{problem.subject}"))
 
@@ -169,11 +172,11 @@ def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], kn
 def _located(error: UserError, vm: Source, types: Iterable[Input]) -> UserError:
     """Return the error with the lines of the VM's fields, and of its instance type's and preference's."""
     sources = [Source(given, item.value, item.subject) for given in (vm.given, *types) for item in given.types]
-    problems = [
-        next((source.located(each) for source in (*sources, vm) if each.subject.startswith(source.subject)), each)
-        for each in error.problems
-    ]
-    return UserError.of(problems, error.left_out)
+    return error.changed(
+        lambda problem: next(
+            (each.located(problem) for each in (*sources, vm) if problem.subject.startswith(each.subject)), problem
+        )
+    )
 
 
 def _read_vm(

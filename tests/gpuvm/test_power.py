@@ -1,6 +1,7 @@
 """start, stop and restart: what becomes of a pod by itself, and of one that a controller makes."""
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ def changes(kubectl: StandIn) -> list[list[str]]:
 
 def having(kubectl: StandIn, *objects: dict[str, Any]) -> None:
     kubectl.answers("^(--namespace=vms )?get pods", list(objects))
+    kubectl.answers("get configmap/", [{"metadata": {}}])
     kubectl.answers("exec|patch|delete|apply|wait")
 
 
@@ -47,6 +49,18 @@ def test_a_pod_that_has_ended_is_made_anew_as_it_was_applied(kubectl_gpuvm: Comm
     applied = json.loads(kubectl.given[-1])
     assert (applied["metadata"]["name"], "status" in applied, "uid" in applied["metadata"]) == ("vm", False, False)
     assert applied["spec"] == {name: value for name, value in one["spec"].items() if name != "nodeName"}
+
+
+def test_a_pod_that_owns_its_manifest_is_not_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:
+    kubectl.answers("get configmap/", [{"metadata": {"ownerReferences": [{"kind": "Pod", "name": "vm"}]}}])
+    having(kubectl, ended(0, phase="Succeeded", spec=NEVER))
+    result = kubectl_gpuvm("start", "vm", env=kubectl.env)
+    assert re.fullmatch(
+        "kubectl-gpuvm: vm: owns ConfigMap gpu-launcher-\\S+, which would be deleted with it; "
+        "`kubectl gpuvm apply --restart -f vm.yaml` makes both anew\n",
+        result.stderr,
+    )
+    assert (result.returncode, changes(kubectl)) == (1, [])
 
 
 def test_a_pod_that_waits_for_a_node_is_deleted(kubectl_gpuvm: Command, kubectl: StandIn) -> None:

@@ -1,6 +1,8 @@
 """The lab's fixtures: a machine in a cluster of its own, once for the tests of a module, which names it MACHINE."""
 
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,9 @@ LOGS = ROOT / "lab-logs"
 #: The test files that have failed, where the machine of each has stood still: `make lab` runs them once more. There is
 #: no such file where a test of any other has failed.
 AGAIN = LOGS / "again"
+
+#: `with timed("a drain"):` measures a step.
+Timed = Callable[[str], AbstractContextManager[None]]
 
 #: Of a worker: what there is to say at the end, the modules that have a failed test, and the test files of those whose
 #: machine has stood still. Of the one who started the workers: the first and the last of all of them.
@@ -71,6 +76,21 @@ def cluster() -> Iterator[Cluster]:
     """A control plane without a node: all pods stay Pending."""
     with opened_box() as box, running_control_plane(box) as cluster:
         yield cluster
+
+
+@pytest.fixture(scope="module")
+def timed(request: pytest.FixtureRequest) -> Iterator[Timed]:
+    """What measures a module's steps; the summary says how long each took."""
+    took: list[str] = []
+
+    @contextmanager
+    def step(name: str) -> Iterator[None]:
+        began = time.monotonic()
+        yield
+        took.append(f"{name} {time.monotonic() - began:.0f} s")
+
+    yield step
+    request.config.stash[_notes].append(f"{request.path.stem}: {', '.join(took)}")
 
 
 @pytest.fixture(autouse=True)

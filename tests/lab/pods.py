@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from launcher.pod.controllers import pod_spec
 from tests.lab import build
 from tests.lab.box import CONTROL_PLANE
 from tests.lab.machine import CARD
@@ -114,13 +115,10 @@ def vm(
     there are ResourceClaimTemplates as well. `level` is --level. A pod that `sleeps` has its cards and no launcher.
     """
     document = manifest(name, cards, grace=grace, annotations=annotations, more=more, run_strategy=run_strategy)
-    flags = [*(["--dra"] if dra else []), *([f"--level={level}"] if level is not None else [])]
-    objects = tuple(yaml.safe_load_all(printed(document, *flags)))
+    objects = made(document, *(["--dra"] if dra else []), *([f"--level={level}"] if level is not None else []))
     (pod,) = (found for found in objects if found["kind"] == "Pod")
     (container,) = pod["spec"]["containers"]
     container["env"] += [{"name": name, "value": value} for name, value in (env or {}).items()]
-    # Each look is a process in the container, which takes an emulated processor a second.
-    container["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
     capabilities = container["securityContext"]["capabilities"]
     capabilities["add"] = [capability for capability in capabilities.get("add", []) if capability not in without]
     pod["spec"]["shareProcessNamespace"] = share_processes
@@ -172,6 +170,15 @@ def manifest(
         template = {"metadata": {"annotations": metadata.pop("annotations")}, "spec": spec}
         document |= {"kind": "VirtualMachine", "spec": {"runStrategy": run_strategy, "template": template}}
     return document
+
+
+def made(document: Mapping[str, Any], *flags: str) -> tuple[dict[str, Any], ...]:
+    """The objects that `gpu-launcher pod` prints for that VM; whether a pod is ready is looked at seldom."""
+    objects = tuple(yaml.safe_load_all(printed(document, *flags)))
+    for spec in filter(None, map(pod_spec, objects)):
+        # Each look is a process in the container, which takes an emulated processor a second.
+        spec["containers"][0]["readinessProbe"] |= {"periodSeconds": 30, "timeoutSeconds": 30}
+    return objects
 
 
 def printed(document: Mapping[str, Any], *flags: str) -> str:

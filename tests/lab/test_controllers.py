@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from launcher.pod.security import Confinement, Level
+from tests.lab.conftest import Timed
 from tests.lab.control_plane import Cluster
 from tests.lab.pods import printed
 from tests.lab.waiting import CommandFailed, Patience
@@ -54,12 +55,15 @@ def removed(cluster: Cluster, kind: str) -> None:
     Patience().until("no pod is left", lambda: not every(cluster, "pods"), 60)
 
 
-def test_twenty_vms_of_a_stateful_set_have_names_that_stay_and_claims_of_their_own(cluster: Cluster) -> None:
+def test_twenty_vms_of_a_stateful_set_have_names_that_stay_and_claims_of_their_own(
+    cluster: Cluster, timed: Timed
+) -> None:
     document = vm("Always")
     document["spec"]["template"]["spec"]["domain"]["firmware"] = {"bootloader": {"efi": {"persistent": True}}}
     flags = ("--as", "statefulset", "--replicas", "20", "--max-unavailable", "1")
-    applied(cluster, document, *flags)
-    found = pods(cluster, 20)
+    with timed("twenty VMs of a StatefulSet, until all have their pods"):
+        applied(cluster, document, *flags)
+        found = pods(cluster, 20)
     assert found.keys() == {f"desk-{index}" for index in range(20)}
     for name, pod in found.items():
         volumes = {volume["name"]: volume for volume in pod["spec"]["volumes"]}

@@ -127,7 +127,7 @@ def test_a_vm_whose_launcher_is_killed_comes_back_to_its_seats(lab: Lab, moment:
     """At the moments of a start: its pod runs, the hook listens, it has answered."""
     with vms.created(lab, vms.manifest("killed", 1, run_strategy="Always")):
         before = _at(lab, "killed", moment)
-        vms.kill(lab, "/usr/bin/virt-launcher ")
+        _kill_before_its_guest_runs(before, "/usr/bin/virt-launcher ")
         again = vms.running(lab, "killed", before=before)
         assert sorted(vms.cards(again.console())) == ["0000:01:00.0", "0000:01:00.1"]
 
@@ -136,7 +136,7 @@ def test_a_sidecar_that_is_killed_before_it_is_asked_is_missed_until_the_vmi_is_
     """KubeVirt starts no sidecar again, and waits for its answer; a new VMI has a new one."""
     with vms.created(lab, vms.manifest("deaf", 1, run_strategy="Always")):
         before = _at(lab, "deaf", "there for KubeVirt")
-        vms.kill(lab, "gpu-launcher hook")
+        _kill_before_its_guest_runs(before, "gpu-launcher hook")
         lab.until("the sidecar has ended", lambda: before.ended("hook-sidecar-0"), 60)
         assert vms.phase(lab, "deaf") == "Scheduled"
         lab.cluster.kubectl("delete", "vmi", "deaf", "--wait=false")
@@ -258,6 +258,13 @@ def _at(lab: Lab, name: str, moment: str) -> vms.Guest:
         return vms.Guest(lab, name, uid, pod)
 
     return lab.until(f"{name}: {moment}", look, 150)
+
+
+def _kill_before_its_guest_runs(guest: vms.Guest, command: str) -> None:
+    """Kill what has this in its command line. Its node has virt-launcher's log for some seconds longer than its pod."""
+    vms.kill(guest.lab, command)
+    said = guest.lab.node.sh(f"cat /var/log/pods/default_{guest.pod}_*/compute/*.log")
+    assert "Domain started." not in said, said
 
 
 @contextmanager

@@ -53,7 +53,7 @@ _POD: Mapping[str, Any] = {
     "kind": "Pod",
     "metadata": {"name": "machine"},
     "spec": {
-        "volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}],
+        "volumes": [{"name": "home", "persistentVolumeClaim": {"claimName": "home"}}, {"name": "tmp", "emptyDir": {}}],
         "securityContext": {"fsGroup": _USER, "runAsUser": _USER, "runAsGroup": _USER},
         "containers": [
             {
@@ -70,7 +70,7 @@ _POD: Mapping[str, Any] = {
                     "readOnlyRootFilesystem": True,
                     "allowPrivilegeEscalation": True,
                 },
-                "volumeMounts": [{"name": "home", "mountPath": "/home/me"}],
+                "volumeMounts": [{"name": "home", "mountPath": "/home/me"}, {"name": "tmp", "mountPath": "/tmp"}],
             }
         ],
     },

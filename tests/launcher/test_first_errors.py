@@ -11,7 +11,7 @@ import yaml
 from launcher.manifest.parser import read_every, read_given
 from program.errors import UserError
 from program.problem import Problem
-from tests.launcher.test_inputs import SERVICE, vm
+from tests.launcher.test_inputs import SERVICE, vm, written
 from tests.launcher.test_pools import pool
 from tests.launcher.vms import RTX_2060, vmi_text
 from tests.program.test_document import TEMPLATE
@@ -150,6 +150,12 @@ def test_a_problem_of_a_later_stage_has_the_line_of_its_field(tmp_path: Path, ma
     assert given.located(problem).subject == f"{path}:{place}"
     other = Problem("gpu 'a'", "is not there", "add it")
     assert given.located(other) == other
+
+
+def test_of_a_vms_own_fields_no_template_stands_before_the_path(tmp_path: Path) -> None:
+    path = written(tmp_path / "vm.yaml", vm("one"))
+    problem = Problem("spec.runStrategy", "is no Job's", "write Once")
+    assert read_given(path).located(problem).subject == f"{path}:6: spec.runStrategy"
 
 
 def test_an_instance_type_has_its_lines_in_its_own_file(tmp_path: Path) -> None:

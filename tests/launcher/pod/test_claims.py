@@ -96,7 +96,7 @@ def test_what_the_pod_reads_has_the_card_that_dra_gives(
 def test_without_dra_a_choice_is_refused_and_says_why(tmp_path: Path, gpu_launcher: Command) -> None:
     vm = written(tmp_path / "vm.yaml", annotation=f"{USE_TYPE}: A100")
     why = (
-        f"metadata.annotations: {USE_TYPE} chooses among cards, and gpu 'gpu1' asks a device plugin for "
+        f"{vm}:4: metadata.annotations: {USE_TYPE} chooses among cards, and gpu 'gpu1' asks a device plugin for "
         "nvidia.com/GA102_GEFORCE_RTX_3090, which gives whichever is free; make the pod with gpu-launcher pod --dra, "
         "for nodes whose gpu-plugin serves DRA, or leave it out\n"
     )
