@@ -168,7 +168,7 @@ CASES = {
     "memory that may not be locked": Case(
         ended(1),
         "vms/vm: is Failed: the launcher could not start or keep the guest (exit code 1): RLIMIT_MEMLOCK: VFIO and SEV "
-        "lock the guest's memory: 5120 MiB with libvirt's reserve, and this container may lock 8 MiB; give it the",
+        "lock the guest's memory: 5120 MiB with libvirt's reserve, and this container may lock 8 MiB; start the n",
         last_line=str(memlock(5 << 30, 8 << 20)),
     ),
     "a VM of a Job that was asked to end": Case(
