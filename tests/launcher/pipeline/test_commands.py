@@ -29,9 +29,10 @@ from pathlib import Path
 from launcher.commands.local import Local
 from launcher.commands.run import run
 from program.entry import ends_with
+from program.log import LogFlags
 vm, sysfs = map(Path, sys.argv[1:])
 def plan():
-    plan = run(Local(vm=vm, sysfs=sysfs, connect="test:///default", emulation=True))
+    plan = run(Local(vm=vm, sysfs=sysfs, connect="test:///default", emulation=True), LogFlags())
     print(json.dumps({"xml": plan.xml, "numbers": dict(plan.numbers)}))
 ends_with("gpu-launcher", plan)
 """
