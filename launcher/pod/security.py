@@ -4,7 +4,7 @@ Pod Security Standards.
 Every VM's processes are user 107's, without a capability. Where something on the node is root's, the container starts
 as root, and `run` hands that over and becomes the user before it does anything else (launcher.runtime.user). At the
 level restricted it starts as the user: the node's runtime has to give it the device nodes and the memlock limit.
-Each line was found by leaving it out: docs/decisions/0009, 0026 and 0049.
+Each line was found by leaving it out: docs/decisions/0009, 0026 and 0046.
 """
 
 from collections.abc import Iterator
