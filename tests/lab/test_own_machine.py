@@ -163,9 +163,9 @@ def test_the_page_from_a_clean_clone_to_ssh_and_back_without_root(machine: Runni
     assert "PNG" in said
     assert hello == "hello from (none)\n"
     assert [line.split()[3] for line in addresses.splitlines()] == ["127.0.0.1:2222"]
-    lines = log.read_text().splitlines()
-    assert "INFO another Ctrl-C ends the guest now" in lines
-    assert lines[-1] == "INFO default_my-vm has ended: as requested"
+    lines = log.read_text()
+    assert " INFO another Ctrl-C ends the guest now\n" in lines
+    assert lines.endswith(" INFO default_my-vm has ended: as requested\n")
     assert not (tmp_path / "home/.local/state/gpu-launcher/default_my-vm/var").exists()
 
 
