@@ -60,6 +60,8 @@ def read_config(path: Path) -> Config:
 
 def shadowed_in(path: Path, config: Config) -> list[Problem]:
     """Return what is wrong with each rule of a config's file that never counts."""
+    if not (shadowed := config.shadowed):
+        return []
     from program.document import composed, line_of
 
     documents = composed(_text(path))
@@ -69,7 +71,7 @@ def shadowed_in(path: Path, config: Config) -> list[Problem]:
             f"offer.{later}: never counts, as offer.{earlier} fits each device that it fits, and comes first",
             f"write it before offer.{earlier}, or leave it out",
         )
-        for earlier, later in config.shadowed
+        for earlier, later in shadowed
     ]
 
 
