@@ -3,6 +3,7 @@
 Every error and every finding of both programs carries a Problem.
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -52,3 +53,10 @@ class Problem(NamedTuple):
 def one_line(text: object) -> str:
     """Return the text with unprintable characters escaped: names come from files and flags."""
     return "".join(character if character.isprintable() else repr(character)[1:-1] for character in str(text))
+
+
+def listed(names: Iterable[str], most: int = 6) -> str:
+    """Return names for a line: the first few, and how many more there are."""
+    first = list(names)
+    more = f" and {len(first) - most} more" if len(first) > most else ""
+    return ", ".join(first[:most]) + more

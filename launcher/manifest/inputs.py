@@ -6,7 +6,7 @@ Of the objects in it, VMs are ours, and so are the instance types and preference
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -16,6 +16,7 @@ from launcher.manifest.quotation import shown
 from launcher.manifest.volumes import is_block
 from program.document import JSONObject, Nodes, NotYAML, composed, decoded, line_of, read_documents
 from program.errors import UserError
+from program.problem import listed
 
 VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
 TYPE_KINDS = (
@@ -158,14 +159,6 @@ def called(item: JSONObject) -> str:
 
 def _bare(word: object) -> str:
     return shown(word).strip("'")
-
-
-def listed(names: Iterable[str]) -> str:
-    """Return names for a line: the first few, and how many more there are."""
-    most = 6
-    first = list(names)
-    more = f" and {len(first) - most} more" if len(first) > most else ""
-    return ", ".join(first[:most]) + more
 
 
 def _vms(objects: list[JSONObject]) -> tuple[JSONObject, ...]:

@@ -17,7 +17,7 @@ from launcher.manifest.spec import VirtualMachine, VirtualMachineInstance, Virtu
 from launcher.manifest.volumes import is_block
 from program.document import JSONObject
 from program.errors import Nonsense, UserError, together
-from program.problem import MOST_LINES, Problem
+from program.problem import MOST_LINES, Problem, listed
 
 if TYPE_CHECKING:  # a start has no time for what no pod has
     from launcher.manifest.pools import Many
@@ -135,7 +135,7 @@ def _picked(given: Input, name: str | None) -> Sequence[JSONObject]:
     vms = [vm for vm in given.vms if name in (None, inputs.names_of(vm)[1], _name(vm))]
     if len(vms) == 1:
         return vms
-    names = inputs.listed(tuple(map(_name, vms or given.vms)))
+    names = listed(tuple(map(_name, vms or given.vms)))
     if not vms:
         raise UserError(f"--name {name}", f"{given.file} has no VM of that name", f"expected one of {names}")
     raise UserError(given.file, f"has {len(vms)} VMs: {names}", "pick one with --name")
@@ -148,7 +148,7 @@ def _name(vm: JSONObject) -> str:
 
 def _read(given: Input, vms: Sequence[JSONObject], types: Mapping[str, Path], known: Known) -> tuple[Given, ...]:
     read = {field: inputs.read_input(path) for field, path in types.items()}
-    others = inputs.listed(map(inputs.called, given.others))
+    others = listed(map(inputs.called, given.others))
     of_input = (f"{given.file}: passed over, as they are no VMs: {others}",) if others else ()
     manifests: list[Given] = []
     errors: list[UserError] = []

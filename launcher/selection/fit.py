@@ -24,13 +24,13 @@ from launcher.selection.nodes import NodeState
 from launcher.selection.objects import part_of
 from launcher.selection.obstacles import AskingPod, Distance, Obstacle, obstacles, shown
 from launcher.selection.placement import Judge, Placement, Verdict
-from launcher.selection.resources import instead_of, listed, offered_by_dra, offered_by_nodes
+from launcher.selection.resources import MOST_TOLD, instead_of, offered_by_dra, offered_by_nodes
 from launcher.selection.wishes import Wish, together, wish_of_claim
 from pci import slices as words
 from pci.resource import NODE_DEVICES
 from program.errors import UserError
 from program.output import aligned
-from program.problem import one_line
+from program.problem import listed, one_line
 
 _MOST_NODES = 10  # that are told one by one, of each sort
 _MOST_KINDS = 10
@@ -262,7 +262,7 @@ def as_text(fit: Fit) -> str:
         if told := tuple(_against(fit, placement)):
             alike.setdefault(told, []).append(placement.node)
     for (first, *more), nodes in list(alike.items())[:_MOST_NODES]:
-        lines += ["", f"{listed(nodes)}: {first}", *(f"  {line}" for line in more)]
+        lines += ["", f"{listed(nodes, MOST_TOLD)}: {first}", *(f"  {line}" for line in more)]
     lines += _more(len(alike), "kinds of nodes")
     if len(alike) > _MOST_NODES:
         lines += ["", *_tally(fit, others)]

@@ -13,9 +13,10 @@ from launcher.selection.affinity import NodeAffinity, affinity_of
 from launcher.selection.nodes import NodeState
 from launcher.selection.objects import called, objects_of, part_of
 from launcher.selection.requests import Amounts, requests_of
-from launcher.selection.resources import listed
+from launcher.selection.resources import MOST_TOLD
 from launcher.selection.taints import Taint, Toleration, keeps_away, read_toleration
 from program.errors import UserError
+from program.problem import listed
 
 _CORDON = Taint("node.kubernetes.io/unschedulable", "", "NoSchedule")
 _OF_KUBERNETES = "node.kubernetes.io/"
@@ -141,7 +142,7 @@ def _holders(resource: str, node: NodeState) -> str:
         ((pod.asked[resource], pod.name) for pod in node.pods if pod.asked.get(resource)),
         key=lambda each: (-each[0], each[1]),
     )
-    told = listed([f"{name} has {shown(resource, amount, ROUND_CEILING)}" for amount, name in having])
+    told = listed((f"{name} has {shown(resource, amount, ROUND_CEILING)}" for amount, name in having), MOST_TOLD)
     return f" ({told})" if told else ""
 
 

@@ -2,19 +2,20 @@
 
 import difflib
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TypeAlias
 
 from launcher.selection.cluster import Cluster
 from pci import slices as words
 from pci.resource import NODE_DEVICES
+from program.problem import listed
 
 Offers: TypeAlias = Mapping[str, Mapping[str, int]]
 """How many each node has, by resource and node."""
 
 _LONGEST = 317  # characters of a resource's name (Kubernetes' qualified name)
 _MOST = 1_000  # names that are compared
-_MOST_TOLD = 3  # of the names, and of the nodes of each
+MOST_TOLD = 3  # of names, of the nodes of each, and of pods
 
 
 def offered_by_nodes(cluster: Cluster) -> Offers:
@@ -44,10 +45,10 @@ def instead_of(resource: str, offers: Offers) -> str:
         return f"gpu-plugin offers it with node_devices: {{{name}: 110}} in its config"
     known = {each.casefold(): each for each in sorted(offers) if _is_known(each)}
     compared = list(known)[:_MOST]
-    if near := difflib.get_close_matches(resource.casefold()[:_LONGEST], compared, n=_MOST_TOLD):
+    if near := difflib.get_close_matches(resource.casefold()[:_LONGEST], compared, n=MOST_TOLD):
         return f"did you mean {' or '.join(_told(known[each], offers) for each in near)}?"
     if compared:
-        return f"the nodes offer {listed([_told(known[each], offers) for each in compared])}"
+        return f"the nodes offer {listed((_told(known[each], offers) for each in compared), MOST_TOLD)}"
     return "no node offers any: see whether gpu-plugin runs, `kubectl get pods -A -l app.kubernetes.io/name=gpu-plugin`"
 
 
@@ -57,10 +58,5 @@ def _is_known(resource: str) -> bool:
 
 
 def _told(resource: str, offers: Offers) -> str:
-    return f"{resource} ({listed([f'{node} has {count}' for node, count in sorted(offers[resource].items())])})"
-
-
-def listed(names: Sequence[str]) -> str:
-    """Return the first of these, and the number of the others."""
-    told = ", ".join(names[:_MOST_TOLD])
-    return f"{told} and {len(names) - _MOST_TOLD} more" if len(names) > _MOST_TOLD else told
+    nodes = (f"{node} has {count}" for node, count in sorted(offers[resource].items()))
+    return f"{resource} ({listed(nodes, MOST_TOLD)})"

@@ -13,6 +13,7 @@ from pci.host import Function
 from pci.sysfs.attribute import names, text
 from pci.sysfs.parts import Part, read_parts
 from plugin.binding.processes import DeviceNumber, Processes, number_of
+from program.problem import listed
 
 _IFF_UP = 0x1  # include/uapi/linux/if.h
 _NVIDIA_MAJOR = 195  # Documentation/admin-guide/devices.txt
@@ -42,7 +43,7 @@ def uses(sys: Path, dev: Path, processes: Processes, function: Function) -> tupl
     nodes = [(part.node, _number(part)) for part in parts if part.node is not None]
     nodes += _nodes_elsewhere(sys, dev, processes, function)
     opened = [
-        f"/dev/{node} is open in {_some(processes.openers[number])}"
+        f"/dev/{node} is open in {listed(processes.openers[number], _NAMED)}"
         for node, number in nodes
         if number is not None and number in processes.openers
     ]
@@ -109,8 +110,3 @@ def _claim(sys: Path, dev: Path, part: Part) -> str | None:
         if error.errno in (errno.EPERM, errno.EACCES, errno.ENOENT):
             return f"/dev/{part.node} cannot be asked from here whether it is in use; bind disks on the node itself"
     return None
-
-
-def _some(processes: tuple[str, ...]) -> str:
-    rest = len(processes) - _NAMED
-    return ", ".join(processes[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from launcher.manifest.inputs import TypeObject, called, listed, names_of
+from launcher.manifest.inputs import TypeObject, called, names_of
 from launcher.manifest.instancetypes import defaults, sizes
 from launcher.manifest.instancetypes.common import common
 from launcher.manifest.instancetypes.draft import Draft, Path
@@ -16,7 +16,7 @@ from launcher.manifest.quotation import shown
 from launcher.manifest.spec import InstancetypeMatcher, Matcher, PreferenceMatcher, VirtualMachineInstance
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
-from program.problem import Problem
+from program.problem import Problem, listed
 
 #: The field of a VirtualMachine's spec and the flag of the command line that name one, and what is named in it.
 _FIELDS: dict[str, type[Matcher]] = {"instancetype": InstancetypeMatcher, "preference": PreferenceMatcher}
