@@ -2,12 +2,13 @@
 
 As the API server does: every write has a new resourceVersion and replacing an object takes the one that it has (409
 otherwise); a watch sends what was written after a version, and 410 where that is forgotten; what it does not accept is
-422; it adds the time to a taint, and drops the fields of features that are off. It can go away and come back.
+422; it adds the time to a taint, and drops the fields of features that are off. It can be slow, go away and come back.
 """
 
 import contextlib
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,11 +24,13 @@ SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
 
 class APIServer:
-    """`objects` by path. `takes_taints` is whether the feature is on; `writes` counts them, `requests` everything."""
+    """`objects` by path. `takes_taints` is whether the feature is on; `writes` counts them, `requests` everything.
+    `delay` is the seconds before an answer."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
         self.takes_taints = True
+        self.delay = 0.0
         self.writes = 0
         self.requests = 0
         self._version = 1
@@ -240,6 +243,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             self.wfile.write(b"0\r\n\r\n")
             return
+        time.sleep(self.server.api.delay)
         code, answer = self.server.api.answer(self.command, url.path, query, body)
         text = json.dumps(answer).encode()
         self.send_response(code)

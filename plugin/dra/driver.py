@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 
 _SOCKETS = f"{PREFIX}dra-"
 _LOOK_AT_SOCKET = 2.0  # seconds
-_RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 30.0  # seconds; the second where something is left
+_RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 25.0  # seconds; the second where something is left
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
@@ -112,11 +112,16 @@ async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket) -> No
 async def _reconcile(claims: Claims) -> None:
     while True:
         is_done = False
+        claims.is_begun.clear()
         try:
             is_done = await claims.reconcile()
         except ProgramError as error:
             _log.warning("claims are not reconciled: %s", error)
         except Exception:
             _log.exception("claims are not reconciled")
-        pause = _RECONCILE_EVERY if is_done else _RECONCILE_AGAIN
-        await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 (no secret)
+        jitter = random.uniform(0.8, 1.2)  # noqa: S311 (no secret)
+        if is_done:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RECONCILE_EVERY * jitter):
+                    await claims.is_begun.wait()
+        await asyncio.sleep(_RECONCILE_AGAIN * jitter)

@@ -7,20 +7,23 @@ back.
 import asyncio
 import contextlib
 import logging
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pci.viability import Hindrance
 from plugin.allocation import Allocation, allocate, pick
 from plugin.cards.inventory import Device
 from plugin.dra.apiserver import APIServer, NotFound, Unanswered
-from plugin.dra.binder import Binder, StillAtWork
+from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.claims import DriverClaim, Reference, check, read_claim
 from plugin.dra.slices import attributes, device_name
+from plugin.dra.work import StillAtWork, Work
 from plugin.fabric.ownership import Partitions
 from plugin.node.snapshot import Snapshot
 from plugin.watch.watch import Watch
@@ -32,6 +35,8 @@ _log = logging.getLogger(__name__)
 _STAYS_PREPARED = 500.0
 #: Seconds for the other plugin of the node, in a rolling update, to be done with a claim.
 _OTHERS_END_WITHIN = 20.0
+#: Seconds after a failure in which the kubelet asks for a claim again, if its pod is still there.
+_ASKED_AGAIN_WITHIN = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +53,35 @@ class Settings:
 
 
 class Claims:
-    """The node's claims. Lives in the watch's event loop."""
+    """The node's claims. Lives in the watch's event loop.
 
-    def __init__(self, watch: Watch, api: APIServer, partitions: Partitions, settings: Settings) -> None:
+    `is_begun` is set when a claim has been begun and is not prepared yet, which is for a reconcile to look at unless it
+    is asked for again within `asked_again` seconds.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        api: APIServer,
+        partitions: Partitions,
+        settings: Settings,
+        *,
+        binder: Binder | None = None,
+        asked_again: float = _ASKED_AGAIN_WITHIN,
+    ) -> None:
         self._watch = watch
         self._api = api
         self._node = settings.node
         self._checkpoint = Checkpoint(settings.state, settings.boot)
         self._files = Files(settings.cdi, settings.state)
-        self._binder = Binder(watch.sources.sys, watch.sources.state)
+        self._binder = binder or Binder(watch.sources.sys, watch.sources.state)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
         self._lock = asyncio.Lock()
+        self._work = Work()
+        self._asked_again = asked_again
+        self._asked: dict[str, float] = {}  # when a claim that is begun was last asked for, by the loop's clock
+        self.is_begun = asyncio.Event()
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
     def recall(self) -> None:
@@ -68,22 +90,41 @@ class Claims:
 
     async def prepare(self, reference: Reference) -> tuple[PreparedDevice, ...]:
         """Give the claim's devices of this node to its pod, and return them: the same again when called again.
-        ProgramError, naming claim or card, if the pod cannot have them."""
+        ProgramError, naming claim or card, if the pod cannot have them; StillAtWork if that takes long."""
         check(reference)
+        work = partial(self._prepare_allocated, reference)
+        return await self._work.done("prepared", reference.uid, f"claim {reference}", work)
+
+    async def _prepare_allocated(self, reference: Reference) -> tuple[PreparedDevice, ...]:
+        try:
+            # Before the node's lock is taken: the API server may take its time.
+            claim = read_claim(reference, await self._api.claim(reference), self._node)
+        except Unanswered as unanswered:
+            return await self._given_before(reference.uid, unanswered)
         async with self._alone():
-            claims = dict(self._checkpoint.read())
-            known = claims.get(reference.uid)
             try:
-                claim = read_claim(reference, await self._api.claim(reference), self._node)
-            except Unanswered:
-                if known is None or not known.completed or reference.uid not in self._files.claims():
-                    raise
-                # What its pod has does not depend on the API server's being there.
-                return known.devices
-            try:
-                return await self._prepare(claim, claims)
+                return await self._prepare(claim, dict(self._checkpoint.read()))
             finally:
-                self.recall()
+                self._tell_begun(reference.uid)
+
+    async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
+        """Return what the claim's pod has, which does not depend on the API server's being there."""
+        async with self._alone():
+            known = self._checkpoint.read().get(uid)
+            if known is None or not self._is_given(uid, known):
+                raise unanswered
+            return known.devices
+
+    def _is_given(self, uid: str, known: Prepared) -> bool:
+        """Whether the claim's pod may run, and its containers start again."""
+        return known.completed and self._files.are_whole(uid, {device.request for device in known.devices})
+
+    def _tell_begun(self, uid: str) -> None:
+        claims = self._checkpoint.read()
+        self._tell(claims)
+        if uid in claims and not claims[uid].completed:
+            self._asked[uid] = asyncio.get_running_loop().time()
+            self.is_begun.set()
 
     async def _prepare(self, claim: DriverClaim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
         uid = claim.reference.uid
@@ -93,11 +134,11 @@ class Claims:
         is_given = is_same and known is not None and known.completed  # its pod may run
         if known is not None:
             self._want_again(known)
-            if is_given and uid in self._files.claims():
+            if is_same and self._is_given(uid, known):
                 # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
                 return known.devices
-            self._files.remove(uid)
             if not is_same:
+                self._files.remove(uid)
                 # The claim was allocated anew, and this node did not hear of its end.
                 await self._partitions.release(uid)
                 await self._give_back(uid)
@@ -112,9 +153,7 @@ class Claims:
         except StillAtWork:
             raise
         except Exception:  # by a defect no card stays bound, either
-            if is_given:
-                self._files.remove(uid)
-            else:
+            if not is_given:
                 await self._take_back_if_it_can(uid)
             raise
         _log.info(
@@ -229,8 +268,13 @@ class Claims:
     async def unprepare(self, reference: Reference) -> None:
         """Take back all that the claim has, if anything; ProgramError if that fails."""
         check(reference)
+        await self._work.stop("prepared", reference.uid)
+        work = partial(self._take_back_alone, reference.uid)
+        await self._work.done("unprepared", reference.uid, f"claim {reference}", work)
+
+    async def _take_back_alone(self, uid: str) -> None:
         async with self._alone():
-            await self._take_back(reference.uid)
+            await self._take_back(uid)
 
     async def _take_back(self, uid: str) -> None:
         # Files and partitions may be there without an entry: a plugin may be ended, and a node started anew, between.
@@ -256,19 +300,21 @@ class Claims:
         return True
 
     async def reconcile(self) -> bool:
-        """Take back claims that were never completed, files and partitions of claims that are not prepared, and claims
-        that the API server has not had for some minutes. Return whether nothing of that is left. ProgramError if the
-        checkpoint cannot be read, or the API server does not answer."""
+        """Take back claims that were begun and are not asked for any more, files and partitions of claims that are not
+        prepared, and claims that the API server has not had for some minutes. Return whether nothing of that is left.
+        ProgramError if the checkpoint cannot be read, or the API server does not answer."""
+        now = asyncio.get_running_loop().time()
         async with self._alone():
             claims = self._checkpoint.read()
             nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
             for uid in sorted(nobodys):
                 _log.warning("what claim %s has is taken back: it is not prepared", uid)
             begun = {uid for uid, prepared in claims.items() if not prepared.completed}
-            done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | begun)]
+            left = {uid for uid in begun if now - self._asked.get(uid, -math.inf) > self._asked_again}
+            done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | left)]
+            self._asked = {uid: self._asked[uid] for uid in begun - left}
             claims = dict(self._checkpoint.read())
             self._tell(claims)
-        now = asyncio.get_running_loop().time()
         self._gone = {
             uid: self._gone.get(uid, now)
             for uid, prepared in claims.items()
@@ -278,7 +324,7 @@ class Claims:
             for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid])
                 done.append(await self._take_back_if_it_can(uid))
-        return all(done)
+        return all(done) and not self._asked
 
     async def _is_gone(self, reference: Reference) -> bool:
         try:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from plugin.dra.apiserver import APIServer, Conflict, NotFound
@@ -76,16 +76,20 @@ class Publisher:
         there = {each["metadata"]["name"]: each for each in listed}
         generation = max((_generation(each) for each in listed), default=0)
         wanted = self._wanted(max(generation, 1))
-        if self._is_as_wanted(there, wanted):
+        names = {each["metadata"]["name"] for each in wanted}
+        differing = [each for each in wanted if not self._is_as_wanted(each, there)]
+        if not differing and there.keys() == names:
             return version
         if generation > _MOST:
             # Somebody wrote the highest number. The pool begins anew.
             for name in there:
                 await self._api.delete(name)
             there, generation = {}, 0
-        for new in self._wanted(generation + 1):
-            await self._write(new, there.get(new["metadata"]["name"]))
-        for name in sorted(there.keys() - {each["metadata"]["name"] for each in wanted}):
+        # One slice alone keeps the generation, as with Kubernetes' own helper: a scheduler never sees half of a write.
+        is_one = len(differing) == 1 and there.keys() == names
+        for new in differing if is_one else self._wanted(generation + 1):
+            await self._write(new, there)
+        for name in sorted(there.keys() - names):
             await self._api.delete(name)
             self._sent.pop(name, None)
         count = sum(len(each["spec"]["devices"]) for each in wanted)
@@ -100,19 +104,19 @@ class Publisher:
             return []  # the config has it otherwise now
         return wanted if self._takes_taints else [_without_tainted(each) for each in wanted]
 
-    def _is_as_wanted(self, there: dict[str, SliceObject], wanted: list[SliceObject]) -> bool:
-        return there.keys() == {each["metadata"]["name"] for each in wanted} and all(
-            self._is_as_sent(each, there[each["metadata"]["name"]]) for each in wanted
-        )
-
-    def _is_as_sent(self, wanted: SliceObject, has: SliceObject) -> bool:
-        sent, version = self._sent.get(wanted["metadata"]["name"], (None, None))
+    def _is_as_wanted(self, wanted: SliceObject, there: dict[str, SliceObject]) -> bool:
+        name = wanted["metadata"]["name"]
+        if (has := there.get(name)) is None:
+            return False
+        sent, version = self._sent.get(name, (None, None))
         if wanted == sent and has["metadata"].get("resourceVersion") == version:
             return True
         return _as_compared(has) == _as_compared(wanted)
 
-    async def _write(self, new: SliceObject, has: SliceObject | None) -> None:
+    async def _write(self, new: SliceObject, there: Mapping[str, SliceObject]) -> None:
+        """Write a slice in place of that of its name, if there is one."""
         name = new["metadata"]["name"]
+        has = there.get(name)
         if not self._takes_taints:
             new = _without_tainted(new)
         if has is None:
@@ -130,7 +134,7 @@ class Publisher:
             # Without its taint a card that cannot be handed out looks like any other.
             self._takes_taints = False
             _log.warning("the API server takes no taints of devices: what is unhealthy is left out of the slices")
-            await self._write(new, answer)
+            await self._write(new, {name: answer})
             return
         _log.warning("the API server keeps slice %s otherwise than it was sent: fields were dropped", name)
 

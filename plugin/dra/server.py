@@ -38,10 +38,11 @@ class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
     async def NodePrepareResources(
         self, request: api.NodePrepareResourcesRequest, context: Context
     ) -> api.NodePrepareResourcesResponse:
-        response = api.NodePrepareResourcesResponse()
-        for claim in request.claims:
-            response.claims[claim.uid].CopyFrom(await self._prepare(_reference(claim)))
-        return response
+        # At once, since the kubelet's deadline is for all of them.
+        answers = await asyncio.gather(*(self._prepare(_reference(claim)) for claim in request.claims))
+        return api.NodePrepareResourcesResponse(
+            claims={claim.uid: answer for claim, answer in zip(request.claims, answers, strict=True)}
+        )
 
     async def _prepare(self, reference: Reference) -> api.NodePrepareResourceResponse:
         try:
@@ -73,20 +74,21 @@ class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
     async def NodeUnprepareResources(
         self, request: api.NodeUnprepareResourcesRequest, context: Context
     ) -> api.NodeUnprepareResourcesResponse:
-        response = api.NodeUnprepareResourcesResponse()
-        for claim in request.claims:
-            reference = _reference(claim)
-            answer = api.NodeUnprepareResourceResponse()
-            try:
-                await self._claims.unprepare(reference)
-            except ProgramError as error:
-                _log.error("could not unprepare: %s", error, extra={"claim": str(reference)})
-                answer.error = str(error)
-            except Exception as defect:
-                _log.exception("claim %s was not unprepared", reference)
-                answer.error = f"claim {reference}: {type(defect).__name__}, see the log"
-            response.claims[claim.uid].CopyFrom(answer)
-        return response
+        answers = await asyncio.gather(*(self._unprepare(_reference(claim)) for claim in request.claims))
+        return api.NodeUnprepareResourcesResponse(
+            claims={claim.uid: answer for claim, answer in zip(request.claims, answers, strict=True)}
+        )
+
+    async def _unprepare(self, reference: Reference) -> api.NodeUnprepareResourceResponse:
+        try:
+            await self._claims.unprepare(reference)
+        except ProgramError as error:
+            _log.error("could not unprepare: %s", error, extra={"claim": str(reference)})
+            return api.NodeUnprepareResourceResponse(error=str(error))
+        except Exception as defect:
+            _log.exception("claim %s was not unprepared", reference)
+            return api.NodeUnprepareResourceResponse(error=f"claim {reference}: {type(defect).__name__}, see the log")
+        return api.NodeUnprepareResourceResponse()
 
 
 class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
