@@ -14,7 +14,7 @@ from tests.conftest import Machine
 from tests.kernel import bind, make_nodes
 from tests.plugin.dra.cluster import Cluster, running_cluster
 from tests.plugin.dra.inside import Inside, inside, reference
-from tests.plugin.dra.test_binding import FIRST, Node
+from tests.plugin.dra.test_binding import FIRST, GPU, Node
 from tests.plugin.dra.test_binding import node as node
 
 pytestmark = pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
@@ -66,9 +66,9 @@ def test_who_asked_is_answered_in_time_and_the_work_goes_on() -> None:
         await asyncio.sleep(0)
         may_end.set()
         assert (await joined, begun) == (7, [1])
-        may_end.clear()
+        at_work, may_end = Work(), asyncio.Event()
         stopped = asyncio.create_task(at_work.done("prepared", "0c6f", "claim vms/gpu", work))
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.01)
         await at_work.stop("prepared", "0c6f")
         with pytest.raises(Refusal, match="is not to be prepared any more"):
             await stopped
@@ -81,14 +81,18 @@ def test_who_asked_is_answered_in_time_and_the_work_goes_on() -> None:
 
 def test_a_claim_that_is_begun_and_not_asked_for_again_gives_its_card_back(node: Node, pci_ids: PCIIDs) -> None:
     async def life(driver: Inside) -> None:
-        claims = driver.claims(bind_within=0, asked_again=0.2)
+        claims = driver.claims(bind_within=0, asked_again=1)
         claim = reference(node.cluster.claim(FIRST))
         with pytest.raises(StillAtWork, match="has not ended within 0 s"):
             await claims.prepare(claim)
         assert claims.is_begun.is_set()
         assert not await claims.reconcile()
-        assert node.cluster.checkpoint()[claim.uid]["completed"] is False, "the kubelet asks again soon"
-        while not await claims.reconcile():
+        assert driver.watch.snapshot.kept == {}, "the kubelet may ask again"
+        await asyncio.sleep(1.1)
+        assert not await claims.reconcile()
+        assert driver.watch.snapshot.kept.keys() == {GPU}, "it is being given back"
+        patient = driver.claims()
+        while not await patient.reconcile():  # the other's process is at work
             await asyncio.sleep(0.1)
 
     config = Config(serve=Serve.DRA, bind=Bind.WHEN_CLAIMED)
