@@ -21,7 +21,7 @@ from plugin.dra.apiserver import APIServer, NotFound, Unanswered
 from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
-from plugin.dra.claims import DriverClaim, Reference, check, read_claim
+from plugin.dra.claims import DriverClaim, Reference, check, has_conditions, read_claim
 from plugin.dra.slices import attributes, device_name
 from plugin.dra.work import StillAtWork, Work
 from plugin.fabric.ownership import Partitions
@@ -35,6 +35,8 @@ _log = logging.getLogger(__name__)
 _STAYS_PREPARED = 500.0
 #: Seconds for the other plugin of the node, in a rolling update, to be done with a claim.
 _OTHERS_END_WITHIN = 20.0
+#: Seconds for which a card is not offered that could not be bound for a claim whose pod may go elsewhere.
+_STAYS_UNBOUND = 300.0
 #: Seconds after a failure in which the kubelet asks for a claim again, if its pod is still there.
 _ASKED_AGAIN_WITHIN = 20.0
 
@@ -77,6 +79,7 @@ class Claims:
         self._binder = binder or Binder(watch.sources.sys, watch.sources.state)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
+        self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be bound
         self._lock = asyncio.Lock()
         self._work = Work()
         self._asked_again = asked_again
@@ -103,9 +106,42 @@ class Claims:
             return await self._given_before(reference.uid, unanswered)
         async with self._alone():
             try:
-                return await self._prepare(claim, dict(self._checkpoint.read()))
+                return await self._prepare(claim, dict(self._checkpoint.read()), is_here=True)
             finally:
                 self._tell_begun(reference.uid)
+
+    async def make_ready(self, claim: DriverClaim) -> tuple[PreparedDevice, ...]:
+        """Bind the claim's cards and have its partition activated before its pod is on this node, for which `prepare`
+        finishes it. ProgramError if that is not possible: a card that cannot be bound is unhealthy for some minutes,
+        since the scheduler would choose it again."""
+        check(claim.reference)
+        async with self._alone():
+            try:
+                return await self._prepare(claim, dict(self._checkpoint.read()), is_here=False)
+            except StillAtWork:
+                raise
+            except ProgramError as error:
+                self._mark_unbound(claim, error)
+                raise
+            finally:
+                self._tell_begun(claim.reference.uid)
+
+    async def give_up(self, uid: str) -> None:
+        """Take back a claim that was made ready, and whose pod did not come."""
+        async with self._alone():
+            known = self._checkpoint.read().get(uid)
+            if known is not None and not known.completed:
+                await self._take_back_if_it_can(uid)
+
+    def _mark_unbound(self, claim: DriverClaim, error: ProgramError) -> None:
+        """Mark the device of the claim whose function could not be bound, if that is the error."""
+        function, wrong, fix = error.problem
+        names = {result.device for result in claim.results}
+        for device in self._watch.snapshot.inventory.published:
+            if device_name(device) in names and any(str(each.address) == function for each in device.functions):
+                until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
+                self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {function} {wrong}", fix)
+                self.is_begun.set()
 
     async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
         """Return what the claim's pod has, which does not depend on the API server's being there."""
@@ -126,7 +162,10 @@ class Claims:
             self._asked[uid] = asyncio.get_running_loop().time()
             self.is_begun.set()
 
-    async def _prepare(self, claim: DriverClaim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
+    async def _prepare(
+        self, claim: DriverClaim, claims: dict[str, Prepared], *, is_here: bool
+    ) -> tuple[PreparedDevice, ...]:
+        """`is_here`: the claim's pod is on this node."""
         uid = claim.reference.uid
         known = claims.pop(uid, None)
         wanted = {(result.request, result.device) for result in claim.results}
@@ -149,7 +188,7 @@ class Claims:
         # An attempt that was not completed goes on: a driver may take longer than the kubelet waits.
         bound = {} if known is None else {device.id: device.bound for device in known.devices}
         try:
-            devices = await self._take(claim, claims, bound, is_given=is_given)
+            devices = await self._take(claim, claims, bound, is_given=is_given, is_here=is_here)
         except StillAtWork:
             raise
         except Exception:  # by a defect no card stays bound, either
@@ -157,7 +196,8 @@ class Claims:
                 await self._take_back_if_it_can(uid)
             raise
         _log.info(
-            "prepared %s for claim %s",
+            "%s %s for claim %s",
+            "prepared" if is_here else "bound",
             ", ".join(device.id for device in devices),
             claim.reference,
             extra={"claim": str(claim.reference), "devices": [device.id for device in devices]},
@@ -171,9 +211,11 @@ class Claims:
         bound: Mapping[str, tuple[str, ...]],
         *,
         is_given: bool,
+        is_here: bool,
     ) -> tuple[PreparedDevice, ...]:
-        """Check, write down and bind the claim's devices, and write their files. `bound` are the functions that are
-        bound for it already, by device ID; `is_given`: a pod may have them. ProgramError if any of it fails."""
+        """Check, write down and bind the claim's devices, and write their files if its pod `is_here`. `bound` are the
+        functions that are bound for it already, by device ID; `is_given`: a pod may have them. ProgramError if any of
+        it fails."""
         uid = claim.reference.uid
         await self._watch.look_again(uses=True)
         snapshot = self._watch.snapshot
@@ -198,8 +240,9 @@ class Claims:
         snapshot = self._watch.snapshot
         cards = pick(snapshot, [device.id for device in devices])
         (variables,) = await self._partitions.acquire([cards], uid)
-        self._write_files(claim, self._watch.snapshot, cards, variables)
-        self._checkpoint.write({**others, uid: replace(prepared, devices=devices, completed=True)})
+        if is_here:
+            self._write_files(claim, self._watch.snapshot, cards, variables)
+        self._checkpoint.write({**others, uid: replace(prepared, devices=devices, completed=is_given or is_here)})
         return devices
 
     def _want_again(self, known: Prepared) -> None:
@@ -304,15 +347,17 @@ class Claims:
         prepared, and claims that the API server has not had for some minutes. Return whether nothing of that is left.
         ProgramError if the checkpoint cannot be read, or the API server does not answer."""
         now = asyncio.get_running_loop().time()
+        half = {uid: prepared for uid, prepared in self._checkpoint.read().items() if not prepared.completed}
+        awaited = {uid for uid, prepared in half.items() if await self._is_awaited(uid, prepared)}
         async with self._alone():
             claims = self._checkpoint.read()
             nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
             for uid in sorted(nobodys):
                 _log.warning("what claim %s has is taken back: it is not prepared", uid)
-            begun = {uid for uid, prepared in claims.items() if not prepared.completed}
-            left = {uid for uid in begun if now - self._asked.get(uid, -math.inf) > self._asked_again}
+            begun = claims.keys() - {uid for uid, prepared in claims.items() if prepared.completed}
+            left = {uid for uid in begun if now - self._asked.get(uid, -math.inf) > self._asked_again} - awaited
             done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | left)]
-            self._asked = {uid: self._asked[uid] for uid in begun - left}
+            self._asked = {uid: self._asked.get(uid, now) for uid in begun - left}
             claims = dict(self._checkpoint.read())
             self._tell(claims)
         self._gone = {
@@ -324,7 +369,17 @@ class Claims:
             for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid])
                 done.append(await self._take_back_if_it_can(uid))
-        return all(done) and not self._asked
+        return all(done) and not self._asked and not self._unbound
+
+    async def _is_awaited(self, uid: str, prepared: Prepared) -> bool:
+        """Whether the scheduler may still send the pod of a claim that was made ready; True if that is not known."""
+        try:
+            claim = await self._api.claim(Reference(prepared.namespace, prepared.name, uid))
+        except NotFound:
+            return False
+        except Unanswered:
+            return True
+        return claim["metadata"]["uid"] == uid and has_conditions(claim, self._node)
 
     async def _is_gone(self, reference: Reference) -> bool:
         try:
@@ -341,7 +396,10 @@ class Claims:
         now = claimed(claims)
         # Another plugin of the node may have given it back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
-        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=dict(self._not_given_back)))
+        clock = asyncio.get_running_loop().time()
+        self._unbound = {device: (until, why) for device, (until, why) in self._unbound.items() if clock < until}
+        kept = {**{device: why for device, (_, why) in self._unbound.items()}, **self._not_given_back}
+        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=kept))
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

@@ -7,10 +7,12 @@ import time
 from collections.abc import AsyncIterator
 
 from pci.slices import DRIVER
+from plugin.dra.apiserver import NotFound, Unanswered
 from plugin.dra.cdi import device_id
 from plugin.dra.claims import Reference
 from plugin.dra.preparation import Claims
 from plugin.dra.slices import device_name
+from plugin.dra.status import Statuses, of_devices, of_error
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2 as api
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
@@ -30,8 +32,9 @@ _HEALTH_HOLDS = 60
 class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
     """Prepares and unprepares claims. The answer has for every claim its devices, or why it has none."""
 
-    def __init__(self, claims: Claims, node: str, counters: Counters) -> None:
+    def __init__(self, claims: Claims, statuses: Statuses, node: str, counters: Counters) -> None:
         self._claims = claims
+        self._statuses = statuses
         self._node = node
         self._counts = counters.allocations
 
@@ -49,12 +52,15 @@ class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
             devices = await self._claims.prepare(reference)
         except ProgramError as error:
             self._counts[DRIVER, "refused"] += 1
+            if not isinstance(error, NotFound | Unanswered):
+                self._statuses.write_soon(reference, of_error(error))
             _log.error("refused to prepare: %s", error, extra={"claim": str(reference)})
             return api.NodePrepareResourceResponse(error=str(error))
         except Exception as defect:
             _log.exception("claim %s was not prepared", reference)
             return api.NodePrepareResourceResponse(error=f"claim {reference}: {type(defect).__name__}, see the log")
         self._counts[DRIVER, "given"] += 1
+        self._statuses.write_soon(reference, of_devices(devices, "Prepared"))
         first = {device.request: device for device in reversed(devices)}
         return api.NodePrepareResourceResponse(
             devices=[

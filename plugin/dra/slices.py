@@ -14,6 +14,7 @@ from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
 from plugin.cards.inventory import Device
+from plugin.dra.claims import FAILED, READY
 from plugin.node.snapshot import Snapshot
 
 #: A device, a slice: as Kubernetes' JSON has it.
@@ -84,6 +85,9 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
         "name": device_name(device),
         "attributes": attributes(device, node, snapshot.place(device)),
     }
+    if device.to_bind or snapshot.place(device):
+        # It is bound, or its partition activated, for its claim; the slice's nodeName binds the claim to the node.
+        published |= {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published

@@ -70,6 +70,10 @@ class ControlPlane:
             raise RuntimeError(f"{method} {path}: {answer.status} {text[:500]}")
         return json.loads(text) if text.startswith("{") else text
 
+    def kubeconfig(self, path: Path, token: str) -> None:
+        """Write a kubeconfig for whoever has the token."""
+        path.write_text(json.dumps(_config(token)))
+
     def create(self, objects: Iterable[Object]) -> None:
         """Each with its status, where it has one: several at a time, in any order."""
         with ThreadPoolExecutor(_WORKERS) as workers:
@@ -165,13 +169,13 @@ def until(what: str, holds: Callable[[], bool], seconds: float, pause: float = 0
         time.sleep(pause)
 
 
-def _config() -> Object:
+def _config(token: str = _TOKEN) -> Object:
     server = {"server": f"https://127.0.0.1:{_API}", "insecure-skip-tls-verify": True}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "bench", "cluster": server}],
-        "users": [{"name": "admin", "user": {"token": _TOKEN}}],
+        "users": [{"name": "admin", "user": {"token": token}}],
         "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "admin"}}],
         "current-context": "bench",
     }

@@ -26,7 +26,7 @@ def cluster(short_dir: Path) -> Iterator[Cluster]:
 def test_one_card_that_changes_is_one_slice_that_is_written(cluster: Cluster, pci_ids: PCIIDs) -> None:
     async def life(driver: Inside) -> list[int]:
         watch = driver.watch
-        publisher = Publisher(watch, driver.api, NODE, lambda: True)
+        publisher = Publisher(watch, driver.api, NODE, lambda: True, lambda: True)
         devices = watch.snapshot.inventory.published
         writes = []
         for tainted in (devices[:0], devices[70:71], devices[:0], devices[60:70]):
