@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -43,10 +42,10 @@ def main() -> None:
         with running_control_plane() as plane, ExitStack() as stack:
             _apply(plane)
             first, second = (stack.enter_context(_node(plane, name)) for name in _NODES)
-            _check_rights(plane, first[0])
             for function in _CARDS:
                 first[1].refusing.add((function, "vfio-pci"))
             _place(plane, second[0])
+            _check_rights(plane)
     except NotBuilt as error:
         raise SystemExit(str(error)) from error
 
@@ -92,20 +91,29 @@ def _node(plane: ControlPlane, name: str) -> Iterator[tuple[Cluster, Kernel]]:
                     raise
 
 
-def _token(plane: ControlPlane, node: str) -> str:
+def _token(plane: ControlPlane, node: str, prefix: str = "") -> str:
     """The token of a pod of the plugin on that node."""
-    pod = {"metadata": {"name": f"gpu-plugin-{node}"}, "spec": {"nodeName": node, "serviceAccountName": "gpu-plugin"}}
-    pod["spec"]["containers"] = [{"name": "c", "image": "none"}]  # type: ignore[assignment]
+    containers = [{"name": "c", "image": "none"}]
+    spec = {"nodeName": node, "serviceAccountName": "gpu-plugin", "containers": containers}
+    pod = {"metadata": {"name": f"{prefix}gpu-plugin-{node}"}, "spec": spec}
     made = plane.ask("POST", f"{_NAMESPACE}/pods", pod)
     bound = {"kind": "Pod", "apiVersion": "v1", "name": made["metadata"]["name"], "uid": made["metadata"]["uid"]}
-    request = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600}}
-    request["spec"]["audiences"] = ["https://kubernetes.default.svc"]
+    audiences = ["https://kubernetes.default.svc"]
+    request = {"spec": {"boundObjectRef": bound, "expirationSeconds": 3600, "audiences": audiences}}
     return str(plane.ask("POST", f"{_NAMESPACE}/serviceaccounts/gpu-plugin/token", request)["status"]["token"])
 
 
 def _promises(plane: ControlPlane, node: str) -> bool:
-    devices = [each for one in plane.every("ResourceSlice") if one["spec"]["nodeName"] == node for each in one["spec"]["devices"]]
+    slices = [each["spec"] for each in plane.every("ResourceSlice") if each["spec"]["nodeName"] == node]
+    devices = [device for each in slices for device in each["devices"]]
     return len(devices) == 2 and all(each.get("bindingConditions") for each in devices)
+
+
+def _told(plane: ControlPlane) -> Iterator[str]:
+    for claim in plane.every("ResourceClaim"):
+        for device in (claim.get("status") or {}).get("devices") or ():
+            for one in device["conditions"]:
+                yield f"{device['pool']} {device['device']} {one['type']}={one['status']}: {one['message']}"
 
 
 def _place(plane: ControlPlane, other: Cluster) -> None:
@@ -121,16 +129,12 @@ def _place(plane: ControlPlane, other: Cluster) -> None:
     }
     plane.create([{"apiVersion": "resource.k8s.io/v1", **template}])
     plane.create([{"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "vm"}, "spec": spec}])
-    seen: dict[str, str] = {}
+    seen: list[str] = []
 
     def is_bound() -> bool:
-        for each in plane.every("ResourceClaim"):
-            for device in (each.get("status") or {}).get("devices") or ():
-                for condition in device["conditions"]:
-                    line = f"{device['pool']} {device['device']} {condition['type']}={condition['status']}: {condition['message']}"
-                    if line not in seen:
-                        seen[line] = line
-                        print(f"{time.monotonic() - began:5.1f} s  {line}")
+        for line in set(_told(plane)) - {*seen}:
+            seen.append(line)
+            print(f"{time.monotonic() - began:5.1f} s  {line}")
         (pod,) = plane.every("Pod")
         return bool(pod["spec"].get("nodeName"))
 
@@ -145,8 +149,24 @@ def _place(plane: ControlPlane, other: Cluster) -> None:
     until("the status says so", lambda: "Prepared" in json.dumps(plane.every("ResourceClaim")), 30)
 
 
-def _check_rights(plane: ControlPlane, cluster: Cluster) -> None:
-    """A driver writes no status but that of its own devices, and no allocation."""
+def _check_rights(plane: ControlPlane) -> None:
+    """A driver writes the status of its own devices, and nothing else of a claim."""
+    (claim,) = plane.every("ResourceClaim")
+    path = f"{_CLAIMS}/{claim['metadata']['name']}/status"
+    own, other = (_token(plane, node, "again-") for node in reversed(_NODES))
+    told = [{**each, "data": {"by": "somebody"}} for each in claim["status"]["devices"]]
+    written = plane.ask("PUT", path, {**claim, "status": {**claim["status"], "devices": told}}, own)
+    for token, status in (
+        (other, {**written["status"], "devices": claim["status"]["devices"]}),
+        (own, {**written["status"], "reservedFor": []}),
+        (own, {}),
+    ):
+        try:
+            plane.ask("PUT", path, {**written, "status": status}, token)
+        except RuntimeError as error:
+            print("refused:", str(error).partition('"message":"')[2][:200])
+        else:
+            raise AssertionError(status)
 
 
 if __name__ == "__main__":
