@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pci import slices as words
+from pci.nvml_names import nvml_name
 from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
+from plugin.binding.nvml import UNKNOWN, Identity
 from plugin.cards.inventory import Device
 from plugin.node.snapshot import Snapshot
 
@@ -82,18 +84,18 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
     """Return the device in a slice: its name, its attributes, and a taint if it cannot be handed out now."""
     published: SliceObject = {
         "name": device_name(device),
-        "attributes": attributes(device, node, snapshot.place(device)),
+        "attributes": attributes(device, node, snapshot.place(device), snapshot.identity(device)),
     }
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published
 
 
-def attributes(device: Device, node: str | None, place: Mapping[str, int]) -> Attributes:
+def attributes(device: Device, node: str | None, place: Mapping[str, int], identity: Identity = UNKNOWN) -> Attributes:
     """Return the known attributes of the device (pci.slices has their names).
 
     A card has a UUID only with the name of its `node` (pci.slices.place_uuid). `place` is its place on a board with
-    NVSwitches.
+    NVSwitches, `identity` what NVML calls it.
     """
     lead = device.lead
     known: dict[str, str | int | None] = {
@@ -109,6 +111,7 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int]) -> At
         words.SWITCH: str(lead.bridges[1]) if len(lead.bridges) > 2 else None,
         words.IOMMU_GROUP: device.iommu_group,
         words.HOST_DRIVER: lead.driver,
+        words.NVML_UUID: identity.uuid,
         **place,
     }
     if device.mdev is None:
@@ -116,6 +119,8 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int]) -> At
         known[words.PCI_BUS_ID] = device.id
         known[words.UUID] = None if node is None else words.place_uuid(node, device.id, lead.pci_id)
         known[words.FUNCTIONS] = len(device.functions)
+        if (name := identity.name or nvml_name(lead.pci_id, lead.subsystem_id)) is not None:
+            known[words.NVML_NAME] = words.fitted(name)
     else:
         known[words.TYPE] = "mdev"
         known[words.UUID] = known[words.MDEV_UUID] = device.id
