@@ -98,12 +98,16 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int], ident
     NVSwitches, `identity` what NVML calls it.
     """
     lead = device.lead
+    model = None if device.mdev is not None else identity.name or nvml_name(lead.pci_id, lead.subsystem_id)
+    sold = product(device)
     known: dict[str, str | int | None] = {
         words.VENDOR: f"{lead.vendor_id:04x}",
         words.DEVICE: lead.pci_id,
         words.SUBSYSTEM: None if lead.subsystem_id == "0000:0000" else lead.subsystem_id,
         words.MODEL: words.fitted(device.model),
-        words.PRODUCT: words.fitted(product(device)),
+        # pci.ids has one name for several models of one device ID: "A2 / A16".
+        words.PRODUCT: words.fitted(sold if model is None or "/" not in sold else model),
+        words.NVML_NAME: None if model is None else words.fitted(model),
         words.RESOURCE: None if device.resource is None else words.fitted(device.resource),
         words.PCIE_ROOT: lead.root,
         words.NUMA_NODE: device.numa_node,
@@ -119,8 +123,6 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int], ident
         known[words.PCI_BUS_ID] = device.id
         known[words.UUID] = None if node is None else words.place_uuid(node, device.id, lead.pci_id)
         known[words.FUNCTIONS] = len(device.functions)
-        if (name := identity.name or nvml_name(lead.pci_id, lead.subsystem_id)) is not None:
-            known[words.NVML_NAME] = words.fitted(name)
     else:
         known[words.TYPE] = "mdev"
         known[words.UUID] = known[words.MDEV_UUID] = device.id
