@@ -185,7 +185,7 @@ def test_an_uuid_that_a_card_may_have_is_refused_with_where_to_look(word: str) -
     assert str(refused.value) == (
         f"metadata.annotations: nvidia.com/{word} names {uuid(9)}, which may be of one of these, whose NVML UUID is "
         "not known: card-2 of card-2; run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind; see "
-        'docs/choosing.md, "NVML\'s UUIDs"'
+        "docs/choosing.md#nvmls-uuids"
     )
     with pytest.raises(
         UserError, match=r"names GPU-.*, and which card has NVML's UUID is not known here; .* --cluster;"
