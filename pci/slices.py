@@ -21,6 +21,8 @@ TYPE = "type"
 VENDOR, DEVICE, SUBSYSTEM = "vendor", "device", "subsystem"
 #: The model as pci.ids has it, and the words by which it is sold: `NVIDIA GeForce RTX 2060 Rev. A`.
 MODEL, PRODUCT = "model", "productName"
+#: What NVML calls the model and the card: `NVIDIA A100-SXM4-80GB`, `GPU-8dcd427f-...`.
+NVML_NAME, NVML_UUID = "nvmlName", "nvmlUUID"
 #: The resource that the device plugin would give the device as; see `fitted`.
 RESOURCE = "resource"
 #: The upstream port of the PCIe switch that the device is behind.

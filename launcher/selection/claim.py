@@ -5,6 +5,7 @@ An entry is one device for the launcher and for KubeVirt, so it has a request of
 """
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, auto
@@ -20,10 +21,11 @@ from launcher.selection.annotations import (
     USE_TYPE,
     Proximity,
     Selection,
+    is_nvml_id,
 )
 from pci import slices as words
 from pci.slices import fitted
-from pci.vendors import PREFIXES
+from pci.vendors import NVIDIA, PREFIXES
 from program.errors import UserError
 
 #: The DeviceClass of everything that gpu-plugin serves.
@@ -44,6 +46,11 @@ ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items
 _OURS = f'device.attributes["{words.DRIVER}"]'
 #: The API server rejects `contains` behind orValue: not knowing that the text is short, it estimates too high a cost.
 _HAS_PRODUCT = f"has({_OURS}.{words.PRODUCT})"
+#: A card of a model that neither pci.ids nor we have a name for: `NVIDIA 10de:3182`. It may be of any excluded type.
+_NAMELESS = (
+    f"!has({_OURS}.{words.NVML_NAME}) && {_HAS_PRODUCT} && has({_OURS}.{words.DEVICE}) && "
+    f"{_OURS}.{words.PRODUCT}.endsWith({_OURS}.{words.DEVICE})"
+)
 
 
 class Misfit(IntEnum):
@@ -151,20 +158,12 @@ def _of_resource(resource: str) -> Selector:
 
 def _selectors(selection: Selection) -> Iterator[Selector]:
     """Yield a selector for each annotation that says which GPUs; UserError if Kubernetes would find it too long."""
-    own_id = f'{_OURS}.?{words.UUID}.orValue("")'
-
-    def types(items: Iterable[str]) -> str:
-        some = f"[{', '.join(_quoted(item.upper()) for item in items)}]"
-        return f"{_HAS_PRODUCT} && {some}.exists(word, {_OURS}.{words.PRODUCT}.upperAscii().contains(word))"
-
-    def ids(items: Iterable[str]) -> str:
-        return f"{own_id} in [{', '.join(map(_quoted, items))}]"
-
+    shown = dict.fromkeys(selection.nvml_ids, words.NVML_UUID)
     expressions = {
-        USE_TYPE: (types(selection.use_types or ()), None),
-        AVOID_TYPE: (f"!({types(selection.avoid_types)})", None),
-        USE_ID: (ids(selection.use_ids or ()), words.UUID),
-        AVOID_ID: (f"!({ids(selection.avoid_ids)})", words.UUID),
+        USE_TYPE: (_of_types(selection.use_types or ()), None),
+        AVOID_TYPE: (f"!({_of_types(selection.avoid_types)}) && !({_NAMELESS})", None),
+        USE_ID: (_of_ids(selection.use_ids or ()), shown.get(USE_ID, words.UUID)),
+        AVOID_ID: (_not_of_ids(selection.avoid_ids), shown.get(AVOID_ID, words.UUID)),
         SELECT: (selection.select or "", None),
     }
     for name, text in selection.given:
@@ -178,6 +177,42 @@ def _selectors(selection: Selection) -> Iterator[Selector]:
                 "name fewer",
             )
         yield Selector(expression, f"{name} {text!r}", Misfit.EXCLUDED, shows)
+
+
+def _of_types(items: Iterable[str]) -> str:
+    """Return an expression for cards that pci.ids or NVML calls so. Their names differ in blanks and hyphens alone for
+    most models, and NVIDIA's labels of nodes have hyphens for all blanks; HAMi may put the vendor before the vendor."""
+    said = (item.upper().replace("-", " ") for item in items)
+    some = f"[{', '.join(_quoted(re.sub('^(NVIDIA )+(?=NVIDIA )', '', item)) for item in said)}]"
+    called = " || ".join(
+        f'has({_OURS}.{name}) && {_OURS}.{name}.upperAscii().replace("-", " ").contains(word)'
+        for name in (words.PRODUCT, words.NVML_NAME)
+    )
+    return f"{some}.exists(word, {called})"
+
+
+def _of_ids(items: Iterable[str]) -> str:
+    return " || ".join(
+        f'{_OURS}.?{attribute}.orValue("") in [{", ".join(map(_quoted, its))}]'
+        for attribute, its in _by_attribute(items).items()
+    )
+
+
+def _not_of_ids(items: Iterable[str]) -> str:
+    """Return an expression for cards that have none of these UUIDs. A card of NVIDIA's whose NVML UUID is not known may
+    have any of NVML's."""
+    its = _by_attribute(items)
+    none = f"!({_of_ids(items)})"
+    if words.NVML_UUID not in its:
+        return none
+    return f'{none} && (has({_OURS}.{words.NVML_UUID}) || {_OURS}.?{words.VENDOR}.orValue("") != "{NVIDIA:04x}")'
+
+
+def _by_attribute(items: Iterable[str]) -> dict[str, list[str]]:
+    by_attribute: dict[str, list[str]] = {}
+    for item in items:
+        by_attribute.setdefault(words.NVML_UUID if is_nvml_id(item) else words.UUID, []).append(item)
+    return by_attribute or {words.UUID: []}
 
 
 def _quoted(text: str) -> str:

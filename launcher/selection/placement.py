@@ -14,6 +14,7 @@ from launcher.selection.claim import Misfit, Selector
 from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID
 from launcher.selection.taints import keeps_away
 from launcher.selection.wishes import Sharing, WantedDevice, Wish
+from pci import slices as words
 
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
 
@@ -154,6 +155,8 @@ class Judge:
 
 def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows)
+    if shown is None and selector.shows == words.NVML_UUID:
+        shown = "its NVML UUID is not known"
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
     return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
 

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pci import slices as words
+from pci.nvml_names import nvml_name
 from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
+from plugin.binding.nvml import UNKNOWN, Identity
 from plugin.cards.inventory import Device
 from plugin.node.snapshot import Snapshot
 
@@ -82,26 +84,30 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
     """Return the device in a slice: its name, its attributes, and a taint if it cannot be handed out now."""
     published: SliceObject = {
         "name": device_name(device),
-        "attributes": attributes(device, node, snapshot.place(device)),
+        "attributes": attributes(device, node, snapshot.place(device), snapshot.identity(device)),
     }
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published
 
 
-def attributes(device: Device, node: str | None, place: Mapping[str, int]) -> Attributes:
+def attributes(device: Device, node: str | None, place: Mapping[str, int], identity: Identity = UNKNOWN) -> Attributes:
     """Return the known attributes of the device (pci.slices has their names).
 
     A card has a UUID only with the name of its `node` (pci.slices.place_uuid). `place` is its place on a board with
-    NVSwitches.
+    NVSwitches, `identity` what NVML calls it.
     """
     lead = device.lead
+    model = None if device.mdev is not None else identity.name or nvml_name(lead.pci_id, lead.subsystem_id)
+    sold = product(device)
     known: dict[str, str | int | None] = {
         words.VENDOR: f"{lead.vendor_id:04x}",
         words.DEVICE: lead.pci_id,
         words.SUBSYSTEM: None if lead.subsystem_id == "0000:0000" else lead.subsystem_id,
         words.MODEL: words.fitted(device.model),
-        words.PRODUCT: words.fitted(product(device)),
+        # pci.ids has one name for several models of one device ID: "A2 / A16".
+        words.PRODUCT: words.fitted(sold if model is None or "/" not in sold else model),
+        words.NVML_NAME: None if model is None else words.fitted(model),
         words.RESOURCE: None if device.resource is None else words.fitted(device.resource),
         words.PCIE_ROOT: lead.root,
         words.NUMA_NODE: device.numa_node,
@@ -109,6 +115,7 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int]) -> At
         words.SWITCH: str(lead.bridges[1]) if len(lead.bridges) > 2 else None,
         words.IOMMU_GROUP: device.iommu_group,
         words.HOST_DRIVER: lead.driver,
+        words.NVML_UUID: identity.uuid,
         **place,
     }
     if device.mdev is None:

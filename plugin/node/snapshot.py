@@ -6,8 +6,10 @@ from enum import StrEnum
 from functools import cached_property
 
 from pci.address import PCIAddress
+from pci.functions import is_gpu
 from pci.host import Details, Fault, Host, Platform
 from pci.viability import Hindrance
+from plugin.binding.nvml import UNKNOWN, Identities, Identity
 from plugin.cards.config import Config, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
@@ -41,6 +43,7 @@ class Snapshot:
 
     From the kernel: `host`, its `inventory` by the `config`, and `nodes`, the entries of /dev. `refusals` has each
     device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
+    `identities`: what NVML calls NVIDIA's cards.
     `fallen` are the functions that fell off the bus.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
@@ -54,6 +57,7 @@ class Snapshot:
     inventory: Inventory
     nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
+    identities: Identities = field(default_factory=Identities)
     fallen: frozenset[PCIAddress] | None = None
     assignments: frozenset[Assignment] | None = None
     sees_pods: bool = False
@@ -124,6 +128,11 @@ class Snapshot:
         """Return the device's place on a board with NVSwitches, by attribute; empty if none is known."""
         board = None if self.config.fabric is None or self.partitions is None else self.partitions.board
         return {} if board is None else board.attributes(device)
+
+    def identity(self, device: Device) -> Identity:
+        """Return what NVML calls a device's card. Several GPUs that are one device have no UUID together."""
+        uuid, name = self.identities.by_address.get(device.lead.address, UNKNOWN)
+        return Identity(uuid if sum(map(is_gpu, device.functions)) <= 1 else None, name)
 
     def _trouble(self, device: Device) -> Hindrance | None:
         return (
