@@ -1,7 +1,7 @@
 # Some thousand processes of Python are started: whoever has it set would have each compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test image dist lab lab-shell bench protos lock
+.PHONY: demo test image dist lab lab-shell bench protos lock lock-debian lock-base
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
@@ -60,3 +60,9 @@ lock:  ## pin what pyproject.toml asks for; needs uv
 	uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
 	    --constraint requirements.txt --custom-compile-command 'make lock' \
 	    deploy/launcher/requirements.in -o deploy/launcher/requirements.txt
+
+lock-debian: .venv/image  ## pin the Debian packages of both images, by version and hash
+	deploy/lock.sh
+
+lock-base: .venv/image  ## pin the images' base by its digest; needs a registry
+	deploy/base.sh docker://debian:trixie-slim
