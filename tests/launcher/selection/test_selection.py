@@ -59,7 +59,7 @@ def test_what_asks_for_something_is_given_as_it_was_written() -> None:
         ({"use_gputype": 100}, "nvidia.com/use-gputype: found 100; expected text, in quotes"),
         ({"numa_bind": True}, "nvidia.com/numa-bind: found True; expected text, in quotes"),
         ({"use_gpuuuid": "a\x1bb"}, r"nvidia.com/use-gpuuuid: found 'a\x1bb'; expected text, in quotes"),
-        ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch'"),
+        ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch' or 'nvlink'"),
         (
             {"select": "x" * 10241},
             "gpu-launcher.dev/select: has 10241 bytes; expected at most 10240, which is all that Kubernetes takes",
