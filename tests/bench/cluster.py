@@ -27,7 +27,6 @@ from launcher.selection.obstacles import asking
 from plugin.dra.slices import device_name
 from plugin.fabric.board import Board
 from plugin.fabric.modules import ModuleIDs
-from plugin.fabric.partitions import Partition
 from plugin.node.snapshot import Snapshot
 from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
 from tests.clusters import (
@@ -268,12 +267,12 @@ class _Case(NamedTuple):
 def _board(random: Random, name: str) -> _Case:
     """A node and a VM's claim; `cards` are those that fit names."""
     snapshot, board = random.choice(_kinds())
-    busy: list[Partition] = []
+    modules: set[int] = set()
     for each in random.sample(board.table.partitions, random.randint(0, 5)):
-        if len(each.modules) < 8 and not any(each.overlaps(other) for other in busy):
-            busy.append(each)
-    strange = [busy.pop().id] if busy and random.random() < 0.2 else []
-    modules = {module for each in busy for module in each.modules}
+        if len(each.modules) < 8 and modules.isdisjoint(each.modules):
+            modules.update(each.modules)
+    others = [each.id for each in board.table.partitions if modules.isdisjoint(each.modules)]
+    strange = [random.choice(others)] if others and random.random() < 0.2 else []
     taken = [card for card in snapshot.inventory.published if board.modules(card) & modules]
     if random.random() < 0.2:
         board = replace(board, ids=ModuleIDs(dict(random.sample(list(board.ids.by_address.items()), 7))))
