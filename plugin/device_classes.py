@@ -6,7 +6,6 @@ where a device plugin has it, and by the class elsewhere. So nodes may be moved 
 """
 
 import re
-from collections import defaultdict
 from collections.abc import Iterable
 from typing import Any
 
@@ -16,21 +15,12 @@ from pci.host import Fault
 from pci.slices import DRIVER, of_resource
 from plugin.cards.config import Serve
 from plugin.cards.inventory import Inventory
-from program.errors import Refusal
 from program.problem import one_line
 
 
 def device_classes(inventory: Inventory) -> list[dict[str, Any]]:
-    """Return a class for each resource that DRA serves on the node, sorted; Refusal if two would have one name."""
-    by_name: dict[str, set[str]] = defaultdict(set)
-    for device in inventory.published:
-        if device.resource is not None:
-            by_name[_class_name(device.resource)].add(device.resource)
-    for name, resources in by_name.items():
-        if len(resources) > 1:
-            wrong = f"would both be served by the DeviceClass {name}"
-            raise Refusal(" and ".join(sorted(resources)), wrong, "give one of them another name in the config")
-    return [_class(name, resource) for name, (resource,) in sorted(by_name.items())]
+    """Return a class for each resource that DRA serves on the node, sorted."""
+    return [_class(resource) for resource in sorted({str(device.resource) for device in inventory.published})]
 
 
 def device_classes_yaml(inventory: Inventory, faults: Iterable[Fault]) -> str:
@@ -45,18 +35,15 @@ def device_classes_yaml(inventory: Inventory, faults: Iterable[Fault]) -> str:
     return "".join([*(f"{line}\n" for line in comments), documents])
 
 
-def _class_name(resource: str) -> str:
-    """Return the class of a resource: `ga102-geforce-rtx-3090.nvidia.com.gpu-launcher.dev`. It ends in our own domain,
-    since `gpu.nvidia.com` and the like are classes of the vendor's own driver."""
+def _class(resource: str) -> dict[str, Any]:
     prefix, _, name = resource.partition("/")
-    return f"{re.sub('[^a-z0-9]+', '-', name.lower())}.{prefix}.{DRIVER}"
-
-
-def _class(name: str, resource: str) -> dict[str, Any]:
+    # A vendor's own driver has classes like `gpu.nvidia.com`. No two resources of a node get one name: they would share
+    # their variable too, which the inventory refuses.
+    class_name = f"{re.sub('[^a-z0-9]', '-', name.lower())}.{prefix}.{DRIVER}"
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": name},
+        "metadata": {"name": class_name},
         "spec": {
             "extendedResourceName": resource,
             "selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}" && {of_resource(resource)}'}}],
