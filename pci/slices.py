@@ -6,6 +6,7 @@ Kubernetes' standard names (k8s.io/dynamic-resource-allocation/deviceattribute).
 """
 
 import hashlib
+import json
 import uuid
 from typing import Any, TypeAlias
 
@@ -62,6 +63,11 @@ def fitted(text: str) -> str:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return f"{text.encode()[: LONGEST - _DIGEST - 1].decode(errors='ignore')}~{digest}"
+
+
+def of_resource(resource: str) -> str:
+    """Return the expression of CEL that is true for the driver's devices of this resource."""
+    return f'device.attributes["{DRIVER}"].?{RESOURCE}.orValue("") == {json.dumps(fitted(resource))}'
 
 
 def place_uuid(node: str, device_id: str, pci_id: str) -> str:

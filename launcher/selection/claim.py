@@ -25,7 +25,6 @@ from launcher.selection.annotations import (
     is_nvml_id,
 )
 from pci import slices as words
-from pci.slices import fitted
 from pci.vendors import NVIDIA, PREFIXES
 from program.errors import UserError
 
@@ -165,7 +164,7 @@ def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Ite
 
 
 def _of_resource(resource: str) -> Selector:
-    name = f'{_OURS}.?{words.RESOURCE}.orValue("") == {_quoted(fitted(resource))}'
+    name = words.of_resource(resource)
     if (vendor := ANY_GPU.get(resource)) is None:
         return Selector(name, resource, Misfit.OTHER_MODEL, words.RESOURCE)
     # A switch of NVLink is its vendor's too, where a config offers one.
