@@ -18,7 +18,7 @@ USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NUMA_BIND = "nvidia.com/numa-bind"
 SELECT, TOGETHER = "gpu-launcher.dev/select", "gpu-launcher.dev/together"
 #: What all cards of a VM may have to share one of.
-PLACES = ("node", "root", "switch")
+PLACES = ("node", "root", "switch", "nvlink")
 
 #: All annotations that choose, in the order in which messages name them.
 NAMES = (USE_TYPE, AVOID_TYPE, USE_ID, AVOID_ID, NUMA_BIND, SELECT, TOGETHER)
@@ -31,12 +31,12 @@ _ID = re.compile(r"(GPU-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: As NVIDIA's labels of nodes call these: NVIDIA-A100-SXM4-80GB-MIG-1g.10gb, NVIDIA-L4-SHARED.
 _PART = re.compile(r"-MIG-\d|-SHARED$", re.IGNORECASE)
 
-Proximity = Literal["node", "root", "switch"]
+Proximity = Literal["node", "root", "switch", "nvlink"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a VM wants of each entry of `gpus` and, with `together`, of all devices.
+    """What a VM wants of each entry of `gpus` and, with `together`, of all devices: `nvlink` of the GPUs alone.
 
     `use_types` and `use_ids`: one of these; None permits any, an empty tuple none. `avoid_types` and `avoid_ids`: none
     of these. A type is a part of the product's name, in any case, with blanks for hyphens too; an ID is a whole UUID,
@@ -156,8 +156,9 @@ def refuse_unheard(selection: Selection, entries: Iterable[Entry]) -> None:
     of_gpus = [entry for entry in entries if isinstance(entry.wants, str) and entry.kind is EntryKind.GPU]
     of_all = [entry for entry in entries if isinstance(entry.wants, str)]
     for name in selection.names:
-        if not (of_all if name == TOGETHER else of_gpus):
-            list_ = "gpus and hostDevices" if name == TOGETHER else "gpus"
+        is_of_all = name == TOGETHER and selection.together != "nvlink"
+        if not (of_all if is_of_all else of_gpus):
+            list_ = "gpus and hostDevices" if is_of_all else "gpus"
             raise UserError(
                 "metadata.annotations",
                 f"{name} is for {list_} by deviceName, and the VM has none",

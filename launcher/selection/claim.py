@@ -17,6 +17,7 @@ from launcher.selection.annotations import (
     AVOID_TYPE,
     LONGEST_EXPRESSION,
     SELECT,
+    TOGETHER,
     USE_ID,
     USE_TYPE,
     Proximity,
@@ -24,7 +25,6 @@ from launcher.selection.annotations import (
     is_nvml_id,
 )
 from pci import slices as words
-from pci.slices import fitted
 from pci.vendors import NVIDIA, PREFIXES
 from program.errors import UserError
 
@@ -39,8 +39,8 @@ _PLACES: Mapping[Proximity, str] = {
     "root": words.PCIE_ROOT,
     "switch": f"{words.DRIVER}/{words.SWITCH}",
 }
-#: By attribute.
-PLACE_NAMES = dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True))
+_PLACE_NAMES = dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True))
+_PARTITION = re.compile(rf"{re.escape(words.DRIVER)}/{words.PARTITION}(\d+)(_\d+)?")
 #: HAMi's resource for any whole GPU of NVIDIA, and the same of other vendors: the vendor ID by resource.
 ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
 _OURS = f'device.attributes["{words.DRIVER}"]'
@@ -51,6 +51,13 @@ _NAMELESS = (
     f"!has({_OURS}.{words.NVML_NAME}) && {_HAS_PRODUCT} && has({_OURS}.{words.DEVICE}) && "
     f"{_OURS}.{words.PRODUCT}.endsWith({_OURS}.{words.DEVICE})"
 )
+
+
+def place_name(attribute: str) -> str:
+    """Return what devices with one value of this attribute are on."""
+    if (partition := _PARTITION.fullmatch(attribute)) is not None:
+        return f"partition of {partition[1]} GPUs with NVLink"
+    return _PLACE_NAMES.get(attribute, attribute.rpartition("/")[2])
 
 
 class Misfit(IntEnum):
@@ -76,6 +83,10 @@ class Selector:
     source: str
     misfit: Misfit
     shows: str | None = None
+
+
+#: Of several GPUs that may be any: some of a board with partitions would nearly always be none, and no guest's.
+_OFF_BOARDS = Selector(f"!has({_OURS}.{words.MODULE_ID})", f"several GPUs without {TOGETHER}: nvlink", Misfit.EXCLUDED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +126,9 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
 
     `together` is about all devices, everything else in a selection about GPUs.
     """
-    of_gpu = tuple(_selectors(selection))
+    entries = tuple(entries)
+    gpus = sum(entry.kind is EntryKind.GPU and isinstance(entry.wants, str) for entry in entries)
+    of_gpu = (*_selectors(selection), *([_OFF_BOARDS] if gpus > 1 and selection.together != "nvlink" else []))
     requests: list[DeviceRequest] = []
     numbers = dict.fromkeys(EntryKind, 0)
     for entry in entries:
@@ -137,15 +150,21 @@ def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Ite
     """Yield the constraints. A single card has none: it could not be in an unknown place then."""
     gpus = [request.name for request in requests if request.entry.kind is EntryKind.GPU]
     of_all = len(gpus) == len(requests)
+    among_gpus = {} if of_all else {"requests": gpus}
     bound = selection.numa_bind and len(gpus) > 1
     if bound:
-        yield {"matchAttribute": _PLACES["node"], **({} if of_all else {"requests": gpus})}
-    if selection.together is not None and len(requests) > 1 and not (bound and of_all and selection.together == "node"):
-        yield {"matchAttribute": _PLACES[selection.together]}
+        yield {"matchAttribute": _PLACES["node"], **among_gpus}
+    match selection.together:
+        case "nvlink" if len(gpus) > 1:
+            # As many devices as the partition has GPUs are all of it.
+            yield {"matchAttribute": f"{words.DRIVER}/{words.PARTITION}{len(gpus)}", **among_gpus}
+        case ("node" | "root" | "switch") as place if len(requests) > 1:
+            if not (bound and of_all and place == "node"):
+                yield {"matchAttribute": _PLACES[place]}
 
 
 def _of_resource(resource: str) -> Selector:
-    name = f'{_OURS}.?{words.RESOURCE}.orValue("") == {_quoted(fitted(resource))}'
+    name = words.of_resource(resource)
     if (vendor := ANY_GPU.get(resource)) is None:
         return Selector(name, resource, Misfit.OTHER_MODEL, words.RESOURCE)
     # A switch of NVLink is its vendor's too, where a config offers one.

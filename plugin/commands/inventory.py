@@ -25,16 +25,20 @@ def inventory(
     permitted: Annotated[
         bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
     ] = False,
+    device_classes: Annotated[
+        bool,
+        typer.Option("--device-classes", help="Print the DeviceClasses by which DRA serves pods that name a resource."),
+    ] = False,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE.svg", help="Also draw the node, for a bug report; with - print that and no table."),
     ] = None,
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
-    if as_json and permitted:
-        raise UserError("--json and --permitted", "both say what to print", "give one of them")
-    if picture_file(svg) is not None and str(svg) == "-" and (as_json or permitted):
-        raise UserError("--svg - and --json or --permitted", "both say what to print", "give one of them")
+    is_picture = picture_file(svg) is not None and str(svg) == "-"
+    flags_set = {"--json": as_json, "--permitted": permitted, "--device-classes": device_classes, "--svg -": is_picture}
+    if len(printed := [flag for flag, is_set in flags_set.items() if is_set]) > 1:
+        raise UserError(" and ".join(printed[:2]), "both say what to print", "give one of them")
     names = read_pci_ids(flags.pci_ids)
     snapshot = node_now(flags, names)
     if svg is not None:
@@ -42,9 +46,13 @@ def inventory(
         from plugin.picture import picture
 
         write_picture(picture(snapshot), svg)
-        if str(svg) == "-":
+        if is_picture:
             return
-    if permitted:
+    if device_classes:
+        from plugin.device_classes import device_classes_yaml
+
+        print_text(device_classes_yaml(snapshot.inventory, snapshot.host.faults))
+    elif permitted:
         from plugin.permitted_host_devices import permitted_yaml
 
         print_text(permitted_yaml(snapshot.inventory, snapshot.host.faults))

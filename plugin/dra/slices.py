@@ -42,10 +42,10 @@ class OwningNode:
 def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list[SliceObject]:
     """Return the slices of the node's devices; one slice without devices if it has none.
 
-    By the `generation` of a pool the scheduler knows whether it has seen all its slices. The devices are ascending by
-    address: the scheduler takes the first that fit, so the order decides.
+    By the `generation` of a pool the scheduler knows whether it has seen all its slices. The scheduler takes the first
+    devices that fit, so their order decides.
     """
-    devices = [device_of(snapshot, device, node.name) for device in snapshot.inventory.published]
+    devices = [device_of(snapshot, device, node.name) for device in in_order(snapshot)]
     parts = [devices[at : at + _DEVICES_IN_A_SLICE] for at in range(0, len(devices), _DEVICES_IN_A_SLICE)] or [[]]
     return [
         {
@@ -66,6 +66,22 @@ def slices(snapshot: Snapshot, node: OwningNode, *, generation: int = 1) -> list
         }
         for number, part in enumerate(parts)
     ]
+
+
+def in_order(snapshot: Snapshot) -> list[Device]:
+    """Return the devices that DRA serves in the order in which the scheduler is to take them: first the GPUs of a board
+    with NVSwitches, so that its partitions stay whole (Board.order), then the others by address."""
+    board, published = snapshot.board, snapshot.inventory.published
+    if board is None:
+        return list(published)
+    free = frozenset(
+        module
+        for device in published
+        if snapshot.reason(device) is None and snapshot.user(device) is None
+        for module in board.modules(device)
+    )
+    gpus = sorted(filter(board.gpus, published), key=lambda device: board.order(device, free))
+    return [*gpus, *(device for device in published if not board.gpus(device))]
 
 
 def slice_name(node: str, number: int) -> str:

@@ -14,6 +14,7 @@ from plugin.cards.config import Config, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
+from plugin.fabric.board import Board
 from plugin.fabric.status import FabricStatus
 
 
@@ -124,10 +125,14 @@ class Snapshot:
             for device in self.inventory.listed.get(resource, ())
         )
 
+    @property
+    def board(self) -> Board | None:
+        """The board with NVSwitches; None if none is known."""
+        return None if self.config.fabric is None or self.partitions is None else self.partitions.board
+
     def place(self, device: Device) -> Mapping[str, int]:
-        """Return the device's place on a board with NVSwitches, by attribute; empty if none is known."""
-        board = None if self.config.fabric is None or self.partitions is None else self.partitions.board
-        return {} if board is None else board.attributes(device)
+        """Return the device's place on the board, by attribute; empty if it has none."""
+        return {} if self.board is None else self.board.attributes(device)
 
     def identity(self, device: Device) -> Identity:
         """Return what NVML calls a device's card. Several GPUs that are one device have no UUID together."""
@@ -144,6 +149,7 @@ class Snapshot:
             or self.kept.get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
             or self.unlinked.get(device.id)
+            or self._strange(device)
         )
 
     def _fallen(self, device: Device) -> Hindrance | None:
@@ -153,6 +159,16 @@ class Snapshot:
                     f"fell off the bus: the config space of {function.address} reads as ones",
                     "reset the slot or the node, and look for AER errors in the kernel's log",
                 )
+        return None
+
+    def _strange(self, device: Device) -> Hindrance | None:
+        """Return the trouble with a device in a partition that is active for somebody else."""
+        if self.board is None or self.partitions is None:
+            return None
+        for each in self.partitions.others:
+            if not self.board.modules(device).isdisjoint(each.modules):
+                wrong = f"is in partition {each.id}, which is active, and gpu-plugin does not know for whom"
+                return Hindrance(wrong, f"end its guest, and deactivate the partition: fmpm -d {each.id}")
         return None
 
     def _held(self, device: Device) -> Hindrance | None:

@@ -81,7 +81,7 @@ def test_what_asks_for_something_is_given_as_it_was_written() -> None:
             {"nouse_gputype": "NVIDIA-L4-SHARED"},
             "nvidia.com/nouse-gputype: 'NVIDIA-L4-SHARED' is a part of a GPU, or a shared one; a VM has whole GPUs",
         ),
-        ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch'"),
+        ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch' or 'nvlink'"),
         (
             {"select": "x" * 10241},
             "gpu-launcher.dev/select: has 10241 bytes; expected at most 10240, which is all that Kubernetes takes",
