@@ -105,10 +105,10 @@ class Judge:
 
     def _reason(self, device: PublishedDevice, kind: WantedDevice) -> Reason | None:
         """Return why the device is none of this kind. A wrong model comes before a holder: nobody waits for it."""
-        if kind.allocated is not None and device.id != kind.allocated:
+        if kind.allocated is not None:  # the scheduler asks nothing else of it
             has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
-            return Reason(Misfit.OTHER_CLAIM, "of another claim", has)
-        holder = None if kind.allocated is not None else self._taken.get(device.id)
+            return None if device.id == kind.allocated else Reason(Misfit.OTHER_CLAIM, "of another claim", has)
+        holder = self._taken.get(device.id)
         for selector in kind.selectors:
             try:
                 holds = self._compiled[selector].holds(device)

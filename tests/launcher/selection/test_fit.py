@@ -97,6 +97,48 @@ def test_a_taint_says_what_it_is_of() -> None:
     assert why(fit(changed(RTX, taints=harmless), RTX_3090), "rtx") == [None, None]
 
 
+def rule(version: str = "v1beta2", effect: str = "NoSchedule", **selector: Any) -> dict[str, Any]:
+    """A DeviceTaintRule of the devices that it selects."""
+    return {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "repair"},
+        "spec": {"deviceSelector": selector, "taint": {"key": "example.com/repair", "value": "fan", "effect": effect}},
+    }
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
+@pytest.mark.parametrize(
+    ("selector", "tainted"),
+    [
+        ({"device": "pci-0000-01-00-0"}, [True, False]),
+        ({"device": "pci-0000-01-00-0", "pool": "hgx"}, [False, False]),
+        ({"driver": "gpu-launcher.dev", "pool": "rtx"}, [True, True]),
+        ({"driver": "gpu.nvidia.com"}, [False, False]),
+        ({}, [True, True]),
+    ],
+)
+def test_a_device_taint_rule_taints_what_it_selects(version: str, selector: Any, tainted: list[bool]) -> None:
+    said = "tainted: example.com/repair=fan by DeviceTaintRule repair"
+    assert why(fit([*RTX, rule(version, **selector)], RTX_3090), "rtx") == [said if each else None for each in tainted]
+    assert why(fit([*RTX, rule(version, "None", **selector)], RTX_3090), "rtx") == [None, None]
+
+
+def test_a_claim_tolerates_a_rules_taint_and_keeps_a_card_that_it_has() -> None:
+    tolerant = json.loads(json.dumps(CLAIM))
+    (request,) = tolerant["spec"]["devices"]["requests"]
+    request["exactly"]["tolerations"] = [{"key": "example.com/repair", "value": "fan", "operator": "Equal"}]
+    assert fit([*RTX, rule(effect="NoExecute"), tolerant], Request("gpus", "gpu"), claims=[NAMED]).fitting
+    allocated = {**CLAIM, "status": claim_of("mine", [("rtx", "pci-0000-e1-00-0")])["status"]}
+    allocated["status"]["allocation"]["devices"]["results"][0]["request"] = "gpu"
+    assert fit([*RTX, rule(), allocated], Request("gpus", "gpu"), claims=[NAMED]).fitting
+
+
+def test_a_rule_that_selects_as_before_kubernetes_1_35_is_refused_by_name() -> None:
+    with pytest.raises(UserError, match="DeviceTaintRule repair: selects devices by deviceClassName, which fit does not"):
+        fit([*RTX, rule("v1alpha3", deviceClassName="gpu-launcher.dev")], RTX_3090)
+
+
 def test_too_few_are_counted() -> None:
     assert reason(fit(RTX, RTX_3090, RTX_3090, RTX_3090), "rtx") == "3 cards are wanted, and 2 could be had"
 
@@ -418,6 +460,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _ON_RACK = {"key": "rack", "operator": "In", "values": ["1"]}
 WHOLE: list[Any] = [
     changed(RTX, taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}], capacity={"m": {"value": "4Gi"}})[0],
+    rule(driver="gpu-launcher.dev", pool="rtx", device="pci-0000-e1-00-0"),
     claim_of("held", [("rtx", "pci-0000-01-00-0")], "p"),
     {**CLAIM, "status": {"reservedFor": []}},
     node_of("rtx", taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}]),
