@@ -14,7 +14,9 @@ from launcher.claims import Entry, EntryKind
 from launcher.selection.annotations import (
     AVOID_ID,
     AVOID_TYPE,
+    FIRST,
     LONGEST_EXPRESSION,
+    MEMORY,
     SELECT,
     USE_ID,
     USE_TYPE,
@@ -38,7 +40,12 @@ _PLACES: Mapping[Proximity, str] = {
     "switch": f"{words.DRIVER}/{words.SWITCH}",
 }
 #: By attribute.
-PLACE_NAMES = dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True))
+PLACE_NAMES = {
+    **dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True)),
+    f"{words.DRIVER}/{words.PRODUCT}": "product",
+}
+#: The names of a request's alternatives, which are called REQUEST/ALTERNATIVE.
+_ALTERNATIVES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 #: HAMi's resource for any whole GPU of NVIDIA, and the same of other vendors: the vendor ID by resource.
 ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
 _OURS = f'device.attributes["{words.DRIVER}"]'
@@ -73,11 +80,23 @@ class Selector:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A request for an entry's device; `name` is the request's in the claim."""
+    """A request for an entry's device; `name` is the request's in the claim. The device has to fit all `selectors`, and
+    the earliest of `first_available` that it can be had for, unless there is none."""
 
     name: str
     entry: Entry
     selectors: tuple[Selector, ...]
+    first_available: tuple[Selector, ...] = ()
+
+    def spec(self) -> dict[str, Any]:
+        """Return the request as the API has it."""
+        if not self.first_available:
+            return {"name": self.name, "exactly": _spec(self.selectors)}
+        alternatives = [
+            {"name": name, **_spec((*self.selectors, selector))}
+            for name, selector in zip(_ALTERNATIVES, self.first_available, strict=False)
+        ]
+        return {"name": self.name, "firstAvailable": alternatives}
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,18 +108,14 @@ class VMClaim:
 
     def spec(self) -> dict[str, Any]:
         """Return the spec of a ResourceClaim, of resource.k8s.io/v1."""
-        requests = [
-            {
-                "name": request.name,
-                "exactly": {
-                    "deviceClassName": DEVICE_CLASS,
-                    "selectors": [{"cel": {"expression": selector.expression}} for selector in request.selectors],
-                },
-            }
-            for request in self.requests
-        ]
+        requests = [request.spec() for request in self.requests]
         constraints = list(self.constraints)
         return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
+
+
+def _spec(selectors: Iterable[Selector]) -> dict[str, Any]:
+    expressions = [{"cel": {"expression": selector.expression}} for selector in selectors]
+    return {"deviceClassName": DEVICE_CLASS, "selectors": expressions}
 
 
 def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
@@ -108,15 +123,17 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
 
     `together` is about all devices, everything else in a selection about GPUs.
     """
-    of_gpu = tuple(_selectors(selection))
+    of_gpu, first = tuple(_selectors(selection)), tuple(_first(selection))
     requests: list[DeviceRequest] = []
     numbers = dict.fromkeys(EntryKind, 0)
     for entry in entries:
         name = f"{entry.kind}-{numbers[entry.kind]}"
         numbers[entry.kind] += 1
         if isinstance(entry.wants, str):
-            chosen = of_gpu if entry.kind is EntryKind.GPU else ()
-            requests.append(DeviceRequest(name, entry, (_of_resource(entry.wants), *chosen)))
+            is_gpu, own = entry.kind is EntryKind.GPU, _of_resource(entry.wants)
+            requests.append(
+                DeviceRequest(name, entry, (own, *of_gpu), first) if is_gpu else DeviceRequest(name, entry, (own,))
+            )
     if len(requests) > _MOST_REQUESTS:
         raise UserError(
             "spec.domain.devices",
@@ -130,6 +147,8 @@ def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Ite
     """Yield the constraints. A single card has none: it could not be in an unknown place then."""
     gpus = [request.name for request in requests if request.entry.kind is EntryKind.GPU]
     of_all = len(gpus) == len(requests)
+    if selection.first and len(gpus) > 1:
+        yield {"matchAttribute": f"{words.DRIVER}/{words.PRODUCT}", "requests": gpus}
     bound = selection.numa_bind and len(gpus) > 1
     if bound:
         yield {"matchAttribute": _PLACES["node"], **({} if of_all else {"requests": gpus})}
@@ -150,34 +169,48 @@ def _of_resource(resource: str) -> Selector:
 
 
 def _selectors(selection: Selection) -> Iterator[Selector]:
-    """Yield a selector for each annotation that says which GPUs; UserError if Kubernetes would find it too long."""
+    """Yield a selector for each annotation that every GPU has to fit; UserError for one that is too long."""
     own_id = f'{_OURS}.?{words.UUID}.orValue("")'
-
-    def types(items: Iterable[str]) -> str:
-        some = f"[{', '.join(_quoted(item.upper()) for item in items)}]"
-        return f"{_HAS_PRODUCT} && {some}.exists(word, {_OURS}.{words.PRODUCT}.upperAscii().contains(word))"
+    memory = f'device.capacity["{words.DRIVER}"].{words.MEMORY}'
 
     def ids(items: Iterable[str]) -> str:
         return f"{own_id} in [{', '.join(map(_quoted, items))}]"
 
     expressions = {
-        USE_TYPE: (types(selection.use_types or ()), None),
-        AVOID_TYPE: (f"!({types(selection.avoid_types)})", None),
+        USE_TYPE: (_types(selection.use_types or ()), None),
+        AVOID_TYPE: (f"!({_types(selection.avoid_types)})", None),
         USE_ID: (ids(selection.use_ids or ()), words.UUID),
         AVOID_ID: (f"!({ids(selection.avoid_ids)})", words.UUID),
+        MEMORY: (f"has({memory}) && {memory}.compareTo(quantity({_quoted(selection.memory or '0')})) >= 0", None),
         SELECT: (selection.select or "", None),
     }
     for name, text in selection.given:
         if name not in expressions:
-            continue  # a constraint
+            continue  # a constraint, or alternatives
         expression, shows = expressions[name]
-        if (size := len(expression.encode())) > LONGEST_EXPRESSION:
-            raise UserError(
-                "metadata.annotations",
-                f"{name} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
-                "name fewer",
-            )
-        yield Selector(expression, f"{name} {text!r}", Misfit.EXCLUDED, shows)
+        yield _selector(name, text, expression, shows)
+
+
+def _first(selection: Selection) -> Iterator[Selector]:
+    """Yield a selector for each type of which the first is to be taken that can be had."""
+    text = dict(selection.given).get(FIRST, "")
+    return (_selector(FIRST, text, _types([item]), None) for item in selection.first)
+
+
+def _selector(name: str, text: str, expression: str, shows: str | None) -> Selector:
+    if (size := len(expression.encode())) > LONGEST_EXPRESSION:
+        raise UserError(
+            "metadata.annotations",
+            f"{name} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
+            "name fewer",
+        )
+    return Selector(expression, f"{name} {text!r}", Misfit.EXCLUDED, shows)
+
+
+def _types(items: Iterable[str]) -> str:
+    """Return the expression for a card whose product's name contains one of the items."""
+    some = f"[{', '.join(_quoted(item.upper()) for item in items)}]"
+    return f"{_HAS_PRODUCT} && {some}.exists(word, {_OURS}.{words.PRODUCT}.upperAscii().contains(word))"
 
 
 def _quoted(text: str) -> str:

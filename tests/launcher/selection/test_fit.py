@@ -32,7 +32,7 @@ def fit(
 ) -> Fit:
     """Of a VM with a GPU for each that it wants; annotations by what stands behind their domain."""
     gpus = tuple(Entry(kind=EntryKind.GPU, name=f"g{number}", wants=each) for number, each in enumerate(wants))
-    domains = {"select": "gpu-launcher.dev", "together": "gpu-launcher.dev"}
+    domains = dict.fromkeys(("select", "together", "first_available", "memory_at_least"), "gpu-launcher.dev")
     given = {f"{domains.get(name, 'nvidia.com')}/{name.replace('_', '-')}": text for name, text in annotations.items()}
     cluster = cluster_of(objects)
     pod = next((asking(each) for each in objects if each.get("kind") == "Pod" and "apiVersion" in each), None)
@@ -135,7 +135,9 @@ def test_a_claim_tolerates_a_rules_taint_and_keeps_a_card_that_it_has() -> None:
 
 
 def test_a_rule_that_selects_as_before_kubernetes_1_35_is_refused_by_name() -> None:
-    with pytest.raises(UserError, match="DeviceTaintRule repair: selects devices by deviceClassName, which fit does not"):
+    with pytest.raises(
+        UserError, match="DeviceTaintRule repair: selects devices by deviceClassName, which fit does not"
+    ):
         fit([*RTX, rule("v1alpha3", deviceClassName="gpu-launcher.dev")], RTX_3090)
 
 
@@ -146,8 +148,8 @@ def test_too_few_are_counted() -> None:
 @pytest.mark.parametrize(
     ("place", "node", "said"),
     [
-        ("node", "rtx", "not 2 of the cards that could be had are on one NUMA node"),
-        ("root", "rtx", "not 2 of the cards that could be had are on one PCIe root"),
+        ("node", "rtx", "not 2 of the cards that could be had share one NUMA node"),
+        ("root", "rtx", "not 2 of the cards that could be had share one PCIe root"),
         ("switch", "rtx", "of no card here that could be had the PCIe switch is known"),
         ("switch", "hgx", None),
     ],
@@ -169,6 +171,63 @@ def test_a_uuid_is_one_card_of_the_cluster() -> None:
     assert taken(fit([*HGX, *RTX], "nvidia.com/gpu", use_gpuuuid=uuid)) == {"rtx": [second["name"]]}
     others = taken(fit([*HGX, *RTX], "nvidia.com/gpu", nouse_gpuuuid=uuid))
     assert others == {"hgx": ["pci-0000-07-00-0"], "rtx": ["pci-0000-01-00-0"]}
+
+
+def test_the_first_available_type_is_taken_and_all_gpus_are_of_it() -> None:
+    both = json.loads(json.dumps(HGX))  # the second card is another product
+    both[0]["spec"]["devices"][1]["attributes"]["productName"]["string"] = "NVIDIA H100 PCIe"
+    one = fit(both, "nvidia.com/gpu", first_available="h100,a100")
+    assert taken(one) == {"hgx": ["pci-0000-0f-00-0"]}
+    two = fit(both, "nvidia.com/gpu", "nvidia.com/gpu", first_available="h100,a100")
+    assert taken(two) == {"hgx": ["pci-0000-07-00-0", "pci-0000-47-00-0"]}
+    none = fit(both, "nvidia.com/gpu", "nvidia.com/gpu", first_available="h100,l40s")
+    assert reason(none, "hgx") == "2 cards are wanted, and 1 could be had"
+    assert why(none, "hgx")[0] == "excluded by gpu-launcher.dev/first-available 'h100,l40s'"
+
+
+def alternatives(*selectors: str, constraint: Any = None, **more: Any) -> dict[str, Any]:
+    """The claim `mine`, of whose two requests each has these alternatives: `a`, `b` and so on."""
+    kinds = [
+        {"name": name, "deviceClassName": "gpu-launcher.dev", "selectors": [{"cel": {"expression": each}}], **more}
+        for name, each in zip("abc", selectors, strict=False)
+    ]
+    requests = [{"name": name, "firstAvailable": kinds} for name in ("one", "two")]
+    constraints = [constraint] if constraint else []
+    return {**CLAIM, "spec": {"devices": {"requests": requests, "constraints": constraints}}}
+
+
+ANY_CARD, NO_CARD = 'device.driver == "gpu-launcher.dev"', 'device.driver == ""'
+
+
+@pytest.mark.parametrize(
+    ("bound", "cards"),
+    [
+        (["one", "two"], ["pci-0000-47-00-0", "pci-0000-4e-00-0"]),
+        (["one/b", "two/b"], ["pci-0000-47-00-0", "pci-0000-4e-00-0"]),
+        (["one/a", "two/b"], ["pci-0000-07-00-0", "pci-0000-47-00-0"]),  # one/a is none: two/b is bound to itself
+    ],
+)
+def test_a_constraint_binds_a_request_or_an_alternative(bound: list[str], cards: list[str]) -> None:
+    """Of the first switch one card is free."""
+    constraint = {"matchAttribute": "gpu-launcher.dev/switch", "requests": bound}
+    claim = alternatives(NO_CARD, ANY_CARD, constraint=constraint)
+    held = claim_of("held", [("hgx", "pci-0000-0f-00-0")])
+    assert taken(fit([*HGX, held, claim], Request("gpus", "one"), claims=[NAMED])) == {"hgx": cards}
+
+
+def test_a_claim_that_has_an_alternative_is_where_that_is() -> None:
+    claim = alternatives(NO_CARD, ANY_CARD)
+    claim["status"] = claim_of("mine", [("rtx", "pci-0000-e1-00-0"), ("rtx", "pci-0000-01-00-0")])["status"]
+    for result, request in zip(claim["status"]["allocation"]["devices"]["results"], ("one/b", "two/b"), strict=True):
+        result["request"] = request
+    assert taken(fit([*RTX, claim], Request("gpus", "one"), claims=[NAMED])) == {
+        "rtx": ["pci-0000-e1-00-0", "pci-0000-01-00-0"]
+    }
+
+
+def test_alternatives_of_several_devices_are_refused() -> None:
+    with pytest.raises(UserError, match="request 'one' is of 2 devices; expected up to 1"):
+        fit([*RTX, alternatives(ANY_CARD, ANY_CARD, count=2)], Request("gpus", "one"), claims=[NAMED])
 
 
 def test_cel_is_asked_of_each_card() -> None:
