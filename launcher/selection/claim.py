@@ -70,7 +70,7 @@ class Misfit(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A CEL expression over Kubernetes' `device`. `source`: the DeviceClass, resource or annotation that it comes from.
-    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute to show then."""
+    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute or capacity to show then."""
 
     expression: str
     source: str
@@ -181,7 +181,10 @@ def _selectors(selection: Selection) -> Iterator[Selector]:
         AVOID_TYPE: (f"!({_types(selection.avoid_types)})", None),
         USE_ID: (ids(selection.use_ids or ()), words.UUID),
         AVOID_ID: (f"!({ids(selection.avoid_ids)})", words.UUID),
-        MEMORY: (f"has({memory}) && {memory}.compareTo(quantity({_quoted(selection.memory or '0')})) >= 0", None),
+        MEMORY: (
+            f"has({memory}) && {memory}.compareTo(quantity({_quoted(selection.memory or '0')})) >= 0",
+            words.MEMORY,
+        ),
         SELECT: (selection.select or "", None),
     }
     for name, text in selection.given:

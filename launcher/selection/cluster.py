@@ -8,13 +8,18 @@ UserError that names it.
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeVar
 
+from launcher.quantity import written
 from launcher.selection.nodes import NodeState, nodes_of
 from launcher.selection.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
+from launcher.selection.requests import Amounts, amount_of
 from launcher.selection.taints import Taint, TaintRule, read_rule, read_taint
 from pci.slices import value_of
-from program.errors import UserError
+from program.errors import Nonsense, UserError
+
+T = TypeVar("T")
 
 _GROUP = "resource.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta2")  # of one form, as far as it is read
@@ -32,14 +37,15 @@ class PublishedID(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
-    """A device that a driver has published. `attributes` and `capacity` are by domain and name, as in CEL.
+    """A device that a driver has published. `attributes` and `capacity` are by domain and name, as in CEL; a capacity
+    is an exact amount.
 
     `cannot`: why nobody gets the device, if the node's inventory says so.
     """
 
     id: PublishedID
     attributes: Mapping[str, Mapping[str, Any]]
-    capacity: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    capacity: Mapping[str, Amounts] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cannot: str | None = None
 
@@ -48,6 +54,11 @@ class PublishedDevice:
         domain, _, own = name.rpartition("/")
         value = self.attributes.get(domain or self.id.driver, {}).get(own)
         return tuple(value) if isinstance(value, list) else value
+
+    def amount(self, name: str) -> str | None:
+        """Return a capacity of the driver's own as a quantity; None if there is none."""
+        exact = self.capacity.get(self.id.driver, {}).get(name)
+        return None if exact is None else written(int(exact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,20 +206,38 @@ def _device(
     own = (read_taint(each, of.owner) for each in objects_of(device, "taints", of.owner))
     return PublishedDevice(
         id=PublishedID(driver, pool, name),
-        attributes=_by_domain(device, "attributes", driver, of),
-        capacity=_by_domain(device, "capacity", driver, of),
+        attributes=_attributes(device, driver, of),
+        capacity=_capacity(device, driver, of),
         taints=(*own, *(rule.taint for rule in rules if rule.device in (None, name))),
     )
 
 
-def _by_domain(device: Mapping[str, Any], key: str, driver: str, of: _Slice) -> dict[str, dict[str, Any]]:
-    by_domain: dict[str, dict[str, Any]] = {driver: {}}
-    for name, value in part_of(device, key, of.owner).items():
-        domain, _, own = name.rpartition("/")
+def _attributes(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, dict[str, Any]]:
+    values = {}
+    for name, value in part_of(device, "attributes", of.owner).items():
         if not isinstance(value, dict) or not value or not _is_value(value_of(value)):
-            raise UserError(called(of.owner), f"{device['name']}.{key}.{name} has no value", EXPECTED)
-        by_domain.setdefault(domain or driver, {})[own] = value_of(value)
-    return by_domain
+            raise UserError(called(of.owner), f"{device['name']}.attributes.{name} has no value", EXPECTED)
+        values[name] = value_of(value)
+    return by_domain(values, driver)
+
+
+def _capacity(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, dict[str, Decimal]]:
+    values = {}
+    for name, value in part_of(device, "capacity", of.owner).items():
+        try:
+            values[name] = amount_of(value.get("value") if isinstance(value, dict) else None)
+        except Nonsense as error:
+            raise UserError(called(of.owner), f"{device['name']}.capacity.{name}: {error.wrong}", EXPECTED) from error
+    return by_domain(values, driver)
+
+
+def by_domain(values: Mapping[str, T], driver: str) -> dict[str, dict[str, T]]:
+    """Return a device's attributes or capacity by domain and name, as in CEL; its driver's domain is always there."""
+    found: dict[str, dict[str, T]] = {driver: {}}
+    for name, value in values.items():
+        domain, _, own = name.rpartition("/")
+        found.setdefault(domain or driver, {})[own] = value
+    return found
 
 
 def _is_value(value: Any) -> bool:

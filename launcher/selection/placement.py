@@ -173,7 +173,7 @@ class Judge:
 
 
 def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
-    shown = None if selector.shows is None else device.attribute(selector.shows)
+    shown = None if selector.shows is None else device.attribute(selector.shows) or device.amount(selector.shows)
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
     return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
 

@@ -245,6 +245,15 @@ def test_cel_is_asked_of_each_card() -> None:
         ('cel.bind(its, device.attributes["gpu-launcher.dev"], its.functions == 2 && its.vendor == "10de")', True),
         ('device.attributes["gpu-launcher.dev"].productName.lowerAscii().matches("rtx 3\\\\d90")', True),
         ("device.capacity.size() == 0 || true", True),
+        ('device.capacity["gpu-launcher.dev"].memory == quantity("25769803776")', True),
+        ('device.capacity["gpu-launcher.dev"].memory.isGreaterThan(quantity("24G"))', True),
+        ('device.capacity["gpu-launcher.dev"].memory.isLessThan(quantity("24Gi"))', False),
+        ('device.capacity["gpu-launcher.dev"].memory.compareTo(quantity("24.5Gi")) == -1', True),
+        ('device.capacity["gpu-launcher.dev"].memory.sub(quantity("25Gi")).add(1).sign() == -1', True),
+        ('device.capacity["gpu-launcher.dev"].memory.asInteger() == 24 * 1073741824', True),
+        ('quantity("1500m").asApproximateFloat() == 1.5 && !quantity("1500m").isInteger()', True),
+        ('isQuantity("-1.5Gi") && !isQuantity("40GB")', True),
+        ('has(device.capacity["nobody.example.com"].x)', False),
         ('device.driver.startsWith("gpu-launcher")', True),
     ],
 )
@@ -258,6 +267,7 @@ def test_cel_has_kubernetes_device(expression: str, *, is_true: bool) -> None:
         ("device.drive == 'x'", "undeclared reference|undefined field"),
         ("1 +", "mismatched input"),
         ("device.driver", "is of type STRING; expected a bool"),
+        ('device.capacity["gpu-launcher.dev"].memory > 5', "no matching overload"),
         ('device.attributes["a"].v.isGreaterThan(semver("1.0.0"))', "undeclared reference to '(semver|isGreaterThan)'"),
     ],
 )
@@ -293,6 +303,22 @@ def test_where_cel_has_no_answer_the_scheduler_gives_up_on_all_nodes() -> None:
     assert "switch" in str(reason(result, "desktop"))
     assert "hgx: the scheduler gives up before it gets here" in as_text(result)
     assert result.answer == (reason(result, "desktop"), "ask for an attribute with has(...), or .?NAME.orValue(...)")
+
+
+def test_a_quantity_that_is_none_has_no_answer() -> None:
+    result = fit(RTX, "nvidia.com/gpu", select='device.capacity["x"].?y.orValue(quantity("40GB")).sign() == 1')
+    assert "a selector has no answer for pci-0000-01-00-0: '40GB' is not a quantity" in str(reason(result, "rtx"))
+
+
+def test_at_least_so_much_memory_is_asked_of_what_the_slice_says() -> None:
+    assert taken(fit([*HGX, *RTX], "nvidia.com/gpu", memory_at_least="40Gi")) == {"hgx": ["pci-0000-07-00-0"]}
+    unknown = changed(RTX, capacity={})
+    assert taken(fit(unknown, "nvidia.com/gpu", memory_at_least="24Gi")) == {"rtx": ["pci-0000-e1-00-0"]}
+    assert why(fit(RTX, "nvidia.com/gpu", memory_at_least="25G"), "rtx") == [None, None]
+    assert (
+        why(fit(RTX, "nvidia.com/gpu", memory_at_least="25Gi"), "rtx")
+        == ["excluded by gpu-launcher.dev/memory-at-least '25Gi': 24Gi"] * 2
+    )
 
 
 def test_an_expression_that_would_take_for_ever_ends() -> None:
