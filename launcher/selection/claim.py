@@ -70,7 +70,8 @@ class Misfit(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A CEL expression over Kubernetes' `device`. `source`: the DeviceClass, resource or annotation that it comes from.
-    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute or capacity to show then."""
+    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute or capacity to
+    show then."""
 
     expression: str
     source: str
