@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.selection.claim import DEVICE_CLASS, PLACE_NAMES, Misfit, Selector
+from launcher.selection.claim import DEVICE_CLASS, Misfit, Selector, place_name
 from launcher.selection.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
 from launcher.selection.objects import called, objects_of, part_of
 from launcher.selection.taints import Toleration, read_toleration
@@ -111,7 +111,7 @@ def wish_of_claim(
             raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
         bound = frozenset(place for each in names for place in by_request[str(each)]) or every
         if bound:
-            sharings.append(Sharing(attribute, PLACE_NAMES.get(attribute, attribute.rpartition("/")[2]), bound))
+            sharings.append(Sharing(attribute, place_name(attribute), bound))
     return Wish(tuple(devices), tuple(sharings))
 
 
