@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pci import slices as words
+from pci.memory import memory_of
 from pci.nvml_names import nvml_name
 from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
@@ -97,11 +98,13 @@ def device_name(device: Device) -> str:
 
 
 def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
-    """Return the device in a slice: its name, its attributes, and a taint if it cannot be handed out now."""
+    """Return the device in a slice: its name, attributes and capacity, and a taint if it cannot be handed out now."""
     published: SliceObject = {
         "name": device_name(device),
         "attributes": attributes(device, node, snapshot.place(device), snapshot.identity(device)),
     }
+    if its := capacity(device):
+        published["capacity"] = {name: {"value": value} for name, value in its.items()}
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published
@@ -148,6 +151,12 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int], ident
         for name, value in sorted(known.items())
         if value is not None
     }
+
+
+def capacity(device: Device) -> dict[str, str]:
+    """Return the known capacity of the device, a quantity by name: its memory (pci.memory)."""
+    memory = None if device.mdev is not None else memory_of(device.lead, device.model)
+    return {} if memory is None else {words.MEMORY: f"{memory}Gi"}
 
 
 def product(device: Device) -> str:
