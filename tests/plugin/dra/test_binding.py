@@ -16,8 +16,9 @@ import grpc
 import pytest
 
 from pci.sysfs.functions import read_host
-from plugin.dra.binder import Binder, StillAtWork
+from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Checkpoint
+from plugin.dra.work import StillAtWork
 from tests.conftest import Machine
 from tests.kernel import Kernel, answering, bind, make_nodes, part, process
 from tests.plugin.binding.test_nvml import UUID, tells
