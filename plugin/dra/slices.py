@@ -17,6 +17,7 @@ from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identity
 from plugin.cards.inventory import Device
+from plugin.dra.claims import FAILED, READY
 from plugin.node.snapshot import Snapshot
 
 #: A device, a slice: as Kubernetes' JSON has it.
@@ -105,6 +106,9 @@ def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
     }
     if its := capacity(device):
         published["capacity"] = {name: {"value": value} for name, value in its.items()}
+    if device.to_bind or snapshot.place(device):
+        # It is bound, or its partition activated, for its claim; the slice's nodeName binds the claim to the node.
+        published |= {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published
