@@ -60,7 +60,15 @@ emulate() {
     case $1 in
     amd64) binary=qemu-x86_64 ;;
     arm64) binary=qemu-aarch64 ;;
+    *)
+        echo "$1: no image is built for it; expected amd64 or arm64" >&2
+        exit 1
+        ;;
     esac
+    if ! command -v arch-test >/dev/null || ! [ -e "/usr/lib/binfmt.d/$binary.conf" ]; then
+        echo "$1: emulating it needs packages; apt-get install arch-test qemu-user-static" >&2
+        exit 1
+    fi
     formats=/proc/sys/fs/binfmt_misc
     [ -e "$formats/register" ] || mount -t binfmt_misc binfmt_misc "$formats"
     [ -e "$formats/$binary" ] || cat "/usr/lib/binfmt.d/$binary.conf" >"$formats/register"
