@@ -127,7 +127,7 @@ def test_a_size_that_no_partition_has_is_said() -> None:
     (placement,) = fit(node()[0], 3)[0].placements
     assert placement.reason == "of no card here that could be had the partition of 3 GPUs with NVLink is known"
     (placement,) = fit(node()[0], 4, taken=cards(node()[0], 1, 5))[0].placements
-    assert placement.reason == "not 4 of the cards that could be had are on one partition of 4 GPUs with NVLink"
+    assert placement.reason == "not 4 of the cards that could be had share one partition of 4 GPUs with NVLink"
 
 
 def test_cards_of_a_partition_that_is_active_for_somebody_else_are_nobodys() -> None:
