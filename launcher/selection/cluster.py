@@ -73,8 +73,9 @@ class Holder:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """A cluster's devices. `classes`: the selectors of each DeviceClass. `extended`: the DeviceClass of each resource
-    that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of slices for nodes by label, which are not looked at. `states`: the nodes
-    by name, if Nodes were given. `waiting`: the pods without a node, as NAMESPACE/NAME."""
+    that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of
+    slices for nodes by label, which are not looked at. `states`: the nodes by name, if Nodes were given. `waiting`: the
+    pods without a node, as NAMESPACE/NAME."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
