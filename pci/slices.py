@@ -22,6 +22,8 @@ TYPE = "type"
 VENDOR, DEVICE, SUBSYSTEM = "vendor", "device", "subsystem"
 #: The model as pci.ids has it, and the words by which it is sold: `NVIDIA GeForce RTX 2060 Rev. A`.
 MODEL, PRODUCT = "model", "productName"
+#: What NVML calls the model and the card: `NVIDIA A100-SXM4-80GB`, `GPU-8dcd427f-...`.
+NVML_NAME, NVML_UUID = "nvmlName", "nvmlUUID"
 #: The resource that the device plugin would give the device as; see `fitted`.
 RESOURCE = "resource"
 #: The upstream port of the PCIe switch that the device is behind.
@@ -36,8 +38,8 @@ UUID = "uuid"
 #: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it), and the function that it
 #: is a part of.
 MDEV_UUID, PARENT = "mdevUUID", "parent"
-#: With NVSwitches: the GPU's module ID, and with a number of GPUs, as in `partition4`, the Fabric Manager's ID of the
-#: GPU's partition of that size. If it is in several, `partition8_2` is one of them.
+#: With NVSwitches: the GPU's module ID, 0 if it is not known, and with a number of GPUs, as in `partition4`, the Fabric
+#: Manager's ID of the GPU's partition of that size. If it is in several, `partition8_3` is another one.
 MODULE_ID, PARTITION = "moduleID", "partition"
 
 #: The taint of a device that cannot be handed out now; its value says why, as far as a label's value can.

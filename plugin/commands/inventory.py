@@ -67,10 +67,15 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
-    lines += [f"not read: {fault}" for fault in snapshot.host.faults]
+    lines += [f"not read: {fault}" for fault in _not_read(snapshot)]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
+
+
+def _not_read(snapshot: Snapshot) -> list[str]:
+    trouble = snapshot.identities.trouble
+    return [*map(str, snapshot.host.faults), *([] if trouble is None else [str(trouble)])]
 
 
 def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, str]:
@@ -115,13 +120,16 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "numaNode": device.numa_node,
                 # As in the node's ResourceSlices, but for what depends on the node's name.
                 "attributes": {
-                    name: value_of(value) for name, value in attributes(device, None, snapshot.place(device)).items()
+                    name: value_of(value)
+                    for name, value in attributes(
+                        device, None, snapshot.place(device), snapshot.identity(device)
+                    ).items()
                 },
                 "functions": list(map(function_as_json, device.functions)),
             }
             for device in snapshot.inventory.devices
         ],
         "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
-        "notRead": list(map(str, snapshot.host.faults)),
+        "notRead": _not_read(snapshot),
         "unknown": list(snapshot.unknown),
     }

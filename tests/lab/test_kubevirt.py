@@ -193,8 +193,8 @@ def test_what_the_hook_refuses_the_vm_says(lab: Lab) -> None:
 
 
 def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) -> None:
-    """gpu-plugin is the DRA driver now, and prints the resource's DeviceClass. KubeVirt reads the first card in a file,
-    and the second in a variable; it takes one of each, but not in one list."""
+    """gpu-plugin is the DRA driver now, and prints the resource's DeviceClass. KubeVirt reads the first card in a file
+    of the claim's, and the second in a variable; it takes one of each, but not in one list."""
     lab.cluster.delete("daemonset", "gpu-plugin")
     pod = lab.start_plugin({"serve": "dra", **pods.CARDS}, base="dra")
     classes = lab.gpu_plugin(pod, "inventory", "--device-classes", f"--config={pods.CONFIG}", "--dev=/host/dev")
