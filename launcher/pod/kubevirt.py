@@ -15,6 +15,8 @@ from launcher.pod.names import by_content
 from launcher.pod.plain import PodObject
 from launcher.selection.annotations import NAMES, read_selection, refuse_unheard
 from launcher.selection.claim import claim_for
+from launcher.selection.cluster import Cluster
+from launcher.selection.nvml import refuse_unknown_ids
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
 
@@ -32,11 +34,11 @@ _INSTANCE_OF: Mapping[str, tuple[str, ...]] = {
 _LISTS = {"gpus": EntryKind.GPU, "hostDevices": EntryKind.HOST_DEVICE}
 
 
-def claim_template(vm: JSONObject) -> PodObject:
+def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
     """Return the template for this VM and each other VM of its namespace with the same annotations and resources.
 
     `vm` is of one of launcher.manifest.inputs.VM_KINDS. UserError for a VM without an annotation that chooses a card,
-    or without an entry that it could choose for.
+    or without an entry that it could choose for, and as refuse_unknown_ids for the `cluster`.
     """
     instance = _INSTANCE_OF[vm["kind"]]
     annotations = _object(vm, (*instance, "metadata", "annotations"))
@@ -47,6 +49,7 @@ def claim_template(vm: JSONObject) -> PodObject:
         selection = read_selection(annotations)
     except Nonsense as error:
         raise UserError("metadata.annotations", error.wrong, error.fix) from error
+    refuse_unknown_ids(selection, cluster)
     words = {name: annotations[name] for name in NAMES if annotations.get(name)}
     if not words:
         fix = "by resource alone DRA serves a VM with the DeviceClasses of gpu-plugin inventory --device-classes"

@@ -58,6 +58,11 @@ def test_vms_that_choose_alike_have_one_template_whatever_makes_them(kind: str, 
     [
         (vmi({}), "metadata.annotations", "has none that chooses a card"),
         (vmi({"nvidia.com/numa-bind": True}), "metadata.annotations", "nvidia.com/numa-bind: found True"),
+        (
+            vmi({"nvidia.com/use-gpuuuid": "GPU-8dcd427f-0000-4000-8000-000000000001"}),
+            "metadata.annotations",
+            "nvidia.com/use-gpuuuid names GPU-8dcd427f-0000-4000-8000-000000000001, and which card has NVML's UUID is",
+        ),
         (vmi(H100, []), "spec.domain.devices", "has no entry by deviceName"),
         (vmi(H100, ["?", {"deviceName": 7}]), "spec.domain.devices", "has no entry by deviceName"),
         (
