@@ -44,7 +44,10 @@ def hook(
     ] = None,
     cluster: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="With --claim: what `gpu-launcher pod --dra` takes to look up NVML's UUIDs."),
+        typer.Option(
+            metavar="FILE",
+            help="With --claim: what `kubectl get resourceslices -o json` prints, to look up NVML's UUIDs.",
+        ),
     ] = None,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = Path(SYS),
     socket: Annotated[
@@ -65,7 +68,7 @@ def hook(
         _print_claim_templates(claim, cluster)
         return None
     if cluster is not None:
-        raise UserError("--cluster", "is for --claim", "leave it out")
+        raise UserError("--cluster", "is for --claim", "leave it out: KubeVirt says which cards the domain has")
     if explain:
         _explain(domain, vmi, sysfs)
         return None

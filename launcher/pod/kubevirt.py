@@ -37,8 +37,8 @@ _LISTS = {"gpus": EntryKind.GPU, "hostDevices": EntryKind.HOST_DEVICE}
 def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
     """Return the template for this VM and each other VM of its namespace with the same annotations and resources.
 
-    `vm` is of one of launcher.manifest.inputs.VM_KINDS. UserError for a VM without an annotation that chooses a card,
-    or without an entry that it could choose for, and as refuse_unknown_ids for the `cluster`.
+    `vm` is of one of launcher.manifest.inputs.VM_KINDS; NVML's UUIDs are looked up in the `cluster`. UserError for a VM
+    without an annotation that chooses a card, without an entry that it could choose for, or with an unknown UUID.
     """
     instance = _INSTANCE_OF[vm["kind"]]
     annotations = _object(vm, (*instance, "metadata", "annotations"))
@@ -49,7 +49,6 @@ def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
         selection = read_selection(annotations)
     except Nonsense as error:
         raise UserError("metadata.annotations", error.wrong, error.fix) from error
-    refuse_unknown_ids(selection, cluster)
     words = {name: annotations[name] for name in NAMES if annotations.get(name)}
     if not words:
         fix = "by resource alone DRA serves a VM with the DeviceClasses of gpu-plugin inventory --device-classes"
@@ -59,6 +58,7 @@ def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
         fix = "list a card there; if the VM's instance type has it, give the instance: kubectl get vmi -o yaml"
         raise UserError("spec.domain.devices", "has no entry by deviceName", fix)
     refuse_unheard(selection, entries)
+    refuse_unknown_ids(selection, cluster)
     names = "|".join(",".join(_device_name(entry) for entry in each) for each in lists.values())
     namespace, _ = names_of(vm)
     return {
