@@ -1,4 +1,4 @@
-"""Write a Helm chart as an OCI archive, as `helm push` would leave it in a registry: the same chart, the same digest.
+"""Write a Helm chart as an OCI archive, with what `helm push` writes to a registry. The same chart has the same digest.
 
 deploy/oci.py CHART.tgz ARCHIVE.tar, called by deploy/dist.sh. The time in it is SOURCE_DATE_EPOCH. Media types and
 annotations: https://helm.sh/docs/topics/registries/; the archive:

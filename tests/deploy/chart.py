@@ -37,6 +37,7 @@ WHOLE: Mapping[str, str] = {
     "dra/rbac.yaml": ".Values.dra",
     "plugin/components/pod-monitor/podmonitor.yaml": ".Values.monitoring.podMonitor",
 }
+_HEAD = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate tests/deploy'`: change it there. */ -}}}}\n"
 _IMAGE = "{{ .Values.image.repository }}:{{ .Values.image.tag | default .Chart.AppVersion }}"
 _NAMESPACE = "{{ .Release.Namespace }}"
 _POD = "spec.template.spec"
@@ -86,8 +87,7 @@ def templates() -> dict[str, str]:
         "serviceaccount.yaml": _text(plugin["serviceaccount"]),
         **{name.rpartition("/")[2]: _if(condition, _in_namespace(_read(name))) for name, condition in WHOLE.items()},
     }
-    head = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate -k chart'`: change it there. */ -}}}}\n"
-    return {name: head.format(_source(name)) + text for name, text in made.items()}
+    return {name: _HEAD.format(_source(name)) + text for name, text in made.items()}
 
 
 def values_schema() -> dict[str, Any]:

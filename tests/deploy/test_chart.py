@@ -1,7 +1,7 @@
 """deploy/chart is made from kustomize's files, and its schema refuses wrong values by name. What helm makes of it, the
 lab shows: tests/lab/test_chart.py.
 
-`make test ARGS='--regenerate -k chart'` writes its templates and the config's part of its schema anew; read the diff.
+`make test ARGS='--regenerate tests/deploy'` writes its templates and the config's part of its schema anew; read the diff.
 """
 
 import json
@@ -29,7 +29,7 @@ def test_the_templates_and_the_schema_are_those_of_kustomizes_files_and_of_the_p
     if request.config.getoption("--regenerate"):
         for name, text in made.items():
             (CHART / name).write_text(text)
-    assert {name: (CHART / name).read_text() for name in made} == made, "run make test ARGS='--regenerate -k chart'"
+    assert {name: (CHART / name).read_text() for name in made} == made, "run make test ARGS='--regenerate tests/deploy'"
     assert {path.name for path in (CHART / "templates").iterdir()} == {*templates(), *BY_HAND}
 
 

@@ -9,6 +9,7 @@ import sys
 import tarfile
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,6 +23,7 @@ SDIST = f"gpu_launcher-{VERSION}.tar.gz"
 PLUGIN = f"kubectl-gpuvm-{VERSION}.tar.gz"
 KREW = "gpuvm.yaml"
 BASES = f"gpu-launcher-deploy-{VERSION}.tar.gz"
+CHART, CHART_AS_OCI = f"gpu-plugin-{VERSION}.tgz", f"gpu-plugin-chart-{VERSION}.tar"
 SBOM = f"gpu-launcher-{VERSION}.cdx.json"
 #: 2026-11-22, in the middle of a minute.
 MOMENT = {"SOURCE_DATE_EPOCH": "1795340007"}
@@ -40,7 +42,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_has_each_file_and_its_checksum(released: Path) -> None:
     sums = dict(line.split("  ")[::-1] for line in (released / "SHA256SUMS").read_text().splitlines())
-    assert {*sums} == {WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM, "gpu-plugin.tar"}
+    assert {*sums} == {WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SBOM, "gpu-plugin.tar"}
     assert {path.name for path in released.iterdir()} == {*sums, "SHA256SUMS"}
     for name, expected in sums.items():
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == expected
@@ -53,7 +55,7 @@ def test_the_same_commit_gives_the_same_bytes_in_another_place_at_another_time(r
         ["sh", "-c", f"umask 077; exec deploy/dist.sh '{out}'"], cwd=ROOT, env=environ, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for name in (WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM):
+    for name in (WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SBOM):
         assert (out / name).read_bytes() == (released / name).read_bytes(), name
 
 
@@ -92,6 +94,29 @@ def test_the_bases_are_whole_and_name_the_images_of_the_version(released: Path, 
     assert {path.name for path in (bases / "node").iterdir()} == {
         path.name for path in (ROOT / "deploy/node").iterdir()
     }
+
+
+def test_the_chart_is_whole_and_its_oci_archive_has_the_same_chart(released: Path) -> None:
+    chart = ROOT / "deploy/chart"
+    with tarfile.open(released / CHART) as archive:
+        packed = {one.name: archive.extractfile(one).read() for one in archive if one.isfile()}  # type: ignore[union-attr]
+    assert packed == {
+        f"gpu-plugin/{path.relative_to(chart)}": path.read_bytes() for path in chart.rglob("*") if path.is_file()
+    }
+    with tarfile.open(released / CHART_AS_OCI) as archive:
+        files = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
+    (manifest,) = json.loads(files["index.json"])["manifests"]
+    assert manifest["annotations"]["org.opencontainers.image.ref.name"] == VERSION
+    layers = json.loads(_blob(files, manifest))
+    assert json.loads(_blob(files, layers["config"]))["name"] == "gpu-plugin"
+    (layer,) = layers["layers"]
+    assert _blob(files, layer) == (released / CHART).read_bytes()
+
+
+def _blob(files: dict[str, bytes], descriptor: dict[str, Any]) -> bytes:
+    blob = files[f"blobs/{descriptor['digest'].replace(':', '/')}"]
+    assert (len(blob), f"sha256:{hashlib.sha256(blob).hexdigest()}") == (descriptor["size"], descriptor["digest"])
+    return blob
 
 
 def test_krews_manifest_names_the_archive_of_the_version_and_what_is_in_it(released: Path) -> None:
