@@ -1,7 +1,7 @@
 """deploy/chart is made from kustomize's files, and its schema refuses wrong values by name. What helm makes of it, the
 lab shows: tests/lab/test_chart.py.
 
-`make test ARGS='--regenerate tests/deploy'` writes its templates and the config's part of its schema anew; read the diff.
+`make test ARGS='--regenerate tests/deploy'` writes its templates and the config's part of its schema; read the diff.
 """
 
 import json
