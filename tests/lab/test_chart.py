@@ -50,7 +50,7 @@ POD_MONITORS = {
 }
 
 #: Kinds to which kustomize gives a namespace that the API server ignores.
-_CLUSTERS_OWN = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "DeviceClass")
+_CLUSTERS_OWN = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
 
 Objects = dict[tuple[str, str], Any]
 
@@ -133,7 +133,7 @@ def _pod_monitors(cluster: Cluster) -> None:
     cluster.kubectl("wait", "--for=condition=Established", "crd/podmonitors.monitoring.coreos.com")
 
 
-@pytest.mark.parametrize("values", combinations(), ids=in_short)
+@pytest.mark.parametrize("values", [*combinations()], ids=in_short)
 def test_the_chart_has_the_objects_of_kustomize_and_the_api_server_takes_them(
     cluster: Cluster, tmp_path: Path, values: dict[str, Any]
 ) -> None:
