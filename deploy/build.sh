@@ -1,9 +1,13 @@
 #!/bin/sh
 # Both programs' images where no registry can be reached: their base is made of Debian's packages. Called by `make
-# image`, in the root of the repository. Layers are kept in the cache; remove that for newer packages.
+# image`, in the root of the repository. Layers are kept in the cache.
 set -eu
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
-base=localhost/debian:trixie-slim
+architecture=$(dpkg --print-architecture)
+# The plugin's image has the fewest packages, and all of the base's.
+LOCK=$PWD/deploy/plugin/debian-$architecture.lock
+export LOCK
+base=localhost/debian:$(sha256sum "$LOCK" | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpu-launcher-image
 export BUILDAH_ISOLATION=chroot
 
@@ -26,11 +30,18 @@ stored() {
 
 mkdir -p "$cache" dist
 if ! stored inspect --type image "$base" >/dev/null 2>&1; then
-    # Without what Debian's own slim image leaves out, and without what is this machine's.
+    # Without what Debian's own slim image leaves out, and without what is this machine's. Each package is one of the lock.
     mmdebstrap --quiet --variant=minbase \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         --dpkgopt='path-exclude=/usr/share/info/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
         --dpkgopt='path-exclude=/usr/share/man/*' \
+        --skip=essential/unlink --customize-hook='
+            cd "$1/var/cache/apt/archives" && sha256sum -- *.deb >"$1/tmp/files" || exit
+            if grep --invert-match --line-regexp --fixed-strings --file="$LOCK" "$1/tmp/files" >&2; then
+                echo "$LOCK: Debian has these packages now; renew the locks with make lock-debian" >&2
+                exit 1
+            fi
+            rm "$1/tmp/files"' \
         --customize-hook='rm -f "$1/etc/hostname" "$1/etc/resolv.conf"' --skip=output/dev \
         trixie "$cache/base.tar"
     container=$(stored from scratch)

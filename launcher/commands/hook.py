@@ -1,6 +1,7 @@
 """gpu-launcher hook."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from launcher.hook.flags import SYS, ToServe, own_socket
 from program.errors import Refusal, UserError
 from program.log import LogFlags
 from program.output import print_text
+from program.problem import Problem
 
 
 def hook(
@@ -29,6 +31,14 @@ def hook(
         Path | None,
         typer.Option(metavar="FILE", help="With --explain: the domain's VMI, from kubectl get vmi -o json."),
     ] = None,
+    claim: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="VM.yaml",
+            help="Print the ResourceClaimTemplate for all of KubeVirt's VMs that choose cards as this one does, "
+            "and end.",
+        ),
+    ] = None,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = Path(SYS),
     socket: Annotated[
         Path | None,
@@ -42,6 +52,11 @@ def hook(
     ] = False,
 ) -> ToServe | None:
     """Give the domains of KubeVirt's own launcher whole cards and seats, as a sidecar in its pod."""
+    if claim is not None:
+        if explain:
+            raise UserError("--claim and --explain", "both say what to print", "give one of them")
+        _print_claim_templates(claim)
+        return None
     if explain:
         _explain(domain, vmi, sysfs)
         return None
@@ -56,6 +71,27 @@ def hook(
             "expected the socketPath of the Plugin, /var/run/kubevirt-plugin/NAME/FILE.sock",
         )
     return ToServe(own_socket() if socket is None else str(socket), str(sysfs), plugin)
+
+
+def _print_claim_templates(file: Path) -> None:
+    from launcher.manifest.inputs import called, read_vms
+    from launcher.pod.documents import documents
+    from launcher.pod.kubevirt import claim_template
+    from launcher.pod.plain import PodObject
+
+    given = read_vms(file)
+    templates: dict[str, PodObject] = {}
+    for vm in given.vms:
+        try:
+            template = claim_template(vm)
+        except UserError as error:
+            raise error.changed(partial(_below, f"{given.file}: {called(vm)}: ")) from error
+        templates[str(template["metadata"])] = template
+    print_text(documents(templates.values()))
+
+
+def _below(place: str, problem: Problem) -> Problem:
+    return problem._replace(subject=f"{place}{problem.subject}")
 
 
 def _explain(file: Path | None, vmi: Path | None, sysfs: Path) -> None:

@@ -5,6 +5,7 @@ pkg/device/devices.go): items between commas, without blanks around them and wit
 nothing. docs/choosing.md has the rules in a table.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
@@ -17,7 +18,7 @@ USE_ID, AVOID_ID = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid"
 NUMA_BIND = "nvidia.com/numa-bind"
 SELECT, TOGETHER = "gpu-launcher.dev/select", "gpu-launcher.dev/together"
 #: What all cards of a VM may have to share one of.
-PLACES = ("node", "root", "switch")
+PLACES = ("node", "root", "switch", "nvlink")
 
 #: All annotations that choose, in the order in which messages name them.
 NAMES = (USE_TYPE, AVOID_TYPE, USE_ID, AVOID_ID, NUMA_BIND, SELECT, TOGETHER)
@@ -26,15 +27,20 @@ LONGEST_EXPRESSION = 10 << 10
 
 _TRUE = frozenset(["1", "t", "T", "TRUE", "true", "True"])  # Go's strconv.ParseBool; all else is no wish
 
-Proximity = Literal["node", "root", "switch"]
+_ID = re.compile(r"(GPU-)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: As NVIDIA's labels of nodes call these: NVIDIA-A100-SXM4-80GB-MIG-1g.10gb, NVIDIA-L4-SHARED.
+_PART = re.compile(r"-MIG-\d|-SHARED$", re.IGNORECASE)
+
+Proximity = Literal["node", "root", "switch", "nvlink"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """What a VM wants of each entry of `gpus` and, with `together`, of all devices.
+    """What a VM wants of each entry of `gpus` and, with `together`, of all devices: `nvlink` of the GPUs alone.
 
     `use_types` and `use_ids`: one of these; None permits any, an empty tuple none. `avoid_types` and `avoid_ids`: none
-    of these. A type is a part of the product's name, in any case; an ID is a whole UUID. `numa_bind`: all GPUs on one
+    of these. A type is a part of the product's name, in any case, with blanks for hyphens too; an ID is a whole UUID,
+    with `GPU-` before it if it is NVML's. `numa_bind`: all GPUs on one
     NUMA node. `select`: a CEL expression over Kubernetes' `device`. `given`: the annotations that ask for something, as
     they were written.
     """
@@ -49,11 +55,22 @@ class Selection:
     given: tuple[tuple[str, str], ...] = ()
 
     @property
+    def nvml_ids(self) -> Mapping[str, tuple[str, ...]]:
+        """NVML's UUIDs among the IDs, by annotation."""
+        by_name = {USE_ID: self.use_ids or (), AVOID_ID: self.avoid_ids}
+        return {name: its for name, ids in by_name.items() if (its := tuple(each for each in ids if is_nvml_id(each)))}
+
+    @property
     def names(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.given)
 
 
 NO_SELECTION = Selection()
+
+
+def is_nvml_id(text: str) -> bool:
+    """Whether a UUID is NVML's: ours, and those of mediated devices, have no such beginning."""
+    return text.startswith("GPU-")
 
 
 def read_selection(annotations: Mapping[str, object]) -> Selection:
@@ -75,6 +92,7 @@ def read_selection(annotations: Mapping[str, object]) -> Selection:
         raise Nonsense(wrong, f"expected at most {LONGEST_EXPRESSION}, which is all that Kubernetes takes")
     use_types, use_ids = _items(texts.get(USE_TYPE)), _items(texts.get(USE_ID))
     avoid_types, avoid_ids = _items(texts.get(AVOID_TYPE)) or (), _items(texts.get(AVOID_ID)) or ()
+    _check_items(texts)
     numa_bind = texts.get(NUMA_BIND) in _TRUE
     asks = {
         USE_TYPE: use_types is not None,
@@ -104,6 +122,23 @@ def _items(text: str | None) -> tuple[str, ...] | None:
     return tuple(item for each in text.split(",") if (item := each.strip()))
 
 
+def _check_items(texts: Mapping[str, str]) -> None:
+    """Refuse items that no card can be called by: they would match nothing, and exclude nothing."""
+    for name in (USE_TYPE, AVOID_TYPE):
+        for item in _items(texts.get(name)) or ():
+            if _PART.search(item):
+                raise Nonsense(f"{name}: {item!r:.60} is a part of a GPU, or a shared one", "a VM has whole GPUs")
+    for name in (USE_ID, AVOID_ID):
+        for item in _items(texts.get(name)) or ():
+            if item.startswith("MIG-"):
+                raise Nonsense(f"{name}: {item!r:.60} is a part of a GPU", "a VM has whole GPUs: name one")
+            if not _ID.fullmatch(item):
+                expected = (
+                    "expected a whole UUID in lower case: GPU-... as of `nvidia-smi -L`, or that of `gpu-launcher fit`"
+                )
+                raise Nonsense(f"{name}: {item!r:.60} is no card's UUID", expected)
+
+
 def refuse_without_dra(selection: Selection, entries: Iterable[Entry]) -> None:
     """UserError if the selection chooses among cards, but a device plugin gives any card of an entry's resource."""
     asks = next((entry for entry in entries if isinstance(entry.wants, str)), None)
@@ -121,8 +156,9 @@ def refuse_unheard(selection: Selection, entries: Iterable[Entry]) -> None:
     of_gpus = [entry for entry in entries if isinstance(entry.wants, str) and entry.kind is EntryKind.GPU]
     of_all = [entry for entry in entries if isinstance(entry.wants, str)]
     for name in selection.names:
-        if not (of_all if name == TOGETHER else of_gpus):
-            list_ = "gpus and hostDevices" if name == TOGETHER else "gpus"
+        is_of_all = name == TOGETHER and selection.together != "nvlink"
+        if not (of_all if is_of_all else of_gpus):
+            list_ = "gpus and hostDevices" if is_of_all else "gpus"
             raise UserError(
                 "metadata.annotations",
                 f"{name} is for {list_} by deviceName, and the VM has none",

@@ -14,6 +14,7 @@ from launcher.selection.claim import Misfit, Selector
 from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID
 from launcher.selection.taints import keeps_away
 from launcher.selection.wishes import Sharing, WantedDevice, Wish
+from pci import slices as words
 
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
 
@@ -99,6 +100,8 @@ class Judge:
             return Placement(node.name, None, node.broken[0], tuple(verdicts))
         candidates = [could[number] for number in self._kind_of]
         chosen = self._chosen(candidates)
+        if not isinstance(chosen, str):
+            chosen = self._refused(chosen) or chosen
         if isinstance(chosen, str):
             return Placement(node.name, None, chosen, tuple(verdicts))
         return Placement(node.name, chosen, None, tuple(verdicts))
@@ -151,9 +154,35 @@ class Judge:
         except _TooManySteps:
             return "the claim's constraints allow more combinations than are tried here"
 
+    def _refused(self, devices: Sequence[PublishedDevice]) -> str | None:
+        """Return why gpu-plugin refuses these devices though the scheduler takes them: the GPUs of a claim that are on
+        a board with NVSwitches have to be one partition."""
+        by_claim: dict[str, list[PublishedDevice]] = {}
+        for wanted, device in zip(self._wish.devices, devices, strict=True):
+            if device.attribute(f"{words.DRIVER}/{words.MODULE_ID}") is not None:
+                by_claim.setdefault(wanted.claim, []).append(device)
+        for claim, gpus in by_claim.items():
+            if len(gpus) > 1 and not _are_partition(gpus):
+                which = ", ".join(str(gpu.attribute(words.PCI_BUS_ID) or gpu.id.name) for gpu in gpus)
+                match = f"{words.DRIVER}/{words.PARTITION}{len(gpus)}"
+                return (
+                    f"the scheduler takes {which}, which are no partition with NVLink, and gpu-plugin refuses them: "
+                    f"{claim} needs the constraint matchAttribute {match}"
+                )
+        return None
+
+
+def _are_partition(gpus: Sequence[PublishedDevice]) -> bool:
+    """Whether these GPUs of a board are all of a partition: as many as it has, and each in it."""
+    size = f"{words.PARTITION}{len(gpus)}"
+    names = (name for name in gpus[0].attributes[words.DRIVER] if name.partition("_")[0] == size)
+    return any(len({gpu.attributes[words.DRIVER].get(name) for gpu in gpus}) == 1 for name in names)
+
 
 def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
     shown = None if selector.shows is None else device.attribute(selector.shows)
+    if shown is None and selector.shows == words.NVML_UUID:
+        shown = "its NVML UUID is not known"
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
     return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
 

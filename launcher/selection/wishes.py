@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from launcher.selection.claim import DEVICE_CLASS, PLACE_NAMES, Misfit, Selector
+from launcher.selection.claim import DEVICE_CLASS, Misfit, Selector, place_name
 from launcher.selection.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
 from launcher.selection.objects import called, objects_of, part_of
 from launcher.selection.taints import Toleration, read_toleration
@@ -99,8 +99,7 @@ def wish_of_claim(
         if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
             raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
         numbers = tuple(number for each in names for number in by_request[str(each)])
-        place = PLACE_NAMES.get(attribute, attribute.rpartition("/")[2])
-        sharings.append(Sharing(attribute, place, numbers))
+        sharings.append(Sharing(attribute, place_name(attribute), numbers))
     return Wish(tuple(devices), tuple(sharings))
 
 

@@ -222,7 +222,11 @@ class Claims:
             nodes = [snapshot.nodes_of(device) for device in its]
             allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
             told[request] = [
-                (device_name(device), attributes(device, self._node, snapshot.place(device))) for device in its
+                (
+                    device_name(device),
+                    attributes(device, self._node, snapshot.place(device), snapshot.identity(device)),
+                )
+                for device in its
             ]
         self._files.write(claim, allocations, told, env, self._node)
 

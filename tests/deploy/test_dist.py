@@ -25,6 +25,12 @@ KREW = "gpuvm.yaml"
 BASES = f"gpu-launcher-deploy-{VERSION}.tar.gz"
 CHART, CHART_AS_OCI = f"gpu-plugin-{VERSION}.tgz", f"gpu-plugin-chart-{VERSION}.tar"
 SBOM = f"gpu-launcher-{VERSION}.cdx.json"
+IMAGE_SBOMS = [
+    f"gpu-{program}-image-{VERSION}-{architecture}.cdx.json"
+    for program in ("launcher", "plugin")
+    for architecture in ("amd64", "arm64")
+]
+FILES = (WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SBOM, *IMAGE_SBOMS)
 #: 2026-11-22, in the middle of a minute.
 MOMENT = {"SOURCE_DATE_EPOCH": "1795340007"}
 
@@ -42,7 +48,7 @@ def released(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_it_has_each_file_and_its_checksum(released: Path) -> None:
     sums = dict(line.split("  ")[::-1] for line in (released / "SHA256SUMS").read_text().splitlines())
-    assert {*sums} == {WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SBOM, "gpu-plugin.tar"}
+    assert {*sums} == {*FILES, "gpu-plugin.tar"}
     assert {path.name for path in released.iterdir()} == {*sums, "SHA256SUMS"}
     for name, expected in sums.items():
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == expected
@@ -55,7 +61,7 @@ def test_the_same_commit_gives_the_same_bytes_in_another_place_at_another_time(r
         ["sh", "-c", f"umask 077; exec deploy/dist.sh '{out}'"], cwd=ROOT, env=environ, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for name in (WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SBOM):
+    for name in FILES:
         assert (out / name).read_bytes() == (released / name).read_bytes(), name
 
 
@@ -156,20 +162,40 @@ def test_krews_plugin_installs_itself_once_and_runs(released: Path, tmp_path: Pa
 
 
 def test_the_sbom_has_what_the_wheel_asks_for_at_the_versions_that_are_tested(released: Path) -> None:
-    # Not above: every worker of pytest would import them, which takes a second and a half.
-    from cyclonedx.schema import SchemaVersion
-    from cyclonedx.validation.json import JsonStrictValidator
-
     text = (released / SBOM).read_text()
-    sbom = json.loads(text)
-    assert sbom["bomFormat"] == "CycloneDX"
-    assert JsonStrictValidator(SchemaVersion.from_version(sbom["specVersion"])).validate_str(text) is None
-    assert sbom["metadata"]["component"]["version"] == VERSION
+    sbom = _valid(text)
     versions = {_normal(one["name"]): one["version"] for one in sbom["components"]}
     locked = dict(re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
     assert {_normal(re.split(r"[<>=]", one)[0]) for one in PROJECT["dependencies"]} <= {*versions}
     assert versions.items() <= locked.items()
     assert not re.search(rf"file:|/tmp|{ROOT}", text)
+
+
+@pytest.mark.parametrize("name", IMAGE_SBOMS)
+def test_an_images_sbom_has_each_package_of_its_locks_and_the_hashes_of_debians(released: Path, name: str) -> None:
+    text = (released / name).read_text()
+    sbom = _valid(text)
+    program, architecture = re.fullmatch(rf"gpu-(\w+)-image-{VERSION}-(\w+)\.cdx\.json", name).groups()  # type: ignore[union-attr]
+    lock = (ROOT / "deploy" / program / f"debian-{architecture}.lock").read_text()
+    debian = {one["name"]: one for one in sbom["components"] if one["purl"].startswith("pkg:deb/debian/")}
+    assert len(debian) == len(lock.splitlines())
+    assert [one["hashes"][0]["content"] for one in debian.values()] == re.findall(r"^\w{64}", lock, re.MULTILINE)
+    assert re.fullmatch(r"1:[\d.-]+", debian["passwd"]["version"]), (
+        "an epoch is a version's, in a file's name it is %3a"
+    )
+    assert {"pydantic", "gpu-launcher"} < {one["name"] for one in sbom["components"] if "hashes" not in one}
+
+
+def _valid(text: str) -> Any:
+    """An SBOM of this version, after its check by CycloneDX's schema."""
+    # Not above: every worker of pytest would import them, which takes a second and a half.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
+    sbom = json.loads(text)
+    assert JsonStrictValidator(SchemaVersion.from_version(sbom["specVersion"])).validate_str(text) is None
+    assert sbom["metadata"]["component"]["version"] == VERSION
+    return sbom
 
 
 def _normal(distribution: str) -> str:

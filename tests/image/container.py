@@ -14,6 +14,9 @@ from tests.processes import FIXTURES, ROOT
 Program = Literal["plugin", "launcher"]
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+ARCHITECTURE = subprocess.run(
+    ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
+).stdout.strip()
 
 
 def archive(program: Program) -> Path:

@@ -2,10 +2,11 @@
 
 import json
 import re
+from urllib.parse import unquote
 
 import pytest
 
-from tests.image.container import VERSION, Container, Program, archive
+from tests.image.container import ARCHITECTURE, VERSION, Container, Program, archive
 from tests.processes import ROOT
 
 
@@ -24,6 +25,12 @@ def test_it_has_the_pinned_packages_and_no_other(container: Container) -> None:
     installed = {re.sub(r"[-_.]+(?=.*==)", "-", name).lower() for name in found if not name.startswith("libvirt-")}
     pinned = (ROOT / "deploy" / container.program / "requirements.txt").read_text()
     assert installed == {f"gpu-launcher=={VERSION}", *re.findall(r"^\S+==\S+", pinned, re.MULTILINE)}
+
+
+def test_it_has_debians_packages_of_its_lock_and_no_other(container: Container) -> None:
+    query = ("dpkg-query", "--show", "--showformat=${Package}_${Version}_${Architecture}.deb\n")
+    locked = (ROOT / "deploy" / container.program / f"debian-{ARCHITECTURE}.lock").read_text()
+    assert sorted(container.run(*query).split()) == [unquote(file) for file in sorted(locked.split()[1::2])]
 
 
 def test_nothing_in_it_builds_or_installs_python(container: Container) -> None:

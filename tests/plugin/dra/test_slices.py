@@ -58,6 +58,7 @@ def test_one_card_is_one_device_with_what_is_known_of_it(published: Published, m
         "productName": "NVIDIA GeForce RTX 3090",
         "resource": "nvidia.com/GA102_GEFORCE_RTX_3090",
         "functions": 2,
+        "nvmlName": "NVIDIA GeForce RTX 3090",
         "driver": "vfio-pci",
         "iommuGroup": 11,
         "uuid": values(first)["uuid"],
