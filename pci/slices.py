@@ -1,5 +1,5 @@
-"""The attributes of devices in a node's ResourceSlices (resource.k8s.io/v1): the plugin publishes them, the launcher
-writes selectors for them and reads them.
+"""The attributes and the capacity of devices in a node's ResourceSlices (resource.k8s.io/v1): the plugin publishes
+them, the launcher writes selectors for them and reads them.
 
 Names without a domain are the driver's own: in CEL `device.attributes["gpu-launcher.dev"].model`. The others are
 Kubernetes' standard names (k8s.io/dynamic-resource-allocation/deviceattribute). An attribute that is unknown is absent.
@@ -41,6 +41,9 @@ MDEV_UUID, PARENT = "mdevUUID", "parent"
 #: With NVSwitches: the GPU's module ID, 0 if it is not known, and with a number of GPUs, as in `partition4`, the Fabric
 #: Manager's ID of the GPU's partition of that size. If it is in several, `partition8_3` is another one.
 MODULE_ID, PARTITION = "moduleID", "partition"
+
+#: Capacity, as a quantity: see pci.memory.
+MEMORY = "memory"
 
 #: The taint of a device that cannot be handed out now; its value says why, as far as a label's value can.
 UNHEALTHY = "gpu-launcher.dev/unhealthy"

@@ -39,6 +39,13 @@ def hook(
             "and end.",
         ),
     ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --claim: what `kubectl get resourceslices -o json` prints, to look up NVML's UUIDs.",
+        ),
+    ] = None,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = Path(SYS),
     socket: Annotated[
         Path | None,
@@ -55,8 +62,10 @@ def hook(
     if claim is not None:
         if explain:
             raise UserError("--claim and --explain", "both say what to print", "give one of them")
-        _print_claim_templates(claim)
+        _print_claim_templates(claim, cluster)
         return None
+    if cluster is not None:
+        raise UserError("--cluster", "is for --claim", "leave it out: KubeVirt says which cards the domain has")
     if explain:
         _explain(domain, vmi, sysfs)
         return None
@@ -73,17 +82,19 @@ def hook(
     return ToServe(own_socket() if socket is None else str(socket), str(sysfs), plugin)
 
 
-def _print_claim_templates(file: Path) -> None:
+def _print_claim_templates(file: Path, cluster: Path | None) -> None:
     from launcher.manifest.inputs import called, read_vms
     from launcher.pod.documents import documents
     from launcher.pod.kubevirt import claim_template
     from launcher.pod.plain import PodObject
+    from launcher.selection.cluster_files import read_cluster
 
     given = read_vms(file)
+    found = None if cluster is None else read_cluster(cluster)
     templates: dict[str, PodObject] = {}
     for vm in given.vms:
         try:
-            template = claim_template(vm)
+            template = claim_template(vm, found)
         except UserError as error:
             raise error.changed(partial(_below, f"{given.file}: {called(vm)}: ")) from error
         templates[str(template["metadata"])] = template

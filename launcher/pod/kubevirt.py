@@ -15,6 +15,8 @@ from launcher.pod.names import by_content
 from launcher.pod.plain import PodObject
 from launcher.selection.annotations import NAMES, read_selection, refuse_unheard
 from launcher.selection.claim import claim_for
+from launcher.selection.cluster import Cluster
+from launcher.selection.nvml import refuse_unknown_ids
 from program.document import JSONObject
 from program.errors import Nonsense, UserError
 
@@ -32,11 +34,11 @@ _INSTANCE_OF: Mapping[str, tuple[str, ...]] = {
 _LISTS = {"gpus": EntryKind.GPU, "hostDevices": EntryKind.HOST_DEVICE}
 
 
-def claim_template(vm: JSONObject) -> PodObject:
+def claim_template(vm: JSONObject, cluster: Cluster | None = None) -> PodObject:
     """Return the template for this VM and each other VM of its namespace with the same annotations and resources.
 
-    `vm` is of one of launcher.manifest.inputs.VM_KINDS. UserError for a VM without an annotation that chooses a card,
-    or without an entry that it could choose for.
+    `vm` is of one of launcher.manifest.inputs.VM_KINDS; NVML's UUIDs are looked up in the `cluster`. UserError for a VM
+    without an annotation that chooses a card, without an entry that it could choose for, or with an unknown UUID.
     """
     instance = _INSTANCE_OF[vm["kind"]]
     annotations = _object(vm, (*instance, "metadata", "annotations"))
@@ -56,6 +58,7 @@ def claim_template(vm: JSONObject) -> PodObject:
         fix = "list a card there; if the VM's instance type has it, give the instance: kubectl get vmi -o yaml"
         raise UserError("spec.domain.devices", "has no entry by deviceName", fix)
     refuse_unheard(selection, entries)
+    refuse_unknown_ids(selection, cluster)
     names = "|".join(",".join(_device_name(entry) for entry in each) for each in lists.values())
     namespace, _ = names_of(vm)
     return {

@@ -15,7 +15,9 @@ from launcher.claims import Entry, EntryKind
 from launcher.selection.annotations import (
     AVOID_ID,
     AVOID_TYPE,
+    FIRST,
     LONGEST_EXPRESSION,
+    MEMORY,
     SELECT,
     TOGETHER,
     USE_ID,
@@ -39,8 +41,13 @@ _PLACES: Mapping[Proximity, str] = {
     "root": words.PCIE_ROOT,
     "switch": f"{words.DRIVER}/{words.SWITCH}",
 }
-_PLACE_NAMES = dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True))
+_PLACE_NAMES = {
+    **dict(zip(_PLACES.values(), ("NUMA node", "PCIe root", "PCIe switch"), strict=True)),
+    f"{words.DRIVER}/{words.PRODUCT}": "product",
+}
 _PARTITION = re.compile(rf"{re.escape(words.DRIVER)}/{words.PARTITION}(\d+)(_\d+)?")
+#: The names of a request's alternatives, which are called REQUEST/ALTERNATIVE.
+_ALTERNATIVES = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 #: HAMi's resource for any whole GPU of NVIDIA, and the same of other vendors: the vendor ID by resource.
 ANY_GPU = {f"{prefix}/gpu": f"{vendor:04x}" for vendor, prefix in PREFIXES.items()}
 _OURS = f'device.attributes["{words.DRIVER}"]'
@@ -77,7 +84,8 @@ class Misfit(IntEnum):
 @dataclass(frozen=True, slots=True)
 class Selector:
     """A CEL expression over Kubernetes' `device`. `source`: the DeviceClass, resource or annotation that it comes from.
-    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute to show then."""
+    `misfit`: why a card cannot be the VM's if the expression is false for it. `shows`: the attribute or capacity to
+    show then."""
 
     expression: str
     source: str
@@ -91,11 +99,23 @@ _OFF_BOARDS = Selector(f"!has({_OURS}.{words.MODULE_ID})", f"several GPUs withou
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A request for an entry's device; `name` is the request's in the claim."""
+    """A request for an entry's device; `name` is the request's in the claim. The device has to fit all `selectors`, and
+    the earliest of `first_available` that it can be had for, unless there is none."""
 
     name: str
     entry: Entry
     selectors: tuple[Selector, ...]
+    first_available: tuple[Selector, ...] = ()
+
+    def spec(self) -> dict[str, Any]:
+        """Return the request as the API has it."""
+        if not self.first_available:
+            return {"name": self.name, "exactly": _spec(self.selectors)}
+        alternatives = [
+            {"name": name, **_spec((*self.selectors, selector))}
+            for name, selector in zip(_ALTERNATIVES, self.first_available, strict=False)
+        ]
+        return {"name": self.name, "firstAvailable": alternatives}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,18 +127,14 @@ class VMClaim:
 
     def spec(self) -> dict[str, Any]:
         """Return the spec of a ResourceClaim, of resource.k8s.io/v1."""
-        requests = [
-            {
-                "name": request.name,
-                "exactly": {
-                    "deviceClassName": DEVICE_CLASS,
-                    "selectors": [{"cel": {"expression": selector.expression}} for selector in request.selectors],
-                },
-            }
-            for request in self.requests
-        ]
+        requests = [request.spec() for request in self.requests]
         constraints = list(self.constraints)
         return {"devices": {"requests": requests, **({"constraints": constraints} if constraints else {})}}
+
+
+def _spec(selectors: Iterable[Selector]) -> dict[str, Any]:
+    expressions = [{"cel": {"expression": selector.expression}} for selector in selectors]
+    return {"deviceClassName": DEVICE_CLASS, "selectors": expressions}
 
 
 def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
@@ -129,14 +145,17 @@ def claim_for(entries: Iterable[Entry], selection: Selection) -> VMClaim | None:
     entries = tuple(entries)
     gpus = sum(entry.kind is EntryKind.GPU and isinstance(entry.wants, str) for entry in entries)
     of_gpu = (*_selectors(selection), *([_OFF_BOARDS] if gpus > 1 and selection.together != "nvlink" else []))
+    first = tuple(_first(selection))
     requests: list[DeviceRequest] = []
     numbers = dict.fromkeys(EntryKind, 0)
     for entry in entries:
         name = f"{entry.kind}-{numbers[entry.kind]}"
         numbers[entry.kind] += 1
         if isinstance(entry.wants, str):
-            chosen = of_gpu if entry.kind is EntryKind.GPU else ()
-            requests.append(DeviceRequest(name, entry, (_of_resource(entry.wants), *chosen)))
+            is_gpu, own = entry.kind is EntryKind.GPU, _of_resource(entry.wants)
+            requests.append(
+                DeviceRequest(name, entry, (own, *of_gpu), first) if is_gpu else DeviceRequest(name, entry, (own,))
+            )
     if len(requests) > _MOST_REQUESTS:
         raise UserError(
             "spec.domain.devices",
@@ -151,6 +170,8 @@ def _constraints(requests: Sequence[DeviceRequest], selection: Selection) -> Ite
     gpus = [request.name for request in requests if request.entry.kind is EntryKind.GPU]
     of_all = len(gpus) == len(requests)
     among_gpus = {} if of_all else {"requests": gpus}
+    if selection.first and len(gpus) > 1:
+        yield {"matchAttribute": f"{words.DRIVER}/{words.PRODUCT}", **among_gpus}
     bound = selection.numa_bind and len(gpus) > 1
     if bound:
         yield {"matchAttribute": _PLACES["node"], **among_gpus}
@@ -176,26 +197,41 @@ def _of_resource(resource: str) -> Selector:
 
 
 def _selectors(selection: Selection) -> Iterator[Selector]:
-    """Yield a selector for each annotation that says which GPUs; UserError if Kubernetes would find it too long."""
+    """Yield a selector for each annotation that every GPU has to fit; UserError for one that is too long."""
+    memory = f'device.capacity["{words.DRIVER}"].{words.MEMORY}'
     shown = dict.fromkeys(selection.nvml_ids, words.NVML_UUID)
     expressions = {
         USE_TYPE: (_of_types(selection.use_types or ()), None),
         AVOID_TYPE: (f"!({_of_types(selection.avoid_types)}) && !({_NAMELESS})", None),
         USE_ID: (_of_ids(selection.use_ids or ()), shown.get(USE_ID, words.UUID)),
         AVOID_ID: (_not_of_ids(selection.avoid_ids), shown.get(AVOID_ID, words.UUID)),
+        MEMORY: (
+            f"has({memory}) && {memory}.compareTo(quantity({_quoted(selection.memory or '0')})) >= 0",
+            words.MEMORY,
+        ),
         SELECT: (selection.select or "", None),
     }
     for name, text in selection.given:
         if name not in expressions:
-            continue  # a constraint
+            continue  # a constraint, or alternatives
         expression, shows = expressions[name]
-        if (size := len(expression.encode())) > LONGEST_EXPRESSION:
-            raise UserError(
-                "metadata.annotations",
-                f"{name} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
-                "name fewer",
-            )
-        yield Selector(expression, f"{name} {text!r}", Misfit.EXCLUDED, shows)
+        yield _selector(name, text, expression, shows)
+
+
+def _first(selection: Selection) -> Iterator[Selector]:
+    """Yield a selector for each type of which the first is to be taken that can be had."""
+    text = dict(selection.given).get(FIRST, "")
+    return (_selector(FIRST, text, _of_types([item]), None) for item in selection.first)
+
+
+def _selector(name: str, text: str, expression: str, shows: str | None) -> Selector:
+    if (size := len(expression.encode())) > LONGEST_EXPRESSION:
+        raise UserError(
+            "metadata.annotations",
+            f"{name} becomes a selector of {size} bytes, and Kubernetes takes {LONGEST_EXPRESSION}",
+            "name fewer",
+        )
+    return Selector(expression, f"{name} {text!r}", Misfit.EXCLUDED, shows)
 
 
 def _of_types(items: Iterable[str]) -> str:

@@ -184,7 +184,7 @@ def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:
     """Return the wish of the claim that `pod --dra` writes for a VM."""
     owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
     entries = {request.name: str(request.entry) for request in claim.requests}
-    known = (selector for request in claim.requests for selector in request.selectors)
+    known = (selector for request in claim.requests for selector in (*request.selectors, *request.first_available))
     return wish_of_claim(owner, claim.spec(), entries, cluster, known)
 
 

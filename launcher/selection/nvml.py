@@ -8,7 +8,7 @@ from program.errors import UserError
 from program.problem import listed
 
 _MOST = 3  # cards that are named
-_PAGE = 'docs/choosing.md, "NVML\'s UUIDs"'
+_PAGE = "docs/choosing.md#nvmls-uuids"
 
 
 def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:

@@ -107,13 +107,18 @@ def read_identities(sys: Path, functions: Iterable[Function], *, state: Path) ->
         kept = _file(state).read() or {}
     except Refusal as error:
         trouble = error.problem
-    live = {each.identity.uuid for each in told.values()}
+    places = {each.identity.uuid: address for address, each in told.items()}
     known = {}
     for function in functions:
-        before, here = kept.get(str(function.address)), told.get(str(function.address))
+        address = str(function.address)
+        before, here = kept.get(address), told.get(address)
         now = here.identity if here is not None and function.driver == DRIVER else UNKNOWN
         # A card that the driver has in another slot is not in this one.
-        if before is not None and before.uuid not in live and before.is_of(_card(sys, function, now)):
+        if (
+            before is not None
+            and places.get(before.uuid, address) == address
+            and before.is_of(_card(sys, function, now))
+        ):
             now = Identity(now.uuid or before.uuid or None, now.name or before.name or None)
         if any(now):
             known[function.address] = now

@@ -10,7 +10,7 @@ from pci.slices import value_of
 from plugin.cards.inventory import Device
 from plugin.cards.names import PCIIDs, read_pci_ids
 from plugin.commands.node import NodeFlags, function_as_json, node_now
-from plugin.dra.slices import attributes
+from plugin.dra.slices import attributes, capacity
 from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot, State
 from program.commands import AsJSON
@@ -125,6 +125,7 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                         device, None, snapshot.place(device), snapshot.identity(device)
                     ).items()
                 },
+                "capacity": capacity(device),
                 "functions": list(map(function_as_json, device.functions)),
             }
             for device in snapshot.inventory.devices

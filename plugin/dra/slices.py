@@ -10,12 +10,14 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from pci import slices as words
+from pci.memory import memory_of
 from pci.nvml_names import nvml_name
 from pci.slices import Attributes
 from pci.vendors import AMD, INTEL, NVIDIA
 from pci.viability import Hindrance
 from plugin.binding.nvml import UNKNOWN, Identity
 from plugin.cards.inventory import Device
+from plugin.dra.claims import FAILED, READY
 from plugin.node.snapshot import Snapshot
 
 #: A device, a slice: as Kubernetes' JSON has it.
@@ -97,11 +99,16 @@ def device_name(device: Device) -> str:
 
 
 def device_of(snapshot: Snapshot, device: Device, node: str) -> SliceObject:
-    """Return the device in a slice: its name, its attributes, and a taint if it cannot be handed out now."""
+    """Return the device in a slice: its name, attributes and capacity, and a taint if it cannot be handed out now."""
     published: SliceObject = {
         "name": device_name(device),
         "attributes": attributes(device, node, snapshot.place(device), snapshot.identity(device)),
     }
+    if its := capacity(device):
+        published["capacity"] = {name: {"value": value} for name, value in its.items()}
+    if device.to_bind or snapshot.place(device):
+        # It is bound, or its partition activated, for its claim; the slice's nodeName binds the claim to the node.
+        published |= {"bindingConditions": [READY], "bindingFailureConditions": [FAILED]}
     if (reason := snapshot.reason(device)) is not None:
         published["taints"] = [{"key": words.UNHEALTHY, "value": taint_value(reason), "effect": "NoSchedule"}]
     return published
@@ -148,6 +155,12 @@ def attributes(device: Device, node: str | None, place: Mapping[str, int], ident
         for name, value in sorted(known.items())
         if value is not None
     }
+
+
+def capacity(device: Device) -> dict[str, str]:
+    """Return the known capacity of the device, a quantity by name: its memory (pci.memory)."""
+    memory = None if device.mdev is not None else memory_of(device.lead, device.model)
+    return {} if memory is None else {words.MEMORY: f"{memory}Gi"}
 
 
 def product(device: Device) -> str:

@@ -14,7 +14,8 @@ from plugin.cards.config import Config, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
-from plugin.fabric.board import Board
+from plugin.fabric.board import Board, gpus
+from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
 
 
@@ -149,7 +150,7 @@ class Snapshot:
             or self.kept.get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
             or self.unlinked.get(device.id)
-            or self._strange(device)
+            or self._unpartitioned(device)
         )
 
     def _fallen(self, device: Device) -> Hindrance | None:
@@ -161,9 +162,15 @@ class Snapshot:
                 )
         return None
 
-    def _strange(self, device: Device) -> Hindrance | None:
-        """Return the trouble with a device in a partition that is active for somebody else."""
-        if self.board is None or self.partitions is None:
+    def _unpartitioned(self, device: Device) -> Hindrance | None:
+        """Return the trouble with a device of which no partition can be activated: one is active for somebody else, or
+        the Fabric Manager is away, and what of a board is free cannot be published."""
+        if self.config.fabric is None or self.partitions is None:
+            return None
+        if self.partitions.is_awaited and device.serve is Serve.DRA and gpus(device, ModuleIDs({})):
+            wrong = f"waits for the Fabric Manager: {self.partitions.trouble}"
+            return Hindrance(wrong, "start the manager, or see what keeps it from answering")
+        if self.board is None:
             return None
         for each in self.partitions.others:
             if not self.board.modules(device).isdisjoint(each.modules):

@@ -34,7 +34,6 @@ SECCOMP = "plugin/components/seccomp/vm.json"
 WHOLE: Mapping[str, str] = {
     "dra/admission.yaml": ".Values.dra",
     "dra/deviceclasses.yaml": ".Values.dra",
-    "dra/rbac.yaml": ".Values.dra",
     "plugin/components/pod-monitor/podmonitor.yaml": ".Values.monitoring.podMonitor",
 }
 _HEAD = "{{{{- /* From deploy/{}, by `make test ARGS='--regenerate tests/deploy'`: change it there. */ -}}}}\n"
@@ -54,9 +53,9 @@ class If:
 
 @dataclass(frozen=True)
 class Choice:
-    """A value that is another one under a condition."""
+    """A value that is another one where one of the conditions holds."""
 
-    condition: str
+    conditions: tuple[str, ...]
     value: Any
     otherwise: Any
 
@@ -78,13 +77,22 @@ class Items:
 
 def templates() -> dict[str, str]:
     """Return the generated templates by name."""
-    plugin = {name: _patched(name) for name in ("daemonset", "networkpolicy", "serviceaccount")}
+    daemon_set, policy, account = (
+        _at(
+            _patched(_objects(f"plugin/{name}.yaml")[0]),
+            "metadata",
+            lambda names: {**names, "namespace": "kube-system"},
+        )
+        for name in ("daemonset", "networkpolicy", "serviceaccount")
+    )
+    rights = "---\n".join(_text(_patched(rule)) for rule in _objects("dra/rbac.yaml"))
     made = {
         "configmap.yaml": _config_map("gpu-plugin", "config.yaml", _config()),
-        "daemonset.yaml": _text(_with_values(plugin["daemonset"])),
-        "networkpolicy.yaml": _if(".Values.networkPolicy", _text(_with_sources(plugin["networkpolicy"]))),
+        "daemonset.yaml": _text(_with_values(daemon_set)),
+        "networkpolicy.yaml": _if(".Values.networkPolicy", _text(_with_sources(policy))),
         "seccomp.yaml": _if(".Values.seccomp", _config_map("gpu-plugin-seccomp", "vm.json", _literal(SECCOMP))),
-        "serviceaccount.yaml": _text(plugin["serviceaccount"]),
+        "rbac.yaml": _if(".Values.dra", rights),
+        "serviceaccount.yaml": _text(account),
         **{name.rpartition("/")[2]: _if(condition, _in_namespace(_read(name))) for name, condition in WHOLE.items()},
     }
     return {name: _HEAD.format(_source(name)) + text for name, text in made.items()}
@@ -115,11 +123,13 @@ def _if(condition: str, text: str) -> str:
     return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
 
 
-def _patched(name: str) -> Any:
-    """Return the plugin's object of that name, with all patches of it."""
-    tree = yaml.safe_load(_read(f"plugin/{name}.yaml"))
+def _objects(name: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(_read(name)))
+
+
+def _patched(tree: Any) -> Any:
+    """Return an object with all patches of its kind."""
     kind = tree["kind"]
-    tree["metadata"]["namespace"] = "kube-system"
     for directory, condition in PATCHES.items():
         for patch in yaml.safe_load(_read(f"{directory}/kustomization.yaml"))["patches"]:
             content = yaml.safe_load(_read(f"{directory}/{patch['path']}"))
@@ -135,8 +145,14 @@ def _merged(base: Any, patch: Any, condition: str) -> Any:
     """Return the base with a strategic merge patch; kustomize puts new items first."""
     match base, patch:
         case If(), _:
-            assert base.value == patch, f"two components differ: {base.value}, {patch}"
-            return If((*base.conditions, condition), base.value)
+            # What one of them has and the other has not would be there for both.
+            assert base.value == patch or base.value.keys() == patch.keys(), (
+                f"{base.value} in one, {patch} in the other"
+            )
+            return If((*base.conditions, condition), _merged(base.value, patch, condition))
+        case Choice(), _:
+            _same(base.value, patch)
+            return Choice((*base.conditions, condition), patch, base.otherwise)
         case dict(), dict():
             empty = {key: type(value)() for key, value in patch.items() if isinstance(value, dict | list)}
             return base | {
@@ -153,7 +169,7 @@ def _merged(base: Any, patch: Any, condition: str) -> Any:
                 _merged(item, items[name], condition) if (name := _identity(item)) in items else item for item in base
             ]
         case _:
-            return base if base == patch else Choice(condition, patch, base)
+            return base if base == patch else Choice((condition,), patch, base)
 
 
 def _identity(item: Any) -> str:
@@ -169,7 +185,7 @@ def _operated(tree: Any, operation: Mapping[str, Any], condition: str) -> Any:
         assert place.endswith(".-")
         return _at(tree, place.removesuffix(".-"), lambda items: [*items, If((condition,), value)])
     is_test = operation["op"] == "test"
-    return _at(tree, place, lambda found: _same(found, value) if is_test else Choice(condition, value, found))
+    return _at(tree, place, lambda found: _same(found, value) if is_test else Choice((condition,), value, found))
 
 
 def _at(tree: Any, place: str, change: Callable[[Any], Any]) -> Any:
@@ -262,8 +278,11 @@ def _lines(tree: Any, depth: int, known: tuple[str, ...]) -> Iterator[str]:
 
 
 def _under(conditions: tuple[str, ...], lines: list[str]) -> list[str]:
-    either = conditions[0] if len(conditions) == 1 else "or " + " ".join(f"({one})" for one in conditions)
-    return [f"{{{{- if {either} }}}}", *lines, "{{- end }}"]
+    return [f"{{{{- if {_either(conditions)} }}}}", *lines, "{{- end }}"]
+
+
+def _either(conditions: tuple[str, ...]) -> str:
+    return conditions[0] if len(conditions) == 1 else "or " + " ".join(f"({one})" for one in conditions)
 
 
 def _conditions(value: Any) -> tuple[str, ...]:
@@ -294,10 +313,17 @@ def _entry(key: str | None, value: Any, depth: int, known: tuple[str, ...]) -> I
             yield from (start, f"{indent}  {{{{- toYaml .Values.{value.name} | nindent {deeper} }}}}")
         case Choice() if isinstance(value.value, dict):
             then, otherwise = (_lines(mapping, deeper, known) for mapping in (value.value, value.otherwise))
-            yield from (start, f"{{{{- if {value.condition} }}}}", *then, "{{- else }}", *otherwise, "{{- end }}")
+            yield from (
+                start,
+                f"{{{{- if {_either(value.conditions)} }}}}",
+                *then,
+                "{{- else }}",
+                *otherwise,
+                "{{- end }}",
+            )
         case Choice():
             one, other = _scalar(value.value), _scalar(value.otherwise)
-            yield f"{start} {{{{ if {value.condition} }}}}{one}{{{{ else }}}}{other}{{{{ end }}}}"
+            yield f"{start} {{{{ if {_either(value.conditions)} }}}}{one}{{{{ else }}}}{other}{{{{ end }}}}"
         case dict() | list() if value and key is not None:
             yield from (start, *_lines(value, depth if isinstance(value, list) else deeper, known))
         case dict() if value:

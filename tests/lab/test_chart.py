@@ -50,7 +50,7 @@ POD_MONITORS = {
 }
 
 #: Kinds to which kustomize gives a namespace that the API server ignores.
-_CLUSTERS_OWN = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding")
+_CLUSTERS_OWN = ("ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "DeviceClass")
 
 Objects = dict[tuple[str, str], Any]
 

@@ -58,6 +58,11 @@ def test_vms_that_choose_alike_have_one_template_whatever_makes_them(kind: str, 
     [
         (vmi({}), "metadata.annotations", "has none that chooses a card"),
         (vmi({"nvidia.com/numa-bind": True}), "metadata.annotations", "nvidia.com/numa-bind: found True"),
+        (
+            vmi({"nvidia.com/nouse-gpuuuid": "GPU-8dcd427f-b4c5-4b2a-9f10-000000000001"}),
+            "metadata.annotations",
+            "nvidia.com/nouse-gpuuuid names GPU-8dcd427f-b4c5-4b2a-9f10-000000000001, and which card",
+        ),
         (vmi(H100, []), "spec.domain.devices", "has no entry by deviceName"),
         (vmi(H100, ["?", {"deviceName": 7}]), "spec.domain.devices", "has no entry by deviceName"),
         (

@@ -83,6 +83,7 @@ def test_each_annotation_is_a_selector_of_its_own() -> None:
         "nvidia.com/nouse-gputype": "A10",
         "nvidia.com/use-gpuuuid": f"{NVMLS},{OWN}",
         "nvidia.com/nouse-gpuuuid": OWN,
+        "gpu-launcher.dev/memory-at-least": "40Gi",
         "gpu-launcher.dev/select": ' device.driver != ""\n',
     }
     ((_, *others),) = expressions(chosen(texts, gpu("a")))
@@ -90,8 +91,24 @@ def test_each_annotation_is_a_selector_of_its_own() -> None:
         f'!(["A10"].exists(word, {CALLED})) && !({NAMELESS})',
         f'{OURS}.?nvmlUUID.orValue("") in ["{NVMLS}"] || {OURS}.?uuid.orValue("") in ["{OWN}"]',
         f'!({OURS}.?uuid.orValue("") in ["{OWN}"])',
+        (
+            'has(device.capacity["gpu-launcher.dev"].memory) && '
+            'device.capacity["gpu-launcher.dev"].memory.compareTo(quantity("40Gi")) >= 0'
+        ),
         'device.driver != ""',
     ]
+
+
+def test_first_available_is_an_alternative_for_each_type_and_all_gpus_are_of_one_product() -> None:
+    made = chosen({"gpu-launcher.dev/first-available": "H100, A100"}, gpu("a"), gpu("b"), nic("n")).spec()["devices"]
+    first, _, other = made["requests"]
+    assert [each["name"] for each in first["firstAvailable"]] == ["first", "second"]
+    assert [each["selectors"][-1]["cel"]["expression"] for each in first["firstAvailable"]] == [
+        f'["{word}"].exists(word, {CALLED})' for word in ("H100", "A100")
+    ]
+    assert {each["deviceClassName"] for each in first["firstAvailable"]} == {"gpu-launcher.dev"}
+    assert other.keys() == {"name", "exactly"}
+    assert made["constraints"] == [{"matchAttribute": "gpu-launcher.dev/productName", "requests": ["gpu-0", "gpu-1"]}]
 
 
 def test_what_is_quoted_stays_text_of_the_expression() -> None:

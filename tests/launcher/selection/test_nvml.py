@@ -1,5 +1,7 @@
 """NVML's names and UUIDs as people have them in their manifests, where a cluster has a card of each of 34 models."""
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from plugin.cards.config import Serve
 from plugin.cards.inventory import Device
 from plugin.dra.slices import attributes
 from program.errors import Nonsense, UserError
+from tests.conftest import Command
 from tests.launcher.selection.hami import entries
 
 #: IDs of the device, and of the board where it decides; the name in pci.ids of August 2026; NVML's.
@@ -75,9 +78,9 @@ def card(number: int, identity: Identity = UNKNOWN, ids: str = "10de:2204", boar
     return {"name": f"card-{number}", "attributes": attributes(unit, "node", {}, identity)}
 
 
-def cluster(*cards: Any) -> Cluster:
+def slices_of(*cards: Any) -> list[Any]:
     """A node of its own for each card, of the card's name."""
-    return cluster_of(
+    return [
         {
             "apiVersion": "resource.k8s.io/v1",
             "kind": "ResourceSlice",
@@ -90,7 +93,11 @@ def cluster(*cards: Any) -> Cluster:
             },
         }
         for each in cards
-    )
+    ]
+
+
+def cluster(*cards: Any) -> Cluster:
+    return cluster_of(slices_of(*cards))
 
 
 def fits(where: Cluster, word: str, value: str) -> set[int]:
@@ -178,7 +185,7 @@ def test_an_uuid_that_a_card_may_have_is_refused_with_where_to_look(word: str) -
     assert str(refused.value) == (
         f"metadata.annotations: nvidia.com/{word} names {uuid(9)}, which may be of one of these, whose NVML UUID is "
         "not known: card-2 of card-2; run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind; see "
-        'docs/choosing.md, "NVML\'s UUIDs"'
+        "docs/choosing.md#nvmls-uuids"
     )
     with pytest.raises(
         UserError, match=r"names GPU-.*, and which card has NVML's UUID is not known here; .* --cluster;"
@@ -191,3 +198,25 @@ def test_an_uuid_that_no_card_can_have_is_refused() -> None:
         fits(KNOWN, "use-gpuuuid", uuid(9))
     with pytest.raises(Nonsense, match=r"is no card's UUID; expected a whole UUID in lower case: GPU-"):
         fits(KNOWN, "nouse-gpuuuid", uuid(1).upper())
+
+
+def test_pod_is_told_of_the_cluster(gpu_launcher: Command, tmp_path: Path) -> None:
+    vm, slices = tmp_path / "vm.yaml", tmp_path / "slices.json"
+    vm.write_text(
+        "apiVersion: kubevirt.io/v1\nkind: VirtualMachineInstance\n"
+        f"metadata: {{name: vm, annotations: {{nvidia.com/nouse-gpuuuid: {uuid(1)}}}}}\n"
+        "spec: {domain: {memory: {guest: 1Gi}, devices: {gpus: [{name: gpu, deviceName: nvidia.com/gpu}]}}}\n"
+    )
+    slices.write_text(json.dumps({"items": slices_of(card(1, Identity(uuid(1), None)), card(2))}))
+    for arguments, code, said in (
+        (
+            ("--dra",),
+            2,
+            f"metadata.annotations: nvidia.com/nouse-gpuuuid names {uuid(1)}, and which card has NVML's UUID",
+        ),
+        (("--dra", "--cluster", str(slices)), 0, ""),
+        (("--cluster", str(slices)), 2, "--cluster: is for --dra"),
+    ):
+        result = gpu_launcher("pod", vm, "--image", "x", *arguments)
+        assert (result.returncode, said in result.stderr) == (code, True), result.stderr
+        assert (f'nvmlUUID.orValue("") in ["{uuid(1)}"]' in result.stdout) is (code == 0)

@@ -19,7 +19,9 @@ from plugin.cards.inventory import Device
 from plugin.dra.slices import device_name
 from plugin.fabric.board import Board
 from plugin.fabric.modules import ModuleIDs
+from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import Snapshot
+from program.problem import Problem
 from tests.clusters import board_of, claim_of, hgx, slices_of, snapshot_of, with_board
 from tests.fabric.standin import B200, H100, Sets
 
@@ -125,7 +127,7 @@ def test_a_size_that_no_partition_has_is_said() -> None:
     (placement,) = fit(node()[0], 3)[0].placements
     assert placement.reason == "of no card here that could be had the partition of 3 GPUs with NVLink is known"
     (placement,) = fit(node()[0], 4, taken=cards(node()[0], 1, 5))[0].placements
-    assert placement.reason == "not 4 of the cards that could be had are on one partition of 4 GPUs with NVLink"
+    assert placement.reason == "not 4 of the cards that could be had share one partition of 4 GPUs with NVLink"
 
 
 def test_cards_of_a_partition_that_is_active_for_somebody_else_are_nobodys() -> None:
@@ -139,6 +141,17 @@ def test_cards_of_a_partition_that_is_active_for_somebody_else_are_nobodys() -> 
     wrong = "is in partition 1, which is active, and gpu-plugin does not know for whom"
     assert [why.wrong for why in strange.troubles.values()] == [wrong] * 4
     assert "tainted: gpu-launcher.dev/unhealthy=is-in-partition-1" in as_text(fit(strange, 8)[0])
+
+
+def test_while_the_manager_is_away_no_card_is_placed_whose_partition_is_not_known() -> None:
+    """As after a boot. Without the taint it would look like a card beside no board."""
+    away = FabricStatus(trouble=Problem("the Fabric Manager", "cannot list its partitions", ""), is_awaited=True)
+    snapshot = replace(node()[0], partitions=away)
+    for gpus in (1, 2):
+        found, its = fit(snapshot, gpus, {})
+        assert its is None
+        assert "tainted: gpu-launcher.dev/unhealthy=waits-for-the-Fabric-Manager" in as_text(found)
+    assert fit(replace(snapshot, partitions=replace(away, is_awaited=False)), 2, {})[1] is not None  # it never had any
 
 
 def test_a_card_of_unknown_module_goes_to_a_vm_of_one() -> None:

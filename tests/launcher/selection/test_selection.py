@@ -83,6 +83,17 @@ def test_what_asks_for_something_is_given_as_it_was_written() -> None:
         ),
         ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch' or 'nvlink'"),
         (
+            {"memory_at_least": "40GB"},
+            "gpu-launcher.dev/memory-at-least: '40GB' is not a quantity; expected a quantity, like 40Gi",
+        ),
+        (
+            {"first_available": ","},
+            (
+                "gpu-launcher.dev/first-available: has 0 types; expected 1 to 8, as 'H100,A100', which is all that "
+                "Kubernetes takes"
+            ),
+        ),
+        (
             {"select": "x" * 10241},
             "gpu-launcher.dev/select: has 10241 bytes; expected at most 10240, which is all that Kubernetes takes",
         ),

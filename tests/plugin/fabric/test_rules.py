@@ -402,6 +402,9 @@ def test_a_node_that_had_partitions_does_not_do_without(why: str, node: Node) ->
         node.manager.stop()
     with pytest.raises(Refusal):
         run(node.allocate(node.partitions(), "default/vm", 1, 3))
+    # A plugin that starts then, as after a boot, cannot say what is free.
+    run(node.partitions(every=60).reconcile())
+    assert node.told[-1].is_awaited
 
 
 def test_a_manager_that_hangs_ends_no_more_than_its_question(node: Node, caplog: pytest.LogCaptureFixture) -> None:
