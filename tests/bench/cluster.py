@@ -1,6 +1,6 @@
 """Choosing cards in large clusters: `fit` over 1,000 and 5,000 nodes of eight cards; and, with --scheduler, what the
-real API server and scheduler make of HAMi's rules, of all words on random clusters and of 500 VMs, without a node:
-`python -m tests.bench.cluster`.
+real API server and scheduler make of HAMi's rules, of all words on random clusters, of boards with partitions and of
+500 VMs, without a node: `python -m tests.bench.cluster`.
 
 The scheduler is the one that the lab has built: `make lab`, once.
 """
