@@ -26,8 +26,8 @@ def archive(program: Program) -> Path:
 
 
 def sizes(program: Program) -> dict[str, int]:
-    """The bytes of the compressed layers for each architecture of the archive: an index with an image for each
-    that `deploy/build.sh` was called with."""
+    """The bytes of the compressed layers for each architecture of the archive, which is an index of images, one for
+    each that `deploy/build.sh` was called with."""
     with tarfile.open(archive(program)) as file:
 
         def read(name: str) -> dict[str, Any]:
