@@ -131,7 +131,9 @@ class APIServer:
                 if body["metadata"].get("resourceVersion") != self.objects[path]["metadata"]["resourceVersion"]:
                     return _status(409, "Conflict", path)
                 if part:
-                    return 200, self._store(path, {**self.objects[path], "status": body["status"]})
+                    known = self.objects[path]
+                    known["status"] |= {"devices": body["status"].get("devices", [])}
+                    return 200, self._store(path, known)
                 if body["spec"]["nodeName"] != self.objects[path]["spec"]["nodeName"]:
                     return _status(422, "Invalid", "spec.nodeName: field is immutable")
             if path.startswith(SLICES) and (wrong := _wrong(body)) is not None:
