@@ -1,7 +1,7 @@
 # Some thousand processes of Python are started: whoever has it set would have each compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test image dist lab lab-shell bench protos lock
+.PHONY: demo test image dist lab lab-shell bench protos lock lock-debian lock-base release-check release-notes
 
 demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 	.venv/bin/python -m tests.demo
@@ -9,16 +9,22 @@ demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
 	.venv/bin/pytest --numprocesses auto --dist worksteal $(ARGS)
 
-image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; needs root
-	deploy/build.sh
+image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; for ARCHITECTURES; needs root
+	deploy/build.sh $(ARCHITECTURES)
 	.venv/bin/pytest tests/image --numprocesses 2 --dist worksteal
 
 dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is applied, SBOM, checksums; as root both images
 	@if [ "$$(id -u)" = 0 ]; then \
-	    $(MAKE) .venv/image && images=$$(deploy/build.sh) && deploy/dist.sh dist $$images; \
+	    $(MAKE) .venv/image && images=$$(deploy/build.sh $(ARCHITECTURES)) && deploy/dist.sh dist $$images; \
 	else \
 	    echo "without the images, which take root" && deploy/dist.sh dist; \
 	fi
+
+release-check: .venv/ready  ## that the tag TAG, the version, the changelog and the URLs of REPOSITORY agree
+	.venv/bin/python deploy/release.py check "$(TAG)" "$(REPOSITORY)"
+
+release-notes: .venv/ready  ## what the changelog says of the version, into release-notes.md
+	.venv/bin/python deploy/release.py notes >release-notes.md
 
 lab: .venv/lab  ## the mission on real VFIO, with a real kubelet, and KubeVirt of KUBEVIRT=DIR; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
@@ -60,3 +66,9 @@ lock:  ## pin what pyproject.toml asks for; needs uv
 	uv pip compile --quiet --generate-hashes --python-version 3.13 --python-platform linux \
 	    --constraint requirements.txt --custom-compile-command 'make lock' \
 	    deploy/launcher/requirements.in -o deploy/launcher/requirements.txt
+
+lock-debian: .venv/image  ## pin the Debian packages of both images, by version and hash
+	deploy/lock.sh
+
+lock-base: .venv/image  ## pin the images' base by its digest; needs a registry
+	deploy/base.sh docker://debian:trixie-slim

@@ -1,6 +1,6 @@
 #!/bin/sh
-# The files of a release, into a directory: the wheel and the sdist; what a cluster applies; what krew installs; an SBOM
-# of what is installed with the wheel; and checksums of all, and of further files of that directory that are named, like
+# The files of a release, into a directory: the wheel and the sdist; what a cluster applies; what krew installs; SBOMs of
+# what is installed with the wheel and of what the images have; and checksums of all, and of further files of that directory that are named, like
 # images. The same commit gives the same bytes. RELEASES is the URL of the directory where they will be. Called by
 # `make dist`, in the root of the repository: deploy/dist.sh DIRECTORY [FILE...]
 set -eu
@@ -50,6 +50,7 @@ install "$scratch/release"/*.whl
 install --no-index --no-deps --force-reinstall --find-links "$scratch/release" "gpu-launcher==$version"
 .venv/bin/cyclonedx-py environment --no-validate --pyproject pyproject.toml --output-reproducible \
     --output-file "$scratch/release/gpu-launcher-$version.cdx.json" "$scratch/installed/bin/python"
+.venv/bin/python deploy/sbom.py "$version" "$scratch/release"
 
 mkdir -p "$out"
 cp "$scratch/release"/* "$out"

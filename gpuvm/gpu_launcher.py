@@ -15,6 +15,7 @@ from program.errors import ProgramError, Refusal
 _SECONDS = 120.0  # for a manifest, or for the cards of 5,000 nodes
 _NODES = "nodes,pods"
 _CLAIMS = "resourceslices,resourceclaims,resourceclaimtemplates,deviceclasses"
+_RULES = "devicetaintrules"
 
 
 def manifest_of(kubectl: Kubectl, each: ClusterObject) -> str:
@@ -56,11 +57,12 @@ class Fit(NamedTuple):
 
 def fit_of(kubectl: Kubectl, pod: ClusterObject) -> Fit:
     """Return what `gpu-launcher fit` says of a pod that waits for a node, of all nodes that the user may list."""
-    kinds = f"{_NODES},{_CLAIMS}" if pod["spec"].get("resourceClaims") else _NODES
+    claims = pod["spec"].get("resourceClaims")
+    kinds = f"{_NODES},{_CLAIMS}" if claims else _NODES
     named = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
     try:
         text = manifest_of(kubectl, pod)
-        cluster = kubectl.objects(kinds, "--all-namespaces", within=_SECONDS)
+        cluster = kubectl.objects(kinds, "--all-namespaces", within=_SECONDS) + (rules_of(kubectl) if claims else [])
         with TemporaryDirectory() as directory:
             file = Path(directory) / MANIFEST_FILE
             file.write_text(text, encoding="utf-8")
@@ -75,3 +77,14 @@ def fit_of(kubectl: Kubectl, pod: ClusterObject) -> Fit:
         return Fit(told["text"])
     wrong, fix = told["answer"]["wrong"], told["answer"]["fix"]
     return Fit(told["text"].replace(f"{wrong}; {fix}\n", "", 1), (wrong, fix))
+
+
+def rules_of(kubectl: Kubectl) -> list[ClusterObject]:
+    """Return the DeviceTaintRules; none where the API server does not serve them, as by default before Kubernetes 1.37.
+    Refusal where the user may not list them."""
+    try:
+        return kubectl.objects(_RULES, within=_SECONDS)
+    except Refusal as refusal:
+        if "the server doesn't have a resource type" in str(refusal):
+            return []
+        raise

@@ -38,14 +38,19 @@ class Amount(NamedTuple):
         return int(self.exact.to_integral_value(ROUND_CEILING))
 
 
-def parse_amount(text: str | float) -> Amount:
-    """Read a quantity; Nonsense for another text, a negative one, or one that is too large for Kubernetes."""
+def parse_exact(text: str | float) -> Decimal:
+    """Read a quantity of any sign and size; Nonsense for another text."""
     match = _QUANTITY.fullmatch(str(text))
     if match is None:
         raise Nonsense(f"{text!r} is not a quantity", "expected a number with a suffix, like 8Gi or 500m")
     suffix = match["suffix"]
     factor = _SUFFIXES[suffix] if suffix in _SUFFIXES else Decimal(f"1{suffix}")
-    amount = Amount(str(text), Decimal(match["number"]) * factor)
+    return Decimal(match["number"]) * factor
+
+
+def parse_amount(text: str | float) -> Amount:
+    """Read a quantity; Nonsense for another text, a negative one, or one that is too large for Kubernetes."""
+    amount = Amount(str(text), parse_exact(text))
     if not 0 <= amount.exact <= _MOST:
         raise Nonsense(f"{text!r} is out of range", f"expected 0 to {_MOST}")
     return amount

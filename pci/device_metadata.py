@@ -52,7 +52,8 @@ def decode(text: str, request: str) -> PCIAddress | UUID:
     """Return the one device of a request, a PCI address or a mediated device's UUID, by the first document of a known
     version. Raise InvalidMetadata if the file is malformed or does not name one device."""
     requests = _objects(_document(text), "requests")
-    entry = next((each for each in requests if each.get("name") == request), None)
+    # Of a request of alternatives (firstAvailable) the name is REQUEST/ALTERNATIVE here, and REQUEST in the path.
+    entry = next((each for each in requests if str(each.get("name")).partition("/")[0] == request), None)
     if entry is None:
         names = ", ".join(str(each.get("name")) for each in requests)
         raise InvalidMetadata(f"has {f'the requests {names}' if names else 'no requests'}", f"expected {request}")

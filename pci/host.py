@@ -20,7 +20,8 @@ class Function:
     the root port down. `physical_function` is set for an SR-IOV virtual function; `vgpu_type` for one that NVIDIA's
     driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
     in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1. `boot_vga`: the firmware put its
-    screen on this function.
+    screen on this function. `memory_bar`: bytes of a GPU's largest prefetchable BAR, which shows its memory; 0 if that
+    is unknown.
     """
 
     address: PCIAddress
@@ -38,6 +39,7 @@ class Function:
     vgpu_type: int | None
     vfio_device: str | None
     boot_vga: bool = False
+    memory_bar: int = 0
 
     @property
     def is_virtual(self) -> bool:

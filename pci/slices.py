@@ -1,11 +1,12 @@
-"""The attributes of devices in a node's ResourceSlices (resource.k8s.io/v1): the plugin publishes them, the launcher
-writes selectors for them and reads them.
+"""The attributes and the capacity of devices in a node's ResourceSlices (resource.k8s.io/v1): the plugin publishes
+them, the launcher writes selectors for them and reads them.
 
 Names without a domain are the driver's own: in CEL `device.attributes["gpu-launcher.dev"].model`. The others are
 Kubernetes' standard names (k8s.io/dynamic-resource-allocation/deviceattribute). An attribute that is unknown is absent.
 """
 
 import hashlib
+import json
 import uuid
 from typing import Any, TypeAlias
 
@@ -21,6 +22,8 @@ TYPE = "type"
 VENDOR, DEVICE, SUBSYSTEM = "vendor", "device", "subsystem"
 #: The model as pci.ids has it, and the words by which it is sold: `NVIDIA GeForce RTX 2060 Rev. A`.
 MODEL, PRODUCT = "model", "productName"
+#: What NVML calls the model and the card: `NVIDIA A100-SXM4-80GB`, `GPU-8dcd427f-...`.
+NVML_NAME, NVML_UUID = "nvmlName", "nvmlUUID"
 #: The resource that the device plugin would give the device as; see `fitted`.
 RESOURCE = "resource"
 #: The upstream port of the PCIe switch that the device is behind.
@@ -35,9 +38,12 @@ UUID = "uuid"
 #: A mediated device's own UUID, which tells the launcher what it is (KubeVirt's name for it), and the function that it
 #: is a part of.
 MDEV_UUID, PARENT = "mdevUUID", "parent"
-#: With NVSwitches: the GPU's module ID, and with a number of GPUs, as in `partition4`, the Fabric Manager's ID of the
-#: GPU's partition of that size. If it is in several, `partition8_2` is one of them.
+#: With NVSwitches: the GPU's module ID, 0 if it is not known, and with a number of GPUs, as in `partition4`, the Fabric
+#: Manager's ID of the GPU's partition of that size. If it is in several, `partition8_3` is another one.
 MODULE_ID, PARTITION = "moduleID", "partition"
+
+#: Capacity, as a quantity: see pci.memory.
+MEMORY = "memory"
 
 #: The taint of a device that cannot be handed out now; its value says why, as far as a label's value can.
 UNHEALTHY = "gpu-launcher.dev/unhealthy"
@@ -60,6 +66,11 @@ def fitted(text: str) -> str:
         return text
     digest = hashlib.sha256(text.encode()).hexdigest()[:_DIGEST]
     return f"{text.encode()[: LONGEST - _DIGEST - 1].decode(errors='ignore')}~{digest}"
+
+
+def of_resource(resource: str) -> str:
+    """Return the expression of CEL that is true for the driver's devices of this resource."""
+    return f'device.attributes["{DRIVER}"].?{RESOURCE}.orValue("") == {json.dumps(fitted(resource))}'
 
 
 def place_uuid(node: str, device_id: str, pci_id: str) -> str:

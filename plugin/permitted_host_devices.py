@@ -15,14 +15,15 @@ from program.problem import one_line
 
 
 def permitted_host_devices(inventory: Inventory) -> dict[str, Any]:
-    """Return the stanza for all listed devices, healthy or not: one entry for each selector and resource, sorted.
+    """Return the stanza for all offered devices, by either protocol and healthy or not: one entry for each selector and
+    resource, sorted.
 
     A PCI device is selected by vendor and device ID of its lead (`10DE:1EB8`, as KubeVirt writes it), a mediated device
     by the name of its type. A list without entries is left out.
     """
-    listed = [(device, resource) for resource, devices in inventory.listed.items() for device in devices]
-    pci = {(device.lead.pci_id.upper(), resource) for device, resource in listed if device.mdev is None}
-    mediated = {(device.mdev.type_name, resource) for device, resource in listed if device.mdev is not None}
+    offered = [(device, str(device.resource)) for device in inventory.offered]
+    pci = {(device.lead.pci_id.upper(), resource) for device, resource in offered if device.mdev is None}
+    mediated = {(device.mdev.type_name, resource) for device, resource in offered if device.mdev is not None}
     stanza = {
         "pciHostDevices": _entries("pciVendorSelector", pci),
         "mediatedDevices": _entries("mdevNameSelector", mediated),
@@ -33,7 +34,7 @@ def permitted_host_devices(inventory: Inventory) -> dict[str, Any]:
 def permitted_yaml(inventory: Inventory, faults: Iterable[Fault]) -> str:
     """Return the stanza as YAML, to be pasted below `spec.configuration`; comments say what may be missing in it."""
     comments = [f"# not read: {one_line(fault)}" for fault in faults]
-    if not inventory.listed:
+    if not inventory.offered:
         comments.append("# This node offers no device; gpu-plugin inventory says why.")
     return "\n".join([*comments, yaml.safe_dump(permitted_host_devices(inventory), sort_keys=False)])
 

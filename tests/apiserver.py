@@ -2,12 +2,13 @@
 
 As the API server does: every write has a new resourceVersion and replacing an object takes the one that it has (409
 otherwise); a watch sends what was written after a version, and 410 where that is forgotten; what it does not accept is
-422; it adds the time to a taint, and drops the fields of features that are off. It can go away and come back.
+422; it adds the time to a taint, and drops the fields of features that are off. It can be slow, go away and come back.
 """
 
 import contextlib
 import json
 import threading
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,14 +21,20 @@ from urllib.parse import parse_qs, urlsplit
 import yaml
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
+_CLAIMS = "/apis/resource.k8s.io/v1/resourceclaims"  # of all namespaces
+_CONDITIONS = ("bindingConditions", "bindingFailureConditions")
 
 
 class APIServer:
-    """`objects` by path. `takes_taints` is whether the feature is on; `writes` counts them, `requests` everything."""
+    """`objects` by path. `takes_taints` and `takes_conditions` are whether the feature is on, `forbids` has the methods
+    that nobody may ask claims by; `writes` counts those of slices, `requests` everything. `delay` is the seconds before
+    an answer."""
 
     def __init__(self) -> None:
         self.objects: dict[str, dict[str, Any]] = {}
-        self.takes_taints = True
+        self.takes_taints = self.takes_conditions = True
+        self.forbids: set[str] = set()
+        self.delay = 0.0
         self.writes = 0
         self.requests = 0
         self._version = 1
@@ -103,8 +110,11 @@ class APIServer:
     def answer(self, method: str, path: str, query: dict[str, str], body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         with self._changed:
             self.requests += 1
-            if method == "GET" and path == SLICES:
-                return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": self._selected(query)}
+            if method in self.forbids and "/resourceclaims" in path:
+                return _status(403, "Forbidden", path)
+            if method == "GET" and path in (SLICES, _CLAIMS):
+                return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": self._selected(path, query)}
+            path, _, part = path.partition("/status")
             if method == "POST":
                 path = f"{path}/{body['metadata']['name']}"
                 if path in self.objects:
@@ -120,6 +130,8 @@ class APIServer:
             if method == "PUT":
                 if body["metadata"].get("resourceVersion") != self.objects[path]["metadata"]["resourceVersion"]:
                     return _status(409, "Conflict", path)
+                if part:
+                    return 200, self._store(path, {**self.objects[path], "status": body["status"]})
                 if body["spec"]["nodeName"] != self.objects[path]["spec"]["nodeName"]:
                     return _status(422, "Invalid", "spec.nodeName: field is immutable")
             if path.startswith(SLICES) and (wrong := _wrong(body)) is not None:
@@ -127,7 +139,7 @@ class APIServer:
             self.writes += 1
             return 200, self._store(path, body)
 
-    def changes(self, version: int, query: dict[str, str], server: "_Server") -> Iterator[dict[str, Any]]:
+    def changes(self, version: int, path: str, query: dict[str, str], server: "_Server") -> Iterator[dict[str, Any]]:
         while True:
             with self._changed:
                 if version < self._forgotten:
@@ -138,15 +150,13 @@ class APIServer:
                     self._changed.wait(1.0)
                 if server.gone:
                     return
-            for _, kind, _, each in news:
-                if _fits(each, query):
+            for _, kind, its, each in news:
+                if _is_in(path, its) and _fits(each, query):
                     yield {"type": kind, "object": each}
             version = max([version, *(event[0] for event in news)])
 
-    def _selected(self, query: dict[str, str]) -> list[dict[str, Any]]:
-        return [
-            each for path, each in sorted(self.objects.items()) if path.startswith(f"{SLICES}/") and _fits(each, query)
-        ]
+    def _selected(self, path: str, query: dict[str, str]) -> list[dict[str, Any]]:
+        return [each for its, each in sorted(self.objects.items()) if _is_in(path, its) and _fits(each, query)]
 
     def _store(self, path: str, new: dict[str, Any]) -> dict[str, Any]:
         self._version += 1
@@ -157,6 +167,8 @@ class APIServer:
         for device in (new.get("spec") or {}).get("devices") or () if path.startswith(SLICES) else ():
             if not self.takes_taints:
                 device.pop("taints", None)
+            for field in () if self.takes_conditions else _CONDITIONS:
+                device.pop(field, None)
             for taint in device.get("taints", ()):
                 taint.setdefault("timeAdded", "2026-11-22T12:00:00Z")
         self.objects[path] = new
@@ -170,6 +182,11 @@ class APIServer:
         gone = {**gone, "metadata": {**gone["metadata"], "resourceVersion": str(self._version)}}
         self._events.append((self._version, "DELETED", path, gone))
         self._changed.notify_all()
+
+
+def _is_in(listed: str, path: str) -> bool:
+    """Whether the object of a path is in a list of all namespaces."""
+    return path.rpartition("/")[0].rpartition("/")[2] == listed.rpartition("/")[2]
 
 
 def _fits(each: dict[str, Any], query: dict[str, str]) -> bool:
@@ -235,11 +252,12 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header("Content-Type", "application/json")
             self.send_header("Transfer-Encoding", "chunked")
             self.end_headers()
-            for event in self.server.api.changes(int(query["resourceVersion"]), query, self.server):
+            for event in self.server.api.changes(int(query["resourceVersion"]), url.path, query, self.server):
                 line = json.dumps(event).encode() + b"\n"
                 self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
             self.wfile.write(b"0\r\n\r\n")
             return
+        time.sleep(self.server.api.delay)
         code, answer = self.server.api.answer(self.command, url.path, query, body)
         text = json.dumps(answer).encode()
         self.send_response(code)

@@ -8,13 +8,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from plugin.cards.config import Config, Serve
+from pci.address import PCIAddress
+from plugin.cards.config import Config, Fabric, Serve
 from plugin.cards.names import read_pci_ids
 from plugin.cards.nodes import read_nodes
 from plugin.dra.slices import OwningNode, slices
+from plugin.fabric.board import Board
+from plugin.fabric.modules import ModuleIDs
+from plugin.fabric.partitions import Partition, Table
+from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import Snapshot
 from tests import snapshots
 from tests.compose import MACHINES, Function, compose, hgx_a100
+from tests.fabric.standin import H100 as H100_TABLE
+from tests.fabric.standin import Sets
 from tests.kernel import make_nodes
 from tests.processes import FIXTURES
 
@@ -38,6 +45,23 @@ def snapshot_of(functions: tuple[Function, ...], config: Config | None = None) -
 def hgx(model: str = "10de:20b0") -> tuple[Function, ...]:
     """Eight GPUs of a model, two behind each of four switches, each on a NUMA node of its own."""
     return tuple(replace(each, id=model) if each.id == "10de:20b0" else each for each in hgx_a100())
+
+
+def board_of(snapshot: Snapshot, of: tuple[int, Sets] = H100_TABLE) -> Board:
+    """The partitions of a snapshot's cards, whose module IDs are in the order of their addresses."""
+    first, sets = of
+    addresses = [PCIAddress.parse(device.id) for device in snapshot.inventory.published]
+    ids = ModuleIDs({address: module for module, address in enumerate(addresses, start=1)})
+    return Board(Table(tuple(Partition(number, each) for number, each in enumerate(sets, start=first))), ids)
+
+
+def with_board(snapshot: Snapshot, board: Board, *active: int) -> Snapshot:
+    """The node as its Fabric Manager has it: with `active`, partitions that nobody knows the owners of."""
+    table = board.table
+    for partition in active:
+        table = table.having(partition, is_active=True)
+    config = replace(snapshot.config, fabric=Fabric())
+    return replace(snapshot, config=config, partitions=FabricStatus(replace(board, table=table)))
 
 
 def slices_of(snapshot: Snapshot, node: str) -> list[Object]:
@@ -69,8 +93,10 @@ def claim_of(
 
 
 def large(nodes: int) -> Iterator[Object]:
-    """Nodes of eight cards, A100 and H100 in turn; of every node's cards, three are taken by VMs of two and one."""
-    kinds = (snapshot_of(hgx()), snapshot_of(hgx(H100)))
+    """Nodes of eight cards, A100 and H100 in turn, the latter with the partitions of a Fabric Manager; of every node's
+    cards, three are taken by VMs of two and one."""
+    h100 = snapshot_of(hgx(H100))
+    kinds = (snapshot_of(hgx()), with_board(h100, board_of(h100)))
     for number in range(nodes):
         node = f"node-{number:04}"
         its = slices_of(kinds[number % 2], node)

@@ -1,6 +1,7 @@
 """gpu-launcher hook."""
 
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +11,7 @@ from launcher.hook.flags import SYS, ToServe, own_socket
 from program.errors import Refusal, UserError
 from program.log import LogFlags
 from program.output import print_text
+from program.problem import Problem
 
 
 def hook(
@@ -29,6 +31,21 @@ def hook(
         Path | None,
         typer.Option(metavar="FILE", help="With --explain: the domain's VMI, from kubectl get vmi -o json."),
     ] = None,
+    claim: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="VM.yaml",
+            help="Print the ResourceClaimTemplate for all of KubeVirt's VMs that choose cards as this one does, "
+            "and end.",
+        ),
+    ] = None,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="With --claim: what `kubectl get resourceslices -o json` prints, to look up NVML's UUIDs.",
+        ),
+    ] = None,
     sysfs: Annotated[Path, typer.Option(help="The directory that stands for /sys.")] = Path(SYS),
     socket: Annotated[
         Path | None,
@@ -42,6 +59,13 @@ def hook(
     ] = False,
 ) -> ToServe | None:
     """Give the domains of KubeVirt's own launcher whole cards and seats, as a sidecar in its pod."""
+    if claim is not None:
+        if explain:
+            raise UserError("--claim and --explain", "both say what to print", "give one of them")
+        _print_claim_templates(claim, cluster)
+        return None
+    if cluster is not None:
+        raise UserError("--cluster", "is for --claim", "leave it out: KubeVirt says which cards the domain has")
     if explain:
         _explain(domain, vmi, sysfs)
         return None
@@ -56,6 +80,29 @@ def hook(
             "expected the socketPath of the Plugin, /var/run/kubevirt-plugin/NAME/FILE.sock",
         )
     return ToServe(own_socket() if socket is None else str(socket), str(sysfs), plugin)
+
+
+def _print_claim_templates(file: Path, cluster: Path | None) -> None:
+    from launcher.manifest.inputs import called, read_vms
+    from launcher.pod.documents import documents
+    from launcher.pod.kubevirt import claim_template
+    from launcher.pod.plain import PodObject
+    from launcher.selection.cluster_files import read_cluster
+
+    given = read_vms(file)
+    found = None if cluster is None else read_cluster(cluster)
+    templates: dict[str, PodObject] = {}
+    for vm in given.vms:
+        try:
+            template = claim_template(vm, found)
+        except UserError as error:
+            raise error.changed(partial(_below, f"{given.file}: {called(vm)}: ")) from error
+        templates[str(template["metadata"])] = template
+    print_text(documents(templates.values()))
+
+
+def _below(place: str, problem: Problem) -> Problem:
+    return problem._replace(subject=f"{place}{problem.subject}")
 
 
 def _explain(file: Path | None, vmi: Path | None, sysfs: Path) -> None:

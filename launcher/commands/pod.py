@@ -4,6 +4,7 @@ import re
 import secrets
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from typing import Annotated
 from uuid import UUID
 
@@ -12,6 +13,7 @@ import typer
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
 from launcher.machines import foreign
+from launcher.manifest.inputs import STDIN
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
 from launcher.pod.controllers import Kind, Run, pod_spec
@@ -21,6 +23,8 @@ from launcher.pod.objects import objects
 from launcher.pod.plain import PodObject
 from launcher.pod.resources import for_containers, waits_for
 from launcher.pod.security import Confinement, Level
+from launcher.selection.cluster_files import read_cluster
+from launcher.selection.nvml import refuse_unknown_ids
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
 from program.log import LogFlags
@@ -72,6 +76,15 @@ def pod(
             "--dra", help="Have DRA give the cards: print the ResourceClaimTemplate that says which ones too."
         ),
     ] = False,
+    cluster: Annotated[
+        Path | None,
+        typer.Option(
+            "--cluster",
+            metavar="FILE",
+            help="With --dra: what `kubectl get resourceslices -o json` prints, to look up NVML's UUIDs; or what fit "
+            "takes.",
+        ),
+    ] = None,
     level: Annotated[
         Level,
         typer.Option("--level", help="The Pod Security level that has to admit the pod: docs/restricted.md."),
@@ -98,15 +111,22 @@ def pod(
     if image is not None and not re.fullmatch(r"[!-~]+", image):
         raise UserError(f"--image {image}", "is no image", "expected one like registry.example.com/gpu-launcher:1.0")
     default = f"gpu-launcher:{version('gpu-launcher')}"
+    if cluster is not None and not dra:
+        raise UserError("--cluster", "is for --dra: a device plugin gives any card", "add --dra, or leave it out")
+    if cluster == STDIN and flags.vm == STDIN:
+        raise UserError("--cluster -", "standard input is the VM already", "name a file for one of them")
     vms = every_vm(flags, "".join(secrets.choice(_RANDOM) for _ in range(_RANDOM_LENGTH)))
     refuse_other_volumes([given.instance for given in vms], {"--block-volume": block_volume})
     if owner is not None:
         _check_owner(owner, len(vms))
+    found = None if cluster is None else read_cluster(cluster)
     made: list[PodObject] = []
     errors: list[ProgramError] = []
     warnings: list[str] = []
     for given in vms:
         refused: list[ProgramError] = []
+        if dra:
+            tried(partial(refuse_unknown_ids, given.instance.metadata.annotations.selection, found), refused)
         block = frozenset(volume.name for volume in given.instance.spec.volumes) & set(block_volume or ())
         made += (
             tried(

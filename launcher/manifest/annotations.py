@@ -14,7 +14,16 @@ from typing import Any, Literal, get_args
 
 from launcher.guest import NEAREST, ROM_OF, SEATS, SEATS_OF, TOPOLOGY, TOPOLOGY_POLICY, Topology
 from launcher.manifest.quotation import shown
-from launcher.selection.annotations import NO_SELECTION, PLACES, SELECT, TOGETHER, Selection, read_selection
+from launcher.selection.annotations import (
+    FIRST,
+    MEMORY,
+    NO_SELECTION,
+    PLACES,
+    SELECT,
+    TOGETHER,
+    Selection,
+    read_selection,
+)
 from program.errors import Nonsense
 
 OURS = "gpu-launcher.dev/"
@@ -38,7 +47,9 @@ KNOWN: Mapping[str, tuple[str, ...]] = {
     _NO_FREE_PAGES: ("true", "false"),
 }
 
-_NAMES = (*KNOWN, SEATS_OF, ROM_OF, SELECT)
+#: Those that read_selection reads, and that have not a few values each.
+_SELECTING = (SELECT, MEMORY, FIRST)
+_NAMES = (*KNOWN, SEATS_OF, ROM_OF, *_SELECTING)
 _LONGEST_PATH = 1024
 
 _HOOKS = "hooks.kubevirt.io/hookSidecars"
@@ -156,7 +167,7 @@ def read_annotations(value: Any) -> Annotations:
             seats = _read_seats(text)
         elif name == ROM_OF:
             roms = _read_roms(text)
-        elif name != SELECT and isinstance(name, str) and name.startswith(OURS):
+        elif name not in _SELECTING and isinstance(name, str) and name.startswith(OURS):
             near = difflib.get_close_matches(name, _NAMES, n=1)
             ours = ", ".join(name for name in _NAMES if name.startswith(OURS))
             raise Nonsense(

@@ -2,21 +2,25 @@
 
 As in the scheduler (k8s.io/dynamic-resource-allocation/cel): `device.driver`, `device.attributes[DOMAIN].NAME`,
 `device.capacity[DOMAIN].NAME`, the standard library, optional types, cel.bind and the functions of strings. A domain
-without attributes of the device is an empty map. Kubernetes' own additions are missing here: versions (semver),
-quantities, IP addresses, sets, functions of lists and regular expressions.
+without attributes of the device is an empty map. Of Kubernetes' own additions quantities are here (k8s.io/apiserver,
+pkg/cel/library/quantity.go); versions (semver), IP addresses, sets, functions of lists and regular expressions are not.
 """
 
 import re
 import resource
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cache
+from decimal import Decimal
+from functools import cache, lru_cache
 from typing import Any
 
+from launcher.quantity import parse_exact
 from launcher.selection.cluster import PublishedDevice
-from program.errors import Refusal, UserError
+from launcher.selection.requests import Amounts
+from program.errors import Nonsense, Refusal, UserError
 
 _DOMAINS = re.compile(r"""\b(?:attributes|capacity)\s*\[\s*\??\s*(["'])([^"'\\]+)\1\s*\]""")
+_QUANTITY = "kubernetes.Quantity"
 _LONGEST = 200  # characters of what the compiler says
 _MOST = 1 << 26  # bytes that an evaluation may take: texts of texts (nested cel.bind) double with each
 
@@ -51,7 +55,7 @@ class Expression:
         data = {
             "device.driver": device.id.driver,
             "device.attributes": {**self._nothing, **device.attributes},
-            "device.capacity": {**self._nothing, **device.capacity},
+            "device.capacity": {**self._nothing, **_messages(device.capacity)},
         }
         try:
             with _bounded_memory():
@@ -77,10 +81,111 @@ def _environment() -> tuple[Any, Any]:
             "cel-expr-python", "this Python package is not there, and fit needs it", "pip install 'gpu-launcher[fit]'"
         ) from error
     kind = cel.Type
-    by_domain = kind.Map(kind.STRING, kind.Map(kind.STRING, kind.DYN))
-    variables = {"device.driver": kind.STRING, "device.attributes": by_domain, "device.capacity": by_domain}
-    extensions = [ext_optional.ExtOptional(), ext_bindings.ExtBindings(), ext_strings.ExtStrings()]
-    return cel.NewEnv(variables=variables, extensions=extensions), kind
+    quantity = kind(_QUANTITY)
+
+    def by_domain(value: Any) -> Any:
+        return kind.Map(kind.STRING, kind.Map(kind.STRING, value))
+
+    variables = {
+        "device.driver": kind.STRING,
+        "device.attributes": by_domain(kind.DYN),
+        "device.capacity": by_domain(quantity),
+    }
+    extensions = [ext_optional.ExtOptional(), ext_bindings.ExtBindings(), ext_strings.ExtStrings(), _quantities(cel)]
+    return cel.NewEnv(descriptor_pool=_pool(), variables=variables, extensions=extensions), kind
+
+
+def _quantities(cel: Any) -> Any:
+    """Return Kubernetes' functions of quantities."""
+    kind = cel.Type
+    quantity = kind(_QUANTITY)
+    with_another = [quantity, quantity]
+    overloads: dict[str, list[tuple[Any, list[Any], Callable[..., Any]]]] = {
+        "quantity": [(quantity, [kind.STRING], lambda text: _message(parse_exact(text)))],
+        "isQuantity": [(kind.BOOL, [kind.STRING], _is_quantity)],
+        "isGreaterThan": [(kind.BOOL, with_another, lambda one, other: _exact(one) > _exact(other))],
+        "isLessThan": [(kind.BOOL, with_another, lambda one, other: _exact(one) < _exact(other))],
+        "compareTo": [(kind.INT, with_another, lambda one, other: int(_exact(one).compare(_exact(other))))],
+        "sign": [(kind.INT, [quantity], lambda one: int(_exact(one).compare(0)))],
+        "isInteger": [(kind.BOOL, [quantity], lambda one: _exact(one) == int(_exact(one)))],
+        "asInteger": [(kind.INT, [quantity], _integer)],
+        "asApproximateFloat": [(kind.DOUBLE, [quantity], lambda one: float(_exact(one)))],
+        "add": [
+            (quantity, with_another, lambda one, other: _message(_exact(one) + _exact(other))),
+            (quantity, [quantity, kind.INT], lambda one, number: _message(_exact(one) + number)),
+        ],
+        "sub": [
+            (quantity, with_another, lambda one, other: _message(_exact(one) - _exact(other))),
+            (quantity, [quantity, kind.INT], lambda one, number: _message(_exact(one) - number)),
+        ],
+    }
+    return cel.CelExtension(
+        _QUANTITY,
+        [
+            cel.FunctionDecl(
+                name,
+                [
+                    cel.Overload(f"{name}_{number}", returns, given, given[0] == quantity, does)
+                    for number, (returns, given, does) in enumerate(its)
+                ],
+            )
+            for name, its in overloads.items()
+        ],
+    )
+
+
+@cache
+def _pool() -> Any:
+    """Return the description of the messages that are quantities: CEL's implementation has no other types of ours."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+
+    package, _, name = _QUANTITY.rpartition(".")
+    file = descriptor_pb2.FileDescriptorProto(name="quantity.proto", package=package, syntax="proto3")
+    file.message_type.add(name=name).field.add(
+        name="exact",
+        number=1,
+        type=descriptor_pb2.FieldDescriptorProto.TYPE_STRING,
+        label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL,
+    )
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(file.SerializeToString())
+    return pool
+
+
+@cache
+def _message_class() -> Any:
+    from google.protobuf import message_factory
+
+    return message_factory.GetMessageClass(_pool().FindMessageTypeByName(_QUANTITY))
+
+
+@lru_cache(4096)
+def _message(exact: Decimal) -> Any:
+    """Return a quantity for CEL; equal ones are equal messages."""
+    return _message_class()(exact=f"{(exact + 0).normalize():f}")
+
+
+def _messages(capacity: Mapping[str, Amounts]) -> dict[str, dict[str, Any]]:
+    return {domain: {name: _message(exact) for name, exact in its.items()} for domain, its in capacity.items()}
+
+
+def _exact(message: Any) -> Decimal:
+    return Decimal(message.exact)
+
+
+def _is_quantity(text: str) -> bool:
+    try:
+        parse_exact(text)
+    except Nonsense:
+        return False
+    return True
+
+
+def _integer(message: Any) -> int:
+    exact = _exact(message)
+    if exact != int(exact):
+        raise Nonsense(f"{message.exact} is no integer", "ask isInteger() first")
+    return int(exact)
 
 
 def _shown(text: str) -> str:

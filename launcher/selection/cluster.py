@@ -1,23 +1,30 @@
 """A cluster's nodes, and its devices by DRA with their holders and their classes, from its objects.
 
 The objects are those of `kubectl get nodes,pods -A -o json`, and of resource.k8s.io/v1, as `kubectl get
-resourceslices,resourceclaims,deviceclasses -A -o json` prints them. An object of another form is a UserError that names
-it.
+resourceslices,resourceclaims,deviceclasses,devicetaintrules -A -o json` prints them. An object of another form is a
+UserError that names it.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from decimal import Decimal
+from typing import Any, NamedTuple, TypeVar
 
+from launcher.quantity import written
 from launcher.selection.nodes import NodeState, nodes_of
 from launcher.selection.objects import EXPECTED, called, mapping_of, names, objects_of, part_of
-from launcher.selection.taints import Taint, read_taint
+from launcher.selection.requests import Amounts, amount_of
+from launcher.selection.taints import Taint, TaintRule, read_rule, read_taint
 from pci.slices import value_of
-from program.errors import UserError
+from program.errors import Nonsense, UserError
+
+T = TypeVar("T")
 
 _GROUP = "resource.k8s.io"
 _VERSIONS = (f"{_GROUP}/v1", f"{_GROUP}/v1beta2")  # of one form, as far as it is read
+_RULE = "DeviceTaintRule"
+_VERSIONS_OF_RULES = (*_VERSIONS, f"{_GROUP}/v1alpha3")
 
 
 class PublishedID(NamedTuple):
@@ -30,14 +37,15 @@ class PublishedID(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedDevice:
-    """A device that a driver has published. `attributes` and `capacity` are by domain and name, as in CEL.
+    """A device that a driver has published. `attributes` and `capacity` are by domain and name, as in CEL; a capacity
+    is an exact amount.
 
     `cannot`: why nobody gets the device, if the node's inventory says so.
     """
 
     id: PublishedID
     attributes: Mapping[str, Mapping[str, Any]]
-    capacity: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    capacity: Mapping[str, Amounts] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     cannot: str | None = None
 
@@ -46,6 +54,11 @@ class PublishedDevice:
         domain, _, own = name.rpartition("/")
         value = self.attributes.get(domain or self.id.driver, {}).get(own)
         return tuple(value) if isinstance(value, list) else value
+
+    def amount(self, name: str) -> str | None:
+        """Return a capacity of the driver's own as a quantity; None if there is none."""
+        exact = self.capacity.get(self.id.driver, {}).get(name)
+        return None if exact is None else written(int(exact))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,11 +112,11 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
     for each in objects:
         version, kind = each.get("apiVersion"), each.get("kind")
         if isinstance(version, str) and version.startswith(f"{_GROUP}/"):
-            if version not in _VERSIONS:
+            if version not in (_VERSIONS_OF_RULES if kind == _RULE else _VERSIONS):
                 raise UserError(called(each), f"is of {version}", f"expected {_VERSIONS[0]}: Kubernetes 1.34 or newer")
             by_kind[str(kind)].append(each)
     claims = {names(each): each for each in by_kind["ResourceClaim"]}
-    nodes, others = _nodes(by_kind["ResourceSlice"], states)
+    nodes, others = _nodes(by_kind["ResourceSlice"], states, tuple(map(read_rule, by_kind[_RULE])))
     return Cluster(
         nodes=nodes,
         taken=dict(_taken(claims.values())),
@@ -136,7 +149,9 @@ class _Slice(NamedTuple):
     spec: Mapping[str, Any]
 
 
-def _nodes(slices: Iterable[Mapping[str, Any]], known: Iterable[str]) -> tuple[tuple[Node, ...], int]:
+def _nodes(
+    slices: Iterable[Mapping[str, Any]], known: Iterable[str], rules: tuple[TaintRule, ...]
+) -> tuple[tuple[Node, ...], int]:
     """Return the nodes, those that are known already among them, by name; and the number of slices whose nodes are
     selected by label, or device by device."""
     pools: dict[tuple[str, str], list[_Slice]] = defaultdict(list)
@@ -169,9 +184,11 @@ def _nodes(slices: Iterable[Mapping[str, Any]], known: Iterable[str]) -> tuple[t
             count = f"{len(current)} of {current[0].wanted} slices of generation {newest} are there"
             broken[node].append(f"{driver} is publishing pool {name}: {count}")
             continue
+        its_rules = [rule for rule in rules if rule.driver in (None, driver) and rule.pool in (None, name)]
         for part in current:
             devices[node] += (
-                _device(device, driver, name, part) for device in objects_of(part.spec, "devices", part.owner)
+                _device(device, driver, name, part, its_rules)
+                for device in objects_of(part.spec, "devices", part.owner)
             )
     shared, shared_broken = tuple(devices.pop(None, ())), tuple(broken.pop(None, ()))
     nodes = (
@@ -180,27 +197,47 @@ def _nodes(slices: Iterable[Mapping[str, Any]], known: Iterable[str]) -> tuple[t
     return tuple(nodes), others
 
 
-def _device(device: Mapping[str, Any], driver: str, pool: str, of: _Slice) -> PublishedDevice:
+def _device(
+    device: Mapping[str, Any], driver: str, pool: str, of: _Slice, rules: Iterable[TaintRule]
+) -> PublishedDevice:
     name = device.get("name")
     if not isinstance(name, str):
         raise UserError(called(of.owner), "has a device without a name", EXPECTED)
-    taints = device.get("taints")
+    own = (read_taint(each, of.owner) for each in objects_of(device, "taints", of.owner))
     return PublishedDevice(
         id=PublishedID(driver, pool, name),
-        attributes=_by_domain(device, "attributes", driver, of),
-        capacity=_by_domain(device, "capacity", driver, of),
-        taints=tuple(read_taint(each, of.owner) for each in objects_of(device, "taints", of.owner)) if taints else (),
+        attributes=_attributes(device, driver, of),
+        capacity=_capacity(device, driver, of),
+        taints=(*own, *(rule.taint for rule in rules if rule.device in (None, name))),
     )
 
 
-def _by_domain(device: Mapping[str, Any], key: str, driver: str, of: _Slice) -> dict[str, dict[str, Any]]:
-    by_domain: dict[str, dict[str, Any]] = {driver: {}}
-    for name, value in part_of(device, key, of.owner).items():
-        domain, _, own = name.rpartition("/")
+def _attributes(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, dict[str, Any]]:
+    values = {}
+    for name, value in part_of(device, "attributes", of.owner).items():
         if not isinstance(value, dict) or not value or not _is_value(value_of(value)):
-            raise UserError(called(of.owner), f"{device['name']}.{key}.{name} has no value", EXPECTED)
-        by_domain.setdefault(domain or driver, {})[own] = value_of(value)
-    return by_domain
+            raise UserError(called(of.owner), f"{device['name']}.attributes.{name} has no value", EXPECTED)
+        values[name] = value_of(value)
+    return by_domain(values, driver)
+
+
+def _capacity(device: Mapping[str, Any], driver: str, of: _Slice) -> dict[str, dict[str, Decimal]]:
+    values = {}
+    for name, value in part_of(device, "capacity", of.owner).items():
+        try:
+            values[name] = amount_of(value.get("value") if isinstance(value, dict) else None)
+        except Nonsense as error:
+            raise UserError(called(of.owner), f"{device['name']}.capacity.{name}: {error.wrong}", EXPECTED) from error
+    return by_domain(values, driver)
+
+
+def by_domain(values: Mapping[str, T], driver: str) -> dict[str, dict[str, T]]:
+    """Return a device's attributes or capacity by domain and name, as in CEL; its driver's domain is always there."""
+    found: dict[str, dict[str, T]] = {driver: {}}
+    for name, value in values.items():
+        domain, _, own = name.rpartition("/")
+        found.setdefault(domain or driver, {})[own] = value
+    return found
 
 
 def _is_value(value: Any) -> bool:

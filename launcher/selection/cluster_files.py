@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID, cluster_of
+from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID, by_domain, cluster_of
+from launcher.selection.requests import amounts_of
 from pci import slices as words
 from program.document import JSONObject, NotYAML, decoded, read_documents
 from program.errors import UserError
@@ -103,15 +104,19 @@ def _of_inventory(path: Path, each: JSONObject) -> PublishedDevice:
             pass
         case _:
             raise UserError(path, "has a device without id or attributes", f"{_INVENTORY}, of this version")
-    by_domain: dict[str, dict[str, Any]] = {words.DRIVER: {}}
     for name, value in attributes.items():
         if not isinstance(value, str | int):
             raise UserError(path, f"{id_}: the attribute {name} has no value", _INVENTORY)
-        domain, _, own = name.rpartition("/")
-        by_domain.setdefault(domain or words.DRIVER, {})[own] = value
-    ours = by_domain[words.DRIVER]
+    known: dict[str, dict[str, Any]] = by_domain(attributes, words.DRIVER)
+    ours = known[words.DRIVER]
     if words.UUID not in ours and isinstance(device := ours.get(words.DEVICE), str):
         ours[words.UUID] = words.place_uuid(path.stem, id_, device)
     reason = each.get("reason")
     said = None if reason is None else f"{'unhealthy' if each.get('listed') else 'not offered'}: {reason}"
-    return PublishedDevice(id=PublishedID(words.DRIVER, path.stem, id_), attributes=by_domain, cannot=said)
+    return PublishedDevice(
+        id=PublishedID(words.DRIVER, path.stem, id_),
+        attributes=known,
+        # Inventories of older versions have none.
+        capacity=by_domain(amounts_of(each, "capacity", {"kind": path, "metadata": {"name": id_}}), words.DRIVER),
+        cannot=said,
+    )

@@ -21,6 +21,7 @@ from launcher.selection.annotations import Selection, refuse_unheard
 from launcher.selection.claim import ANY_GPU, Misfit, VMClaim, claim_for
 from launcher.selection.cluster import Cluster, PublishedDevice
 from launcher.selection.nodes import NodeState
+from launcher.selection.nvml import refuse_unknown_ids
 from launcher.selection.objects import part_of
 from launcher.selection.obstacles import AskingPod, Distance, Obstacle, obstacles, shown
 from launcher.selection.placement import Judge, Placement, Verdict
@@ -117,6 +118,7 @@ def fit_of(
     wishes: list[Wish] = []
     if dra:
         refuse_unheard(selection, entries)
+        refuse_unknown_ids(selection, cluster)
         own = claim_for(entries, selection)
         wishes += [] if own is None else [wish_of_own(own, vm, cluster)]
     for claim in claims:
@@ -182,7 +184,7 @@ def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:
     """Return the wish of the claim that `pod --dra` writes for a VM."""
     owner = {"kind": "ResourceClaimTemplate", "metadata": {"name": vm}}
     entries = {request.name: str(request.entry) for request in claim.requests}
-    known = (selector for request in claim.requests for selector in request.selectors)
+    known = (selector for request in claim.requests for selector in (*request.selectors, *request.first_available))
     return wish_of_claim(owner, claim.spec(), entries, cluster, known)
 
 
@@ -240,8 +242,8 @@ def _described(device: PublishedDevice) -> dict[str, Any]:
         "device": device.id.name,
         "pool": device.id.pool,
         "address": device.attribute(words.PCI_BUS_ID),
-        "product": device.attribute(words.PRODUCT),
-        "uuid": device.attribute(words.UUID),
+        "product": _product(device),
+        "uuid": _uuid(device),
     }
 
 
@@ -286,8 +288,7 @@ def _taken_rows(fit: Fit, placements: Iterable[Placement]) -> list[tuple[str, ..
     for placement in placements:
         node = placement.node
         for wanted, device in zip(fit.wish.devices, placement.devices or (), strict=True):
-            told = (str(device.attribute(word) or "-") for word in (words.PRODUCT, words.UUID))
-            rows.append((node, wanted.name, _address(device), *told))
+            rows.append((node, wanted.name, _address(device), _product(device) or "-", _uuid(device) or "-"))
             node = ""
     return rows
 
@@ -318,11 +319,24 @@ def _address(device: PublishedDevice) -> str:
     return str(device.attribute(words.PCI_BUS_ID) or device.id.name)
 
 
+def _product(device: PublishedDevice) -> str | None:
+    return _text(device, words.NVML_NAME) or _text(device, words.PRODUCT)
+
+
+def _uuid(device: PublishedDevice) -> str | None:
+    """Return a UUID by which an annotation may name the device: NVML's where it is known."""
+    return _text(device, words.NVML_UUID) or _text(device, words.UUID)
+
+
+def _text(device: PublishedDevice, name: str) -> str | None:
+    return None if (value := device.attribute(name)) is None else str(value)
+
+
 def _cards(verdicts: Sequence[Verdict]) -> list[str]:
     rows = [
         (
             _address(verdict.device),
-            str(verdict.device.attribute(words.PRODUCT) or "-"),
+            _product(verdict.device) or "-",
             "could be" if verdict.reason is None else verdict.reason.text,
         )
         for verdict in verdicts

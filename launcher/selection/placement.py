@@ -6,14 +6,15 @@ the constraints allow together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from launcher.selection.cel import Expression, Unknowable
 from launcher.selection.claim import Misfit, Selector
 from launcher.selection.cluster import Cluster, Holder, Node, PublishedDevice, PublishedID
 from launcher.selection.taints import keeps_away
-from launcher.selection.wishes import Sharing, WantedDevice, Wish
+from launcher.selection.wishes import Alternative, Sharing, Wish
+from pci import slices as words
 
 _MOST_STEPS = 1_000  # for one node; a claim is whatever somebody wrote
 
@@ -25,6 +26,21 @@ _NOT_SELECTED = {
     Misfit.OTHER_VENDOR: "no {}",
     Misfit.EXCLUDED: "excluded by {}",
 }
+
+
+class _Kind(NamedTuple):
+    """What wanted devices of one claim have in common: each device is judged once for it."""
+
+    alternative: Alternative
+    claim: str
+    allocated: PublishedID | None
+
+
+class _Option(NamedTuple):
+    """A device that a wanted device could be, by the alternative with this number."""
+
+    device: PublishedDevice
+    alternative: int
 
 
 class Reason(NamedTuple):
@@ -62,15 +78,17 @@ class Judge:
     def __init__(self, wish: Wish, cluster: Cluster) -> None:
         self._wish = wish
         self._taken: Mapping[PublishedID, Holder] = cluster.taken
-        selectors = {selector for wanted in wish.devices for selector in wanted.selectors}
+        kinds = [
+            [_Kind(alternative, wanted.claim, wanted.allocated) for alternative in wanted.alternatives]
+            for wanted in wish.devices
+        ]
+        self._kinds = list(dict.fromkeys(kind for each in kinds for kind in each))
+        self._kinds_of = [[self._kinds.index(kind) for kind in each] for each in kinds]
+        selectors = {selector for kind in self._kinds for selector in kind.alternative.selectors}
         self._compiled = {
             selector: Expression(selector.expression, selector.source)
             for selector in sorted(selectors, key=lambda selector: selector.expression)
         }
-        # Wanted devices that differ by their names alone are judged once.
-        kinds = [replace(wanted, name="") for wanted in wish.devices]
-        self._kinds = list(dict.fromkeys(kinds))
-        self._kind_of = [self._kinds.index(kind) for kind in kinds]
 
     def placement(self, node: Node) -> Placement:
         """Return what the VM would find on this node."""
@@ -95,21 +113,26 @@ class Judge:
         if unknowable is not None:
             text = f"the scheduler gives up on the whole pod: a selector has no answer for {unknowable}"
             return Placement(node.name, None, text, tuple(verdicts), unknowable)
-        if node.broken and any(len(each) == 0 for each in could):
+        candidates = [
+            [_Option(device, number) for number, kind in enumerate(its) for device in could[kind]]
+            for its in self._kinds_of
+        ]
+        if node.broken and not all(candidates):
             return Placement(node.name, None, node.broken[0], tuple(verdicts))
-        candidates = [could[number] for number in self._kind_of]
         chosen = self._chosen(candidates)
+        if not isinstance(chosen, str):
+            chosen = self._refused(chosen) or chosen
         if isinstance(chosen, str):
             return Placement(node.name, None, chosen, tuple(verdicts))
         return Placement(node.name, chosen, None, tuple(verdicts))
 
-    def _reason(self, device: PublishedDevice, kind: WantedDevice) -> Reason | None:
+    def _reason(self, device: PublishedDevice, kind: _Kind) -> Reason | None:
         """Return why the device is none of this kind. A wrong model comes before a holder: nobody waits for it."""
-        if kind.allocated is not None and device.id != kind.allocated:
+        if kind.allocated is not None:  # the scheduler asks nothing else of it
             has = f"{kind.claim} has {kind.allocated.name} of {kind.allocated.pool} already"
-            return Reason(Misfit.OTHER_CLAIM, "of another claim", has)
-        holder = None if kind.allocated is not None else self._taken.get(device.id)
-        for selector in kind.selectors:
+            return None if device.id == kind.allocated else Reason(Misfit.OTHER_CLAIM, "of another claim", has)
+        holder = self._taken.get(device.id)
+        for selector in kind.alternative.selectors:
             try:
                 holds = self._compiled[selector].holds(device)
             except Unknowable:
@@ -123,11 +146,11 @@ class Judge:
         if holder is not None:
             return Reason(Misfit.TAKEN, "taken", f"taken by {holder}")
         for taint in device.taints:
-            if keeps_away(taint, kind.tolerations):
+            if keeps_away(taint, kind.alternative.tolerations):
                 return Reason(Misfit.TAINTED, f"tainted {taint.key}", f"tainted: {taint}")
         return None
 
-    def _chosen(self, candidates: Sequence[Sequence[PublishedDevice]]) -> tuple[PublishedDevice, ...] | str:
+    def _chosen(self, candidates: Sequence[Sequence[_Option]]) -> tuple[PublishedDevice, ...] | str:
         """Return the first devices that go together, one for each that is wanted; or why there are none."""
         for one, its in zip(self._wish.devices, candidates, strict=True):
             if not its:
@@ -140,7 +163,7 @@ class Judge:
                 return first
             if not _possible(candidates, (), steps):
                 wanted = len(candidates)
-                free = len({device.id for each in candidates for device in each})
+                free = len({option.device.id for each in candidates for option in each})
                 return f"{wanted} cards are wanted, and {free} could be had"
             if (apart := _apart(candidates, sharings, steps)) is not None:
                 return apart
@@ -151,9 +174,35 @@ class Judge:
         except _TooManySteps:
             return "the claim's constraints allow more combinations than are tried here"
 
+    def _refused(self, devices: Sequence[PublishedDevice]) -> str | None:
+        """Return why gpu-plugin refuses these devices though the scheduler takes them: the GPUs of a claim that are on
+        a board with NVSwitches have to be one partition."""
+        by_claim: dict[str, list[PublishedDevice]] = {}
+        for wanted, device in zip(self._wish.devices, devices, strict=True):
+            if device.attribute(f"{words.DRIVER}/{words.MODULE_ID}") is not None:
+                by_claim.setdefault(wanted.claim, []).append(device)
+        for claim, gpus in by_claim.items():
+            if len(gpus) > 1 and not _are_partition(gpus):
+                which = ", ".join(str(gpu.attribute(words.PCI_BUS_ID) or gpu.id.name) for gpu in gpus)
+                match = f"{words.DRIVER}/{words.PARTITION}{len(gpus)}"
+                return (
+                    f"the scheduler takes {which}, which are no partition with NVLink, and gpu-plugin refuses them: "
+                    f"{claim} needs the constraint matchAttribute {match}"
+                )
+        return None
+
+
+def _are_partition(gpus: Sequence[PublishedDevice]) -> bool:
+    """Whether these GPUs of a board are all of a partition: as many as it has, and each in it."""
+    size = f"{words.PARTITION}{len(gpus)}"
+    names = (name for name in gpus[0].attributes[words.DRIVER] if name.partition("_")[0] == size)
+    return any(len({gpu.attributes[words.DRIVER].get(name) for gpu in gpus}) == 1 for name in names)
+
 
 def _not_selected(device: PublishedDevice, selector: Selector) -> Reason:
-    shown = None if selector.shows is None else device.attribute(selector.shows)
+    shown = None if selector.shows is None else device.attribute(selector.shows) or device.amount(selector.shows)
+    if shown is None and selector.shows == words.NVML_UUID:
+        shown = "its NVML UUID is not known"
     short = _NOT_SELECTED[selector.misfit].format(selector.source)
     return Reason(selector.misfit, short, short if shown is None else f"{short}: {shown}")
 
@@ -173,59 +222,66 @@ class _Steps:
 
 
 def _first_fit(
-    candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing]
+    candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing]
 ) -> tuple[PublishedDevice, ...] | None:
     """Take the first device for each that goes with those before; None if there is none for some."""
-    chosen: list[PublishedDevice] = []
+    chosen: list[_Option] = []
     for number, each in enumerate(candidates):
-        device = next((device for device in each if _goes(device, number, chosen, sharings)), None)
-        if device is None:
+        option = next((option for option in each if _goes(option, number, chosen, sharings)), None)
+        if option is None:
             return None
-        chosen.append(device)
-    return tuple(chosen)
+        chosen.append(option)
+    return tuple(option.device for option in chosen)
 
 
-def _goes(device: PublishedDevice, number: int, chosen: Sequence[PublishedDevice], sharings: Sequence[Sharing]) -> bool:
-    if any(device.id == other.id for other in chosen):
+def _goes(option: _Option, number: int, chosen: Sequence[_Option], sharings: Sequence[Sharing]) -> bool:
+    if any(option.device.id == other.device.id for other in chosen):
         return False
     for sharing in sharings:
-        if number not in sharing.numbers:
+        if (number, option.alternative) not in sharing.bound:
             continue
-        value = device.attribute(sharing.attribute)
-        before = [chosen[other] for other in sharing.numbers if other < number]
-        if value is None or any(other.attribute(sharing.attribute) != value for other in before):
+        value = option.device.attribute(sharing.attribute)
+        before = (other for at, other in enumerate(chosen) if (at, other.alternative) in sharing.bound)
+        if value is None or any(other.device.attribute(sharing.attribute) != value for other in before):
             return False
     return True
 
 
 def _in_order(
-    candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps
+    candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing], steps: _Steps
 ) -> tuple[PublishedDevice, ...]:
     """Take the first device for each with which the rest stays possible; the caller knows that there is a way."""
     rest = [list(each) for each in candidates]
     for number in range(len(rest)):
-        for device in candidates[number]:
-            tried = [*rest[:number], [device], *rest[number + 1 :]]
+        for option in candidates[number]:
+            tried = [*rest[:number], [option], *rest[number + 1 :]]
             if _possible(tried, sharings, steps):
                 rest = tried
                 break
-    return tuple(each[0] for each in rest)
+    return tuple(each[0].device for each in rest)
 
 
-def _possible(candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps) -> bool:
+def _possible(candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing], steps: _Steps) -> bool:
     """Return whether there is a device for each, with one value of the attribute of each sharing."""
     steps.take()
     if not sharings:
         return _matched(candidates)
     first, *others = sharings
     values = dict.fromkeys(
-        value for device in candidates[first.numbers[0]] if (value := device.attribute(first.attribute)) is not None
+        option.device.attribute(first.attribute)
+        for number in first.numbers
+        for option in candidates[number]
+        if (number, option.alternative) in first.bound
     )
-    for value in values:
+    # With None all of them may be alternatives that the sharing does not bind.
+    for value in [*(value for value in values if value is not None), None]:
         having = [
-            [device for device in each if device.attribute(first.attribute) == value]
-            if number in first.numbers
-            else each
+            [
+                option
+                for option in each
+                if (number, option.alternative) not in first.bound
+                or (value is not None and option.device.attribute(first.attribute) == value)
+            ]
             for number, each in enumerate(candidates)
         ]
         if all(having) and _matched(having) and _possible(having, others, steps):
@@ -233,12 +289,12 @@ def _possible(candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequenc
     return False
 
 
-def _matched(candidates: Sequence[Sequence[PublishedDevice]]) -> bool:
+def _matched(candidates: Sequence[Sequence[_Option]]) -> bool:
     """Return whether each can have a device of its own: a matching, by augmenting paths."""
     holders: dict[PublishedID, int] = {}
 
     def give(number: int, seen: set[PublishedID]) -> bool:
-        for device in candidates[number]:
+        for device, _ in candidates[number]:
             if device.id in seen:
                 continue
             seen.add(device.id)
@@ -250,12 +306,12 @@ def _matched(candidates: Sequence[Sequence[PublishedDevice]]) -> bool:
     return all(give(number, set()) for number in range(len(candidates)))
 
 
-def _apart(candidates: Sequence[Sequence[PublishedDevice]], sharings: Sequence[Sharing], steps: _Steps) -> str | None:
+def _apart(candidates: Sequence[Sequence[_Option]], sharings: Sequence[Sharing], steps: _Steps) -> str | None:
     """Return what is wrong with the first sharing that is impossible even alone; None if there is none."""
     for sharing in sharings:
         if not _possible(candidates, (sharing,), steps):
-            having = (device for number in sharing.numbers for device in candidates[number])
+            having = (option.device for number in sharing.numbers for option in candidates[number])
             if all(device.attribute(sharing.attribute) is None for device in having):
                 return f"of no card here that could be had the {sharing.place} is known"
-            return f"not {len(sharing.numbers)} of the cards that could be had are on one {sharing.place}"
+            return f"not {len(sharing.numbers)} of the cards that could be had share one {sharing.place}"
     return None

@@ -41,9 +41,14 @@ def requests_of(pod: Mapping[str, Any]) -> Amounts:
 def amounts_of(part: Mapping[str, Any], key: str, owner: Mapping[str, Any]) -> Amounts:
     """Read amounts by resource; UserError for what is no quantity."""
     try:
-        return {str(name): _amount(str(value)[:_LONGEST]) for name, value in part_of(part, key, owner).items()}
+        return {str(name): amount_of(value) for name, value in part_of(part, key, owner).items()}
     except Nonsense as error:
         raise UserError(called(owner), f"{key}: {error.wrong}", EXPECTED) from error
+
+
+def amount_of(value: Any) -> Decimal:
+    """Return a quantity's exact value; Nonsense for what is none."""
+    return _amount(str(value)[:_LONGEST])
 
 
 @lru_cache(4096)

@@ -1,10 +1,10 @@
 """The devices that a VM wants of a cluster, from the ResourceClaims of gpu-launcher and from the VM's own."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from launcher.selection.claim import DEVICE_CLASS, PLACE_NAMES, Misfit, Selector
+from launcher.selection.claim import DEVICE_CLASS, Misfit, Selector, place_name
 from launcher.selection.cluster import Cluster, PublishedID, allocated_of, device_of, selectors_of
 from launcher.selection.objects import called, objects_of, part_of
 from launcher.selection.taints import Toleration, read_toleration
@@ -15,28 +15,45 @@ from program.errors import UserError
 _OUR_CLASS = (f'device.driver == "{words.DRIVER}"',)
 #: Of a claim (AllocationResultsMaxSize, kubernetes/api resource/v1/types.go).
 _MOST_DEVICES = 32
-_JUDGES = "fit judges requests of one or several devices by number (allocationMode: ExactCount), and matchAttribute"
+_JUDGES = (
+    "fit judges requests of devices by number (allocationMode: ExactCount), firstAvailable of one device each, and "
+    "matchAttribute"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Alternative:
+    """What a wanted device may be. `selectors`: all that the device has to fit, those of its class first."""
+
+    selectors: tuple[Selector, ...]
+    tolerations: tuple[Toleration, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class WantedDevice:
-    """A device that is wanted. `name`: as users know it, `gpu 'gpu1'`, or request and claim. `selectors`: all that the
-    device has to fit, those of its class first. `allocated`: the device that the claim already has."""
+    """A device that is wanted. `name`: as users know it, `gpu 'gpu1'`, or request and claim. `alternatives`: what it
+    may be, the preferred first; one if the request has no `firstAvailable`. `allocated`: the device that the claim
+    already has."""
 
     name: str
     claim: str
-    selectors: tuple[Selector, ...]
-    tolerations: tuple[Toleration, ...] = ()
+    alternatives: tuple[Alternative, ...]
     allocated: PublishedID | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """The wanted devices with these numbers have to have one value of an attribute, to be on one `place`."""
+    """Devices have to have one value of an attribute, to be on one `place`: those of `bound`, by the number of the
+    wanted device and of the alternative that it is."""
 
     attribute: str
     place: str
-    numbers: tuple[int, ...]
+    bound: frozenset[tuple[int, int]]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Return the wanted devices that an alternative binds, ascending."""
+        return tuple(sorted({number for number, _ in self.bound}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,32 +77,25 @@ def wish_of_claim(
     kind of request or constraint that fit does not judge, and for an entry whose request the claim lacks.
     """
     devices: list[WantedDevice] = []
-    by_request: dict[str, list[int]] = {}
+    by_request: dict[str, list[tuple[int, int]]] = {}  # and by REQUEST/ALTERNATIVE, as constraints may say
     selector_of = {selector.expression: selector for selector in known}
-    allocated = {str(result.get("request")): device_of(result, owner) for result in allocated_of(owner)}
+    allocated = {
+        str(result.get("request")).partition("/")[0]: device_of(result, owner) for result in allocated_of(owner)
+    }
     parts = part_of(spec, "devices", owner)
     for request in objects_of(parts, "requests", owner):
-        exactly = request.get("exactly")
         its_name = str(request.get("name"))
-        if not isinstance(exactly, dict) or exactly.get("allocationMode") == "All" or exactly.get("adminAccess"):
-            raise UserError(called(owner), f"request {its_name!r} is of another kind", _JUDGES)
-        selectors = (
-            *_class(str(exactly.get("deviceClassName")), cluster, called(owner)),
-            *(
-                selector_of.get(expression) or Selector(expression, f"a selector of {called(owner)}", Misfit.EXCLUDED)
-                for expression in selectors_of(exactly, owner)
-            ),
-        )
-        tolerations = tuple(read_toleration(each) for each in objects_of(exactly, "tolerations", owner))
-        count = exactly.get("count") or 1
-        if not isinstance(count, int) or count > _MOST_DEVICES:
-            raise UserError(
-                called(owner), f"request {its_name!r} is of {count!r:.20} devices", f"expected up to {_MOST_DEVICES}"
-            )
-        for _ in range(count):
-            by_request.setdefault(its_name, []).append(len(devices))
+        several = objects_of(request, "firstAvailable", owner)
+        kinds = several or [part_of(request, "exactly", owner)]
+        alternatives = tuple(_alternative(kind, its_name, owner, cluster, selector_of) for kind in kinds)
+        for _ in range(_count(kinds, its_name, owner)):
+            for number, kind in enumerate(kinds):
+                place = (len(devices), number)
+                by_request.setdefault(its_name, []).append(place)
+                if several:
+                    by_request.setdefault(f"{its_name}/{kind.get('name')}", []).append(place)
             who = entries.get(its_name, f"request {its_name!r} of {called(owner)}")
-            devices.append(WantedDevice(who, called(owner), selectors, tolerations, allocated.get(its_name)))
+            devices.append(WantedDevice(who, called(owner), alternatives, allocated.get(its_name)))
     if missing := sorted(entries.keys() - by_request.keys()):
         raise UserError(
             called(owner),
@@ -93,15 +103,41 @@ def wish_of_claim(
             f"expected one of {', '.join(sorted(by_request)) or 'its requests'}",
         )
     sharings = []
+    every = frozenset(place for its in by_request.values() for place in its)
     for constraint in objects_of(parts, "constraints", owner):
         attribute = constraint.get("matchAttribute")
-        names = constraint.get("requests") or list(by_request)
+        names = constraint.get("requests") or []
         if not (isinstance(attribute, str) and isinstance(names, list) and set(map(str, names)) <= by_request.keys()):
             raise UserError(called(owner), "has a constraint of another kind", _JUDGES)
-        numbers = tuple(number for each in names for number in by_request[str(each)])
-        place = PLACE_NAMES.get(attribute, attribute.rpartition("/")[2])
-        sharings.append(Sharing(attribute, place, numbers))
+        bound = frozenset(place for each in names for place in by_request[str(each)]) or every
+        if bound:
+            sharings.append(Sharing(attribute, place_name(attribute), bound))
     return Wish(tuple(devices), tuple(sharings))
+
+
+def _alternative(
+    kind: Mapping[str, Any], request: str, owner: Mapping[str, Any], cluster: Cluster, known: Mapping[str, Selector]
+) -> Alternative:
+    if not kind or kind.get("allocationMode") == "All" or kind.get("adminAccess"):
+        raise UserError(called(owner), f"request {request!r} is of another kind", _JUDGES)
+    selectors = (
+        *_class(str(kind.get("deviceClassName")), cluster, called(owner)),
+        *(
+            known.get(expression) or Selector(expression, f"a selector of {called(owner)}", Misfit.EXCLUDED)
+            for expression in selectors_of(kind, owner)
+        ),
+    )
+    return Alternative(selectors, tuple(map(read_toleration, objects_of(kind, "tolerations", owner))))
+
+
+def _count(kinds: Sequence[Mapping[str, Any]], request: str, owner: Mapping[str, Any]) -> int:
+    """Return how many devices a request is of: one if it has several alternatives."""
+    most = _MOST_DEVICES if len(kinds) == 1 else 1
+    counts = [kind.get("count") or 1 for kind in kinds]
+    for count in counts:
+        if not isinstance(count, int) or not 0 < count <= most:
+            raise UserError(called(owner), f"request {request!r} is of {count!r:.20} devices", f"expected up to {most}")
+    return int(counts[0])
 
 
 def together(wishes: Iterable[Wish]) -> Wish:
@@ -110,7 +146,7 @@ def together(wishes: Iterable[Wish]) -> Wish:
     sharings: list[Sharing] = []
     for wish in wishes:
         sharings += (
-            Sharing(each.attribute, each.place, tuple(number + len(devices) for number in each.numbers))
+            replace(each, bound=frozenset((number + len(devices), which) for number, which in each.bound))
             for each in wish.sharings
         )
         devices += wish.devices

@@ -9,13 +9,12 @@ from pathlib import Path
 from pci.address import PCIAddress
 from pci.host import BAR, Details
 from pci.sysfs.attribute import CannotLook, Unreadable, content, number, text, unreadable
+from pci.sysfs.bars import read_bars_at
 from pci.sysfs.functions import DEVICES
 
 #: The files that read_details reads, and so the recorded ones.
 DETAILS = ("power_state", "reset_method", "resource", "sriov_numvfs", "sriov_totalvfs", "driver_override")
 
-_IO, _MEMORY, _PREFETCHABLE, _MEMORY_64, _UNSET = 0x100, 0x200, 0x2000, 0x100000, 0x20000000  # include/linux/ioport.h
-_BARS = 6  # the first lines of `resource`; the others are the ROM, the virtual functions' BARs, bridge windows
 _ONES = b"\xff\xff\xff\xff"
 
 
@@ -39,33 +38,8 @@ def _count(sys: Path, path: str) -> int | None:
 
 
 def read_bars(sys: Path, address: PCIAddress) -> tuple[BAR, ...] | None:
-    """Read the BARs of one function. Return None if `resource` was not recorded; raise Unreadable if it is malformed.
-
-    The file has a line each, first byte, last byte and flags: 0x0000004000000000 0x0000005fffffffff 0x000000000014220c.
-    """
-    path = f"{DEVICES}/{address}/resource"
-    lines = text(sys, path)
-    if lines is None:
-        return None
-    bars: list[BAR] = []
-    for line_number, line in enumerate(lines.splitlines()[:_BARS]):
-        try:
-            start, end, flags = (int(word, 16) for word in line.split())
-        except ValueError:
-            raise Unreadable(path, f"holds {line[:80]!r}; expected three hexadecimal numbers") from None
-        if flags:
-            bars.append(
-                BAR(
-                    number=line_number,
-                    size=end - start + 1,
-                    prefetchable=bool(flags & _PREFETCHABLE),
-                    memory_64=bool(flags & _MEMORY_64),
-                    # The kernel puts what has no place yet at 0 (__pci_read_base in drivers/pci/probe.c).
-                    assigned=not flags & _MEMORY or (start != 0 and not flags & _UNSET),
-                    is_io=bool(flags & _IO),
-                )
-            )
-    return tuple(bars)
+    """Read the BARs of one function. Return None if they were not recorded; raise Unreadable if they are malformed."""
+    return read_bars_at(sys, f"{DEVICES}/{address}/resource")
 
 
 def off_the_bus(sys: Path, addresses: Iterable[PCIAddress]) -> frozenset[PCIAddress]:

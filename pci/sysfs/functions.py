@@ -14,14 +14,17 @@ import os
 import re
 import stat
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TypeVar
 from uuid import UUID
 
 from pci.address import InvalidPCIAddress, PCIAddress, address_or_none
+from pci.functions import is_gpu
 from pci.host import Fault, Function, Host, MediatedDevice, OtherMember
 from pci.sysfs.attribute import NO_LISTS, CannotLook, Silent, Unreadable, link, link_name, names, number, text
+from pci.sysfs.bars import read_bars_at
 from pci.vendors import NVIDIA
 
 #: All that is read of a function here, and so what `gpu-plugin record` copies, with the files of pci.sysfs.details.
@@ -158,7 +161,7 @@ def _read_function_at(
     if vendor_id == NVIDIA and physical_function is not None:
         # 0 is a virtual function that is no vGPU yet.
         vgpu_type = number(sys, f"{place}/{VGPU_TYPE}", "[0-9]{1,9}", "the number of a vGPU type") or None
-    return Function(
+    function = Function(
         address=address,
         vendor_id=vendor_id,
         device_id=int(uevent["device"], 16),
@@ -176,6 +179,10 @@ def _read_function_at(
         vfio_device=_vfio_device(sys, place) if vgpu_type or "vfio" in (uevent["driver"] or "") else None,
         boot_vga=int(uevent["class"], 16) >> 16 == _DISPLAY and text(sys, f"{place}/{BOOT_VGA_FILE}") == "1",
     )
+    if function.is_virtual or not is_gpu(function):
+        return function
+    bars = read_bars_at(sys, f"{place}/resource") or ()
+    return replace(function, memory_bar=max((bar.size for bar in bars if bar.prefetchable), default=0))
 
 
 def _uevent(sys: Path, path: str) -> re.Match[str]:

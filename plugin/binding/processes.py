@@ -1,13 +1,13 @@
 """What the node's processes hold, as /proc shows it: open device files, mounted file systems, swap."""
 
 import os
-import re
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from plugin.binding.nvml import read_information
 from program.problem import Problem
 
 #: The node's own PID namespace (PROC_PID_INIT_INO in include/linux/proc_ns.h). In any other, /proc shows a part.
@@ -80,7 +80,9 @@ def read_processes(proc: Path) -> Processes:
         openers={device: tuple(openers[device]) for device in sorted(openers)},
         mounts=mounts,
         swaps=frozenset(line.split()[0] for line in _text_if_any(proc / "swaps").splitlines()[1:]),
-        nvidia_minors=dict(_nvidia_minors(proc / "driver/nvidia/gpus")),
+        nvidia_minors={
+            address: card.minor for address, card in read_information(proc).items() if card.minor is not None
+        },
         unseen=unseen,
     )
 
@@ -118,14 +120,6 @@ def _mounts(process: Path) -> Iterator[tuple[str, str]]:
         if kind in _NAMED_BY_A_DEVICE:
             for device in source.split(":"):
                 yield device, mount_point
-
-
-def _nvidia_minors(gpus: Path) -> Iterator[tuple[str, int]]:
-    """Yield addresses and minors from `Device Minor: 	 0` in driver/nvidia/gpus/0000:01:00.0/information."""
-    for information in sorted(gpus.glob("*/information")):
-        match = re.search(r"^Device Minor:\s*([0-9]+)$", _text_if_any(information), re.MULTILINE)
-        if match is not None:
-            yield information.parent.name, int(match[1])
 
 
 def _link(path: Path) -> str | None:

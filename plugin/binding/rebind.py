@@ -17,6 +17,7 @@ from pci.sysfs.attribute import Unreadable, link_name, names
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import DEVICES, read_host
 from pci.viability import Hindrance
+from plugin.binding import nvml
 from plugin.binding.former_drivers import locked, read_former, write_former
 from plugin.binding.modalias import Alias, best_module, read_aliases
 from plugin.binding.plan import DriverBinding, Former, Move, Plan, Survey, Write, hindrance, named_cards, writes
@@ -138,21 +139,23 @@ def rebind(roots: Roots, choose: Choose, decide: Decide, before: Callable[[Plan]
     """Choose cards, decide on a plan for them and carry it out, while other binders of this node are kept out; return
     the plan. `before` is called just before the first write. Refusal if that fails."""
     with locked(roots.state):
-        plan, unseen = planned(roots, choose, decide)
-        if plan.moves and unseen is not None:
+        plan, survey = planned(roots, choose, decide)
+        if plan.moves and (unseen := survey.unseen) is not None:
             raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
         before(plan)
+        if cards := [survey.host.functions[move.address] for move in plan.moves if move.now.driver == nvml.DRIVER]:
+            ask(nvml.keep, roots.sys, cards, state=roots.state)
         carry_out(roots, plan, sysfs_writer(roots.sys))
     return plan
 
 
-def planned(roots: Roots, choose: Choose, decide: Decide) -> tuple[Plan, Problem | None]:
-    """Return the plan for the chosen cards, and why some of their uses may be missing."""
+def planned(roots: Roots, choose: Choose, decide: Decide) -> tuple[Plan, Survey]:
+    """Return the plan for the chosen cards, and what it was made from."""
     host, _ = ask(read_host, roots.sys)
     cards = choose(host)
     # Details and parts of a function take its driver's lock.
     survey, _ = ask(lambda _: look(roots, host, cards), roots.sys)
-    return decide(survey, cards), survey.unseen
+    return decide(survey, cards), survey
 
 
 def carry_out(roots: Roots, plan: Plan, write: Writer, *, driver_seconds: float = _DRIVER_SECONDS) -> None:

@@ -2,7 +2,7 @@
 
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -13,6 +13,7 @@ import typer
 from pci.address import InvalidPCIAddress, PCIAddress
 from pci.cards import Card
 from pci.host import Host
+from plugin.binding import nvml
 from plugin.binding.plan import (
     Plan,
     Survey,
@@ -27,6 +28,8 @@ from plugin.cards.config import Config
 from plugin.config_file import config_of
 from plugin.fabric.modules import ask_nvidia_smi, keep
 from plugin.flags import STATE, StateDirectory
+from plugin.sysfs_child import ask
+from program.child import NoAnswer, output
 from program.errors import Refusal, UserError
 from program.output import print_text
 from program.problem import one_line
@@ -66,7 +69,8 @@ def bind(
         str,
         typer.Option(
             metavar="COMMAND",
-            help="What tells the module IDs of cards that the nvidia driver has; elsewhere: 'chroot DIR nvidia-smi'.",
+            help="What tells module IDs and UUIDs of cards that the nvidia driver has; elsewhere: 'chroot DIR "
+            "nvidia-smi'.",
         ),
     ] = "nvidia-smi",
 ) -> None:
@@ -111,13 +115,18 @@ def _rebind(
         return decided
 
     def before(decided: Plan) -> None:
-        if rules.fabric is not None and command:
-            _keep_module_ids(decided, state, command)
+        on_nvidia = [move.address for move in decided.moves if move.now.driver == nvml.DRIVER]
+        if not command or not on_nvidia:
+            return
+        if rules.fabric is not None:
+            _keep_module_ids(state, command)
+        elif unknown := _without_uuid(roots, on_nvidia):
+            _use(unknown, command)
 
     if flags.dry_run:
-        decided, unseen = planned(roots, choose, decide)
-        if unseen is not None:
-            _warn(f"who uses the cards was not wholly seen: {unseen}")
+        decided, survey = planned(roots, choose, decide)
+        if survey.unseen is not None:
+            _warn(f"who uses the cards was not wholly seen: {survey.unseen}")
         for move in decided.moves:
             for write in move.writes:
                 print_text(f"{write}\n")
@@ -130,13 +139,27 @@ def _rebind(
         print_text("nothing to do\n")
 
 
-def _keep_module_ids(decided: Plan, state: Path, nvidia_smi: Sequence[str]) -> None:
+def _keep_module_ids(state: Path, nvidia_smi: Sequence[str]) -> None:
     """Read the cards' module IDs while their driver still tells them."""
-    if any(move.now.driver == "nvidia" for move in decided.moves):
-        try:
-            keep(state, ask_nvidia_smi(nvidia_smi, _IDS_WITHIN))
-        except Refusal as error:
-            _warn(f"module IDs are not known, and those cards go only to guests of one GPU: {error}")
+    try:
+        keep(state, ask_nvidia_smi(nvidia_smi, _IDS_WITHIN))
+    except Refusal as error:
+        _warn(f"module IDs are not known, and those cards go only to guests of one GPU: {error}")
+
+
+def _without_uuid(roots: Roots, addresses: Iterable[PCIAddress]) -> list[str]:
+    """Return the cards whose UUIDs their driver does not know yet: nobody has used these since it has them."""
+    told, _ = ask(lambda _: nvml.read_information(roots.proc), roots.sys)
+    return [name for name in map(str, addresses) if name in told and told[name].identity.uuid is None]
+
+
+def _use(cards: Sequence[str], nvidia_smi: Sequence[str]) -> None:
+    """Have nvidia-smi use these cards for a moment: from then on their driver knows their UUIDs."""
+    try:
+        output([*nvidia_smi, "-L"], within=_IDS_WITHIN)
+    except (OSError, NoAnswer) as error:
+        why = f"{nvidia_smi[0]} {error.strerror}" if isinstance(error, OSError) else error
+        _warn(f"NVML's UUID of {', '.join(cards)} is not known, and no VM can ask for it: {why}")
 
 
 def _warn(line: str) -> None:

@@ -10,7 +10,7 @@ from pci.slices import value_of
 from plugin.cards.inventory import Device
 from plugin.cards.names import PCIIDs, read_pci_ids
 from plugin.commands.node import NodeFlags, function_as_json, node_now
-from plugin.dra.slices import attributes
+from plugin.dra.slices import attributes, capacity
 from plugin.fabric import status as fabric
 from plugin.node.snapshot import Snapshot, State
 from program.commands import AsJSON
@@ -25,16 +25,20 @@ def inventory(
     permitted: Annotated[
         bool, typer.Option("--permitted", help="Print what KubeVirt has to permit: its CR's permittedHostDevices.")
     ] = False,
+    device_classes: Annotated[
+        bool,
+        typer.Option("--device-classes", help="Print the DeviceClasses by which DRA serves pods that name a resource."),
+    ] = False,
     svg: Annotated[
         Path | None,
         typer.Option(metavar="FILE.svg", help="Also draw the node, for a bug report; with - print that and no table."),
     ] = None,
 ) -> None:
     """Show every GPU of the node: what it is offered as, or why it is not."""
-    if as_json and permitted:
-        raise UserError("--json and --permitted", "both say what to print", "give one of them")
-    if picture_file(svg) is not None and str(svg) == "-" and (as_json or permitted):
-        raise UserError("--svg - and --json or --permitted", "both say what to print", "give one of them")
+    is_picture = picture_file(svg) is not None and str(svg) == "-"
+    flags_set = {"--json": as_json, "--permitted": permitted, "--device-classes": device_classes, "--svg -": is_picture}
+    if len(printed := [flag for flag, is_set in flags_set.items() if is_set]) > 1:
+        raise UserError(" and ".join(printed[:2]), "both say what to print", "give one of them")
     names = read_pci_ids(flags.pci_ids)
     snapshot = node_now(flags, names)
     if svg is not None:
@@ -42,9 +46,13 @@ def inventory(
         from plugin.picture import picture
 
         write_picture(picture(snapshot), svg)
-        if str(svg) == "-":
+        if is_picture:
             return
-    if permitted:
+    if device_classes:
+        from plugin.device_classes import device_classes_yaml
+
+        print_text(device_classes_yaml(snapshot.inventory, snapshot.host.faults))
+    elif permitted:
         from plugin.permitted_host_devices import permitted_yaml
 
         print_text(permitted_yaml(snapshot.inventory, snapshot.host.faults))
@@ -59,10 +67,15 @@ def _as_table(snapshot: Snapshot, names: PCIIDs) -> str:
     lines = aligned(rows, columns())
     if not snapshot.inventory.devices:
         lines = ["This node has no GPU, and no device that the config offers."]
-    lines += [f"not read: {fault}" for fault in snapshot.host.faults]
+    lines += [f"not read: {fault}" for fault in _not_read(snapshot)]
     if (sight := snapshot.partitions) is not None:
         lines += ["", *aligned([*fabric.rows(sight)]), *fabric.notes(sight, snapshot.inventory), ""]
     return "\n".join([*lines, f"Names from {names.path} of {names.date}."])
+
+
+def _not_read(snapshot: Snapshot) -> list[str]:
+    trouble = snapshot.identities.trouble
+    return [*map(str, snapshot.host.faults), *([] if trouble is None else [str(trouble)])]
 
 
 def _row(snapshot: Snapshot, device: Device) -> tuple[str, str, str, str, str, str]:
@@ -107,13 +120,17 @@ def _as_json(snapshot: Snapshot, names: PCIIDs) -> dict[str, Any]:
                 "numaNode": device.numa_node,
                 # As in the node's ResourceSlices, but for what depends on the node's name.
                 "attributes": {
-                    name: value_of(value) for name, value in attributes(device, None, snapshot.place(device)).items()
+                    name: value_of(value)
+                    for name, value in attributes(
+                        device, None, snapshot.place(device), snapshot.identity(device)
+                    ).items()
                 },
+                "capacity": capacity(device),
                 "functions": list(map(function_as_json, device.functions)),
             }
             for device in snapshot.inventory.devices
         ],
         "fabric": None if sight is None else fabric.as_json(sight, snapshot.inventory),
-        "notRead": list(map(str, snapshot.host.faults)),
+        "notRead": _not_read(snapshot),
         "unknown": list(snapshot.unknown),
     }

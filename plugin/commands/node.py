@@ -86,7 +86,7 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
         return sysfs_child.ask(read, sys, *arguments, **named)[0]
 
     looking = look_at_all(
-        Places(sys=sysfs, dev=dev, proc=proc, state=state or STATE),
+        Places(sys=sysfs, dev=dev, proc=proc, state=state or (STATE if is_this_node else _beside(sysfs))),
         names,
         config_of(flags.config),
         ask,
@@ -95,6 +95,11 @@ def node_now(flags: NodeFlags, names: PCIIDs) -> Snapshot:
         fabric=is_this_node or state is not None,
     )
     return asyncio.run(looking)
+
+
+def _beside(sysfs: Path) -> Path:
+    """Return where the state would be of a node whose /sys is another tree."""
+    return sysfs.absolute().parent / STATE.relative_to("/")
 
 
 async def _assignments(named: Path | None, *, is_this_node: bool) -> frozenset[Assignment] | None:

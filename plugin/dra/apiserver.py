@@ -3,18 +3,19 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Mapping
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, Self, TypeVar
 
 import httpx2
-from lightkube import ApiError, AsyncClient, ConfigError, KubeConfig, SingleConfig
+from lightkube import ALL_NS, ApiError, AsyncClient, ConfigError, KubeConfig, SingleConfig
 from lightkube.config.client_adapter import verify_cluster
 from lightkube.core.exceptions import NotReadyError
+from lightkube.core.generic_client import ListAsyncIterable
 from lightkube.generic_resource import create_global_resource, create_namespaced_resource
 
 from pci.slices import DRIVER
-from plugin.dra.claims import Reference
+from plugin.dra.claims import Reference, has_conditions
 from plugin.dra.slices import SliceObject
 from program.errors import Refusal, UserError
 
@@ -31,13 +32,19 @@ _LONGEST = 1 << 23  # bytes of an answer: etcd takes 1.5 MiB of an object, and a
 #: A watch is begun anew after so many seconds, with or without events: its connection may be dead.
 _WATCHES_FOR = 300.0
 
-_NOT_FOUND, _CONFLICT = 404, 409
+_FORBIDDEN, _NOT_FOUND, _CONFLICT = 403, 404, 409
+#: A list is read in parts of so many objects, of which a claim has some kilobytes.
+_IN_A_PART = 200
 
 T = TypeVar("T")
 
 
 class Unanswered(Refusal):
     """The API server did not answer, or refused to."""
+
+
+class Forbidden(Unanswered):
+    """The driver has not the right to ask that."""
 
 
 class NotFound(Refusal):
@@ -83,18 +90,21 @@ class APIServer:
         claim: Mapping[str, Any] = await _answer(f"claim {reference}", question)
         return claim
 
+    async def claims(self, node: str) -> tuple[list[dict[str, Any]], str]:
+        """Return the claims with binding conditions of a node's devices, and the version of the list of all claims, to
+        watch from."""
+        listed = self._client.list(_CLAIMS, namespace=ALL_NS, chunk_size=_IN_A_PART)
+        return await _answer("claims", _listed(listed, lambda each: has_conditions(each, node)))
+
+    async def replace_status(self, reference: Reference, claim: Mapping[str, Any]) -> None:
+        """Replace the status of a claim; Conflict if the server has another version of it."""
+        new = _CLAIMS.Status.from_dict(dict(claim))
+        await _answer(f"claim {reference}", self._client.replace(new, reference.name, namespace=reference.namespace))
+
     async def slices(self, node: str) -> tuple[list[SliceObject], str]:
         """Return the driver's slices of a node, and the version of the list, to watch from."""
         listed = self._client.list(_SLICES, fields=_of(node))
-
-        async def all_of_them() -> tuple[list[SliceObject], str]:
-            objects: list[SliceObject] = [dict(each) async for each in listed]
-            try:
-                return objects, str(listed.resourceVersion)
-            except NotReadyError:
-                return objects, "0"
-
-        return await _answer(f"slices of {node}", all_of_them())
+        return await _answer(f"slices of {node}", _listed(listed, lambda _: True))
 
     async def create(self, new: SliceObject) -> SliceObject:
         """Create a slice; return it as the server has it. Conflict if one of its name exists."""
@@ -117,16 +127,38 @@ class APIServer:
         events = self._client.watch(
             _SLICES, resource_version=version, server_timeout=int(_WATCHES_FOR), fields=_of(node)
         )
-        try:
-            async with asyncio.timeout(_WATCHES_FOR):
-                async for _, changed in events:
-                    yield dict(changed)
-        except TimeoutError:
-            return
-        except (httpx2.HTTPError, OSError, ValueError) as error:
-            raise _unanswered(f"slices of {node}", error) from error
-        finally:
-            await events.aclose()  # type: ignore[attr-defined]  # (an async generator)
+        async for _, changed in _watched(f"slices of {node}", events):
+            yield changed
+
+    async def claim_changes(self, version: str) -> AsyncIterator[Mapping[str, Any]]:
+        """Yield each claim of the cluster that is written after this version of the list, as `changes` does; one that
+        is deleted has no status."""
+        events = self._client.watch(
+            _CLAIMS, namespace=ALL_NS, resource_version=version, server_timeout=int(_WATCHES_FOR)
+        )
+        async for operation, changed in _watched("claims", events):
+            yield {**changed, "status": {}} if operation == "DELETED" else changed
+
+
+async def _listed(listed: ListAsyncIterable[Any], fits: Callable[[SliceObject], bool]) -> tuple[list[SliceObject], str]:
+    objects: list[SliceObject] = [dict(each) async for each in listed if fits(each)]
+    try:
+        return objects, str(listed.resourceVersion)
+    except NotReadyError:
+        return objects, "0"
+
+
+async def _watched(subject: str, events: AsyncIterable[tuple[str, Any]]) -> AsyncIterator[tuple[str, SliceObject]]:
+    try:
+        async with asyncio.timeout(_WATCHES_FOR):
+            async for operation, changed in events:
+                yield operation, dict(changed)
+    except TimeoutError:
+        return
+    except (httpx2.HTTPError, OSError, ValueError) as error:
+        raise _unanswered(subject, error) from error
+    finally:
+        await events.aclose()  # type: ignore[attr-defined]  # (an async generator)
 
 
 class _Bounded(httpx2.AsyncHTTPTransport):
@@ -178,6 +210,8 @@ async def _answer(subject: str, question: Awaitable[T]) -> T:
     except ApiError as error:
         if error.status.code == _NOT_FOUND:
             raise NotFound(subject, "does not exist", "the pod that wants it may be gone") from error
+        if error.status.code == _FORBIDDEN:
+            raise Forbidden(subject, f"the API server forbids it: {str(error)[:300]}", "see deploy/dra") from error
         if error.status.code == _CONFLICT:
             raise Conflict(subject, "was written by somebody else", "it is read again") from error
         raise _unanswered(subject, error) from error

@@ -14,18 +14,14 @@ from pathlib import Path
 from pci.address import PCIAddress
 from plugin.binding.plan import named_cards, plan_bind, plan_unbind
 from plugin.binding.rebind import Decide, Roots, rebind
+from plugin.dra.work import StillAtWork
 from program.child import spawned
 from program.errors import Refusal
 
 _log = logging.getLogger(__name__)
 
-#: The kubelet waits 45 s (defaultClientCallTimeout in pkg/kubelet/cm/dra/plugin), and the rest takes some of it.
-_AT_MOST = 25.0  # seconds
+_AT_MOST = 25.0  # seconds: the rest takes some of those that the kubelet waits
 _FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own is for its sockets
-
-
-class StillAtWork(Refusal):
-    """The process that binds has not ended in time, and goes on."""
 
 
 class Binder:

@@ -6,7 +6,7 @@ and for an extended resource the variable of the device plugin. A container gets
 names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +68,10 @@ class Files:
             raise Refusal(
                 error.filename or self._cdi, f"cannot be removed: {error.strerror}", "see the plugin pod's mounts"
             ) from error
+
+    def are_whole(self, uid: str, requests: Iterable[str]) -> bool:
+        """Whether the claim has its specification, and the file of each of these requests."""
+        return all(file.exists() for file in (self._specification(uid), *(self._file(uid, each) for each in requests)))
 
     def claims(self) -> frozenset[str]:
         """Return the UIDs of all claims that have a file."""

@@ -13,6 +13,9 @@ _POD_CLAIM_NAME = "resource.kubernetes.io/pod-claim-name"
 #: On a claim that the scheduler made for a container's `nvidia.com/...: 1` (KEP-5004).
 _OF_A_RESOURCE = "resource.kubernetes.io/extended-resource-claim"
 
+#: The conditions of a device's status in a claim: the device is as its pod needs it, or cannot be (plugin.dra.status).
+READY, FAILED = "Ready", f"{DRIVER}/Failed"
+
 _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _UID = re.compile(r"[0-9A-Za-z][-0-9A-Za-z]{0,63}")
@@ -63,6 +66,29 @@ def check(reference: Reference) -> None:
             "is no claim's namespace, name and uid",
             "expected names of Kubernetes' objects",
         )
+
+
+def ours(claim: Mapping[str, Any], node: str) -> list[Mapping[str, Any]]:
+    """Return the results of an API server's claim that are this node's devices; none if it is not allocated here."""
+    allocation = (claim.get("status") or {}).get("allocation") or {}
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return [each for each in results if (each.get("driver"), each.get("pool")) == (DRIVER, node)]
+
+
+def has_conditions(claim: Mapping[str, Any], node: str) -> bool:
+    """Whether the scheduler waits, or has waited, for conditions of this node's devices."""
+    return any(each.get("bindingConditions") for each in ours(claim, node))
+
+
+def awaits(claim: Mapping[str, Any], node: str) -> bool:
+    """Whether the scheduler waits for this node's devices: each has a condition, and neither is READY nor FAILED."""
+    decided = {
+        each.get("device")
+        for each in (claim.get("status") or {}).get("devices") or ()
+        if (each.get("driver"), each.get("pool")) == (DRIVER, node)
+        and any(one["type"] in (READY, FAILED) and one["status"] == "True" for one in each.get("conditions") or ())
+    }
+    return any(each.get("bindingConditions") and each["device"] not in decided for each in ours(claim, node))
 
 
 def read_claim(reference: Reference, claim: Mapping[str, Any], node: str) -> DriverClaim:

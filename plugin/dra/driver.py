@@ -16,9 +16,11 @@ import grpc
 
 from pci.slices import DRIVER
 from plugin.dra.apiserver import APIServer
+from plugin.dra.conditions import Conditions
 from plugin.dra.preparation import Claims, Settings
 from plugin.dra.publisher import Publisher
 from plugin.dra.server import VERSIONS, DRAServicer, HealthServicer
+from plugin.dra.status import Statuses
 from plugin.fabric.ownership import Partitions
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
@@ -32,7 +34,7 @@ _log = logging.getLogger(__name__)
 
 _SOCKETS = f"{PREFIX}dra-"
 _LOOK_AT_SOCKET = 2.0  # seconds
-_RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 30.0  # seconds; the second where something is left
+_RECONCILE_EVERY, _RECONCILE_AGAIN = 600.0, 25.0  # seconds; the second where something is left
 _ENDS_WITHIN = 5.0  # seconds, for claims that are being prepared
 
 
@@ -45,10 +47,12 @@ async def drive(watch: Watch, partitions: Partitions, settings: Settings) -> Non
         # Before anything is offered: prepared devices are taken.
         claims.recall()
         socket = _Socket(registry)
-        publisher = Publisher(watch, api, settings.node, socket.is_the_youngest)
+        statuses = Statuses(api, settings.node)
+        conditions = Conditions(watch, api, claims, statuses, settings.node, socket.is_the_youngest)
+        publisher = Publisher(watch, api, settings.node, socket.is_the_youngest, lambda: conditions.are_kept)
         async with asyncio.TaskGroup() as group:
-            group.create_task(_serve(watch, settings.node, claims, socket))  # ends once it has answered
-            others = [group.create_task(publisher.keep()), group.create_task(_reconcile(claims))]
+            group.create_task(_serve(watch, settings.node, claims, statuses, socket))  # ends once it has answered
+            others = [group.create_task(each) for each in (publisher.keep(), conditions.keep(), _reconcile(claims))]
             await watch.ending.wait()
             for task in others:
                 task.cancel()
@@ -73,7 +77,7 @@ class _Socket:
         return all((identity[2], identity[1]) < (ours[2], ours[1]) for identity in ages)
 
 
-async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket) -> None:
+async def _serve(watch: Watch, node: str, claims: Claims, statuses: Statuses, socket: _Socket) -> None:
     """Serve on the socket, and again whenever it is taken away."""
 
     def hear(registered: bool) -> None:
@@ -83,7 +87,7 @@ async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket) -> No
 
     while not watch.stopped:
         server = grpc.aio.server()
-        dra_pb2_grpc.add_DRAPluginServicer_to_server(DRAServicer(claims, node, watch.counters), server)
+        dra_pb2_grpc.add_DRAPluginServicer_to_server(DRAServicer(claims, statuses, node, watch.counters), server)
         health_pb2_grpc.add_DRAResourceHealthServicer_to_server(HealthServicer(watch, node), server)
         registration = RegistrationServicer(
             kind="DRAPlugin", name=DRIVER, socket=socket.path, versions=VERSIONS, hear=hear
@@ -112,11 +116,16 @@ async def _serve(watch: Watch, node: str, claims: Claims, socket: _Socket) -> No
 async def _reconcile(claims: Claims) -> None:
     while True:
         is_done = False
+        claims.is_begun.clear()
         try:
             is_done = await claims.reconcile()
         except ProgramError as error:
             _log.warning("claims are not reconciled: %s", error)
         except Exception:
             _log.exception("claims are not reconciled")
-        pause = _RECONCILE_EVERY if is_done else _RECONCILE_AGAIN
-        await asyncio.sleep(pause * random.uniform(0.8, 1.2))  # noqa: S311 (no secret)
+        jitter = random.uniform(0.8, 1.2)  # noqa: S311 (no secret)
+        if is_done:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RECONCILE_EVERY * jitter):
+                    await claims.is_begun.wait()
+        await asyncio.sleep(_RECONCILE_AGAIN * jitter)

@@ -7,20 +7,23 @@ back.
 import asyncio
 import contextlib
 import logging
+import math
 from collections import defaultdict
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 from pci.viability import Hindrance
 from plugin.allocation import Allocation, allocate, pick
 from plugin.cards.inventory import Device
 from plugin.dra.apiserver import APIServer, NotFound, Unanswered
-from plugin.dra.binder import Binder, StillAtWork
+from plugin.dra.binder import Binder
 from plugin.dra.cdi import Files
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
-from plugin.dra.claims import DriverClaim, Reference, check, read_claim
+from plugin.dra.claims import DriverClaim, Reference, check, has_conditions, read_claim
 from plugin.dra.slices import attributes, device_name
+from plugin.dra.work import StillAtWork, Work
 from plugin.fabric.ownership import Partitions
 from plugin.node.snapshot import Snapshot
 from plugin.watch.watch import Watch
@@ -32,6 +35,10 @@ _log = logging.getLogger(__name__)
 _STAYS_PREPARED = 500.0
 #: Seconds for the other plugin of the node, in a rolling update, to be done with a claim.
 _OTHERS_END_WITHIN = 20.0
+#: Seconds for which a card is not offered that could not be bound for a claim whose pod may go elsewhere.
+_STAYS_UNBOUND = 300.0
+#: Seconds after a failure in which the kubelet asks for a claim again, if its pod is still there.
+_ASKED_AGAIN_WITHIN = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,18 +55,36 @@ class Settings:
 
 
 class Claims:
-    """The node's claims. Lives in the watch's event loop."""
+    """The node's claims. Lives in the watch's event loop.
 
-    def __init__(self, watch: Watch, api: APIServer, partitions: Partitions, settings: Settings) -> None:
+    `is_begun` is set when a claim has been begun and is not prepared yet, which is for a reconcile to look at unless it
+    is asked for again within `asked_again` seconds.
+    """
+
+    def __init__(
+        self,
+        watch: Watch,
+        api: APIServer,
+        partitions: Partitions,
+        settings: Settings,
+        *,
+        binder: Binder | None = None,
+        asked_again: float = _ASKED_AGAIN_WITHIN,
+    ) -> None:
         self._watch = watch
         self._api = api
         self._node = settings.node
         self._checkpoint = Checkpoint(settings.state, settings.boot)
         self._files = Files(settings.cdi, settings.state)
-        self._binder = Binder(watch.sources.sys, watch.sources.state)
+        self._binder = binder or Binder(watch.sources.sys, watch.sources.state)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
+        self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be bound
         self._lock = asyncio.Lock()
+        self._work = Work()
+        self._asked_again = asked_again
+        self._asked: dict[str, float] = {}  # when a claim that is begun was last asked for, by the loop's clock
+        self.is_begun = asyncio.Event()
         self._gone: Mapping[str, float] = {}  # since when claims are gone, by the loop's clock
 
     def recall(self) -> None:
@@ -68,24 +93,79 @@ class Claims:
 
     async def prepare(self, reference: Reference) -> tuple[PreparedDevice, ...]:
         """Give the claim's devices of this node to its pod, and return them: the same again when called again.
-        ProgramError, naming claim or card, if the pod cannot have them."""
+        ProgramError, naming claim or card, if the pod cannot have them; StillAtWork if that takes long."""
         check(reference)
-        async with self._alone():
-            claims = dict(self._checkpoint.read())
-            known = claims.get(reference.uid)
-            try:
-                claim = read_claim(reference, await self._api.claim(reference), self._node)
-            except Unanswered:
-                if known is None or not known.completed or reference.uid not in self._files.claims():
-                    raise
-                # What its pod has does not depend on the API server's being there.
-                return known.devices
-            try:
-                return await self._prepare(claim, claims)
-            finally:
-                self.recall()
+        work = partial(self._prepare_allocated, reference)
+        return await self._work.done("prepared", reference.uid, f"claim {reference}", work)
 
-    async def _prepare(self, claim: DriverClaim, claims: dict[str, Prepared]) -> tuple[PreparedDevice, ...]:
+    async def _prepare_allocated(self, reference: Reference) -> tuple[PreparedDevice, ...]:
+        try:
+            # Before the node's lock is taken: the API server may take its time.
+            claim = read_claim(reference, await self._api.claim(reference), self._node)
+        except Unanswered as unanswered:
+            return await self._given_before(reference.uid, unanswered)
+        async with self._alone():
+            try:
+                return await self._prepare(claim, dict(self._checkpoint.read()), is_here=True)
+            finally:
+                self._tell_begun(reference.uid)
+
+    async def make_ready(self, claim: DriverClaim) -> tuple[PreparedDevice, ...]:
+        """Bind the claim's cards and have its partition activated before its pod is on this node, for which `prepare`
+        finishes it. ProgramError if that is not possible: a card that cannot be bound is unhealthy for some minutes,
+        since the scheduler would choose it again."""
+        check(claim.reference)
+        async with self._alone():
+            try:
+                return await self._prepare(claim, dict(self._checkpoint.read()), is_here=False)
+            except StillAtWork:
+                raise
+            except ProgramError as error:
+                self._mark_unbound(claim, error)
+                raise
+            finally:
+                self._tell_begun(claim.reference.uid)
+
+    async def give_up(self, uid: str) -> None:
+        """Take back a claim that was made ready, and whose pod did not come."""
+        async with self._alone():
+            known = self._checkpoint.read().get(uid)
+            if known is not None and not known.completed:
+                await self._take_back_if_it_can(uid)
+
+    def _mark_unbound(self, claim: DriverClaim, error: ProgramError) -> None:
+        """Mark the device of the claim whose function could not be bound, if that is the error."""
+        function, wrong, fix = error.problem
+        names = {result.device for result in claim.results}
+        for device in self._watch.snapshot.inventory.published:
+            if device_name(device) in names and any(str(each.address) == function for each in device.functions):
+                until = asyncio.get_running_loop().time() + _STAYS_UNBOUND
+                self._unbound[device.id] = until, Hindrance(f"could not be bound to vfio: {function} {wrong}", fix)
+                self.is_begun.set()
+
+    async def _given_before(self, uid: str, unanswered: Unanswered) -> tuple[PreparedDevice, ...]:
+        """Return what the claim's pod has, which does not depend on the API server's being there."""
+        async with self._alone():
+            known = self._checkpoint.read().get(uid)
+            if known is None or not self._is_given(uid, known):
+                raise unanswered
+            return known.devices
+
+    def _is_given(self, uid: str, known: Prepared) -> bool:
+        """Whether the claim's pod may run, and its containers start again."""
+        return known.completed and self._files.are_whole(uid, {device.request for device in known.devices})
+
+    def _tell_begun(self, uid: str) -> None:
+        claims = self._checkpoint.read()
+        self._tell(claims)
+        if uid in claims and not claims[uid].completed:
+            self._asked[uid] = asyncio.get_running_loop().time()
+            self.is_begun.set()
+
+    async def _prepare(
+        self, claim: DriverClaim, claims: dict[str, Prepared], *, is_here: bool
+    ) -> tuple[PreparedDevice, ...]:
+        """`is_here`: the claim's pod is on this node."""
         uid = claim.reference.uid
         known = claims.pop(uid, None)
         wanted = {(result.request, result.device) for result in claim.results}
@@ -93,11 +173,11 @@ class Claims:
         is_given = is_same and known is not None and known.completed  # its pod may run
         if known is not None:
             self._want_again(known)
-            if is_given and uid in self._files.claims():
+            if is_same and self._is_given(uid, known):
                 # Its pod may have it in use: what is wrong with a card now is not the answer to this question.
                 return known.devices
-            self._files.remove(uid)
             if not is_same:
+                self._files.remove(uid)
                 # The claim was allocated anew, and this node did not hear of its end.
                 await self._partitions.release(uid)
                 await self._give_back(uid)
@@ -108,17 +188,16 @@ class Claims:
         # An attempt that was not completed goes on: a driver may take longer than the kubelet waits.
         bound = {} if known is None else {device.id: device.bound for device in known.devices}
         try:
-            devices = await self._take(claim, claims, bound, is_given=is_given)
+            devices = await self._take(claim, claims, bound, is_given=is_given, is_here=is_here)
         except StillAtWork:
             raise
         except Exception:  # by a defect no card stays bound, either
-            if is_given:
-                self._files.remove(uid)
-            else:
+            if not is_given:
                 await self._take_back_if_it_can(uid)
             raise
         _log.info(
-            "prepared %s for claim %s",
+            "%s %s for claim %s",
+            "prepared" if is_here else "bound",
             ", ".join(device.id for device in devices),
             claim.reference,
             extra={"claim": str(claim.reference), "devices": [device.id for device in devices]},
@@ -132,9 +211,11 @@ class Claims:
         bound: Mapping[str, tuple[str, ...]],
         *,
         is_given: bool,
+        is_here: bool,
     ) -> tuple[PreparedDevice, ...]:
-        """Check, write down and bind the claim's devices, and write their files. `bound` are the functions that are
-        bound for it already, by device ID; `is_given`: a pod may have them. ProgramError if any of it fails."""
+        """Check, write down and bind the claim's devices, and write their files if its pod `is_here`. `bound` are the
+        functions that are bound for it already, by device ID; `is_given`: a pod may have them. ProgramError if any of
+        it fails."""
         uid = claim.reference.uid
         await self._watch.look_again(uses=True)
         snapshot = self._watch.snapshot
@@ -159,8 +240,9 @@ class Claims:
         snapshot = self._watch.snapshot
         cards = pick(snapshot, [device.id for device in devices])
         (variables,) = await self._partitions.acquire([cards], uid)
-        self._write_files(claim, self._watch.snapshot, cards, variables)
-        self._checkpoint.write({**others, uid: replace(prepared, devices=devices, completed=True)})
+        if is_here:
+            self._write_files(claim, self._watch.snapshot, cards, variables)
+        self._checkpoint.write({**others, uid: replace(prepared, devices=devices, completed=is_given or is_here)})
         return devices
 
     def _want_again(self, known: Prepared) -> None:
@@ -222,15 +304,24 @@ class Claims:
             nodes = [snapshot.nodes_of(device) for device in its]
             allocations[request] = allocate(snapshot, str(its[0].resource), its, nodes)
             told[request] = [
-                (device_name(device), attributes(device, self._node, snapshot.place(device))) for device in its
+                (
+                    device_name(device),
+                    attributes(device, self._node, snapshot.place(device), snapshot.identity(device)),
+                )
+                for device in its
             ]
         self._files.write(claim, allocations, told, env, self._node)
 
     async def unprepare(self, reference: Reference) -> None:
         """Take back all that the claim has, if anything; ProgramError if that fails."""
         check(reference)
+        await self._work.stop("prepared", reference.uid)
+        work = partial(self._take_back_alone, reference.uid)
+        await self._work.done("unprepared", reference.uid, f"claim {reference}", work)
+
+    async def _take_back_alone(self, uid: str) -> None:
         async with self._alone():
-            await self._take_back(reference.uid)
+            await self._take_back(uid)
 
     async def _take_back(self, uid: str) -> None:
         # Files and partitions may be there without an entry: a plugin may be ended, and a node started anew, between.
@@ -256,19 +347,23 @@ class Claims:
         return True
 
     async def reconcile(self) -> bool:
-        """Take back claims that were never completed, files and partitions of claims that are not prepared, and claims
-        that the API server has not had for some minutes. Return whether nothing of that is left. ProgramError if the
-        checkpoint cannot be read, or the API server does not answer."""
+        """Take back claims that were begun and are not asked for any more, files and partitions of claims that are not
+        prepared, and claims that the API server has not had for some minutes. Return whether nothing of that is left.
+        ProgramError if the checkpoint cannot be read, or the API server does not answer."""
+        now = asyncio.get_running_loop().time()
+        half = {uid: prepared for uid, prepared in self._checkpoint.read().items() if not prepared.completed}
+        awaited = {uid for uid, prepared in half.items() if await self._is_awaited(uid, prepared)}
         async with self._alone():
             claims = self._checkpoint.read()
             nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
             for uid in sorted(nobodys):
                 _log.warning("what claim %s has is taken back: it is not prepared", uid)
-            begun = {uid for uid, prepared in claims.items() if not prepared.completed}
-            done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | begun)]
+            begun = claims.keys() - {uid for uid, prepared in claims.items() if prepared.completed}
+            left = {uid for uid in begun if now - self._asked.get(uid, -math.inf) > self._asked_again} - awaited
+            done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | left)]
+            self._asked = {uid: self._asked.get(uid, now) for uid in begun - left}
             claims = dict(self._checkpoint.read())
             self._tell(claims)
-        now = asyncio.get_running_loop().time()
         self._gone = {
             uid: self._gone.get(uid, now)
             for uid, prepared in claims.items()
@@ -278,7 +373,17 @@ class Claims:
             for uid in sorted(uid for uid, since in self._gone.items() if now - since > _STAYS_PREPARED):
                 _log.warning("claim %s exists no more, and was never unprepared", claims[uid])
                 done.append(await self._take_back_if_it_can(uid))
-        return all(done)
+        return all(done) and not self._asked and not self._unbound
+
+    async def _is_awaited(self, uid: str, prepared: Prepared) -> bool:
+        """Whether the scheduler may still send the pod of a claim that was made ready; True if that is not known."""
+        try:
+            claim = await self._api.claim(Reference(prepared.namespace, prepared.name, uid))
+        except NotFound:
+            return False
+        except Unanswered:
+            return True
+        return claim["metadata"]["uid"] == uid and has_conditions(claim, self._node)
 
     async def _is_gone(self, reference: Reference) -> bool:
         try:
@@ -295,7 +400,10 @@ class Claims:
         now = claimed(claims)
         # Another plugin of the node may have given it back.
         self._not_given_back = {device: why for device, why in self._not_given_back.items() if device in now}
-        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=dict(self._not_given_back)))
+        clock = asyncio.get_running_loop().time()
+        self._unbound = {device: (until, why) for device, (until, why) in self._unbound.items() if clock < until}
+        kept = {**{device: why for device, (_, why) in self._unbound.items()}, **self._not_given_back}
+        self._watch.see(replace(self._watch.snapshot, claimed=now, kept=kept))
 
 
 def _to_bind(device: Device) -> tuple[str, ...]:

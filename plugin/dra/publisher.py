@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from plugin.dra.apiserver import APIServer, Conflict, NotFound
@@ -21,14 +21,22 @@ _log = logging.getLogger(__name__)
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 4.0  # seconds between two attempts
 _LOOK_AT_SIBLINGS = 2.0  # seconds
+_CONDITIONS = ("bindingConditions", "bindingFailureConditions")
 _MOST = 1 << 62  # a generation is an int64
 
 
 class Publisher:
     """Publishes what the watch sees of a node. `is_ours` says whether this plugin writes the slices: the younger of two
-    does in a rolling update."""
+    does in a rolling update. `keeps_conditions` says whether binding conditions would be set."""
 
-    def __init__(self, watch: Watch, api: APIServer, node: str, is_ours: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        api: APIServer,
+        node: str,
+        is_ours: Callable[[], bool],
+        keeps_conditions: Callable[[], bool],
+    ) -> None:
         self._watch = watch
         self._api = api
         self._node = node
@@ -36,7 +44,8 @@ class Publisher:
         self._uid: str | None = None
         # By name: the slice as it was sent, and the server's version of it, which may lack a field.
         self._sent: dict[str, tuple[SliceObject, str]] = {}
-        self._takes_taints = True
+        self._takes_taints = self._takes_conditions = True
+        self._keeps_conditions = keeps_conditions
         self._trouble = Trouble(
             _log, logging.WARNING, "the node's slices stay as they were", "the node's slices are as the node is again"
         )
@@ -76,16 +85,20 @@ class Publisher:
         there = {each["metadata"]["name"]: each for each in listed}
         generation = max((_generation(each) for each in listed), default=0)
         wanted = self._wanted(max(generation, 1))
-        if self._is_as_wanted(there, wanted):
+        names = {each["metadata"]["name"] for each in wanted}
+        differing = [each for each in wanted if not self._is_as_wanted(each, there)]
+        if not differing and there.keys() == names:
             return version
         if generation > _MOST:
             # Somebody wrote the highest number. The pool begins anew.
             for name in there:
                 await self._api.delete(name)
             there, generation = {}, 0
-        for new in self._wanted(generation + 1):
-            await self._write(new, there.get(new["metadata"]["name"]))
-        for name in sorted(there.keys() - {each["metadata"]["name"] for each in wanted}):
+        # One slice alone keeps the generation, as with Kubernetes' own helper: a scheduler never sees half of a write.
+        is_one = len(differing) == 1 and there.keys() == names
+        for new in differing if is_one else self._wanted(generation + 1):
+            await self._write(new, there)
+        for name in sorted(there.keys() - names):
             await self._api.delete(name)
             self._sent.pop(name, None)
         count = sum(len(each["spec"]["devices"]) for each in wanted)
@@ -98,23 +111,28 @@ class Publisher:
         wanted = slices(snapshot, OwningNode(self._node, self._uid), generation=generation)
         if not (snapshot.inventory.published or snapshot.config.uses_dra):
             return []  # the config has it otherwise now
-        return wanted if self._takes_taints else [_without_tainted(each) for each in wanted]
+        return [self._taken(each) for each in wanted]
 
-    def _is_as_wanted(self, there: dict[str, SliceObject], wanted: list[SliceObject]) -> bool:
-        return there.keys() == {each["metadata"]["name"] for each in wanted} and all(
-            self._is_as_sent(each, there[each["metadata"]["name"]]) for each in wanted
-        )
+    def _taken(self, each: SliceObject) -> SliceObject:
+        """Return a slice without what the API server drops, or nobody would do."""
+        if not (self._takes_conditions and self._keeps_conditions()):
+            each = _without_conditions(each)
+        return each if self._takes_taints else _without_tainted(each)
 
-    def _is_as_sent(self, wanted: SliceObject, has: SliceObject) -> bool:
-        sent, version = self._sent.get(wanted["metadata"]["name"], (None, None))
+    def _is_as_wanted(self, wanted: SliceObject, there: dict[str, SliceObject]) -> bool:
+        name = wanted["metadata"]["name"]
+        if (has := there.get(name)) is None:
+            return False
+        sent, version = self._sent.get(name, (None, None))
         if wanted == sent and has["metadata"].get("resourceVersion") == version:
             return True
         return _as_compared(has) == _as_compared(wanted)
 
-    async def _write(self, new: SliceObject, has: SliceObject | None) -> None:
+    async def _write(self, new: SliceObject, there: Mapping[str, SliceObject]) -> None:
+        """Write a slice in place of that of its name, if there is one."""
         name = new["metadata"]["name"]
-        if not self._takes_taints:
-            new = _without_tainted(new)
+        has = there.get(name)
+        new = self._taken(new)
         if has is None:
             answer = await self._api.create(new)
         else:
@@ -126,11 +144,16 @@ class Publisher:
         self._sent[name] = (new, answer["metadata"]["resourceVersion"])
         if _as_compared(answer) == _as_compared(new):
             return
-        if self._takes_taints and _has_taints(new) and not _has_taints(answer):
+        if self._takes_taints and _has(new, "taints") and not _has(answer, "taints"):
             # Without its taint a card that cannot be handed out looks like any other.
             self._takes_taints = False
             _log.warning("the API server takes no taints of devices: what is unhealthy is left out of the slices")
-            await self._write(new, answer)
+            await self._write(new, {name: answer})
+            return
+        if self._takes_conditions and _has(new, "bindingConditions") and not _has(answer, "bindingConditions"):
+            self._takes_conditions = False
+            _log.info("the API server takes no binding conditions: cards are bound when their pods are on this node")
+            await self._write(new, {name: answer})
             return
         _log.warning("the API server keeps slice %s otherwise than it was sent: fields were dropped", name)
 
@@ -179,8 +202,16 @@ def _without_tainted(each: SliceObject) -> SliceObject:
     return {**each, "spec": {**each["spec"], "devices": devices}}
 
 
-def _has_taints(each: SliceObject) -> bool:
-    return any(device.get("taints") for device in each["spec"].get("devices") or ())
+def _without_conditions(each: SliceObject) -> SliceObject:
+    devices = [
+        {field: value for field, value in device.items() if field not in _CONDITIONS}
+        for device in each["spec"]["devices"]
+    ]
+    return {**each, "spec": {**each["spec"], "devices": devices}}
+
+
+def _has(each: SliceObject, field: str) -> bool:
+    return any(device.get(field) for device in each["spec"].get("devices") or ())
 
 
 def _generation(each: SliceObject) -> int:

@@ -7,10 +7,12 @@ import time
 from collections.abc import AsyncIterator
 
 from pci.slices import DRIVER
+from plugin.dra.apiserver import NotFound, Unanswered
 from plugin.dra.cdi import device_id
 from plugin.dra.claims import Reference
 from plugin.dra.preparation import Claims
 from plugin.dra.slices import device_name
+from plugin.dra.status import Statuses, of_devices, of_error
 from plugin.kubelet_api.dra_health_v1alpha1 import health_pb2, health_pb2_grpc
 from plugin.kubelet_api.dra_v1 import dra_pb2 as api
 from plugin.kubelet_api.dra_v1 import dra_pb2_grpc
@@ -30,30 +32,35 @@ _HEALTH_HOLDS = 60
 class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
     """Prepares and unprepares claims. The answer has for every claim its devices, or why it has none."""
 
-    def __init__(self, claims: Claims, node: str, counters: Counters) -> None:
+    def __init__(self, claims: Claims, statuses: Statuses, node: str, counters: Counters) -> None:
         self._claims = claims
+        self._statuses = statuses
         self._node = node
         self._counts = counters.allocations
 
     async def NodePrepareResources(
         self, request: api.NodePrepareResourcesRequest, context: Context
     ) -> api.NodePrepareResourcesResponse:
-        response = api.NodePrepareResourcesResponse()
-        for claim in request.claims:
-            response.claims[claim.uid].CopyFrom(await self._prepare(_reference(claim)))
-        return response
+        # At once, since the kubelet's deadline is for all of them.
+        answers = await asyncio.gather(*(self._prepare(_reference(claim)) for claim in request.claims))
+        return api.NodePrepareResourcesResponse(
+            claims={claim.uid: answer for claim, answer in zip(request.claims, answers, strict=True)}
+        )
 
     async def _prepare(self, reference: Reference) -> api.NodePrepareResourceResponse:
         try:
             devices = await self._claims.prepare(reference)
         except ProgramError as error:
             self._counts[DRIVER, "refused"] += 1
+            if not isinstance(error, NotFound | Unanswered):
+                self._statuses.write_soon(reference, of_error(error))
             _log.error("refused to prepare: %s", error, extra={"claim": str(reference)})
             return api.NodePrepareResourceResponse(error=str(error))
         except Exception as defect:
             _log.exception("claim %s was not prepared", reference)
             return api.NodePrepareResourceResponse(error=f"claim {reference}: {type(defect).__name__}, see the log")
         self._counts[DRIVER, "given"] += 1
+        self._statuses.write_soon(reference, of_devices(devices, "Prepared"))
         first = {device.request: device for device in reversed(devices)}
         return api.NodePrepareResourceResponse(
             devices=[
@@ -73,20 +80,21 @@ class DRAServicer(dra_pb2_grpc.DRAPluginServicer):
     async def NodeUnprepareResources(
         self, request: api.NodeUnprepareResourcesRequest, context: Context
     ) -> api.NodeUnprepareResourcesResponse:
-        response = api.NodeUnprepareResourcesResponse()
-        for claim in request.claims:
-            reference = _reference(claim)
-            answer = api.NodeUnprepareResourceResponse()
-            try:
-                await self._claims.unprepare(reference)
-            except ProgramError as error:
-                _log.error("could not unprepare: %s", error, extra={"claim": str(reference)})
-                answer.error = str(error)
-            except Exception as defect:
-                _log.exception("claim %s was not unprepared", reference)
-                answer.error = f"claim {reference}: {type(defect).__name__}, see the log"
-            response.claims[claim.uid].CopyFrom(answer)
-        return response
+        answers = await asyncio.gather(*(self._unprepare(_reference(claim)) for claim in request.claims))
+        return api.NodeUnprepareResourcesResponse(
+            claims={claim.uid: answer for claim, answer in zip(request.claims, answers, strict=True)}
+        )
+
+    async def _unprepare(self, reference: Reference) -> api.NodeUnprepareResourceResponse:
+        try:
+            await self._claims.unprepare(reference)
+        except ProgramError as error:
+            _log.error("could not unprepare: %s", error, extra={"claim": str(reference)})
+            return api.NodeUnprepareResourceResponse(error=str(error))
+        except Exception as defect:
+            _log.exception("claim %s was not unprepared", reference)
+            return api.NodeUnprepareResourceResponse(error=f"claim {reference}: {type(defect).__name__}, see the log")
+        return api.NodeUnprepareResourceResponse()
 
 
 class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):

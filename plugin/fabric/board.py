@@ -1,6 +1,6 @@
 """Chooses sets of cards that are partitions for containers, and says what is wrong with a set that is none."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from pci.address import PCIAddress
@@ -138,27 +138,48 @@ class Board:
         return ", ".join(str(addresses.get(module, f"module {module}")) for module in partition.modules)
 
     def attributes(self, device: Device) -> Mapping[str, int]:
-        """Return what a DRA driver publishes of a device with one known module: `moduleID`, and `partitionN`, the ID of
-        the partition of N GPUs that it is in.
+        """Return what a DRA driver publishes of a device: `moduleID`, and `partitionN`, the ID of the partition of N
+        GPUs that it is in. `moduleID` alone, and 0, for a device that is for guests of one device only, since its
+        module is not known or it has several.
 
         With matchAttribute partitionN, N devices are that partition. Where GPUs are in several partitions of a size, as
-        on boards of sixteen, each of these has an attribute of its own, `partitionN_ID`.
+        on boards of sixteen, the first of these that do not overlap are `partitionN`, and each other one has an
+        attribute of its own, `partitionN_ID`.
         """
         modules = self.modules(device)
-        if len(modules) != 1 or self.is_unknown(device):
-            return {}
-        (module,) = modules
-        its = sorted((len(each.modules), each.id) for each in self.table.partitions if module in each.modules)
+        if self.is_unknown(device) or len(modules) > 1:
+            return {MODULE_ID: 0}
+        apart = self._apart()
         places = {
-            f"{PARTITION}{size}" if self._are_apart(size) else f"{PARTITION}{size}_{partition_id}": partition_id
-            for size, partition_id in its
+            f"{PARTITION}{size}" if partition_id in apart else f"{PARTITION}{size}_{partition_id}": partition_id
+            for size, partition_id in sorted((len(each.modules), each.id) for each in self._having(modules))
         }
-        return {MODULE_ID: module, **dict(list(places.items())[:_MOST_PLACES])}
+        return {MODULE_ID: min(modules), **dict(list(places.items())[:_MOST_PLACES])} if modules else {}
 
-    def _are_apart(self, size: int) -> bool:
-        """Whether no GPU is in two partitions of that size."""
-        modules = [module for each in self.table.partitions if len(each.modules) == size for module in each.modules]
-        return len(modules) == len(set(modules))
+    def _having(self, modules: frozenset[int]) -> Iterator[Partition]:
+        """Yield the partitions that have all of these modules."""
+        return (each for each in self.table.partitions if modules.issubset(each.modules))
+
+    def _apart(self) -> frozenset[int]:
+        """Return the IDs of the first partitions of each size that do not overlap."""
+        apart: list[Partition] = []
+        for each in sorted(self.table.partitions):
+            if not any(len(other.modules) == len(each.modules) and other.overlaps(each) for other in apart):
+                apart.append(each)
+        return frozenset(each.id for each in apart)
+
+    def order(self, device: Device, free: frozenset[int]) -> tuple[tuple[int, str], ...]:
+        """Return a sort key of devices: whoever takes the first that are one partition takes what `preferred` does.
+
+        For each size of partitions, the largest first, it has how many with the device are wholly `free`, and the
+        lowest address of these. So devices come first that break nothing, and those of one partition side by side.
+        """
+        modules = self.modules(device)
+        lowest: dict[int, list[str]] = {len(each.modules): [] for each in self.table.partitions}
+        for each in self._having(modules) if modules else ():
+            if free.issuperset(each.modules):
+                lowest[len(each.modules)].append(min(map(str, self.addresses(each.modules).values())))
+        return tuple((len(its), min(its, default="")) for _, its in sorted(lowest.items(), reverse=True))
 
     def addresses(self, modules: Iterable[int]) -> Mapping[int, PCIAddress]:
         """Return the known addresses of these modules."""

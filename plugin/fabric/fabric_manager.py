@@ -53,14 +53,15 @@ _FIXES: dict[int, str] = {
 class Manager:
     """The manager that a config names. Each method raises NoLibrary, Unanswered or ManagerError.
 
-    `table_within` and `change_within` are seconds: activating a partition trains the links of all its GPUs. `lock` is
-    the descriptor of a locked file. The asking process gets it too, and so keeps the lock even if this one is killed.
+    `table_within` and `change_within` are seconds: activating a partition trains the links of all its GPUs, and the
+    kubelet waits 45 s for a claim. `lock` is the descriptor of a locked file. The asking process gets it too, and so
+    keeps the lock even if this one is killed.
     """
 
     settings: Fabric
     lock: int | None = None
     table_within: float = 10.0
-    change_within: float = 45.0
+    change_within: float = 30.0
 
     async def table(self) -> Table:
         return cast("Table", await self._ask("table", "the Fabric Manager", (), self.table_within))

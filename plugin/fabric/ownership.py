@@ -87,7 +87,8 @@ class Partitions:
     def next_reconcile(self) -> float:
         """The seconds until then."""
         settings = self._settings()
-        soon = _GIVE_BACK_EVERY if settings is not None and settings.resume else self._every
+        is_soon = settings is not None and (settings.resume or self.sight.is_awaited)
+        soon = _GIVE_BACK_EVERY if is_soon else self._every
         return min(self._every, soon, GONE_AFTER if self._absences.since else self._every)
 
     def preferred(self, available: Sequence[Device], must_include: Sequence[str], size: int) -> tuple[str, ...] | None:
@@ -137,7 +138,7 @@ class Partitions:
         try:
             await self._reconcile(settings)
         except ProgramError as error:
-            self.sight = replace(self.sight, trouble=error.problem)
+            self.sight = replace(self.sight, trouble=error.problem, is_awaited=self.sight.board is None)
             self._tell_all(self.sight, dict(self._unlinked))
             self._tell({str(error)})
 

@@ -14,11 +14,12 @@ from program.problem import Problem
 @dataclass(frozen=True, slots=True)
 class FabricStatus:
     """What is known of the partitions at one moment. `board` is None if the manager gave no table; `trouble` says
-    why."""
+    why. `is_awaited`: no table was given yet, on a node whose GPUs nobody gets without."""
 
     board: Board | None = None
     book: Book = field(default_factory=Book)
     trouble: Problem | None = None
+    is_awaited: bool = False
 
     @property
     def others(self) -> tuple[Partition, ...]:

@@ -5,10 +5,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from pci.functions import is_gpu
+from pci.host import Function
 from pci.sysfs.attribute import Unreadable
 from pci.sysfs.details import read_details
 from pci.sysfs.functions import read_host
 from pci.sysfs.platform import read_platform
+from pci.vendors import NVIDIA
+from plugin.binding.nvml import Identities, read_identities
 from plugin.binding.rebind import refusals
 from plugin.cards.config import Config, Fabric
 from plugin.cards.holders import Assignment
@@ -31,7 +35,7 @@ AskSysfs: TypeAlias = Callable[..., Awaitable[Any]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
     """The directories that stand for /sys, /dev and /proc, None for one that is not looked at; and `state`, which has
-    former drivers, module IDs and the owners of partitions."""
+    former drivers, NVML's UUIDs, module IDs and the owners of partitions."""
 
     sys: Path
     dev: Path | None
@@ -52,8 +56,8 @@ async def look(
     config makes no sense on it.
 
     `latest` is called after each read, since other parts may change meanwhile. `uses` looks at all processes of the
-    node, for who uses the devices that are to be bound to vfio for a claim; without it, only the devices that were not
-    to be bound before are looked at.
+    node, for who uses the devices that are to be bound to vfio for a claim, and asks NVIDIA's driver for UUIDs; without
+    it, only the devices that were not to be bound before are looked at, and UUIDs if a card has another driver.
     """
     host, before = await ask(read_host, places.sys), latest()
     if before is not None:
@@ -63,6 +67,11 @@ async def look(
     known = {} if same is None or uses else same.refusals
     new = {device_id: functions for device_id, functions in inventory.to_bind.items() if device_id not in known}
     every = {**known, **(await ask(refusals, places.sys, new, state=places.state) if new else {})}
+    cards, identities = _nvidias(inventory), Identities()
+    if same is not None and not uses and cards == _nvidias(same.inventory):
+        identities = same.identities
+    elif cards:
+        identities = await ask(read_identities, places.sys, cards, state=places.state)
     return replace(
         latest() or Snapshot(config=config, host=host, inventory=inventory),
         config=config,
@@ -70,7 +79,13 @@ async def look(
         inventory=inventory,
         nodes=None if places.dev is None else read_nodes(places.dev),
         refusals={device_id: every[device_id] for device_id in sorted(inventory.to_bind)},
+        identities=identities,
     )
+
+
+def _nvidias(inventory: Inventory) -> tuple[Function, ...]:
+    leads = dict.fromkeys(device.lead for device in inventory.devices)
+    return tuple(lead for lead in leads if lead.vendor_id == NVIDIA and is_gpu(lead))
 
 
 async def look_at_all(

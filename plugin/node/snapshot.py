@@ -6,12 +6,16 @@ from enum import StrEnum
 from functools import cached_property
 
 from pci.address import PCIAddress
+from pci.functions import is_gpu
 from pci.host import Details, Fault, Host, Platform
 from pci.viability import Hindrance
+from plugin.binding.nvml import UNKNOWN, Identities, Identity
 from plugin.cards.config import Config, Serve
 from plugin.cards.holders import Assignment, holders
 from plugin.cards.inventory import Device, Inventory
 from plugin.cards.nodes import DeviceNode, DeviceNodes, device_nodes, missing_node
+from plugin.fabric.board import Board, gpus
+from plugin.fabric.modules import ModuleIDs
 from plugin.fabric.status import FabricStatus
 
 
@@ -41,6 +45,7 @@ class Snapshot:
 
     From the kernel: `host`, its `inventory` by the `config`, and `nodes`, the entries of /dev. `refusals` has each
     device that is bound to vfio for the claim that gets it, with the reason why it cannot be bound now, or None.
+    `identities`: what NVML calls NVIDIA's cards.
     `fallen` are the functions that fell off the bus.
 
     From others: `assignments` is the kubelet's list of which pods have which devices, the last one if `sees_pods` is
@@ -54,6 +59,7 @@ class Snapshot:
     inventory: Inventory
     nodes: DeviceNodes | None = None
     refusals: Mapping[str, Hindrance | None] = field(default_factory=dict)
+    identities: Identities = field(default_factory=Identities)
     fallen: frozenset[PCIAddress] | None = None
     assignments: frozenset[Assignment] | None = None
     sees_pods: bool = False
@@ -120,10 +126,19 @@ class Snapshot:
             for device in self.inventory.listed.get(resource, ())
         )
 
+    @property
+    def board(self) -> Board | None:
+        """The board with NVSwitches; None if none is known."""
+        return None if self.config.fabric is None or self.partitions is None else self.partitions.board
+
     def place(self, device: Device) -> Mapping[str, int]:
-        """Return the device's place on a board with NVSwitches, by attribute; empty if none is known."""
-        board = None if self.config.fabric is None or self.partitions is None else self.partitions.board
-        return {} if board is None else board.attributes(device)
+        """Return the device's place on the board, by attribute; empty if it has none."""
+        return {} if self.board is None else self.board.attributes(device)
+
+    def identity(self, device: Device) -> Identity:
+        """Return what NVML calls a device's card. Several GPUs that are one device have no UUID together."""
+        uuid, name = self.identities.by_address.get(device.lead.address, UNKNOWN)
+        return Identity(uuid if sum(map(is_gpu, device.functions)) <= 1 else None, name)
 
     def _trouble(self, device: Device) -> Hindrance | None:
         return (
@@ -135,6 +150,7 @@ class Snapshot:
             or self.kept.get(device.id)
             or (self.refusals.get(device.id) if device.to_bind else None)
             or self.unlinked.get(device.id)
+            or self._unpartitioned(device)
         )
 
     def _fallen(self, device: Device) -> Hindrance | None:
@@ -144,6 +160,22 @@ class Snapshot:
                     f"fell off the bus: the config space of {function.address} reads as ones",
                     "reset the slot or the node, and look for AER errors in the kernel's log",
                 )
+        return None
+
+    def _unpartitioned(self, device: Device) -> Hindrance | None:
+        """Return the trouble with a device of which no partition can be activated: one is active for somebody else, or
+        the Fabric Manager is away, and what of a board is free cannot be published."""
+        if self.config.fabric is None or self.partitions is None:
+            return None
+        if self.partitions.is_awaited and device.serve is Serve.DRA and gpus(device, ModuleIDs({})):
+            wrong = f"waits for the Fabric Manager: {self.partitions.trouble}"
+            return Hindrance(wrong, "start the manager, or see what keeps it from answering")
+        if self.board is None:
+            return None
+        for each in self.partitions.others:
+            if not self.board.modules(device).isdisjoint(each.modules):
+                wrong = f"is in partition {each.id}, which is active, and gpu-plugin does not know for whom"
+                return Hindrance(wrong, f"end its guest, and deactivate the partition: fmpm -d {each.id}")
         return None
 
     def _held(self, device: Device) -> Hindrance | None:

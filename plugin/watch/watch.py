@@ -152,3 +152,6 @@ def _report(snapshot: Snapshot, before: Snapshot | None) -> None:
         _log.warning("%s is gone", gone, extra={"device": gone})
     for fault in sorted(map(str, set(snapshot.host.faults) - set(before.host.faults if before else ()))):
         _log.warning("sysfs: %s", fault)
+    trouble = snapshot.identities.trouble
+    if trouble is not None and (before is None or before.identities.trouble != trouble):
+        _log.warning("NVML's UUIDs are not all known: %s", trouble)

@@ -1,5 +1,6 @@
 """Choosing cards in large clusters: `fit` over 1,000 and 5,000 nodes of eight cards; and, with --scheduler, what the
-real API server and scheduler make of HAMi's rules and of 500 VMs, without a node: `python -m tests.bench.cluster`.
+real API server and scheduler make of HAMi's rules, of boards with partitions and of 500 VMs, without a node:
+`python -m tests.bench.cluster`.
 
 The scheduler is the one that the lab has built: `make lab`, once.
 """
@@ -11,9 +12,11 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -22,8 +25,24 @@ from launcher.selection.claim import claim_for
 from launcher.selection.cluster import cluster_of
 from launcher.selection.fit import fit_of
 from launcher.selection.obstacles import asking
+from plugin.dra.slices import device_name
+from plugin.fabric.board import Board
+from plugin.fabric.modules import ModuleIDs
+from plugin.node.snapshot import Snapshot
 from tests.bench.control_plane import WRITES, ControlPlane, NotBuilt, running_control_plane, until
-from tests.clusters import RTX_3090, large, node_of
+from tests.clusters import (
+    H100,
+    RTX_3090,
+    board_of,
+    claim_of,
+    hgx,
+    large,
+    node_of,
+    slices_of,
+    snapshot_of,
+    with_board,
+)
+from tests.fabric import standin
 from tests.launcher.selection.hami import CARDS, ROWS, entries, selection_of, slices_of_cards
 from tests.processes import BIN
 
@@ -34,15 +53,16 @@ apiVersion: kubevirt.io/v1
 kind: VirtualMachineInstance
 metadata:
   name: bench
-  annotations: {nvidia.com/use-gputype: h100, gpu-launcher.dev/together: switch}
+  annotations: {nvidia.com/use-gputype: h100, gpu-launcher.dev/together: nvlink}
 spec:
   domain:
     memory: {guest: 1Gi}
     devices:
       gpus: [{name: gpu1, deviceName: nvidia.com/gpu}, {name: gpu2, deviceName: nvidia.com/gpu}]
 """
-_LIMITS = {1000: 3.0, 5000: 15.0}  # seconds
+_LIMITS = {1000: 1.5, 5000: 6.0}  # seconds, with nothing beside it
 _ROOMS = 300  # nodes whose room is asked of the scheduler
+_BOARDS = 300  # nodes whose partitions are
 _CLASS = {
     "apiVersion": "resource.k8s.io/v1",
     "kind": "DeviceClass",
@@ -66,6 +86,7 @@ def main() -> None:
                 plane.create([_CLASS])
                 _hami(plane)
                 _room(plane, _ROOMS)
+                _boards(plane, _BOARDS)
             with running_control_plane() as plane:
                 plane.create([_CLASS])
                 _place(plane, given.nodes, given.vms, given.idle)
@@ -82,9 +103,7 @@ def _fit(nodes: int, limit: float) -> None:
         slices.write_text(json.dumps(listed, indent=4))
         megabytes = slices.stat().st_size / 1e6
         wall, cpu = _timed(vm, slices)
-        print(
-            f"fit, {nodes} nodes, {megabytes:.0f} MB of JSON: {wall:.1f} s, {cpu:.1f} s of CPU (at most {limit:.0f} s)"
-        )
+        print(f"fit, {nodes} nodes, {megabytes:.0f} MB of JSON: {wall:.1f} s, {cpu:.1f} s of CPU (at most {limit} s)")
         if nodes == min(_LIMITS):
             text = slices.with_suffix(".yaml")
             text.write_text(yaml.dump(listed, Dumper=yaml.CSafeDumper))
@@ -210,6 +229,76 @@ def _case(random: Random, name: str) -> tuple[Object, list[Object], Object]:
     return node, there, pod(f"{name}-wanting", 8, **spec, tolerations=random.sample(tolerations, random.randint(0, 1)))
 
 
+def _boards(plane: ControlPlane, number: int) -> None:
+    """Boards with NVSwitches, some of whose cards are taken, tainted or of unknown module, and for each a pod that may
+    go to that node alone: the scheduler gives it the cards that `fit` names, which gpu-plugin can activate."""
+    random = Random(33)
+    cases = [_board(random, f"board-{each}") for each in range(number)]
+    plane.create(each for case in cases for each in (_node(case.node), *case.objects))
+    time.sleep(2)  # until the scheduler knows them
+    pods = {case.node: [*_pod(case.node, case.claim, {"kubernetes.io/hostname": case.node})] for case in cases}
+    for kind in (0, 1):
+        plane.create(objects[kind] for objects in pods.values())
+
+    def asked() -> dict[str, Object]:
+        return {name: pod for pod in plane.every("Pod") if (name := pod["metadata"]["name"]) in pods}
+
+    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 180)
+    placed, claims = asked(), {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    fitting = differing = 0
+    for case in cases:
+        cards = _cards(placed[case.node], claims)
+        fitting += bool(case.cards)
+        if cards != case.cards:
+            differing += 1
+            print(f"  {case}: the scheduler has {cards}")
+        case.board.partition([card for card in case.snapshot.inventory.published if device_name(card) in cards])
+    print(f"Partitions by the scheduler: {number} answers, {fitting} of them that it fits, {differing} that differ")
+
+
+class _Case(NamedTuple):
+    node: str
+    snapshot: Snapshot
+    board: Board
+    objects: list[Object]
+    claim: Mapping[str, Any]
+    cards: list[str]
+
+
+def _board(random: Random, name: str) -> _Case:
+    """A node and a VM's claim; `cards` are those that fit names."""
+    snapshot, board = random.choice(_kinds())
+    modules: set[int] = set()
+    for each in random.sample(board.table.partitions, random.randint(0, 5)):
+        if len(each.modules) < 8 and modules.isdisjoint(each.modules):
+            modules.update(each.modules)
+    others = [each.id for each in board.table.partitions if modules.isdisjoint(each.modules)]
+    strange = [random.choice(others)] if others and random.random() < 0.2 else []
+    taken = [card for card in snapshot.inventory.published if board.modules(card) & modules]
+    if random.random() < 0.2:
+        board = replace(board, ids=ModuleIDs(dict(random.sample(list(board.ids.by_address.items()), 7))))
+    seen = replace(with_board(snapshot, board, *strange), claimed=dict.fromkeys((card.id for card in taken), "a/vm"))
+    # The slices may be of before the others were prepared.
+    objects = slices_of(random.choice([seen, replace(seen, claimed={})]), name)
+    if taken:
+        held = claim_of(f"{name}-held", [(name, device_name(card)) for card in taken])
+        for request in held["spec"]["devices"]["requests"]:
+            request["exactly"] = {"deviceClassName": "gpu-launcher.dev"}
+        objects.append(held)
+    selection = read_selection({"gpu-launcher.dev/together": "nvlink"} if random.random() < 0.8 else {})
+    its = entries(random.choice([1, 2, 2, 3, 4, 4, 8]))
+    claim = claim_for(its, selection)
+    assert claim is not None
+    (placement,) = fit_of("bench", None, its, selection, (), cluster_of(objects)).placements
+    return _Case(name, seen, board, objects, claim.spec(), [each.id.name for each in placement.devices or ()])
+
+
+@cache
+def _kinds() -> list[tuple[Snapshot, Board]]:
+    snapshot = snapshot_of(hgx(H100))
+    return [(snapshot, board_of(snapshot, of)) for of in (standin.H100, standin.B200, standin.A100_16)]
+
+
 def _is_judged(pod: Mapping[str, Any]) -> bool:
     conditions = pod.get("status", {}).get("conditions", [])
     return any(each["type"] == "PodScheduled" for each in conditions)
@@ -228,10 +317,10 @@ def _cards(pod: Mapping[str, Any], claims: Mapping[str, Any]) -> list[str]:
 
 
 def _place(plane: ControlPlane, nodes: int, vms: int, idle: float) -> None:
-    """VMs of two cards on one switch, on nodes of eight cards."""
+    """VMs of two cards with NVLink, on nodes of eight cards."""
     slices = [each for each in large(nodes) if each["kind"] == "ResourceSlice"]
     plane.create([*map(_node, sorted({each["spec"]["nodeName"] for each in slices})), *slices])
-    text = {"nvidia.com/use-gputype": "h100", "gpu-launcher.dev/together": "switch"}
+    text = {"nvidia.com/use-gputype": "h100", "gpu-launcher.dev/together": "nvlink"}
     claim = claim_for(entries(2), read_selection(text))
     assert claim is not None
     # Whoever waits here lists pods; nobody else does, but by a watch.

@@ -46,19 +46,19 @@ class NotBuilt(Exception):
 
 
 class ControlPlane:
-    """Its API, as an admin sees it."""
+    """Its API, as an admin sees it, or who else has a token."""
 
     def __init__(self) -> None:
         self._threads = threading.local()
 
-    def ask(self, method: str, path: str, content: Object | None = None) -> Any:
+    def ask(self, method: str, path: str, content: Object | None = None, token: str = _TOKEN) -> Any:
         """The answer's JSON, or text. RuntimeError for any but a 2xx."""
         if not hasattr(self._threads, "connection") or time.monotonic() - self._threads.asked > _KEPT:
             unverified = ssl._create_unverified_context()
             self._threads.connection = http.client.HTTPSConnection("127.0.0.1", _API, timeout=60, context=unverified)
         connection: http.client.HTTPSConnection = self._threads.connection
         self._threads.asked = time.monotonic()
-        headers = {"Authorization": f"Bearer {_TOKEN}", "Content-Type": "application/json"}
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/json"}
         try:
             connection.request(method, path, None if content is None else json.dumps(content), headers)
             answer = connection.getresponse()
@@ -69,6 +69,10 @@ class ControlPlane:
         if answer.status >= 300:
             raise RuntimeError(f"{method} {path}: {answer.status} {text[:500]}")
         return json.loads(text) if text.startswith("{") else text
+
+    def kubeconfig(self, path: Path, token: str) -> None:
+        """Write a kubeconfig for whoever has the token."""
+        path.write_text(json.dumps(_config(token)))
 
     def create(self, objects: Iterable[Object]) -> None:
         """Each with its status, where it has one: several at a time, in any order."""
@@ -165,13 +169,13 @@ def until(what: str, holds: Callable[[], bool], seconds: float, pause: float = 0
         time.sleep(pause)
 
 
-def _config() -> Object:
+def _config(token: str = _TOKEN) -> Object:
     server = {"server": f"https://127.0.0.1:{_API}", "insecure-skip-tls-verify": True}
     return {
         "apiVersion": "v1",
         "kind": "Config",
         "clusters": [{"name": "bench", "cluster": server}],
-        "users": [{"name": "admin", "user": {"token": _TOKEN}}],
+        "users": [{"name": "admin", "user": {"token": token}}],
         "contexts": [{"name": "bench", "context": {"cluster": "bench", "user": "admin"}}],
         "current-context": "bench",
     }

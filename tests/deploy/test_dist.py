@@ -27,6 +27,12 @@ PLUGIN = f"kubectl-gpuvm-{VERSION}.tar.gz"
 KREW = "gpuvm.yaml"
 BASES = f"gpu-launcher-deploy-{VERSION}.tar.gz"
 SBOM = f"gpu-launcher-{VERSION}.cdx.json"
+IMAGE_SBOMS = [
+    f"gpu-{program}-image-{VERSION}-{architecture}.cdx.json"
+    for program in ("launcher", "plugin")
+    for architecture in ("amd64", "arm64")
+]
+FILES = (WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM, *IMAGE_SBOMS)
 #: 2026-11-22, in the middle of a minute.
 MOMENT = {"SOURCE_DATE_EPOCH": "1795340007"}
 
@@ -47,7 +53,7 @@ def released(shared: Shared) -> Path:
 
 def test_it_has_each_file_and_its_checksum(released: Path) -> None:
     sums = dict(line.split("  ")[::-1] for line in (released / "SHA256SUMS").read_text().splitlines())
-    assert {*sums} == {WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM, "gpu-plugin.tar"}
+    assert {*sums} == {*FILES, "gpu-plugin.tar"}
     assert {path.name for path in released.iterdir()} == {*sums, "SHA256SUMS"}
     for name, expected in sums.items():
         assert hashlib.sha256((released / name).read_bytes()).hexdigest() == expected
@@ -60,7 +66,7 @@ def test_the_same_commit_gives_the_same_bytes_in_another_place_at_another_time(r
         ["sh", "-c", f"umask 077; exec deploy/dist.sh '{out}'"], cwd=ROOT, env=environ, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    for name in (WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM):
+    for name in FILES:
         assert (out / name).read_bytes() == (released / name).read_bytes(), name
 
 
@@ -140,10 +146,7 @@ def test_krews_plugin_installs_itself_once_and_runs(released: Path, tmp_path: Pa
 
 def test_the_sbom_has_what_the_wheel_asks_for_at_the_versions_that_are_tested(released: Path) -> None:
     text = (released / SBOM).read_text()
-    sbom = json.loads(text)
-    assert sbom["bomFormat"] == "CycloneDX"
-    assert [error.message for error in _validator(sbom["specVersion"]).iter_errors(sbom)] == []
-    assert sbom["metadata"]["component"]["version"] == VERSION
+    sbom = _valid(text)
     versions = {_normal(one["name"]): one["version"] for one in sbom["components"]}
     locked = dict(re.findall(r"^([a-z0-9-]+)==([^ ;\\]+)", (ROOT / "requirements.txt").read_text(), re.MULTILINE))
     assert {_normal(re.split(r"[<>=]", one)[0]) for one in PROJECT["dependencies"]} <= {*versions}
@@ -151,13 +154,34 @@ def test_the_sbom_has_what_the_wheel_asks_for_at_the_versions_that_are_tested(re
     assert not re.search(rf"file:|/tmp|{ROOT}", text)
 
 
-def _validator(version: str) -> Draft7Validator:
-    """By the schemas that cyclonedx has: its own validator takes five seconds."""
+@pytest.mark.parametrize("name", IMAGE_SBOMS)
+def test_an_images_sbom_has_each_package_of_its_locks_and_the_hashes_of_debians(released: Path, name: str) -> None:
+    text = (released / name).read_text()
+    sbom = _valid(text)
+    program, architecture = re.fullmatch(rf"gpu-(\w+)-image-{VERSION}-(\w+)\.cdx\.json", name).groups()  # type: ignore[union-attr]
+    lock = (ROOT / "deploy" / program / f"debian-{architecture}.lock").read_text()
+    debian = {one["name"]: one for one in sbom["components"] if one["purl"].startswith("pkg:deb/debian/")}
+    assert len(debian) == len(lock.splitlines())
+    assert [one["hashes"][0]["content"] for one in debian.values()] == re.findall(r"^\w{64}", lock, re.MULTILINE)
+    assert re.fullmatch(r"1:[\d.-]+", debian["passwd"]["version"]), (
+        "an epoch is a version's, in a file's name it is %3a"
+    )
+    assert {"pydantic", "gpu-launcher"} < {one["name"] for one in sbom["components"] if "hashes" not in one}
+
+
+def _valid(text: str) -> Any:
+    """An SBOM of this version, after its check by the schemas that cyclonedx has: its own check takes five seconds."""
 
     def schema(uri: str) -> Any:
         return json.loads((files("cyclonedx.schema") / "_res" / uri.rpartition("/")[2]).read_text())
 
-    return Draft7Validator(schema(f"bom-{version}.SNAPSHOT.schema.json"), retriever=schema, validate_formats=True)
+    sbom = json.loads(text)
+    its_schema = schema(f"bom-{sbom['specVersion']}.SNAPSHOT.schema.json")
+    validator = Draft7Validator(its_schema, retriever=schema, validate_formats=True)
+    assert [error.message for error in validator.iter_errors(sbom)] == []
+    assert sbom["bomFormat"] == "CycloneDX"
+    assert sbom["metadata"]["component"]["version"] == VERSION
+    return sbom
 
 
 def _normal(distribution: str) -> str:

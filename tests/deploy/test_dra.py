@@ -41,7 +41,9 @@ def test_the_driver_finds_its_directories_and_node_where_the_pod_has_them() -> N
     assert (node["name"], node["valueFrom"]["fieldRef"]["fieldPath"]) == ("NODE_NAME", "spec.nodeName")
     places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
     flags = startup.ServeFlags()
-    assert set(places.values()) == {str(startup._PLUGINS_REGISTRY), str(flags.dra_state), str(flags.cdi)}
+    assert set(places.values()) == {
+        str(startup._PLUGINS_REGISTRY), str(flags.dra_state), str(flags.cdi), str(flags.state)
+    }  # fmt: skip
     # What the runtime and the kubelet are told is a path of the node.
     assert places == {volume["name"]: volume["hostPath"]["path"] for volume in pod["volumes"]}
     assert pod["automountServiceAccountToken"] is True
@@ -88,7 +90,7 @@ def test_the_driver_that_binds_has_what_it_goes_by_and_the_binders_rights() -> N
         assert container.manifest["securityContext"][word] == binder[word]
     for path, mount in BINDER.mounts.items():
         ours = container.mounts[path]
-        assert {**ours, "name": ""} == {**mount, "name": ""}
+        assert {"readOnly": False, **ours, "name": ""} == {"readOnly": False, **mount, "name": ""}
         assert container.volumes[ours["name"]] == BINDER.volumes[mount["name"]]
 
 

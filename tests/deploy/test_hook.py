@@ -8,6 +8,10 @@ from typing import Any
 import yaml
 from cel_expr_python import cel
 
+from launcher.claims import EntryKind
+from launcher.pod import kubevirt
+from launcher.pod.claims import CLAIM
+from launcher.selection import annotations
 from tests.conftest import Command
 from tests.deploy.test_images import VERSION
 from tests.processes import ROOT
@@ -85,3 +89,19 @@ def test_the_vm_asks_for_the_sidecar_by_annotation() -> None:
     (sidecar,) = yaml.safe_load(annotations["hooks.kubevirt.io/hookSidecars"])
     assert sidecar == {"image": f"gpu-launcher:{VERSION}", "args": ["hook"]}
     assert kubevirt["spec"]["configuration"]["developerConfiguration"]["featureGates"] == ["Sidecar"]
+
+
+def test_the_policies_go_by_the_annotations_that_choose_and_by_what_a_template_says() -> None:
+    claims, binding, refusal, _ = read("claims-policy.yaml")
+    resources, words = (condition["expression"] for condition in claims["spec"]["matchConditions"])
+    for expression in (words, refusal["spec"]["variables"][0]["expression"]):
+        assert yaml.safe_load(re.match(r"\[.*?\]", expression)[0]) == list(annotations.NAMES)  # type: ignore[index]
+    assert f'params.metadata.?annotations["{kubevirt.DEVICE_NAMES}"]' in resources
+    assert binding["spec"]["paramRef"]["selector"]["matchLabels"] == {kubevirt.LABEL: kubevirt.LABEL_VALUE}
+    texts = [mutation["jsonPatch"]["expression"] for mutation in claims["spec"]["mutations"]]
+    assert all(f'"{CLAIM}"' in text for text in (*texts, refusal["spec"]["validations"][0]["expression"]))
+    assert [set(re.findall(r'"(\w+)-" \+ string', text)) for text in texts] == [
+        set(),
+        {EntryKind.GPU},
+        {EntryKind.HOST_DEVICE},
+    ]

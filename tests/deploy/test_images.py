@@ -1,7 +1,9 @@
 """What the images of both programs are built from: pinned, named the same everywhere, and no more than is imported."""
 
 import ast
+import os
 import re
+import subprocess
 import sys
 import tomllib
 from importlib.metadata import packages_distributions
@@ -11,6 +13,7 @@ import pytest
 from tests.processes import ROOT
 
 DEPLOY = ROOT / "deploy"
+CONTAINERFILES = [DEPLOY / program / "Containerfile" for program in ("plugin", "launcher")]
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 each_program = pytest.mark.parametrize("program", ["plugin", "launcher"])
 
@@ -53,6 +56,34 @@ def test_its_base_is_of_no_registry(program: str) -> None:
     # Of an image's name, what is before the first slash is a registry.
     assert bases
     assert not [base for base in bases if "/" in base]
+
+
+def test_their_base_is_one_image_by_its_digest() -> None:
+    base, other = (re.findall(r"^ARG BASE=(\S+)", path.read_text(), re.MULTILINE) for path in CONTAINERFILES)
+    assert base == other
+    assert re.fullmatch(r"debian@sha256:[0-9a-f]{64}", base[0])
+
+
+def test_a_base_without_a_digest_is_refused() -> None:
+    for base in ("debian:trixie-slim", "debian"):
+        done = subprocess.run(
+            [DEPLOY / "debian.sh"], env={**os.environ, "BASE": base}, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (
+            1,
+            f"BASE: {base} has no digest; expected NAME@sha256:..., which make lock-base writes, or localhost/...\n",
+        )
+
+
+@pytest.mark.parametrize("architecture", ["amd64", "arm64"])
+@pytest.mark.parametrize("directory", ["dependencies", "launcher", "plugin"])
+def test_the_lock_of_debians_packages_has_those_that_are_named_and_the_bases(directory: str, architecture: str) -> None:
+    lists = [DEPLOY / directory / "packages", DEPLOY / directory / f"packages-{architecture}"]
+    named = {line.partition("|")[0] for path in lists if path.exists() for line in path.read_text().splitlines()}
+    lock = (DEPLOY / directory / f"debian-{architecture}.lock").read_text()
+    entries = re.findall(rf"^[0-9a-f]{{64}}  ([a-z0-9+.-]+)_[^_\s]+_(?:{architecture}|all)\.deb$", lock, re.MULTILINE)
+    assert len(entries) == len(set(entries)) == len(lock.splitlines())
+    assert named | {"apt", "base-files", "bash", "dpkg", "libc6"} <= {*entries}, "run make lock-debian"
 
 
 def test_no_file_names_a_host() -> None:

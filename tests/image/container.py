@@ -1,23 +1,42 @@
 """A container of an image that `make image` has just written, in a store of the test's own."""
 
+import json
 import os
 import subprocess
+import tarfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tests.processes import FIXTURES, ROOT
 
 Program = Literal["plugin", "launcher"]
 
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+ARCHITECTURE = subprocess.run(
+    ["dpkg", "--print-architecture"], capture_output=True, text=True, check=True
+).stdout.strip()
 
 
 def archive(program: Program) -> Path:
     return ROOT / "dist" / f"gpu-{program}-{VERSION}.tar"
+
+
+def architectures(program: Program) -> list[str]:
+    """Those of the archive: it is an index of images, one for each that `deploy/build.sh` was called with."""
+    with tarfile.open(archive(program)) as file:
+
+        def read(name: str) -> dict[str, Any]:
+            member = file.extractfile(name)
+            assert member
+            return dict(json.load(member))
+
+        (index,) = read("index.json")["manifests"]
+        images = read(f"blobs/{index['digest'].replace(':', '/')}")["manifests"]
+    return [image["platform"]["architecture"] for image in images]
 
 
 @dataclass(frozen=True)
@@ -56,11 +75,11 @@ class Container:
 
 
 @contextmanager
-def container_of(program: Program, directory: Path) -> Iterator[Container]:
+def container_of(program: Program, directory: Path, architecture: str = ARCHITECTURE) -> Iterator[Container]:
     """A container of the image, until the end of the block; what it needs is in `directory`."""
     container = Container(program, directory / "store", directory / "out")
-    container.out.mkdir()
-    container.buildah("from", "--quiet", "--name", "image", f"oci-archive:{archive(program)}")
+    container.out.mkdir(parents=True)
+    container.buildah("from", "--quiet", "--name", "image", "--arch", architecture, f"oci-archive:{archive(program)}")
     try:
         yield container
     finally:

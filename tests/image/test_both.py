@@ -2,11 +2,19 @@
 
 import json
 import re
+from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
-from tests.image.container import VERSION, Container, Program, archive
+from tests.image.container import ARCHITECTURE, VERSION, Container, Program, architectures, archive, container_of
 from tests.processes import ROOT
+
+#: A command of each program that needs no machine, and what its output begins with.
+RECORDED: dict[Program, tuple[tuple[str, ...], str]] = {
+    "plugin": (("inventory", "--sysfs", "/fixtures/sysfs/two-rtx-3090"), "ADDRESS"),
+    "launcher": (("render", "/fixtures/vms/no-devices.yaml"), "<domain "),
+}
 
 
 @pytest.fixture(params=["plugin", "launcher"])
@@ -24,6 +32,25 @@ def test_it_has_the_pinned_packages_and_no_other(container: Container) -> None:
     installed = {re.sub(r"[-_.]+(?=.*==)", "-", name).lower() for name in found if not name.startswith("libvirt-")}
     pinned = (ROOT / "deploy" / container.program / "requirements.txt").read_text()
     assert installed == {f"gpu-launcher=={VERSION}", *re.findall(r"^\S+==\S+", pinned, re.MULTILINE)}
+
+
+def test_it_has_debians_packages_of_its_lock_and_no_other(container: Container) -> None:
+    query = ("dpkg-query", "--show", "--showformat=${Package}_${Version}_${Architecture}.deb\n")
+    locked = (ROOT / "deploy" / container.program / f"debian-{ARCHITECTURE}.lock").read_text()
+    assert sorted(container.run(*query).split()) == [unquote(file) for file in sorted(locked.split()[1::2])]
+
+
+@pytest.mark.parametrize("program", ["plugin", "launcher"])
+def test_its_program_starts_on_each_architecture_of_the_archive(program: Program, tmp_path: Path) -> None:
+    """Those of other machines are emulated."""
+    found = architectures(program)
+    assert ARCHITECTURE in found
+    for architecture in found:
+        with container_of(program, tmp_path / architecture, architecture) as container:
+            assert container.run("dpkg", "--print-architecture") == f"{architecture}\n"
+            assert container.run(f"gpu-{program}", "--version") == f"gpu-{program} {VERSION}\n"
+            arguments, beginning = RECORDED[program]
+            assert container.run(f"gpu-{program}", *arguments).startswith(beginning)
 
 
 def test_nothing_in_it_builds_or_installs_python(container: Container) -> None:

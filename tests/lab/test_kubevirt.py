@@ -50,24 +50,13 @@ IN_VM = (
 VM = "with-two-gpus"
 
 _DRIVER = "gpu-launcher.dev"
-#: A claim for a card, and a class by which the scheduler serves a resource's name with one.
-CLAIMED: tuple[dict[str, Any], ...] = (
-    {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "ResourceClaimTemplate",
-        "metadata": {"name": "a-card"},
-        "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": _DRIVER}}]}}},
-    },
-    {
-        "apiVersion": "resource.k8s.io/v1",
-        "kind": "DeviceClass",
-        "metadata": {"name": f"extended.{_DRIVER}"},
-        "spec": {
-            "extendedResourceName": pods.RESOURCE,
-            "selectors": [{"cel": {"expression": f"device.driver == '{_DRIVER}'"}}],
-        },
-    },
-)
+#: A claim for a card.
+CLAIMED: dict[str, Any] = {
+    "apiVersion": "resource.k8s.io/v1",
+    "kind": "ResourceClaimTemplate",
+    "metadata": {"name": "a-card"},
+    "spec": {"spec": {"devices": {"requests": [{"name": "gpu", "exactly": {"deviceClassName": _DRIVER}}]}}},
+}
 
 
 @pytest.fixture(scope="module")
@@ -191,11 +180,12 @@ def test_what_the_hook_refuses_the_vm_says(lab: Lab) -> None:
 
 
 def test_by_dra_a_card_comes_by_a_claim_and_one_by_its_resources_name(lab: Lab) -> None:
-    """gpu-plugin is the DRA driver now. KubeVirt reads the first card in a file of the claim's, and the second in a
-    variable; it takes one of each, but not in one list."""
+    """gpu-plugin is the DRA driver now, and prints the resource's DeviceClass. KubeVirt reads the first card in a file
+    of the claim's, and the second in a variable; it takes one of each, but not in one list."""
     lab.cluster.delete("daemonset", "gpu-plugin")
-    lab.start_plugin({"serve": "dra", **pods.CARDS}, base="dra")
-    lab.cluster.apply(*CLAIMED)
+    pod = lab.start_plugin({"serve": "dra", **pods.CARDS}, base="dra")
+    classes = lab.gpu_plugin(pod, "inventory", "--device-classes", f"--config={pods.CONFIG}", "--dev=/host/dev")
+    lab.cluster.apply(CLAIMED, *yaml.safe_load_all(classes))
     document = vms.manifest("claimed", 1)
     document["spec"]["resourceClaims"] = [{"name": "card", "resourceClaimTemplateName": "a-card"}]
     devices = document["spec"]["domain"]["devices"]

@@ -62,6 +62,11 @@ def test_a_claim_is_found_by_its_own_name_or_where_it_is_from_a_template_by_the_
     assert device(tmp_path, BY_TEMPLATE) == UUID("83b8f4f2-509f-382f-3c1e-e6bfe0fa1001")
 
 
+def test_a_request_of_alternatives_is_found_by_its_own_name(tmp_path: Path) -> None:
+    write(tmp_path, document(PCI, request="gpu/first"))
+    assert device(tmp_path) == PCIAddress.parse("0000:41:00.0")
+
+
 def test_a_device_with_a_uuid_and_an_address_is_a_mediated_device_of_that_parent(tmp_path: Path) -> None:
     write(tmp_path, document({**PCI, **MDEV}))
     assert isinstance(device(tmp_path), UUID)

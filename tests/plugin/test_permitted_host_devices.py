@@ -8,7 +8,7 @@ import yaml
 from pci.address import PCIAddress
 from pci.host import Host, MediatedDevice
 from pci.sysfs.functions import read_host
-from plugin.cards.config import Config, Rule
+from plugin.cards.config import Config, Rule, Serve
 from plugin.cards.inventory import Inventory, take_inventory
 from plugin.cards.names import PCIIDs
 from plugin.permitted_host_devices import permitted_host_devices, permitted_yaml
@@ -39,6 +39,12 @@ def test_eight_equal_gpus_are_one_entry_as_kubevirt_spells_it(take: Take, machin
     assert permitted_host_devices(take(machine("hgx-a100-8-gpu"))) == {
         "permittedHostDevices": {"pciHostDevices": [A100]}
     }
+
+
+def test_what_dra_serves_is_permitted_too(machine: Machine, pci_ids: PCIIDs) -> None:
+    """KubeVirt admits a deviceName by this list alone, whoever serves it."""
+    inventory = take_inventory(read_host(machine("hgx-a100-8-gpu")), Config(serve=Serve.DRA), pci_ids)
+    assert permitted_host_devices(inventory) == {"permittedHostDevices": {"pciHostDevices": [A100]}}
 
 
 def test_the_gpu_selects_its_card_whatever_its_companions_are(take: Take, machine: Machine) -> None:

@@ -5,12 +5,16 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from pci.address import PCIAddress
+from pci.host import Function
 from plugin.binding.former_drivers import read_former, write_former
+from plugin.binding.nvml import Identity, read_identities
+from plugin.binding.nvml import keep as keep_identities
 from plugin.binding.plan import Former
 from plugin.cards.config import Fabric
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice
@@ -18,6 +22,7 @@ from plugin.fabric.activations import Activation, Book, book_file
 from plugin.fabric.modules import keep, read_module_ids
 from plugin.state_files import Busy, StateFile, json_of, locked, locked_within
 from program.errors import Refusal
+from tests.plugin.binding.test_nvml import tells
 from tests.processes import FIXTURES, ROOT
 
 #: As version 0.1.0 writes them.
@@ -39,10 +44,19 @@ BOOK = Book(
 DEVICE = PreparedDevice("gpu", "pci-0000-41-00-0", "0000:41:00.0", ("0000:41:00.0", "0000:41:00.1"))
 PREPARED = {"UID": Prepared("vms", "gpu", True, (DEVICE,))}
 
+CARD = Function(
+    address=PCIAddress.parse("0000:41:00.0"), vendor_id=0x10DE, device_id=0x20B2, pci_class=0x030200,
+    subsystem_vendor_id=0x10DE, subsystem_device_id=0x1463, driver="vfio-pci", iommu_group=1, numa_node=None,
+    root="pci0000:40", bridges=(PCIAddress.parse("0000:40:01.1"),), physical_function=None, vgpu_type=None,
+    vfio_device=None,
+)  # fmt: skip
+UUIDS = {CARD.address: Identity("GPU-8dcd427f-b4c5-4b2a-9f10-000000000001", "NVIDIA A100-SXM4-80GB")}
+
 #: What each has in it, how it is read from a directory, and how it is written to one.
 KINDS: dict[str, tuple[object, Callable[[Path], object], Callable[[Path], None]]] = {
     "former-drivers": (FORMER, lambda d: read_former(d, BOOT), lambda d: write_former(d, BOOT, FORMER)),
     "module-ids": (MODULE_IDS, lambda d: read_kept(d), lambda d: keep(d, MODULE_IDS)),
+    "nvml": (UUIDS, lambda d: read_uuids(d), lambda d: keep_uuids(d)),
     "partitions": (BOOK, lambda d: book_file(d).read(), lambda d: book_file(d).write(BOOK)),
     "checkpoint": (PREPARED, lambda d: Checkpoint(d, BOOT).read(), lambda d: Checkpoint(d, BOOT).write(PREPARED)),
 }
@@ -53,6 +67,10 @@ DAMAGED: dict[str, tuple[str, list[tuple[str, str]]]] = {
         [('"id": "10de:1f08",', ""), ('"nouveau"', "7"), ("0000:01:00.0", "gpu"), ('"boot"', '"a": 1, "boot"')],
     ),
     "module-ids": ("has no module IDs in it; expected module IDs by PCI address, in JSON", [("5", "-5"), ("5", "5.5")]),
+    "nvml": (
+        "is not what bind wrote; remove it",
+        [("GPU-8", "GPU-"), ("0000:41", "41"), ('"id"', '"ids"'), ('"10de:20b2"', "1"), ("NVIDIA", "\u001b")],
+    ),
     "partitions": (
         "is not what gpu-plugin wrote, and nobody knows who has which partition; end the guests",
         [
@@ -79,6 +97,20 @@ def read_kept(directory: Path) -> object:
     return ids.by_address
 
 
+def read_uuids(directory: Path) -> object:
+    found = read_identities(directory / "sys", [CARD], state=directory)
+    if found.trouble is not None:
+        raise Refusal(*found.trouble)
+    return found.by_address
+
+
+def keep_uuids(directory: Path) -> None:
+    root = directory.parent
+    tells(root, "GPU-8dcd427f-b4c5-4b2a-9f10-000000000001", str(CARD.address), "NVIDIA A100-SXM4-80GB")
+    keep_identities(root / "sys", [replace(CARD, driver="nvidia")], state=directory)
+    shutil.rmtree(root / "proc")
+
+
 @each
 def test_what_the_version_before_wrote_is_read_and_written_the_same_again(name: str, tmp_path: Path) -> None:
     value, read, write = KINDS[name]
@@ -94,7 +126,7 @@ def test_a_file_that_is_damaged_is_not_taken_for_another(name: str, tmp_path: Pa
     wrong, damages = DAMAGED[name]
     file = tmp_path / f"{name}.json"
     text = (FILES / file.name).read_text()
-    empty = [] if name == "module-ids" else ["{}"]
+    empty = [] if name in ("module-ids", "nvml") else ["{}"]
     whole = [
         "",
         "null",

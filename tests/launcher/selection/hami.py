@@ -14,12 +14,17 @@ _ROW = re.compile(
     r"^\| `(nvidia\.com/[a-z-]+): (.*?)`(?:, `(nvidia\.com/[a-z-]+): (.*?)`)? \| (.+?) \| .*\|$", re.MULTILINE
 )
 
+
+def _uuid(number: int) -> str:
+    return f"GPU-8dcd427f-0000-4000-8000-{number:012}"
+
+
 #: By node: products, UUIDs and NUMA nodes of its cards.
 CARDS: Mapping[str, tuple[tuple[str, str, int | None], ...]] = {
-    "a10": (("NVIDIA A10", "GPU-a10", 0),),
-    "a100": (("NVIDIA A100 SXM4 40GB", "GPU-a100", 0), ("NVIDIA A100 SXM4 40GB", "GPU-a100b", 0)),
-    "h100": (("NVIDIA H100 PCIe", "GPU-h100", 0), ("NVIDIA H100 PCIe", "GPU-h100b", 1)),
-    "l40s": (("NVIDIA L40S", "GPU-l40s", None), ("NVIDIA L40S", "GPU-l40sb", None)),
+    "a10": (("NVIDIA A10", _uuid(1), 0),),
+    "a100": (("NVIDIA A100 SXM4 40GB", _uuid(2), 0), ("NVIDIA A100 SXM4 40GB", _uuid(3), 0)),
+    "h100": (("NVIDIA H100 PCIe", _uuid(4), 0), ("NVIDIA H100 PCIe", _uuid(5), 1)),
+    "l40s": (("NVIDIA L40S", _uuid(6), None), ("NVIDIA L40S", _uuid(7), None)),
 }
 
 
@@ -55,20 +60,19 @@ ROWS = (
     _row("a100 h100", use_gputype="a100,H100"),
     _row("a100 h100", use_gputype=" a100 , h100 ,"),
     _row("a10 a100 h100 l40s", use_gputype="NVIDIA"),
-    _row("", use_gputype="A100-SXM4"),
+    _row("a100", use_gputype="A100-SXM4"),
+    _row("a100", use_gputype="NVIDIA-A100-SXM4-40GB"),
     _row("a10 a100 h100 l40s", use_gputype=""),
     _row("", use_gputype=","),
     _row("h100 l40s", nouse_gputype="A10"),
     _row("a10 l40s", nouse_gputype="a100,H100,"),
     _row("a10 a100 h100 l40s", nouse_gputype=","),
     _row("a10", use_gputype="A10", nouse_gputype="A100"),
-    _row("h100", use_gpuuuid="GPU-h100"),
-    _row("a10 l40s", use_gpuuuid="GPU-a10, GPU-l40s"),
-    _row("", use_gpuuuid="gpu-h100"),
-    _row("", use_gpuuuid="GPU-h10"),
+    _row("h100", use_gpuuuid=_uuid(4)),
+    _row("a10 l40s", use_gpuuuid=f"{_uuid(1)}, {_uuid(6)}"),
     _row("a10 a100 h100 l40s", use_gpuuuid=""),
-    _row("a100 h100 l40s", nouse_gpuuuid="GPU-a10"),
-    _row("", use_gpuuuid="GPU-a10", nouse_gpuuuid="GPU-a10"),
+    _row("a100 h100 l40s", nouse_gpuuuid=_uuid(1)),
+    _row("", use_gpuuuid=_uuid(1), nouse_gpuuuid=_uuid(1)),
     _row("a100", numa_bind="true"),
     _row("a100", numa_bind="1"),
     _row("a100 h100 l40s", numa_bind="yes"),
@@ -113,7 +117,7 @@ def slices_of_cards(cards: Mapping[str, Iterable[tuple[str, str, int | None]]]) 
                             "type": {"string": "card"},
                             "vendor": {"string": "10de"},
                             "productName": {"string": product},
-                            "uuid": {"string": uuid},
+                            "nvmlUUID": {"string": uuid},
                             **({"resource.kubernetes.io/numaNode": {"int": numa}} if numa is not None else {}),
                         },
                     }

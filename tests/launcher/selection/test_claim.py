@@ -8,6 +8,16 @@ from launcher.selection.claim import VMClaim, claim_for
 from program.errors import UserError
 
 OURS = 'device.attributes["gpu-launcher.dev"]'
+CALLED = " || ".join(
+    f'has({OURS}.{name}) && {OURS}.{name}.upperAscii().replace("-", " ").contains(word)'
+    for name in ("productName", "nvmlName")
+)
+NAMELESS = (
+    f"!has({OURS}.nvmlName) && has({OURS}.productName) && has({OURS}.device) && "
+    f"{OURS}.productName.endsWith({OURS}.device)"
+)
+OWN = "8dcd427f-b4c5-4b2a-9f10-000000000001"
+NVMLS = f"GPU-{OWN}"
 
 
 def gpu(name: str, wants: str | Request = "nvidia.com/GA102_GEFORCE_RTX_3090") -> Entry:
@@ -64,30 +74,46 @@ def test_any_gpu_of_a_vendor_is_asked_for_by_hamis_resource() -> None:
 
 def test_hamis_words_are_for_gpus_and_not_for_host_devices() -> None:
     first, second = expressions(chosen({"nvidia.com/use-gputype": "a100,h 100"}, gpu("a"), nic("n")))
-    product = f"{OURS}.productName"
-    assert first[1:] == [f'has({product}) && ["A100", "H 100"].exists(word, {product}.upperAscii().contains(word))']
+    assert first[1:] == [f'["A100", "H 100"].exists(word, {CALLED})']
     assert len(second) == 1
 
 
 def test_each_annotation_is_a_selector_of_its_own() -> None:
     texts = {
         "nvidia.com/nouse-gputype": "A10",
-        "nvidia.com/use-gpuuuid": "one,two",
-        "nvidia.com/nouse-gpuuuid": "three",
+        "nvidia.com/use-gpuuuid": f"{NVMLS},{OWN}",
+        "nvidia.com/nouse-gpuuuid": OWN,
+        "gpu-launcher.dev/memory-at-least": "40Gi",
         "gpu-launcher.dev/select": ' device.driver != ""\n',
     }
     ((_, *others),) = expressions(chosen(texts, gpu("a")))
     assert others == [
-        f'!(has({OURS}.productName) && ["A10"].exists(word, {OURS}.productName.upperAscii().contains(word)))',
-        f'{OURS}.?uuid.orValue("") in ["one", "two"]',
-        f'!({OURS}.?uuid.orValue("") in ["three"])',
+        f'!(["A10"].exists(word, {CALLED})) && !({NAMELESS})',
+        f'{OURS}.?nvmlUUID.orValue("") in ["{NVMLS}"] || {OURS}.?uuid.orValue("") in ["{OWN}"]',
+        f'!({OURS}.?uuid.orValue("") in ["{OWN}"])',
+        (
+            'has(device.capacity["gpu-launcher.dev"].memory) && '
+            'device.capacity["gpu-launcher.dev"].memory.compareTo(quantity("40Gi")) >= 0'
+        ),
         'device.driver != ""',
     ]
 
 
+def test_first_available_is_an_alternative_for_each_type_and_all_gpus_are_of_one_product() -> None:
+    made = chosen({"gpu-launcher.dev/first-available": "H100, A100"}, gpu("a"), gpu("b"), nic("n")).spec()["devices"]
+    first, _, other = made["requests"]
+    assert [each["name"] for each in first["firstAvailable"]] == ["first", "second"]
+    assert [each["selectors"][-1]["cel"]["expression"] for each in first["firstAvailable"]] == [
+        f'["{word}"].exists(word, {CALLED})' for word in ("H100", "A100")
+    ]
+    assert {each["deviceClassName"] for each in first["firstAvailable"]} == {"gpu-launcher.dev"}
+    assert other.keys() == {"name", "exactly"}
+    assert made["constraints"] == [{"matchAttribute": "gpu-launcher.dev/productName", "requests": ["gpu-0", "gpu-1"]}]
+
+
 def test_what_is_quoted_stays_text_of_the_expression() -> None:
-    ((_, expression),) = expressions(chosen({"nvidia.com/use-gpuuuid": 'a"] || true || "" in ["\\'}, gpu("a")))
-    assert expression.endswith(r'in ["a\"] || true || \"\" in [\"\\"]')
+    ((_, expression),) = expressions(chosen({"nvidia.com/use-gputype": 'a"] || true || "" in ["\\'}, gpu("a")))
+    assert expression.startswith(r'["A\"] || TRUE || \"\" IN [\"\\"].exists(')
 
 
 @pytest.mark.parametrize(
@@ -120,4 +146,4 @@ def test_what_kubernetes_would_not_take_is_refused() -> None:
     with pytest.raises(UserError, match="has 33 entries by deviceName, and a ResourceClaim holds 32 requests"):
         chosen({}, *(gpu(f"g{number}") for number in range(33)))
     with pytest.raises(UserError, match=r"becomes a selector of 120\d\d bytes, and Kubernetes takes 10240"):
-        chosen({"nvidia.com/use-gpuuuid": ",".join(["x" * 40] * 273)}, gpu("a"))
+        chosen({"nvidia.com/use-gpuuuid": ",".join([NVMLS] * 272)}, gpu("a"))

@@ -32,7 +32,7 @@ def fit(
 ) -> Fit:
     """Of a VM with a GPU for each that it wants; annotations by what stands behind their domain."""
     gpus = tuple(Entry(kind=EntryKind.GPU, name=f"g{number}", wants=each) for number, each in enumerate(wants))
-    domains = {"select": "gpu-launcher.dev", "together": "gpu-launcher.dev"}
+    domains = dict.fromkeys(("select", "together", "first_available", "memory_at_least"), "gpu-launcher.dev")
     given = {f"{domains.get(name, 'nvidia.com')}/{name.replace('_', '-')}": text for name, text in annotations.items()}
     cluster = cluster_of(objects)
     pod = next((asking(each) for each in objects if each.get("kind") == "Pod" and "apiVersion" in each), None)
@@ -97,6 +97,50 @@ def test_a_taint_says_what_it_is_of() -> None:
     assert why(fit(changed(RTX, taints=harmless), RTX_3090), "rtx") == [None, None]
 
 
+def rule(version: str = "v1beta2", effect: str = "NoSchedule", **selector: Any) -> dict[str, Any]:
+    """A DeviceTaintRule of the devices that it selects."""
+    return {
+        "apiVersion": f"resource.k8s.io/{version}",
+        "kind": "DeviceTaintRule",
+        "metadata": {"name": "repair"},
+        "spec": {"deviceSelector": selector, "taint": {"key": "example.com/repair", "value": "fan", "effect": effect}},
+    }
+
+
+@pytest.mark.parametrize("version", ["v1", "v1beta2", "v1alpha3"])
+@pytest.mark.parametrize(
+    ("selector", "tainted"),
+    [
+        ({"device": "pci-0000-01-00-0"}, [True, False]),
+        ({"device": "pci-0000-01-00-0", "pool": "hgx"}, [False, False]),
+        ({"driver": "gpu-launcher.dev", "pool": "rtx"}, [True, True]),
+        ({"driver": "gpu.nvidia.com"}, [False, False]),
+        ({}, [True, True]),
+    ],
+)
+def test_a_device_taint_rule_taints_what_it_selects(version: str, selector: Any, tainted: list[bool]) -> None:
+    said = "tainted: example.com/repair=fan by DeviceTaintRule repair"
+    assert why(fit([*RTX, rule(version, **selector)], RTX_3090), "rtx") == [said if each else None for each in tainted]
+    assert why(fit([*RTX, rule(version, "None", **selector)], RTX_3090), "rtx") == [None, None]
+
+
+def test_a_claim_tolerates_a_rules_taint_and_keeps_a_card_that_it_has() -> None:
+    tolerant = json.loads(json.dumps(CLAIM))
+    (request,) = tolerant["spec"]["devices"]["requests"]
+    request["exactly"]["tolerations"] = [{"key": "example.com/repair", "value": "fan", "operator": "Equal"}]
+    assert fit([*RTX, rule(effect="NoExecute"), tolerant], Request("gpus", "gpu"), claims=[NAMED]).fitting
+    allocated = {**CLAIM, "status": claim_of("mine", [("rtx", "pci-0000-e1-00-0")])["status"]}
+    allocated["status"]["allocation"]["devices"]["results"][0]["request"] = "gpu"
+    assert fit([*RTX, rule(), allocated], Request("gpus", "gpu"), claims=[NAMED]).fitting
+
+
+def test_a_rule_that_selects_as_before_kubernetes_1_35_is_refused_by_name() -> None:
+    with pytest.raises(
+        UserError, match="DeviceTaintRule repair: selects devices by deviceClassName, which fit does not"
+    ):
+        fit([*RTX, rule("v1alpha3", deviceClassName="gpu-launcher.dev")], RTX_3090)
+
+
 def test_too_few_are_counted() -> None:
     assert reason(fit(RTX, RTX_3090, RTX_3090, RTX_3090), "rtx") == "3 cards are wanted, and 2 could be had"
 
@@ -104,8 +148,8 @@ def test_too_few_are_counted() -> None:
 @pytest.mark.parametrize(
     ("place", "node", "said"),
     [
-        ("node", "rtx", "not 2 of the cards that could be had are on one NUMA node"),
-        ("root", "rtx", "not 2 of the cards that could be had are on one PCIe root"),
+        ("node", "rtx", "not 2 of the cards that could be had share one NUMA node"),
+        ("root", "rtx", "not 2 of the cards that could be had share one PCIe root"),
         ("switch", "rtx", "of no card here that could be had the PCIe switch is known"),
         ("switch", "hgx", None),
     ],
@@ -129,6 +173,63 @@ def test_a_uuid_is_one_card_of_the_cluster() -> None:
     assert others == {"hgx": ["pci-0000-07-00-0"], "rtx": ["pci-0000-01-00-0"]}
 
 
+def test_the_first_available_type_is_taken_and_all_gpus_are_of_it() -> None:
+    both = json.loads(json.dumps(HGX))  # the second card is another product
+    both[0]["spec"]["devices"][1]["attributes"]["productName"]["string"] = "NVIDIA H100 PCIe"
+    one = fit(both, "nvidia.com/gpu", first_available="h100,a100")
+    assert taken(one) == {"hgx": ["pci-0000-0f-00-0"]}
+    two = fit(both, "nvidia.com/gpu", "nvidia.com/gpu", first_available="h100,a100")
+    assert taken(two) == {"hgx": ["pci-0000-07-00-0", "pci-0000-47-00-0"]}
+    none = fit(both, "nvidia.com/gpu", "nvidia.com/gpu", first_available="h100,l40s")
+    assert reason(none, "hgx") == "2 cards are wanted, and 1 could be had"
+    assert why(none, "hgx")[0] == "excluded by gpu-launcher.dev/first-available 'h100,l40s'"
+
+
+def alternatives(*selectors: str, constraint: Any = None, **more: Any) -> dict[str, Any]:
+    """The claim `mine`, of whose two requests each has these alternatives: `a`, `b` and so on."""
+    kinds = [
+        {"name": name, "deviceClassName": "gpu-launcher.dev", "selectors": [{"cel": {"expression": each}}], **more}
+        for name, each in zip("abc", selectors, strict=False)
+    ]
+    requests = [{"name": name, "firstAvailable": kinds} for name in ("one", "two")]
+    constraints = [constraint] if constraint else []
+    return {**CLAIM, "spec": {"devices": {"requests": requests, "constraints": constraints}}}
+
+
+ANY_CARD, NO_CARD = 'device.driver == "gpu-launcher.dev"', 'device.driver == ""'
+
+
+@pytest.mark.parametrize(
+    ("bound", "cards"),
+    [
+        (["one", "two"], ["pci-0000-47-00-0", "pci-0000-4e-00-0"]),
+        (["one/b", "two/b"], ["pci-0000-47-00-0", "pci-0000-4e-00-0"]),
+        (["one/a", "two/b"], ["pci-0000-07-00-0", "pci-0000-47-00-0"]),  # one/a is none: two/b is bound to itself
+    ],
+)
+def test_a_constraint_binds_a_request_or_an_alternative(bound: list[str], cards: list[str]) -> None:
+    """Of the first switch one card is free."""
+    constraint = {"matchAttribute": "gpu-launcher.dev/switch", "requests": bound}
+    claim = alternatives(NO_CARD, ANY_CARD, constraint=constraint)
+    held = claim_of("held", [("hgx", "pci-0000-0f-00-0")])
+    assert taken(fit([*HGX, held, claim], Request("gpus", "one"), claims=[NAMED])) == {"hgx": cards}
+
+
+def test_a_claim_that_has_an_alternative_is_where_that_is() -> None:
+    claim = alternatives(NO_CARD, ANY_CARD)
+    claim["status"] = claim_of("mine", [("rtx", "pci-0000-e1-00-0"), ("rtx", "pci-0000-01-00-0")])["status"]
+    for result, request in zip(claim["status"]["allocation"]["devices"]["results"], ("one/b", "two/b"), strict=True):
+        result["request"] = request
+    assert taken(fit([*RTX, claim], Request("gpus", "one"), claims=[NAMED])) == {
+        "rtx": ["pci-0000-e1-00-0", "pci-0000-01-00-0"]
+    }
+
+
+def test_alternatives_of_several_devices_are_refused() -> None:
+    with pytest.raises(UserError, match="request 'one' is of 2 devices; expected up to 1"):
+        fit([*RTX, alternatives(ANY_CARD, ANY_CARD, count=2)], Request("gpus", "one"), claims=[NAMED])
+
+
 def test_cel_is_asked_of_each_card() -> None:
     address = 'device.attributes["resource.kubernetes.io"].pciBusID == "0000:e1:00.0"'
     result = fit(RTX, "nvidia.com/gpu", select=address)
@@ -144,6 +245,15 @@ def test_cel_is_asked_of_each_card() -> None:
         ('cel.bind(its, device.attributes["gpu-launcher.dev"], its.functions == 2 && its.vendor == "10de")', True),
         ('device.attributes["gpu-launcher.dev"].productName.lowerAscii().matches("rtx 3\\\\d90")', True),
         ("device.capacity.size() == 0 || true", True),
+        ('device.capacity["gpu-launcher.dev"].memory == quantity("25769803776")', True),
+        ('device.capacity["gpu-launcher.dev"].memory.isGreaterThan(quantity("24G"))', True),
+        ('device.capacity["gpu-launcher.dev"].memory.isLessThan(quantity("24Gi"))', False),
+        ('device.capacity["gpu-launcher.dev"].memory.compareTo(quantity("24.5Gi")) == -1', True),
+        ('device.capacity["gpu-launcher.dev"].memory.sub(quantity("25Gi")).add(1).sign() == -1', True),
+        ('device.capacity["gpu-launcher.dev"].memory.asInteger() == 24 * 1073741824', True),
+        ('quantity("1500m").asApproximateFloat() == 1.5 && !quantity("1500m").isInteger()', True),
+        ('isQuantity("-1.5Gi") && !isQuantity("40GB")', True),
+        ('has(device.capacity["nobody.example.com"].x)', False),
         ('device.driver.startsWith("gpu-launcher")', True),
     ],
 )
@@ -157,6 +267,7 @@ def test_cel_has_kubernetes_device(expression: str, *, is_true: bool) -> None:
         ("device.drive == 'x'", "undeclared reference|undefined field"),
         ("1 +", "mismatched input"),
         ("device.driver", "is of type STRING; expected a bool"),
+        ('device.capacity["gpu-launcher.dev"].memory > 5', "no matching overload"),
         ('device.attributes["a"].v.isGreaterThan(semver("1.0.0"))', "undeclared reference to '(semver|isGreaterThan)'"),
     ],
 )
@@ -192,6 +303,22 @@ def test_where_cel_has_no_answer_the_scheduler_gives_up_on_all_nodes() -> None:
     assert "switch" in str(reason(result, "desktop"))
     assert "hgx: the scheduler gives up before it gets here" in as_text(result)
     assert result.answer == (reason(result, "desktop"), "ask for an attribute with has(...), or .?NAME.orValue(...)")
+
+
+def test_a_quantity_that_is_none_has_no_answer() -> None:
+    result = fit(RTX, "nvidia.com/gpu", select='device.capacity["x"].?y.orValue(quantity("40GB")).sign() == 1')
+    assert "a selector has no answer for pci-0000-01-00-0: '40GB' is not a quantity" in str(reason(result, "rtx"))
+
+
+def test_at_least_so_much_memory_is_asked_of_what_the_slice_says() -> None:
+    assert taken(fit([*HGX, *RTX], "nvidia.com/gpu", memory_at_least="40Gi")) == {"hgx": ["pci-0000-07-00-0"]}
+    unknown = changed(RTX, capacity={})
+    assert taken(fit(unknown, "nvidia.com/gpu", memory_at_least="24Gi")) == {"rtx": ["pci-0000-e1-00-0"]}
+    assert why(fit(RTX, "nvidia.com/gpu", memory_at_least="25G"), "rtx") == [None, None]
+    assert (
+        why(fit(RTX, "nvidia.com/gpu", memory_at_least="25Gi"), "rtx")
+        == ["excluded by gpu-launcher.dev/memory-at-least '25Gi': 24Gi"] * 2
+    )
 
 
 def test_an_expression_that_would_take_for_ever_ends() -> None:
@@ -418,6 +545,7 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 _ON_RACK = {"key": "rack", "operator": "In", "values": ["1"]}
 WHOLE: list[Any] = [
     changed(RTX, taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}], capacity={"m": {"value": "4Gi"}})[0],
+    rule(driver="gpu-launcher.dev", pool="rtx", device="pci-0000-e1-00-0"),
     claim_of("held", [("rtx", "pci-0000-01-00-0")], "p"),
     {**CLAIM, "status": {"reservedFor": []}},
     node_of("rtx", taints=[{"key": "a", "value": "b", "effect": "NoSchedule"}]),

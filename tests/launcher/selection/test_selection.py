@@ -5,7 +5,10 @@ import pytest
 from launcher.selection.annotations import NAMES, Selection, read_selection
 from program.errors import Nonsense
 
-UUID = "nvidia.com/use-gpuuuid"
+CARD = "GPU-8dcd427f-b4c5-4b2a-9f10-000000000001"
+
+
+WHOLE = "expected a whole UUID in lower case: GPU-... as of `nvidia-smi -L`, or that of `gpu-launcher fit`"
 
 
 def selection(**annotations: object) -> Selection:
@@ -33,9 +36,14 @@ def test_a_vm_without_such_annotations_wants_any_card() -> None:
 )
 def test_items_stand_between_commas(text: str | None, items: tuple[str, ...] | None) -> None:
     assert selection(use_gputype=text).use_types == items
-    assert selection(use_gpuuuid=text).use_ids == items
     assert selection(nouse_gputype=text).avoid_types == (items or ())
-    assert selection(nouse_gpuuuid=text).avoid_ids == (items or ())
+
+
+def test_ids_stand_between_commas_too() -> None:
+    text = f" {CARD}, {CARD.removeprefix('GPU-')},"
+    assert selection(use_gpuuuid=text).use_ids == (CARD, CARD.removeprefix("GPU-"))
+    assert selection(nouse_gpuuuid=text).avoid_ids == (CARD, CARD.removeprefix("GPU-"))
+    assert selection(use_gpuuuid=",").use_ids == ()
 
 
 @pytest.mark.parametrize("text", ["1", "t", "T", "TRUE", "true", "True"])
@@ -59,7 +67,32 @@ def test_what_asks_for_something_is_given_as_it_was_written() -> None:
         ({"use_gputype": 100}, "nvidia.com/use-gputype: found 100; expected text, in quotes"),
         ({"numa_bind": True}, "nvidia.com/numa-bind: found True; expected text, in quotes"),
         ({"use_gpuuuid": "a\x1bb"}, r"nvidia.com/use-gpuuuid: found 'a\x1bb'; expected text, in quotes"),
-        ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch'"),
+        ({"use_gpuuuid": CARD[:-1]}, f"nvidia.com/use-gpuuuid: {CARD[:-1]!r} is no card's UUID; {WHOLE}"),
+        ({"nouse_gpuuuid": CARD.lower()}, f"nvidia.com/nouse-gpuuuid: {CARD.lower()!r} is no card's UUID; {WHOLE}"),
+        (
+            {"nouse_gpuuuid": f"MIG-{CARD[4:]}"},
+            f"nvidia.com/nouse-gpuuuid: 'MIG-{CARD[4:]}' is a part of a GPU; a VM has whole GPUs: name one",
+        ),
+        (
+            {"use_gputype": "A100,A30-MIG-1g.6gb"},
+            "nvidia.com/use-gputype: 'A30-MIG-1g.6gb' is a part of a GPU, or a shared one; a VM has whole GPUs",
+        ),
+        (
+            {"nouse_gputype": "NVIDIA-L4-SHARED"},
+            "nvidia.com/nouse-gputype: 'NVIDIA-L4-SHARED' is a part of a GPU, or a shared one; a VM has whole GPUs",
+        ),
+        ({"together": "rack"}, "gpu-launcher.dev/together: 'rack'; expected 'node' or 'root' or 'switch' or 'nvlink'"),
+        (
+            {"memory_at_least": "40GB"},
+            "gpu-launcher.dev/memory-at-least: '40GB' is not a quantity; expected a quantity, like 40Gi",
+        ),
+        (
+            {"first_available": ","},
+            (
+                "gpu-launcher.dev/first-available: has 0 types; expected 1 to 8, as 'H100,A100', which is all that "
+                "Kubernetes takes"
+            ),
+        ),
         (
             {"select": "x" * 10241},
             "gpu-launcher.dev/select: has 10241 bytes; expected at most 10240, which is all that Kubernetes takes",

@@ -27,6 +27,7 @@ wait_until = partial(daemon.wait_until, seconds=120)
 
 NODE = "node-1"
 CONFIG = "serve: dra\n"
+_CLAIMS = "/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims"
 
 
 class DRAKubelet:
@@ -137,10 +138,13 @@ class Cluster:
         wait_until(lambda: {name for name, each in self.published().items() if "taints" not in each} == set(devices))
 
     def claim(self, *devices: str, name: str | None = None, **changes: Any) -> dict[str, Any]:
-        """A claim that the scheduler has allocated: a request for each device, gpu-0 and so on."""
+        """A claim that the scheduler has allocated: a request for each device, gpu-0 and so on, with the conditions that
+        its slice has."""
         name = name or f"claim-{len(self.claims)}"
+        published = self.published()
         results = [
             {"request": f"gpu-{number}", "driver": DRIVER, "pool": NODE, "device": device}
+            | {field: each for field, each in published.get(device, {}).items() if field.startswith("binding")}
             for number, device in enumerate(devices)
         ]
         claim = {
@@ -148,10 +152,27 @@ class Cluster:
             "status": {"allocation": {"devices": {"results": results, **changes}}},
         }
         self.claims[name] = claim
-        return self.api.put(f"/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims/{name}", claim)
+        return self.api.put(f"{_CLAIMS}/{name}", claim)
+
+    def status(self, claim: dict[str, Any]) -> dict[str, dict[str, Any]]:
+        """What the claim says of each of its devices: the conditions that hold, with their messages; and its data."""
+        name = claim["metadata"]["name"]
+        with self.api._changed:
+            devices = self.api.objects[f"{_CLAIMS}/{name}"]["status"].get("devices", ())
+        return {
+            each["device"]: {
+                **{one["type"]: one["message"] for one in each["conditions"] if one["status"] == "True"},
+                **each.get("data", {}),
+            }
+            for each in devices
+        }
+
+    def deallocate(self, claim: dict[str, Any]) -> None:
+        """As the scheduler does, if another node is to have the claim."""
+        self.api.put(f"{_CLAIMS}/{claim['metadata']['name']}", {**claim, "status": {}})
 
     def delete(self, claim: dict[str, Any]) -> None:
-        self.api.remove(f"/apis/resource.k8s.io/v1/namespaces/vms/resourceclaims/{claim['metadata']['name']}")
+        self.api.remove(f"{_CLAIMS}/{claim['metadata']['name']}")
 
     def specifications(self) -> dict[str, Any]:
         """The runtime's CDI specifications by the claim's UID."""

@@ -3,6 +3,7 @@ that claim ends, whatever happens in between."""
 
 import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,10 +16,12 @@ import grpc
 import pytest
 
 from pci.sysfs.functions import read_host
-from plugin.dra.binder import Binder, StillAtWork
+from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Checkpoint
+from plugin.dra.work import StillAtWork
 from tests.conftest import Machine
 from tests.kernel import Kernel, answering, bind, make_nodes, part, process
+from tests.plugin.binding.test_nvml import UUID, tells
 from tests.plugin.daemon import processes
 from tests.plugin.dra.cluster import Cluster, running_cluster, wait_until
 from tests.processes import kill_all
@@ -84,9 +87,11 @@ def node(copied_machine: Machine, short_dir: Path) -> Iterator[Node]:
 
 
 def test_a_card_is_bound_for_its_claim_and_given_back_after_it(node: Node) -> None:
+    tells(node.proc.parent, UUID, GPU)
     with node.driver():
         node.cluster.wait_for(FIRST, SECOND)
-        assert node.cluster.published()[FIRST]["attributes"]["driver"] == {"string": "nvidia"}
+        attributes = node.cluster.published()[FIRST]["attributes"]
+        assert (attributes["driver"], attributes["nvmlUUID"]) == ({"string": "nvidia"}, {"string": UUID})
         claim = node.cluster.claim(FIRST)
         assert node.prepare(claim) == ""
         assert node.drivers() == ["vfio-pci", "vfio-pci"]
@@ -95,7 +100,9 @@ def test_a_card_is_bound_for_its_claim_and_given_back_after_it(node: Node) -> No
         assert nodes == ["/dev/vfio/vfio", "/dev/vfio/11"]
         assert node.prepare(claim) == ""
         assert len(node.kernel.bound) == 2  # once each
+        shutil.rmtree(node.proc / "driver")
         wait_until(lambda: node.cluster.published()[FIRST]["attributes"].get("driver") == {"string": "vfio-pci"})
+        assert node.cluster.published()[FIRST]["attributes"]["nvmlUUID"] == {"string": UUID}
         assert node.unprepare(claim) == ""
         assert node.is_daily()
         assert (node.cluster.specifications(), node.cluster.checkpoint()) == ({}, {})

@@ -176,8 +176,9 @@ def test_prepare_and_unprepare_may_be_asked_again_and_the_plugin_may_end_between
         assert prepared(cluster, claim) == answer
     with cluster.driver():
         assert prepared(cluster, claim) == answer
-        # What its pod has depends neither on the API server nor on the card's health.
+        # What its pod has depends neither on the card's health nor on the API server.
         bind(cluster.sys, "0000:01:00.1", "snd_hda_intel")
+        assert prepared(cluster, claim) == answer
         cluster.api.stop()
         assert prepared(cluster, claim) == answer
         assert set(cluster.kubelet.unprepare(claim).values()) == {""}
@@ -188,16 +189,16 @@ def test_prepare_and_unprepare_may_be_asked_again_and_the_plugin_may_end_between
 def test_files_that_somebody_removed_are_written_again(cluster: Cluster) -> None:
     with cluster.driver():
         cluster.wait_for(FIRST, SECOND)
-        claim = cluster.claim(FIRST)
+        claim = cluster.claim(FIRST, SECOND)
         prepared(cluster, claim)
-        before = cluster.specifications()
-        for file in cluster.cdi.iterdir():
-            file.unlink()
-        for file in cluster.state.glob("metadata/*/*"):
-            file.unlink()
-            file.parent.rmdir()
-        prepared(cluster, claim)
-        assert cluster.specifications() == before
+        before, metadata = cluster.specifications(), sorted(cluster.state.glob("metadata/*/*"))
+        told = [file.read_text() for file in metadata]
+        for lost in (list(cluster.cdi.iterdir()), metadata[:1], [*cluster.cdi.iterdir(), *metadata]):
+            for file in lost:
+                file.unlink()
+            prepared(cluster, claim)
+            assert cluster.specifications() == before
+            assert [file.read_text() for file in metadata] == told
 
 
 def test_a_card_of_one_claim_is_refused_to_another(cluster: Cluster) -> None:

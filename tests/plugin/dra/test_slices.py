@@ -12,7 +12,7 @@ from pci.slices import fitted, value_of
 from plugin.cards.config import Config, Rule, Serve
 from plugin.cards.names import PCIIDs
 from plugin.cards.nodes import read_nodes
-from plugin.dra.slices import OwningNode, attributes, slices
+from plugin.dra.slices import OwningNode, attributes, capacity, slices
 from plugin.fabric.board import _MOST_PLACES
 from tests.compose import RTX_3090, card, compose
 from tests.conftest import Machine
@@ -49,6 +49,7 @@ def test_one_card_is_one_device_with_what_is_known_of_it(published: Published, m
     first, second = devices(published(machine("two-rtx-3090")))
     assert first["name"] == "pci-0000-01-00-0"
     assert second["name"] == "pci-0000-e1-00-0"
+    assert first["capacity"] == {"memory": {"value": "24Gi"}}
     assert values(first) == {
         "type": "card",
         "vendor": "10de",
@@ -58,6 +59,7 @@ def test_one_card_is_one_device_with_what_is_known_of_it(published: Published, m
         "productName": "NVIDIA GeForce RTX 3090",
         "resource": "nvidia.com/GA102_GEFORCE_RTX_3090",
         "functions": 2,
+        "nvmlName": "NVIDIA GeForce RTX 3090",
         "driver": "vfio-pci",
         "iommuGroup": 11,
         "uuid": values(first)["uuid"],
@@ -72,7 +74,8 @@ def test_a_device_never_has_more_attributes_than_the_api_takes(pci_ids: PCIIDs, 
     """32, ResourceSliceMaxAttributesAndCapacitiesPerDevice; the board's places are as many as it ever tells."""
     places = {f"place{number}": number for number in range(1 + _MOST_PLACES)}
     inventory = snapshot_of(machine("hgx-a100-8-gpu"), pci_ids).inventory
-    assert max(len(attributes(device, "node", places)) for device in inventory.devices) <= 32
+    # Attributes and capacity together.
+    assert max(len(attributes(device, "node", places)) + len(capacity(device)) for device in inventory.devices) <= 32
 
 
 def test_what_is_unknown_is_absent(published: Published, machine: Machine) -> None:

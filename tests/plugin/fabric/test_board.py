@@ -146,12 +146,12 @@ def test_attributes_by_which_a_scheduler_finds_partitions() -> None:
         for chosen in combinations(range(1, 9), size):
             alike = {of.attributes(each)[f"partition{size}"] for each in cards(*chosen)}
             assert (len(alike) == 1) == (chosen in H100[1])
-    # Of eight GPUs, module 3 of sixteen is in three partitions: each has its name.
+    # Of eight GPUs, module 3 of sixteen is in three partitions: {1-8}, and two more that have names of their own.
     assert board(A100_16).attributes(*cards(3)) == {
         "moduleID": 3, "partition1": 21, "partition2": 12, "partition4": 7,
-        "partition8_1": 1, "partition8_3": 3, "partition8_5": 5, "partition16": 0,
+        "partition8": 1, "partition8_3": 3, "partition8_5": 5, "partition16": 0,
     }  # fmt: skip
-    assert board(H100, 3).attributes(*cards(3)) == {}
+    assert board(H100, 3).attributes(*cards(3)) == {"moduleID": 0}
 
 
 def test_a_card_that_is_not_on_the_board_needs_no_partition() -> None:

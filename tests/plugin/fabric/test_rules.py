@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,8 @@ from program.errors import Refusal
 from tests.fabric.standin import A100_16, B200, Call, Manager
 from tests.plugin.fabric.boards import ADDRESSES
 from tests.plugin.fabric.node import Node, device, run
+
+Give = Callable[..., Coroutine[Any, Any, None]]
 
 
 @pytest.fixture
@@ -260,7 +263,7 @@ def test_what_is_told_of_the_board_is_what_it_is_now(node: Node) -> None:
         assert node.settings is not None
         node.settings = replace(node.settings, modules={})
         await partitions.reconcile()
-        assert place() == {}
+        assert place() == {"moduleID": 0}
 
     run(life())
 
@@ -286,11 +289,12 @@ def test_a_book_that_is_none_is_not_an_empty_one(text: str, node: Node) -> None:
     assert node.manager.log == []
 
 
-def test_a_manager_that_has_lost_its_partitions_gets_them_again_before_new_work(node: Node) -> None:
+@pytest.mark.parametrize("give", [Node.allocate, Node.prepare], ids=["device plugin", "DRA"])
+def test_a_manager_that_has_lost_its_partitions_gets_them_again_before_new_work(give: Give, node: Node) -> None:
     async def life() -> None:
-        await node.allocate(node.partitions(), "default/vm", 1, 3)
+        await give(node, node.partitions(), "vm", 1, 3)
         node.manager.restart(initialises=1)
-        await node.allocate(node.partitions(), "default/other", 2, 4)
+        await give(node, node.partitions(), "other", 2, 4)
 
     run(life())
     assert node.manager.log == ["activate 3", "activate 3", "activate 4"]
@@ -324,10 +328,11 @@ def test_a_manager_that_resumes_is_looked_at_often_enough(manager: Manager, tmp_
     assert Node(manager, tmp_path).partitions(every=60).next_reconcile == 60
 
 
-def test_links_that_do_not_train_make_their_cards_unhealthy(node: Node) -> None:
+@pytest.mark.parametrize("give", [Node.allocate, Node.prepare], ids=["device plugin", "DRA"])
+def test_links_that_do_not_train_make_their_cards_unhealthy(give: Give, node: Node) -> None:
     node.manager.breaks_links(3)
     with pytest.raises(Refusal, match="NVLINK_ERROR"):
-        run(node.allocate(node.partitions(), "default/vm", 1, 3))
+        run(give(node, node.partitions(), "vm", 1, 3))
     assert node.unlinked_modules == {1, 3}
     assert book_file(node.state).read() == Book()
 
@@ -397,6 +402,9 @@ def test_a_node_that_had_partitions_does_not_do_without(why: str, node: Node) ->
         node.manager.stop()
     with pytest.raises(Refusal):
         run(node.allocate(node.partitions(), "default/vm", 1, 3))
+    # A plugin that starts then, as after a boot, cannot say what is free.
+    run(node.partitions(every=60).reconcile())
+    assert node.told[-1].is_awaited
 
 
 def test_a_manager_that_hangs_ends_no_more_than_its_question(node: Node, caplog: pytest.LogCaptureFixture) -> None:
