@@ -114,7 +114,7 @@ class APIServer:
                 return _status(403, "Forbidden", path)
             if method == "GET" and path in (SLICES, _CLAIMS):
                 return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": self._selected(path, query)}
-            path, _, part = path.partition("/status")
+            path, part, _ = path.partition("/status")
             if method == "POST":
                 path = f"{path}/{body['metadata']['name']}"
                 if path in self.objects:

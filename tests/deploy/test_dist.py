@@ -26,13 +26,14 @@ SDIST = f"gpu_launcher-{VERSION}.tar.gz"
 PLUGIN = f"kubectl-gpuvm-{VERSION}.tar.gz"
 KREW = "gpuvm.yaml"
 BASES = f"gpu-launcher-deploy-{VERSION}.tar.gz"
+CHART, CHART_AS_OCI = f"gpu-plugin-{VERSION}.tgz", f"gpu-plugin-chart-{VERSION}.tar"
 SBOM = f"gpu-launcher-{VERSION}.cdx.json"
 IMAGE_SBOMS = [
     f"gpu-{program}-image-{VERSION}-{architecture}.cdx.json"
     for program in ("launcher", "plugin")
     for architecture in ("amd64", "arm64")
 ]
-FILES = (WHEEL, SDIST, BASES, PLUGIN, KREW, SBOM, *IMAGE_SBOMS)
+FILES = (WHEEL, SDIST, BASES, CHART, CHART_AS_OCI, PLUGIN, KREW, SBOM, *IMAGE_SBOMS)
 #: 2026-11-22, in the middle of a minute.
 MOMENT = {"SOURCE_DATE_EPOCH": "1795340007"}
 
@@ -105,6 +106,29 @@ def test_the_bases_are_whole_and_name_the_images_of_the_version(released: Path, 
     assert {path.name for path in (bases / "node").iterdir()} == {
         path.name for path in (ROOT / "deploy/node").iterdir()
     }
+
+
+def test_the_chart_is_whole_and_its_oci_archive_has_the_same_chart(released: Path) -> None:
+    chart = ROOT / "deploy/chart"
+    with tarfile.open(released / CHART) as archive:
+        packed = {one.name: archive.extractfile(one).read() for one in archive if one.isfile()}  # type: ignore[union-attr]
+    assert packed == {
+        f"gpu-plugin/{path.relative_to(chart)}": path.read_bytes() for path in chart.rglob("*") if path.is_file()
+    }
+    with tarfile.open(released / CHART_AS_OCI) as archive:
+        files = {one.name: archive.extractfile(one).read() for one in archive}  # type: ignore[union-attr]
+    (manifest,) = json.loads(files["index.json"])["manifests"]
+    assert manifest["annotations"]["org.opencontainers.image.ref.name"] == VERSION
+    layers = json.loads(_blob(files, manifest))
+    assert json.loads(_blob(files, layers["config"]))["name"] == "gpu-plugin"
+    (layer,) = layers["layers"]
+    assert _blob(files, layer) == (released / CHART).read_bytes()
+
+
+def _blob(files: dict[str, bytes], descriptor: dict[str, Any]) -> bytes:
+    blob = files[f"blobs/{descriptor['digest'].replace(':', '/')}"]
+    assert (len(blob), f"sha256:{hashlib.sha256(blob).hexdigest()}") == (descriptor["size"], descriptor["digest"])
+    return blob
 
 
 def test_krews_manifest_names_the_archive_of_the_version_and_what_is_in_it(released: Path) -> None:

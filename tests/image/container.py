@@ -25,8 +25,9 @@ def archive(program: Program) -> Path:
     return ROOT / "dist" / f"gpu-{program}-{VERSION}.tar"
 
 
-def architectures(program: Program) -> list[str]:
-    """Those of the archive: it is an index of images, one for each that `deploy/build.sh` was called with."""
+def sizes(program: Program) -> dict[str, int]:
+    """The bytes of the compressed layers for each architecture of the archive, which is an index of images, one for
+    each that `deploy/build.sh` was called with."""
     with tarfile.open(archive(program)) as file:
 
         def read(name: str) -> dict[str, Any]:
@@ -34,9 +35,14 @@ def architectures(program: Program) -> list[str]:
             assert member
             return dict(json.load(member))
 
+        def blob(descriptor: dict[str, str]) -> dict[str, Any]:
+            return read(f"blobs/{descriptor['digest'].replace(':', '/')}")
+
         (index,) = read("index.json")["manifests"]
-        images = read(f"blobs/{index['digest'].replace(':', '/')}")["manifests"]
-    return [image["platform"]["architecture"] for image in images]
+        return {
+            image["platform"]["architecture"]: sum(layer["size"] for layer in blob(image)["layers"])
+            for image in blob(index)["manifests"]
+        }
 
 
 @dataclass(frozen=True)

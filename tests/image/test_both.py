@@ -7,7 +7,7 @@ from urllib.parse import unquote
 
 import pytest
 
-from tests.image.container import ARCHITECTURE, VERSION, Container, Program, architectures, archive, container_of
+from tests.image.container import ARCHITECTURE, VERSION, Container, Program, container_of, sizes
 from tests.processes import ROOT
 
 #: A command of each program that needs no machine, and what its output begins with.
@@ -43,7 +43,7 @@ def test_it_has_debians_packages_of_its_lock_and_no_other(container: Container) 
 @pytest.mark.parametrize("program", ["plugin", "launcher"])
 def test_its_program_starts_on_each_architecture_of_the_archive(program: Program, tmp_path: Path) -> None:
     """Those of other machines are emulated."""
-    found = architectures(program)
+    found = sizes(program)
     assert ARCHITECTURE in found
     for architecture in found:
         with container_of(program, tmp_path / architecture, architecture) as container:
@@ -80,4 +80,4 @@ def test_it_tells_nothing_of_where_it_was_built(container: Container) -> None:
 def test_its_readme_says_how_large_it_is(program: Program) -> None:
     (figure,) = re.findall(r"(\d+) MB compressed", (ROOT / "deploy" / program / "README.md").read_text())
     # Debian's updates change it a little.
-    assert archive(program).stat().st_size / 1e6 == pytest.approx(int(figure), abs=5)
+    assert sizes(program)[ARCHITECTURE] / 1e6 == pytest.approx(int(figure), abs=5)

@@ -21,7 +21,6 @@ from lxml import etree
 from launcher.commands.options import VMFlags
 from launcher.commands.pod import pod
 from launcher.manifest.inputs import read_input
-from launcher.manifest.parser import read_manifest
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from program.errors import ProgramError
@@ -30,6 +29,7 @@ from program.problem import one_line
 from tests.launcher.cases import Case, cases
 from tests.launcher.pod.made import more_than_allowed, text_of
 from tests.launcher.test_domain import SCHEMA
+from tests.launcher.vms import read_manifest
 from tests.processes import BIN, ROOT
 
 T = TypeVar("T")

@@ -12,12 +12,11 @@ import pycdlib
 
 from launcher import paths
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.paths import below
 from launcher.storage.media import Need
 from launcher.storage.needs import needs_of, shares_of
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 #: 16 MiB of nothing, in both formats.
 SIZE = 16 << 20
