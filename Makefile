@@ -28,7 +28,7 @@ release-notes: .venv/ready  ## what the changelog says of the version, into rele
 
 lab: .venv/lab  ## the mission on real VFIO, with a real kubelet, and KubeVirt of KUBEVIRT=DIR; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
-	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile --tb=short $(ARGS) || \
+	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile --no-loadscope-reorder --tb=short $(ARGS) || \
 	    { [ -s lab-logs/again ] && .venv/bin/pytest --tb=short $$(cat lab-logs/again); }
 
 lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy, bare or kubevirt

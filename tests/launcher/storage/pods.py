@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,6 +46,13 @@ def put(root: Path, place: str, content: bytes = b"") -> Path:
     file = below(root, place)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
+    return file
+
+
+def blank(root: Path, place: str) -> Path:
+    """A raw disk of SIZE with nothing on it."""
+    file = put(root, place)
+    os.truncate(file, SIZE)
     return file
 
 
@@ -94,10 +102,10 @@ def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> N
             continue
         match volume.kind:
             case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
-                put(root, paths.block_device(name) if name in block else paths.disk_image(name), bytes(SIZE))
+                blank(root, paths.block_device(name) if name in block else paths.disk_image(name))
             case "hostDisk":
                 assert volume.hostDisk is not None
-                put(root, paths.disk_image(name, Path(volume.hostDisk.path).name), bytes(SIZE))
+                blank(root, paths.disk_image(name, Path(volume.hostDisk.path).name))
             case "containerDisk":
                 assert volume.containerDisk is not None
                 qcow2(below(root, paths.image_volume(name) + (volume.containerDisk.path or "/disk/disk.qcow2")))
