@@ -298,7 +298,7 @@ def _annotations(random: Random, devices: list[Object]) -> Mapping[str, str]:
     said = {
         "nvidia.com/use-gputype": random.choice(["A100", "h100,l40s", "A100-SXM4", "80GB"]),
         "nvidia.com/nouse-gputype": random.choice(["L40S", "A100 SXM4 40GB"]),
-        "nvidia.com/use-gpuuuid": ",".join(random.sample(uuids, 3)),
+        "nvidia.com/use-gpuuuid": ",".join(random.sample(uuids, 2)),
         "nvidia.com/nouse-gpuuuid": random.choice(uuids),
         "nvidia.com/numa-bind": "true",
         "gpu-launcher.dev/memory-at-least": random.choice(["40Gi", "48Gi", "64G", "80Gi", "96Gi"]),
