@@ -9,13 +9,13 @@ demo: .venv/ready  ## the whole way once: a node's sysfs to a running domain
 test: .venv/ready  ## every check: linters, types, import contracts, the suite; ARGS go to pytest
 	.venv/bin/pytest --numprocesses auto --dist worksteal $(ARGS)
 
-image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; needs root
-	deploy/build.sh
+image: .venv/image  ## both images where no registry can be reached: dist/gpu-*-VERSION.tar; for ARCHITECTURES; needs root
+	deploy/build.sh $(ARCHITECTURES)
 	.venv/bin/pytest tests/image --numprocesses 2 --dist worksteal
 
 dist: .venv/ready  ## the files of a release, in dist/: wheel, sdist, what is applied, SBOM, checksums; as root both images
 	@if [ "$$(id -u)" = 0 ]; then \
-	    $(MAKE) .venv/image && images=$$(deploy/build.sh) && deploy/dist.sh dist $$images; \
+	    $(MAKE) .venv/image && images=$$(deploy/build.sh $(ARCHITECTURES)) && deploy/dist.sh dist $$images; \
 	else \
 	    echo "without the images, which take root" && deploy/dist.sh dist; \
 	fi
@@ -28,7 +28,7 @@ release-notes: .venv/ready  ## what the changelog says of the version, into rele
 
 lab: .venv/lab  ## the mission on real VFIO, with a real kubelet, and KubeVirt of KUBEVIRT=DIR; needs root; ARGS go to pytest
 	.venv/bin/python -m tests.lab.build
-	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile --tb=short $(ARGS) || \
+	.venv/bin/pytest tests/lab --numprocesses 2 --dist loadfile --no-loadscope-reorder --tb=short $(ARGS) || \
 	    { [ -s lab-logs/again ] && .venv/bin/pytest --tb=short $$(cat lab-logs/again); }
 
 lab-shell: .venv/lab  ## a shell in that lab; MACHINE=modern, legacy, bare or kubevirt

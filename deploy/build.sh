@@ -1,15 +1,13 @@
 #!/bin/sh
 # Both programs' images where no registry can be reached: their base is made of Debian's packages. Called by `make
-# image`, in the root of the repository. Layers are kept in the cache.
+# image` and `make dist`, in the root of the repository: deploy/build.sh [ARCHITECTURE...], Debian's names; without one,
+# this machine's. Another architecture than the machine's is emulated. An archive with several has an index of them.
+# Layers are kept in the cache.
 set -eu
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' pyproject.toml)
-architecture=$(dpkg --print-architecture)
-# The plugin's image has the fewest packages, and all of the base's.
-LOCK=$PWD/deploy/plugin/debian-$architecture.lock
-export LOCK
-base=localhost/debian:$(sha256sum "$LOCK" | cut -c1-16)
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/gpu-launcher-image
 export BUILDAH_ISOLATION=chroot
+[ $# != 0 ] || set -- "$(dpkg --print-architecture)"
 
 if [ "$(id -u)" != 0 ]; then
     echo "make image needs root, to make Debian's file system; expected uid 0, found $(id -u)"
@@ -28,10 +26,16 @@ stored() {
     return "$code"
 }
 
-mkdir -p "$cache" dist
-if ! stored inspect --type image "$base" >/dev/null 2>&1; then
+# The image of Debian's packages that the others of an architecture are built on, by its name. The plugin's image has the
+# fewest packages, and all of the base's.
+base() {
+    LOCK=$PWD/deploy/plugin/debian-$1.lock
+    export LOCK
+    name=localhost/debian-$1:$(sha256sum "$LOCK" | cut -c1-16)
+    echo "$name"
+    ! stored inspect --type image "$name" >/dev/null 2>&1 || return 0
     # Without what Debian's own slim image leaves out, and without what is this machine's. Each package is one of the lock.
-    mmdebstrap --quiet --variant=minbase \
+    mmdebstrap --quiet --variant=minbase --architectures="$1" \
         --dpkgopt='path-exclude=/usr/share/doc/*' --dpkgopt='path-include=/usr/share/doc/*/copyright' \
         --dpkgopt='path-exclude=/usr/share/info/*' --dpkgopt='path-exclude=/usr/share/locale/*' \
         --dpkgopt='path-exclude=/usr/share/man/*' \
@@ -45,19 +49,49 @@ if ! stored inspect --type image "$base" >/dev/null 2>&1; then
         --customize-hook='rm -f "$1/etc/hostname" "$1/etc/resolv.conf"' --skip=output/dev \
         trixie "$cache/base.tar"
     container=$(stored from scratch)
+    stored config --arch "$1" "$container"
     stored add --quiet "$container" "$cache/base.tar" / >/dev/null
-    stored commit --quiet --rm "$container" "$base" >/dev/null
+    stored commit --quiet --rm "$container" "$name" >/dev/null
     rm "$cache/base.tar"
-fi
+}
+
+# Have the kernel give programs of an architecture to QEMU. Debian's packages do so where systemd runs, so not in containers.
+emulate() {
+    case $1 in
+    amd64) binary=qemu-x86_64 ;;
+    arm64) binary=qemu-aarch64 ;;
+    *)
+        echo "$1: no image is built for it; expected amd64 or arm64" >&2
+        exit 1
+        ;;
+    esac
+    if ! command -v arch-test >/dev/null || ! [ -e "/usr/lib/binfmt.d/$binary.conf" ]; then
+        echo "$1: emulating it needs packages; apt-get install arch-test qemu-user-static" >&2
+        exit 1
+    fi
+    formats=/proc/sys/fs/binfmt_misc
+    [ -e "$formats/register" ] || mount -t binfmt_misc binfmt_misc "$formats"
+    [ -e "$formats/$binary" ] || cat "/usr/lib/binfmt.d/$binary.conf" >"$formats/register"
+}
+
+mkdir -p "$cache" dist
+for architecture; do
+    [ "$architecture" = "$(dpkg --print-architecture)" ] || emulate "$architecture"
+done
 for program in plugin launcher; do
-    image=gpu-$program:$version
+    image=localhost/gpu-$program:$version
     archive=dist/gpu-$program-$version.tar
-    # Where PyPI is reached through a proxy, its certificate is among the machine's.
-    stored build --quiet --layers --pull=never --build-arg "BASE=$base" \
-        --secret "id=certificates,src=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" \
-        --build-arg PIP_CERT=/run/secrets/certificates \
-        --file "deploy/$program/Containerfile" --tag "$image" . >/dev/null
+    ! stored manifest inspect "$image" >/dev/null 2>&1 || stored manifest rm "$image" >/dev/null
+    ! stored inspect --type image "$image" >/dev/null 2>&1 || stored rmi "$image" >/dev/null
+    for architecture; do
+        base=$(base "$architecture")
+        # Where PyPI is reached through a proxy, its certificate is among the machine's.
+        stored build --quiet --layers --pull=never --arch "$architecture" --build-arg "BASE=$base" \
+            --secret "id=certificates,src=${PIP_CERT:-/etc/ssl/certs/ca-certificates.crt}" \
+            --build-arg PIP_CERT=/run/secrets/certificates \
+            --file "deploy/$program/Containerfile" --manifest "$image" . >/dev/null
+    done
     rm -f "$archive"
-    stored push --quiet "$image" "oci-archive:$archive:localhost/$image"
+    stored manifest push --quiet --all "$image" "oci-archive:$archive:$image" >/dev/null
     echo "$archive"
 done

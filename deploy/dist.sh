@@ -1,8 +1,9 @@
 #!/bin/sh
-# The files of a release, into a directory: the wheel and the sdist; what a cluster applies; what krew installs; SBOMs of
-# what is installed with the wheel and of what the images have; and checksums of all, and of further files of that directory that are named, like
-# images. The same commit gives the same bytes. RELEASES is the URL of the directory where they will be. Called by
-# `make dist`, in the root of the repository: deploy/dist.sh DIRECTORY [FILE...]
+# The files of a release, into a directory: the wheel and the sdist; what a cluster applies, as a chart and for kustomize;
+# what krew installs; SBOMs of what is installed with the wheel and of what the images have; and checksums of all, and of
+# further files of that directory that are named, like images. The same commit gives the same bytes. RELEASES is the URL
+# of the directory where they will be. Called by `make dist`, in the root of the repository: deploy/dist.sh DIRECTORY
+# [FILE...]
 set -eu
 umask 022
 out=$1
@@ -22,11 +23,16 @@ for base in $(find deploy -name kustomization.yaml | cut -d/ -f2 | sort -u); do
     (cd deploy && find "$base" -name '*.yaml' -exec cp --parents {} "$scratch/$bases" \;)
 done
 (cd deploy && find node plugin/components/seccomp/vm.json -type f -exec cp --parents {} "$scratch/$bases" \;)
-archive() {
+archive() { # a directory of $scratch, as DIRECTORY.tar.gz or another file
     tar --create --sort=name --format=gnu --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \
-        --mtime="@$SOURCE_DATE_EPOCH" --directory="$scratch" "$1" | gzip --no-name >"$scratch/release/$1.tar.gz"
+        --mtime="@$SOURCE_DATE_EPOCH" --directory="$scratch" "$1" | gzip --no-name >"$scratch/release/${2:-$1.tar.gz}"
 }
 archive "$bases"
+
+# As `helm package` and `helm push` would leave it.
+cp -r deploy/chart "$scratch/gpu-plugin"
+archive gpu-plugin "gpu-plugin-$version.tgz"
+.venv/bin/python deploy/oci.py "$scratch/release/gpu-plugin-$version.tgz" "$scratch/release/gpu-plugin-chart-$version.tar"
 
 # The versions that the tests have.
 sed -n 's/^\([a-z0-9.-]*==[^ ;\\]*\).*/\1/p' requirements.txt >"$scratch/constraints"

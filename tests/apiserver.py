@@ -114,7 +114,7 @@ class APIServer:
                 return _status(403, "Forbidden", path)
             if method == "GET" and path in (SLICES, _CLAIMS):
                 return 200, {"metadata": {"resourceVersion": str(self._version)}, "items": self._selected(path, query)}
-            path, _, part = path.partition("/status")
+            path, part, _ = path.partition("/status")
             if method == "POST":
                 path = f"{path}/{body['metadata']['name']}"
                 if path in self.objects:
@@ -131,7 +131,9 @@ class APIServer:
                 if body["metadata"].get("resourceVersion") != self.objects[path]["metadata"]["resourceVersion"]:
                     return _status(409, "Conflict", path)
                 if part:
-                    return 200, self._store(path, {**self.objects[path], "status": body["status"]})
+                    known = self.objects[path]
+                    known["status"] |= {"devices": body["status"].get("devices", [])}
+                    return 200, self._store(path, known)
                 if body["spec"]["nodeName"] != self.objects[path]["spec"]["nodeName"]:
                     return _status(422, "Invalid", "spec.nodeName: field is immutable")
             if path.startswith(SLICES) and (wrong := _wrong(body)) is not None:

@@ -4,6 +4,7 @@ import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,8 @@ _NODES = uuid.UUID("c6b3e9a0-5df3-5a8e-9b0e-6f0d2a1b3c4d")
 H100 = "10de:2331"
 
 
-def snapshot_of(functions: Sequence[Function], config: Config | None = None) -> Snapshot:
+@cache
+def snapshot_of(functions: tuple[Function, ...], config: Config | None = None) -> Snapshot:
     """What the plugin sees on a machine with these functions, all device nodes that it ought to have among it."""
     with tempfile.TemporaryDirectory() as directory:
         sys, dev = Path(directory) / "sys", Path(directory) / "dev"

@@ -29,8 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Half of what the suite takes is waiting for deadlines, so two workers have a processor busy."""
-    return (os.cpu_count() or 1) * 2
+    """Half of what the suite takes is waiting for deadlines: two workers for each processor leave it idle for a quarter
+    of the time."""
+    return (os.cpu_count() or 1) * 3
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -95,22 +96,39 @@ libvirt.open(f"qemu:///embed?root={sys.argv[1]}").getCapabilities()
 """
 
 
+Shared = Callable[[str, Callable[[Path], object]], Path]
+
+
 @pytest.fixture(scope="session")
-def known_qemu(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What libvirt keeps of its first look at every QEMU, which takes seconds: the `cache` of an embedded driver's
-    root, made once for all workers of pytest-xdist. Copy it into another root, and libvirt there looks no more."""
-    shared = tmp_path_factory.getbasetemp()
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Shared:
+    """A directory by its name, filled once for all workers of pytest-xdist."""
+    common = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        shared = shared.parent
-    root = shared / "known-qemu"
-    with (shared / "known-qemu.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not root.exists():
-            with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as short, prepared(Path(short)):
-                look = [sys.executable, "-c", _LOOK_AT_QEMU, short]
-                subprocess.run(look, capture_output=True, check=True)
-                shutil.copytree(Path(short) / "cache", root / "cache")
-    return root / "cache"
+        common = common.parent
+
+    def filled(name: str, fill: Callable[[Path], object]) -> Path:
+        with (common / f"{name}.lock").open("a+") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if lock.seek(0, os.SEEK_END) == 0:
+                (common / name).mkdir()
+                fill(common / name)
+                lock.write("filled")
+        return common / name
+
+    return filled
+
+
+@pytest.fixture(scope="session")
+def known_qemu(shared: Shared) -> Path:
+    """What libvirt keeps of its first look at every QEMU, which takes seconds: the `cache` of an embedded driver's
+    root. Copy it into another root, and libvirt there looks no more."""
+
+    def look(directory: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="gl-", dir="/tmp") as short, prepared(Path(short)):
+            subprocess.run([sys.executable, "-c", _LOOK_AT_QEMU, short], capture_output=True, check=True)
+            shutil.copytree(Path(short) / "cache", directory / "cache")
+
+    return shared("known-qemu", look) / "cache"
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import tomllib
 from pathlib import Path
+from textwrap import dedent
 
 import pytest
 import yaml
@@ -22,9 +23,9 @@ BLOCKS = page.blocks(TEXT)
 SCRIPTS = "\n".join(block.script for block in BLOCKS)
 each_block = pytest.mark.parametrize("block", BLOCKS, ids=lambda block: f"line {block.line}")
 
-#: What is called in the blocks as the lab runs them: it has a kubectl and an ssh of its own, and the machine's shell.
-SHELL = {"sed", "cat", "grep", "head", "tail", "export", "for", "until", "done", "timeout", "true", ":"}
-PROGRAMS = SHELL | {"kubectl", "ssh", ".venv/bin/gpu-launcher"}
+#: What is called in the blocks as the lab runs them: it has its own kubectl, helm and ssh, and the machine's shell.
+SHELL = {"sed", "cat", "echo", "grep", "head", "tail", "export", "for", "until", "done", "timeout", "true", ":"}
+PROGRAMS = SHELL | {"kubectl", "helm", "ssh", ".venv/bin/gpu-launcher"}
 
 
 def test_each_fence_of_the_page_is_a_block_of_commands_or_what_they_print() -> None:
@@ -93,7 +94,9 @@ def test_the_labs_clone_has_a_vm_and_a_config_that_are_taken(tmp_path: Path, gpu
     clone = tmp_path / "clone"
     clone.mkdir()
     page.write_clone(clone)
-    (rule,) = read_config(clone / "deploy/plugin/config.yaml").offer
+    template = (clone / "deploy/chart/templates/configmap.yaml").read_text()
+    (tmp_path / "config.yaml").write_text(dedent(template.rpartition("{{- else }}\n")[2].partition("{{- end }}")[0]))
+    (rule,) = read_config(tmp_path / "config.yaml").offer
     assert (rule.device, rule.resource) == (("1234:1111",), "example.com/pgpu")
     printed = gpu_launcher("pod", clone / "deploy/example/vm.yaml", "--image", "localhost/gpu-launcher:0.1.0")
     assert printed.returncode == 0, printed.stderr

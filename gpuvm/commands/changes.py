@@ -68,7 +68,12 @@ def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart
     text = manifest_of(kubectl, found)
     file = Path(mkdtemp(prefix="kubectl-gpuvm-")) / MANIFEST_FILE
     file.write_text(text, encoding="utf-8")
-    edit_file(file)
+    try:
+        edit_file(file)
+    except ProgramError:
+        if file.read_bytes() == text.encode():
+            _removed(file)
+        raise
     if file.read_bytes() != text.encode():
         try:
             _apply(kubectl, printed(str(file), [*flags_of(found), *rest.args]), restart=restart)
@@ -77,6 +82,10 @@ def edit(rest: typer.Context, vm: OneVM, cluster: ClusterFlags, restart: Restart
             raise type(error).of([*error.problems, kept]) from error
     else:
         print(f"{target.name}: not changed")
+    _removed(file)
+
+
+def _removed(file: Path) -> None:
     file.unlink()
     file.parent.rmdir()
 

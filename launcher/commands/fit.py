@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import typer
 
 from launcher.commands.options import VMFlags, one_vm
-from launcher.manifest.inputs import STDIN
 from launcher.manifest.parser import Given
 from launcher.pod.objects import objects
 from launcher.selection import fit as fitting
@@ -17,6 +16,7 @@ from launcher.selection.obstacles import asking
 from pci.resource import NODE_DEVICES
 from program.commands import AsJSON
 from program.errors import UserError
+from program.input import STDIN
 from program.output import print_text
 
 

@@ -8,10 +8,13 @@ from typing import Annotated
 import typer
 
 from launcher.hook.flags import SYS, ToServe, own_socket
-from program.errors import Refusal, UserError
+from program.errors import UserError
+from program.input import STDIN, read_input_bytes
 from program.log import LogFlags
 from program.output import print_text
 from program.problem import Problem
+
+_LARGEST = 16 << 20  # bytes of a domain or a VMI
 
 
 def hook(
@@ -110,23 +113,10 @@ def _explain(file: Path | None, vmi: Path | None, sysfs: Path) -> None:
     from launcher.hook.preview import before_libvirt, explained
     from launcher.hook.rewrite import rewritten
 
-    given = _standard_input() if file is None or str(file) == "-" else _bytes_of(file, str(file))
-    asked = Asked() if vmi is None else read_asked(_bytes_of(vmi, f"--vmi {vmi}"))
+    given = read_input_bytes(file or STDIN, _LARGEST, "expected a domain, as virsh dumpxml --inactive prints it")
+    asked = Asked() if vmi is None else read_asked(read_input_bytes(vmi, _LARGEST, "expected the domain's VMI as JSON"))
     domain = before_libvirt(given)
     answer = rewritten(domain, asked, sysfs)
     for warning in answer.warnings:
         print(f"gpu-launcher: warning: {warning}", file=sys.stderr)
     print_text(explained(domain, answer))
-
-
-def _standard_input() -> bytes:
-    if sys.stdin is None:
-        raise Refusal("standard input", "is closed", "expected a domain, as virsh dumpxml --inactive prints it")
-    return sys.stdin.buffer.read()
-
-
-def _bytes_of(file: Path, named: str) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise UserError(named, f"{error.strerror}", "name a file that can be read") from error

@@ -13,7 +13,6 @@ import typer
 from launcher.commands.answers import say, say_notes
 from launcher.commands.options import BlockVolume, VMFlags, every_vm, refuse_other_volumes
 from launcher.machines import foreign
-from launcher.manifest.inputs import STDIN
 from launcher.manifest.parser import Given
 from launcher.pipeline.start import tried
 from launcher.pod.controllers import Kind, Run, pod_spec
@@ -27,6 +26,7 @@ from launcher.selection.cluster_files import read_cluster
 from launcher.selection.nvml import refuse_unknown_ids
 from pci.resource import NODE_DEVICES
 from program.errors import ProgramError, UserError, together
+from program.input import STDIN
 from program.log import LogFlags
 from program.output import print_text
 

@@ -19,6 +19,7 @@ from pathlib import Path
 from launcher.runtime.embedded import lock
 from launcher.runtime.vm import VM
 from program.errors import Refusal
+from program.sockets import is_stale
 
 _log = logging.getLogger(__name__)
 
@@ -133,18 +134,12 @@ def _alone_in(directory: Path) -> Iterator[None]:
 
 def _remove_stale(path: Path) -> None:
     """Remove a socket on which nobody listens; Refusal if somebody does, or if the file is no socket."""
-    try:
+    if is_stale(path):
+        path.unlink()
+    elif os.path.lexists(path):
         is_socket = stat.S_ISSOCK(path.lstat().st_mode)
-    except FileNotFoundError:
-        return
-    if not is_socket:
-        raise _refusal(path, "something is there that is no socket, and stays")
-    with socket.socket(socket.AF_UNIX) as caller:
-        caller.setblocking(False)  # a listener whose queue is full is one, too
-        code = caller.connect_ex(str(path))
-    if code != errno.ECONNREFUSED:
-        raise _refusal(path, "another launcher serves there; a control socket is of one VM")
-    path.unlink()
+        serves = "another launcher serves there; a control socket is of one VM"
+        raise _refusal(path, serves if is_socket else "something is there that is no socket, and stays")
 
 
 def _refusal(path: Path, why: str) -> Refusal:

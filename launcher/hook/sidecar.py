@@ -1,10 +1,8 @@
 """The sidecar as a process: it answers on a socket until it is told to end."""
 
 import asyncio
-import errno
 import logging
 import socket
-import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -15,6 +13,7 @@ from launcher.control.connections import Server, serve
 from launcher.control.faults import shorten
 from program.bootstrap import STOPS, hear
 from program.errors import Refusal
+from program.sockets import is_stale
 
 _log = logging.getLogger(__name__)
 
@@ -47,7 +46,8 @@ def _listening(path: Path) -> Iterator[socket.socket]:
     only containers of the pod see the directory."""
     with socket.socket(socket.AF_UNIX) as listener:
         try:
-            _remove_stale(path)
+            if is_stale(path):  # left by this container before it was restarted
+                path.unlink()
             listener.bind(str(path))
             path.chmod(0o666)  # before listen(), so that KubeVirt finds no socket that it may not open
             listener.listen(_WAITING)
@@ -60,11 +60,3 @@ def _listening(path: Path) -> Iterator[socket.socket]:
         finally:
             with suppress(OSError):
                 path.unlink()
-
-
-def _remove_stale(path: Path) -> None:
-    """Remove a socket on which nobody listens, which this container left when it was restarted."""
-    with suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as caller:
-        caller.setblocking(False)  # a listener whose queue is full is one, too
-        if stat.S_ISSOCK(path.lstat().st_mode) and caller.connect_ex(str(path)) == errno.ECONNREFUSED:
-            path.unlink()

@@ -5,7 +5,6 @@ Of the objects in it, VMs are ours, and so are the instance types and preference
 """
 
 import re
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from launcher.manifest.quotation import shown
 from launcher.manifest.volumes import is_block
 from program.document import JSONObject, Nodes, NotYAML, composed, decoded, line_of, read_documents
 from program.errors import UserError
+from program.input import input_name, read_input_bytes
 from program.problem import listed
 
 VM_KINDS = ("VirtualMachine", "VirtualMachineInstance", "VirtualMachinePool", "VirtualMachineInstanceReplicaSet")
@@ -25,12 +25,8 @@ TYPE_KINDS = (
     "VirtualMachinePreference",
     "VirtualMachineClusterPreference",
 )
-#: The path that stands for standard input.
-STDIN = Path("-")
-
 _TYPES_GROUP = "instancetype.kubevirt.io"
 _VM_GROUPS = ("kubevirt.io", "pool.kubevirt.io")
-_USUAL = 1 << 16  # read alone at first: room for the largest has to be got from the kernel
 _LARGEST = 3 << 20  # twice what etcd takes of one object
 _KIND = "expected a VirtualMachine or VirtualMachineInstance"
 
@@ -85,8 +81,8 @@ def read_input(path: Path) -> Input:
 
     UserError for a file that cannot be read or holds more than any VM does, and as for input_in.
     """
-    file = "standard input" if path == STDIN else str(path)
-    return input_in(_read_bytes(path, file), file)
+    expected = f"{_KIND}, of at most {_LARGEST >> 20} MiB"
+    return input_in(read_input_bytes(path, _LARGEST, expected), input_name(path))
 
 
 def input_in(content: bytes, file: str) -> Input:
@@ -196,23 +192,3 @@ def _items(value: JSONObject, file: str, line: int) -> Iterator[tuple[str, JSONO
         if kind != "List" and "kind" not in item:
             item = {"apiVersion": value.get("apiVersion"), "kind": kind.removesuffix("List"), **item}
         yield f"items[{index}].", item
-
-
-def _read_bytes(path: Path, file: str) -> bytes:
-    try:
-        if path == STDIN and sys.stdin is None:
-            raise UserError(file, "is closed", "give the manifest on it, or name a file")
-        content = sys.stdin.buffer.read(_LARGEST + 1) if path == STDIN else _read_file(path)
-    except OSError as error:
-        raise UserError(
-            file, f"cannot read the manifest: {error.strerror}", f"{_KIND}, in a file that can be read"
-        ) from error
-    if len(content) > _LARGEST:
-        raise UserError(file, f"has more than {_LARGEST} bytes", "expected as many at most: of a dump, one VM")
-    return content
-
-
-def _read_file(path: Path) -> bytes:
-    with path.open("rb") as file:
-        content = file.read(_USUAL)
-        return content + file.read(_LARGEST) if len(content) == _USUAL else content

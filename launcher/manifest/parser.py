@@ -84,11 +84,6 @@ class Given(NamedTuple):
         return self.source.located(problem._replace(subject=f"{above}{problem.subject}"))
 
 
-def read_manifest(path: Path) -> VirtualMachineInstance:
-    """Read a VirtualMachineInstance, or a VirtualMachine as the instance it would make; UserError as for read_given."""
-    return read_given(path).instance
-
-
 def read_given(
     path: Path, name: str | None = None, types: Mapping[str, Path] | None = None, known: Known = _NOTHING
 ) -> Given:

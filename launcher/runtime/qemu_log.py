@@ -18,8 +18,8 @@ _log = logging.getLogger(__name__)
 _PIECE = 1 << 16  # bytes that are read at once
 _LINE = 1 << 15  # bytes of a line; the rest is left out. QEMU's arguments, which libvirt writes first, have 10 KiB
 _FILE = 1 << 24  # bytes, from which on the file is emptied: a guest may make its QEMU write for ever
-_LIBVIRTS = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000: ")  # the beginning of libvirt's own lines
-_STARTING = re.compile(rb"[-0-9]+ [:.0-9]+\+0000: starting up libvirt version: ")
+_LIBVIRTS = re.compile(rb"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3}\+0000: ")  # the beginning of libvirt's own lines
+_STARTING = re.compile(_LIBVIRTS.pattern + b"starting up libvirt version: ")
 _LAST_WORDS = 5.0  # seconds for what is there at the end
 
 
@@ -50,12 +50,12 @@ def repeated(root: Path, domain: str) -> Iterator[None]:
 def printed(root: Path, domain: str) -> str:
     """Return what QEMU has printed since libvirt started it last, the last 64 KiB of it; "" if that cannot be read."""
     try:
-        text = _path(root, domain).read_bytes()[-_PIECE:].decode(errors="replace")
+        text = _path(root, domain).read_bytes()[-_PIECE:]
     except OSError:
         return ""
     # Before it, libvirt has written QEMU's command, where a backslash ends each line but the last.
-    lines = text.rpartition(" \\\n")[2].splitlines()[1:]
-    return "\n".join(line for line in lines if not _LIBVIRTS.match(line))
+    lines = text.rpartition(b" \\\n")[2].splitlines()[1:]
+    return b"\n".join(line for line in lines if not _LIBVIRTS.match(line)).decode(errors="replace")
 
 
 def _path(root: Path, domain: str) -> Path:

@@ -7,6 +7,7 @@ from typing import Any
 
 from launcher.selection.objects import EXPECTED, called, objects_of, part_of
 from program.errors import UserError
+from program.problem import listed
 
 _MOST = 1_000  # expressions of one pod: each is asked of each node
 _MOST_SHOWN = 3  # values
@@ -23,8 +24,8 @@ class Requirement:
     of_field: bool = False
 
     def __str__(self) -> str:
-        shown = ", ".join(self.values[:_MOST_SHOWN]) + ", ..." * (len(self.values) > _MOST_SHOWN)
-        return f"{self.key} {self.operator}{f' [{shown}]' if shown else ''}"
+        shown = f" [{listed(self.values, _MOST_SHOWN)}]" if self.values else ""
+        return f"{self.key} {self.operator}{shown}"
 
     def holds(self, name: str, labels: Mapping[str, str]) -> bool:
         """Return whether it is true of a node."""

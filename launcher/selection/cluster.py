@@ -85,13 +85,15 @@ class Holder:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """A cluster's devices. `classes`: the selectors of each DeviceClass. `claims` and `templates`: the objects by
-    namespace and name. `others`: the number of slices for nodes by label, which are not looked at. `states`: the nodes
-    by name, if Nodes were given. `waiting`: the pods without a node, as NAMESPACE/NAME."""
+    """A cluster's devices. `classes`: the selectors of each DeviceClass. `extended`: the DeviceClass of each resource
+    that DRA serves by its name. `claims` and `templates`: the objects by namespace and name. `others`: the number of
+    slices for nodes by label, which are not looked at. `states`: the nodes by name, if Nodes were given. `waiting`: the
+    pods without a node, as NAMESPACE/NAME."""
 
     nodes: tuple[Node, ...]
     taken: Mapping[PublishedID, Holder]
     classes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    extended: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     templates: Mapping[tuple[str, str], Mapping[str, Any]] = field(default_factory=dict)
     others: int = 0
@@ -121,6 +123,11 @@ def cluster_of(objects: Iterable[Mapping[str, Any]]) -> Cluster:
         nodes=nodes,
         taken=dict(_taken(claims.values())),
         classes={names(each)[1]: selectors_of(mapping_of(each, "spec", each), each) for each in by_kind["DeviceClass"]},
+        extended={
+            name: names(each)[1]
+            for each in by_kind["DeviceClass"]
+            if isinstance(name := mapping_of(each, "spec", each).get("extendedResourceName"), str)
+        },
         claims=claims,
         templates={names(each): each for each in by_kind["ResourceClaimTemplate"]},
         others=others,

@@ -1,7 +1,6 @@
 """The cluster's objects from a file or standard input, or from the inventories of its nodes."""
 
 import json
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,8 +10,8 @@ from launcher.selection.requests import amounts_of
 from pci import slices as words
 from program.document import JSONObject, NotYAML, decoded, read_documents
 from program.errors import UserError
+from program.input import STDIN, input_name, read_input_bytes
 
-_STDIN = Path("-")
 #: 5,000 nodes of 8 cards are 60 MB as kubectl prints them.
 _LARGEST = 1 << 30
 _MOST_VALUES = 20_000_000
@@ -23,28 +22,17 @@ _INVENTORY = "expected what `gpu-plugin inventory --json` prints"
 def read_cluster(path: Path) -> Cluster:
     """Read a cluster from a file, from standard input (`-`), or from a directory of inventories; UserError if this is
     impossible."""
-    if path != _STDIN and path.is_dir():
+    if path != STDIN and path.is_dir():
         return _of_inventories(path)
-    file = "standard input" if path == _STDIN else str(path)
-    return cluster_of(_objects(_documents(_text(path, file), file), file))
+    file = input_name(path)
+    return cluster_of(_objects(_documents(_text(path), file), file))
 
 
-def _text(path: Path, file: str) -> str:
+def _text(path: Path) -> str:
     try:
-        if path == _STDIN:
-            if sys.stdin is None:
-                raise UserError(file, "is closed", _EXPECTED)
-            content = sys.stdin.buffer.read(_LARGEST + 1)
-        else:
-            with path.open("rb") as opened:
-                content = opened.read(_LARGEST + 1)
-        if len(content) > _LARGEST:
-            raise UserError(file, f"has more than {_LARGEST} bytes", _EXPECTED)
-        return decoded(content)
-    except OSError as error:
-        raise UserError(file, f"cannot be read: {error.strerror}", _EXPECTED) from error
+        return decoded(read_input_bytes(path, _LARGEST, _EXPECTED))
     except NotYAML as error:
-        raise UserError(f"{file}{error.place}", error.wrong, error.fix or _EXPECTED) from error
+        raise UserError(f"{input_name(path)}{error.place}", error.wrong, error.fix or _EXPECTED) from error
 
 
 def _documents(text: str, file: str) -> list[Any]:
@@ -90,7 +78,7 @@ def _of_inventories(directory: Path) -> Cluster:
 
 
 def _listed(path: Path) -> list[JSONObject]:
-    match _documents(_text(path, str(path)), str(path)):
+    match _documents(_text(path), str(path)):
         case [{"devices": list(devices)}] if all(isinstance(device, dict) for device in devices):
             return devices
         case _:

@@ -143,19 +143,20 @@ def fit_of(
         placements=placements,
         pod=pod,
         states=cluster.states,
-        obstacles={each.node: tuple(_obstacles(each, pod, cluster.states)) for each in placements},
+        obstacles={each.node: tuple(_obstacles(each, pod, cluster)) for each in placements},
         unknown=_unknown(entries if dra else (), pod, cluster),
         notes=tuple(_notes(pod, cluster)),
     )
 
 
-def _obstacles(placement: Placement, pod: AskingPod | None, states: Mapping[str, NodeState]) -> Iterator[Obstacle]:
+def _obstacles(placement: Placement, pod: AskingPod | None, cluster: Cluster) -> Iterator[Obstacle]:
+    states = cluster.states
     if placement.devices is None:
         is_near = any(each.reason is None or each.reason.misfit >= Misfit.UNHEALTHY for each in placement.verdicts)
         distance = Distance.TAKEN if is_near else Distance.WITHOUT
         yield Obstacle(distance, _CARDS, str(placement.reason), _FIX_OF_CARDS)
     if pod is not None and placement.node in states:
-        yield from obstacles(pod, states[placement.node])
+        yield from obstacles(pod, states[placement.node], cluster.extended)
     elif states and placement.node not in states:
         yield Obstacle(Distance.ELSEWHERE, "no Node", "has slices, and there is no such Node", "get nodes with them")
 
@@ -167,7 +168,7 @@ def _unknown(entries: Iterable[Entry], pod: AskingPod | None, cluster: Cluster) 
     asked = {name for name in pod.asked if "/" in name} if pod is not None else set()
     return {
         **{name: instead_of(name, by_dra) for name in sorted(wanted) if by_dra and words.fitted(name) not in by_dra},
-        **{name: instead_of(name, by_nodes) for name in sorted(asked - by_nodes.keys())},
+        **{name: instead_of(name, by_nodes) for name in sorted(asked - by_nodes.keys() - cluster.extended.keys())},
     }
 
 
@@ -176,8 +177,12 @@ def _notes(pod: AskingPod | None, cluster: Cluster) -> Iterator[str]:
         yield f"{cluster.others} ResourceSlices are for nodes by label, and were not looked at"
     if cluster.states and not any(state.pods for state in cluster.states.values()):
         yield "no node has a pod here, so all of it counts as free: get nodes,pods -A"
-    if pod is not None and pod.unjudged:
-        yield f"not looked at: {', '.join(pod.unjudged)}"
+    if pod is not None:
+        by_dra = (
+            f"{name} by DRA (DeviceClass {cluster.extended[name]})" for name in pod.asked if name in cluster.extended
+        )
+        if unjudged := [*pod.unjudged, *by_dra]:
+            yield f"not looked at: {', '.join(unjudged)}"
 
 
 def wish_of_own(claim: VMClaim, vm: str, cluster: Cluster) -> Wish:

@@ -3,7 +3,7 @@
 As the scheduler filters (NodeUnschedulable, NodeAffinity, TaintToleration, NodeResourcesFit), which stops at the first.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from enum import IntEnum, auto
@@ -83,9 +83,11 @@ def _unjudged(spec: Mapping[str, Any], pod: Mapping[str, Any]) -> Iterator[str]:
         yield "topologySpreadConstraints"
 
 
-def obstacles(pod: AskingPod, node: NodeState) -> tuple[Obstacle, ...]:
-    """Return what keeps the pod from the node, what is hardest to change first."""
-    every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(pod.asked, node)]
+def obstacles(pod: AskingPod, node: NodeState, extended: Container[str] = ()) -> tuple[Obstacle, ...]:
+    """Return what keeps the pod from the node, what is hardest to change first. Of resources that are `extended`, by
+    which the scheduler has DRA serve a node without a device plugin for them, only the plugin's are counted."""
+    asked = {name: amount for name, amount in pod.asked.items() if node.offers(name) or name not in extended}
+    every = [*_of_labels(pod, node), *_of_taints(pod, node), *_of_amounts(asked, node)]
     return tuple(sorted(every, key=lambda each: -each.distance))
 
 

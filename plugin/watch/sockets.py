@@ -3,12 +3,12 @@
 import asyncio
 import logging
 import os
-import socket
 from pathlib import Path
 from typing import TypeAlias
 from urllib.parse import quote
 
 from program.errors import Refusal
+from program.sockets import is_stale
 
 _log = logging.getLogger(__name__)
 
@@ -77,18 +77,8 @@ def target(path: Path) -> str:
 def remove_dead_sockets(directory: Path) -> None:
     """Remove our sockets on which nobody answers: a plugin that was killed leaves them behind."""
     for path in directory.glob(f"{PREFIX}*.sock"):
-        if not path.is_socket():
-            continue
-        with socket.socket(socket.AF_UNIX) as probe:
-            probe.setblocking(False)
-            try:
-                probe.connect(str(path))
-            except ConnectionRefusedError:
-                remove(path)
-            except BlockingIOError:
-                continue  # it has more callers than it can take
-            except OSError as error:
-                _log.warning("%s: left as it is: %s", path, error)
+        if is_stale(path):
+            remove(path)
 
 
 def remove(path: Path) -> None:

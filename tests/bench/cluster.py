@@ -1,5 +1,6 @@
 """Choosing cards in large clusters: `fit` over 1,000 and 5,000 nodes of eight cards; and, with --scheduler, what the
-real API server and scheduler make of HAMi's rules and of 500 VMs, without a node: `python -m tests.bench.cluster`.
+real API server and scheduler make of HAMi's rules, of all words on random clusters, of boards with partitions and of
+500 VMs, without a node: `python -m tests.bench.cluster`.
 
 The scheduler is the one that the lab has built: `make lab`, once.
 """
@@ -19,11 +20,12 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from launcher.selection.annotations import read_selection
+from launcher.selection.annotations import Selection, read_selection
 from launcher.selection.claim import claim_for
 from launcher.selection.cluster import cluster_of
 from launcher.selection.fit import fit_of
 from launcher.selection.obstacles import asking
+from pci import slices as words
 from plugin.dra.slices import device_name
 from plugin.fabric.board import Board
 from plugin.fabric.modules import ModuleIDs
@@ -61,6 +63,7 @@ spec:
 """
 _LIMITS = {1000: 1.5, 5000: 6.0}  # seconds, with nothing beside it
 _ROOMS = 300  # nodes whose room is asked of the scheduler
+_CLUSTERS = 300  # random ones of one node, for the words that choose
 _BOARDS = 300  # nodes whose partitions are
 _CLASS = {
     "apiVersion": "resource.k8s.io/v1",
@@ -85,6 +88,7 @@ def main() -> None:
                 plane.create([_CLASS])
                 _hami(plane)
                 _room(plane, _ROOMS)
+                _wants(plane, _CLUSTERS)
                 _boards(plane, _BOARDS)
             with running_control_plane() as plane:
                 plane.create([_CLASS])
@@ -180,6 +184,150 @@ def _room(plane: ControlPlane, number: int) -> None:
                 f"  the scheduler has {placed[wanting['metadata']['name']]}: {found.obstacles}\n  {wanting}\n  {there}"
             )
     print(f"Room on nodes by the scheduler: {number} answers, {fitting} of them that it fits, {differing} that differ")
+
+
+def _wants(plane: ControlPlane, number: int) -> None:
+    """Nodes of random cards, some tainted, cordoned by a rule or taken, and for each a pod that may go to that node
+    alone, with a claim of random annotations: the scheduler gives the cards that `fit` names."""
+    random = Random(33)
+    objects: list[Object] = []
+    wanted: dict[str, tuple[Selection, list[Object], list[str] | None]] = {}
+    for each in range(number):
+        name = f"wants-{each}"
+        there, selection, count = _cards_and_wish(random, name)
+        claim = claim_for(entries(count), selection)
+        assert claim is not None
+        (placement,) = fit_of("bench", None, entries(count), selection, (), cluster_of(there)).placements
+        cards = None if placement.devices is None else [device.id.name for device in placement.devices]
+        wanted[f"pod-{name}"] = (selection, there, cards)
+        objects += [_node(name), *there, *_pod(f"pod-{name}", claim.spec(), {"kubernetes.io/hostname": name})]
+    for kinds in (("Node", "ResourceSlice", "DeviceTaintRule", "ResourceClaimTemplate", "ResourceClaim"), ("Pod",)):
+        plane.create(each for each in objects if each["kind"] in kinds)
+        time.sleep(2)  # until the scheduler knows them
+
+    def asked() -> dict[str, Object]:
+        return {pod["metadata"]["name"]: pod for pod in plane.every("Pod") if pod["metadata"]["name"] in wanted}
+
+    until("each pod is placed, or is not", lambda: all(map(_is_judged, asked().values())), 300)
+    claims = {claim["metadata"]["name"]: claim for claim in plane.every("ResourceClaim")}
+    differing = 0
+    for name, pod in asked().items():
+        selection, there, cards = wanted[name]
+        found = _cards(pod, claims) if pod["spec"].get("nodeName") else None
+        if found != cards:
+            differing += 1
+            print(f"  {selection.given}: fit has {cards}, the scheduler {found}: {json.dumps(there)}")
+    fitting = sum(cards is not None for *_, cards in wanted.values())
+    print(
+        f"All words by the scheduler: {number} clusters, {fitting} of them that fit, {differing} that differ from fit's"
+    )
+
+
+def _cards_and_wish(random: Random, node: str) -> tuple[list[Object], Selection, int]:
+    """A node's slice with rules and a claim of some cards; what a VM of so many GPUs wants of it."""
+    models = random.sample([("H100 PCIe", 80), ("A100 SXM4 40GB", 40), ("A100 SXM4 80GB", 80), ("L40S", 48)], 2)
+    devices: list[Object] = []
+    for number in range(random.randint(2, 8)):
+        model, memory = random.choice(models)
+        attributes: Object = {
+            "type": {"string": "card"},
+            "vendor": {"string": "10de"},
+            "productName": {"string": f"NVIDIA {model}"},
+            "uuid": {"string": words.place_uuid(node, str(number), "10de:2204")},
+            "nvmlUUID": {"string": f"GPU-{words.place_uuid(node, str(number), 'nvml')}"},
+            "switch": {"string": f"0000:{number // 2:02x}:00.0"},
+            words.NUMA_NODE: {"int": number // 4},
+            words.PCIE_ROOT: {"string": f"pci0000:{number // 4:02x}"},
+        }
+        for name in ("switch", words.NUMA_NODE, "nvmlUUID"):
+            if random.random() < 0.1:
+                del attributes[name]
+        device: Object = {"name": f"card-{number}", "attributes": attributes}
+        if random.random() < 0.9:
+            device["capacity"] = {"memory": {"value": random.choice([f"{memory}Gi", str(memory << 30)])}}
+        if random.random() < 0.1:
+            taint = {"key": words.UNHEALTHY, "effect": random.choice(["NoSchedule", "NoExecute", "None"])}
+            device["taints"] = [taint]
+        devices.append(device)
+    if random.random() < 0.4:
+        _make_a_board(devices)
+    there = [
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceSlice",
+            "metadata": {"name": node},
+            "spec": {
+                "driver": words.DRIVER,
+                "nodeName": node,
+                "pool": {"name": node, "generation": 1, "resourceSliceCount": 1},
+                "devices": devices,
+            },
+        }
+    ]
+    if random.random() < 0.4:
+        selector = {"driver": words.DRIVER, "pool": node, "device": random.choice(devices)["name"]}
+        taint = {"key": "example.com/repair", "effect": random.choice(["NoSchedule", "NoExecute", "None"])}
+        there.append(
+            {
+                "apiVersion": "resource.k8s.io/v1beta2",
+                "kind": "DeviceTaintRule",
+                "metadata": {"name": node},
+                "spec": {"deviceSelector": selector, "taint": taint},
+            }
+        )
+    if random.random() < 0.5:
+        there.append(_taking(f"taken-{node}", node, random.sample([each["name"] for each in devices], 1)))
+    return there, read_selection(_annotations(random, devices)), random.choice([1, 1, 2, 2, 3, 4])
+
+
+def _make_a_board(devices: list[Object]) -> None:
+    """Partitions as on a board with NVSwitches: pairs, and fours."""
+    for number, device in enumerate(devices):
+        device["attributes"] |= {
+            words.MODULE_ID: {"int": number + 1},
+            f"{words.PARTITION}1": {"int": number},
+            f"{words.PARTITION}2": {"int": 10 + number // 2},
+            f"{words.PARTITION}4": {"int": 20 + number // 4},
+        }
+
+
+def _annotations(random: Random, devices: list[Object]) -> Mapping[str, str]:
+    uuids = [
+        value for each in devices for key in ("uuid", "nvmlUUID") for value in each["attributes"].get(key, {}).values()
+    ]
+    said = {
+        "nvidia.com/use-gputype": random.choice(["A100", "h100,l40s", "A100-SXM4", "80GB"]),
+        "nvidia.com/nouse-gputype": random.choice(["L40S", "A100 SXM4 40GB"]),
+        "nvidia.com/use-gpuuuid": ",".join(random.sample(uuids, 2)),
+        "nvidia.com/nouse-gpuuuid": random.choice(uuids),
+        "nvidia.com/numa-bind": "true",
+        "gpu-launcher.dev/memory-at-least": random.choice(["40Gi", "48Gi", "64G", "80Gi", "96Gi"]),
+        "gpu-launcher.dev/first-available": random.choice(["H100,A100", "L40S,A100 SXM4 80GB,H100", "L40S"]),
+        "gpu-launcher.dev/together": random.choice(["node", "root", "switch", "nvlink"]),
+        "gpu-launcher.dev/select": random.choice(
+            [
+                f'device.capacity["{words.DRIVER}"].?memory.orValue(quantity("0")).isGreaterThan(quantity("40Gi"))',
+                f'device.attributes["{words.DRIVER}"].productName.contains("100")',
+            ]
+        ),
+    }
+    return {name: said[name] for name in random.sample(sorted(said), random.choice([0, 1, 1, 2, 3]))}
+
+
+def _taking(name: str, pool: str, devices: list[str]) -> Object:
+    """A claim to which these cards are allocated."""
+    results = [
+        {"request": f"gpu-{number}", "driver": words.DRIVER, "pool": pool, "device": device}
+        for number, device in enumerate(devices)
+    ]
+    requests = [{"name": each["request"], "exactly": {"deviceClassName": words.DRIVER}} for each in results]
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name},
+        "spec": {"devices": {"requests": requests}},
+        "status": {"allocation": {"devices": {"results": results}}},
+    }
 
 
 def _case(random: Random, name: str) -> tuple[Object, list[Object], Object]:

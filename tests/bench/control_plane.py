@@ -33,7 +33,10 @@ _PATHS = {
     "ResourceSlice": f"{_RESOURCE}/resourceslices",
     "ResourceClaim": f"{_RESOURCE}/{_DEFAULT}/resourceclaims",
     "ResourceClaimTemplate": f"{_RESOURCE}/{_DEFAULT}/resourceclaimtemplates",
+    "DeviceTaintRule": "/apis/resource.k8s.io/v1beta2/devicetaintrules",
 }
+_GATES = "--feature-gates=DRADeviceTaintRules=true"  # off by default before 1.37
+
 _REQUESTS = re.compile(r'^apiserver_request_total\{.*?resource="(\w*)".*?verb="(\w+)".*?\} (\S+)$', re.MULTILINE)
 #: Verbs of what changes something.
 WRITES = ("POST", "PUT", "PATCH", "APPLY", "DELETE")
@@ -132,7 +135,8 @@ def running_control_plane() -> Iterator[ControlPlane]:
                 f"--cert-dir={home}/pki", f"--token-auth-file={home}/tokens.csv", "--authorization-mode=RBAC",
                 "--service-cluster-ip-range=10.96.0.0/24", f"--service-account-key-file={key}",
                 "--service-account-issuer=https://kubernetes.default.svc", f"--service-account-signing-key-file={key}",
-                "--disable-admission-plugins=TaintNodesByCondition,ServiceAccount",
+                "--disable-admission-plugins=TaintNodesByCondition,ServiceAccount", _GATES,
+                "--runtime-config=resource.k8s.io/v1beta2=true",
             )  # fmt: skip
             plane = ControlPlane()
             until("the API server is ready", lambda: plane.ask("GET", "/readyz") == "ok", 120)
@@ -140,7 +144,7 @@ def running_control_plane() -> Iterator[ControlPlane]:
                 f"--{what}={config}" for what in ("kubeconfig", "authentication-kubeconfig", "authorization-kubeconfig")
             ]
             common = [*configs, "--leader-elect=false", "--bind-address=127.0.0.1"]
-            start("kube-scheduler", *common, f"--secure-port={_SCHEDULER}")
+            start("kube-scheduler", *common, f"--secure-port={_SCHEDULER}", _GATES)
             start(
                 "kube-controller-manager", *common, f"--secure-port={_CONTROLLERS}",
                 "--controllers=resourceclaim-controller", f"--flex-volume-plugin-dir={home}/volumes",

@@ -82,12 +82,12 @@ def _node(plane: ControlPlane, name: str) -> Iterator[tuple[Cluster, Kernel]]:
             for group in (dev / "vfio").glob("[0-9]*"):
                 group.unlink()
             cluster = Cluster(directory, APIServer(), DRAKubelet(registry), sys)
-            with cluster.driver(_CONFIG, "--state", directory / "former", "--node-name", name) as driver:
+            with cluster.driver(_CONFIG, "--state", directory / "former", "--node-name", name) as program:
                 until(f"{name} promises conditions", lambda: _promises(plane, name), 60)
                 try:
                     yield cluster, kernel
                 except BaseException:
-                    print(*driver.log[-20:], sep="\n")
+                    print(*program.log[-20:], sep="\n")
                     raise
 
 

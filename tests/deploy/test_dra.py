@@ -101,22 +101,26 @@ def test_the_readme_says_what_each_mount_and_right_of_the_component_is_for() -> 
     (container,) = component["spec"]["template"]["spec"]["containers"]
     security = container["securityContext"]
     rights = {*security["capabilities"]["add"], security["appArmorProfile"]["type"], security["seLinuxOptions"]["type"]}
+    (rule,) = yaml.safe_load((WHEN_CLAIMED / "claims.yaml").read_text())
+    rights |= {*rule["value"]["resources"], *rule["value"]["verbs"]}
     assert left == {*rights, *(mount["mountPath"] for mount in container["volumeMounts"])}
 
 
 def test_the_policy_is_about_the_account_that_the_role_is_bound_to() -> None:
     role, binding = read("rbac.yaml")
-    policy, policy_binding = read("admission.yaml")
     (subject,) = binding["subjects"]
     assert binding["roleRef"]["name"] == role["metadata"]["name"]
-    (condition,) = policy["spec"]["matchConditions"]
     account = f"system:serviceaccount:{subject['namespace']}:{subject['name']}"
-    assert condition["expression"] == f'request.userInfo.username == "{account}"'
-    assert (policy_binding["spec"]["policyName"], policy_binding["spec"]["validationActions"]) == (
-        policy["metadata"]["name"],
-        ["Deny"],
-    )
-    assert any(f'"{DRIVER}"' in each["expression"] for each in policy["spec"]["validations"])
+    admission = read("admission.yaml")
+    for policy, policy_binding in zip(admission[::2], admission[1::2], strict=True):
+        (condition,) = policy["spec"]["matchConditions"]
+        assert condition["expression"] == f'request.userInfo.username == "{account}"'
+        assert (policy_binding["spec"]["policyName"], policy_binding["spec"]["validationActions"]) == (
+            policy["metadata"]["name"],
+            ["Deny"],
+        )
+        said = [*policy["spec"]["validations"], *policy["spec"]["variables"]]
+        assert any(f'"{DRIVER}"' in each["expression"] for each in said)
 
 
 def test_the_class_is_of_the_driver() -> None:

@@ -62,15 +62,16 @@ def test_every_mount_has_its_volume_and_its_reason() -> None:
         assert label in PAGE
 
 
-def test_its_volumes_have_names_of_their_own() -> None:
+def test_volumes_of_one_name_are_one_volume() -> None:
     """Beside those of the DaemonSet, with or without DRA, and of the component that binds."""
-    names = [
-        volume["name"]
+    volumes = [
+        volume
         for directory in (FABRIC, PLUGIN, BIND, DRA)
         for volume in read("daemonset.yaml", directory)["spec"]["template"]["spec"]["volumes"]
     ]
-    names += [each["value"]["name"] for each in read("bind.yaml", MODULE_IDS) if "/volumes/" in each["path"]]
-    assert len(names) == len(set(names))
+    volumes += [each["value"] for each in read("bind.yaml", MODULE_IDS) if "/volumes/" in each["path"]]
+    by_name = {volume["name"]: volume for volume in volumes}
+    assert [volume for volume in volumes if by_name[volume["name"]] != volume] == []
 
 
 def test_its_arguments_are_the_programs() -> None:

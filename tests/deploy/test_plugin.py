@@ -18,6 +18,7 @@ from tests.processes import ROOT
 DEPLOY = ROOT / "deploy"
 PLUGIN, BIND, EXAMPLE = DEPLOY / "plugin", DEPLOY / "plugin" / "components" / "bind", DEPLOY / "example"
 SECCOMP = DEPLOY / "plugin" / "components" / "seccomp"
+POD_MONITOR = DEPLOY / "plugin" / "components" / "pod-monitor"
 VERSION = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
 README = (PLUGIN / "README.md").read_text()
 
@@ -89,7 +90,9 @@ SERVE, BINDER = CONTAINERS["gpu-plugin"], CONTAINERS["bind"]
 each_container = pytest.mark.parametrize("container", CONTAINERS.values(), ids=CONTAINERS)
 
 
-@pytest.mark.parametrize("directory", [PLUGIN, BIND, SECCOMP, EXAMPLE], ids=lambda path: str(path.relative_to(DEPLOY)))
+@pytest.mark.parametrize(
+    "directory", [PLUGIN, BIND, SECCOMP, POD_MONITOR, EXAMPLE], ids=lambda path: str(path.relative_to(DEPLOY))
+)
 def test_a_kustomization_names_every_manifest_beside_it_and_nothing_else(directory: Path) -> None:
     kustomization = read(directory / "kustomization.yaml")
     generated = [name for generator in kustomization.get("configMapGenerator", []) for name in generator["files"]]
@@ -187,6 +190,13 @@ def test_a_policy_of_the_pod_lets_prometheus_in_and_nobody_else() -> None:
     assert rule["ports"] == [{"port": "metrics"}]
     (source,) = rule["from"]
     assert f"`{source['namespaceSelector']['matchLabels']['kubernetes.io/metadata.name']}`" in README
+
+
+def test_the_pod_monitor_is_of_the_plugins_pods_and_port() -> None:
+    monitor = read(POD_MONITOR / "podmonitor.yaml")["spec"]
+    template = read(PLUGIN / "daemonset.yaml")["spec"]["template"]
+    assert monitor["selector"]["matchLabels"] == template["metadata"]["labels"]
+    assert monitor["podMetricsEndpoints"] == [{"port": "metrics"}]
 
 
 def test_a_plugin_that_takes_ten_minutes_to_start_is_not_started_again() -> None:

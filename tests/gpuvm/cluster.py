@@ -19,7 +19,7 @@ CARD = "nvidia.com/GA102_GEFORCE_RTX_3090"
 
 def golden(name: str = "seed-001-two-gpus", kind: str = "Pod") -> Object:
     """An object of a golden file, as it is applied."""
-    found = yaml.safe_load_all((FIXTURES / "pods" / f"{name}.yaml").read_text())
+    found = yaml.load_all((FIXTURES / "pods" / f"{name}.yaml").read_text(), yaml.CSafeLoader)
     return next(each for each in found if each["kind"] == kind)
 
 

@@ -179,8 +179,11 @@ def test_an_edit_that_is_refused_is_kept(
 
 
 @pytest.mark.parametrize(("name", "wrong"), [("false", "has ended with 1"), ("/nowhere/vi", "cannot be started")])
-def test_an_editor_that_fails_changes_nothing(kubectl_gpuvm: Command, edited: StandIn, name: str, wrong: str) -> None:
-    result = kubectl_gpuvm("edit", "no-devices", env={**edited.env, "EDITOR": name})
+def test_an_editor_that_fails_changes_and_leaves_nothing(
+    kubectl_gpuvm: Command, edited: StandIn, tmp_path: Path, name: str, wrong: str
+) -> None:
+    result = kubectl_gpuvm("edit", "no-devices", env={**edited.env, "EDITOR": name, "TMPDIR": str(tmp_path)})
+    assert not list(tmp_path.glob("kubectl-gpuvm-*"))
     assert (result.stderr.count("\n"), result.returncode) == (1, 1)
     assert wrong in result.stderr
 

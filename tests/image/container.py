@@ -1,13 +1,15 @@
 """A container of an image that `make image` has just written, in a store of the test's own."""
 
+import json
 import os
 import subprocess
+import tarfile
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from tests.processes import FIXTURES, ROOT
 
@@ -21,6 +23,26 @@ ARCHITECTURE = subprocess.run(
 
 def archive(program: Program) -> Path:
     return ROOT / "dist" / f"gpu-{program}-{VERSION}.tar"
+
+
+def sizes(program: Program) -> dict[str, int]:
+    """The bytes of the compressed layers for each architecture of the archive, which is an index of images, one for
+    each that `deploy/build.sh` was called with."""
+    with tarfile.open(archive(program)) as file:
+
+        def read(name: str) -> dict[str, Any]:
+            member = file.extractfile(name)
+            assert member
+            return dict(json.load(member))
+
+        def blob(descriptor: dict[str, str]) -> dict[str, Any]:
+            return read(f"blobs/{descriptor['digest'].replace(':', '/')}")
+
+        (index,) = read("index.json")["manifests"]
+        return {
+            image["platform"]["architecture"]: sum(layer["size"] for layer in blob(image)["layers"])
+            for image in blob(index)["manifests"]
+        }
 
 
 @dataclass(frozen=True)
@@ -59,11 +81,11 @@ class Container:
 
 
 @contextmanager
-def container_of(program: Program, directory: Path) -> Iterator[Container]:
+def container_of(program: Program, directory: Path, architecture: str = ARCHITECTURE) -> Iterator[Container]:
     """A container of the image, until the end of the block; what it needs is in `directory`."""
     container = Container(program, directory / "store", directory / "out")
-    container.out.mkdir()
-    container.buildah("from", "--quiet", "--name", "image", f"oci-archive:{archive(program)}")
+    container.out.mkdir(parents=True)
+    container.buildah("from", "--quiet", "--name", "image", "--arch", architecture, f"oci-archive:{archive(program)}")
     try:
         yield container
     finally:

@@ -2,12 +2,19 @@
 
 import json
 import re
+from pathlib import Path
 from urllib.parse import unquote
 
 import pytest
 
-from tests.image.container import ARCHITECTURE, VERSION, Container, Program, archive
+from tests.image.container import ARCHITECTURE, VERSION, Container, Program, container_of, sizes
 from tests.processes import ROOT
+
+#: A command of each program that needs no machine, and what its output begins with.
+RECORDED: dict[Program, tuple[tuple[str, ...], str]] = {
+    "plugin": (("inventory", "--sysfs", "/fixtures/sysfs/two-rtx-3090"), "ADDRESS"),
+    "launcher": (("render", "/fixtures/vms/no-devices.yaml"), "<domain "),
+}
 
 
 @pytest.fixture(params=["plugin", "launcher"])
@@ -31,6 +38,19 @@ def test_it_has_debians_packages_of_its_lock_and_no_other(container: Container) 
     query = ("dpkg-query", "--show", "--showformat=${Package}_${Version}_${Architecture}.deb\n")
     locked = (ROOT / "deploy" / container.program / f"debian-{ARCHITECTURE}.lock").read_text()
     assert sorted(container.run(*query).split()) == [unquote(file) for file in sorted(locked.split()[1::2])]
+
+
+@pytest.mark.parametrize("program", ["plugin", "launcher"])
+def test_its_program_starts_on_each_architecture_of_the_archive(program: Program, tmp_path: Path) -> None:
+    """Those of other machines are emulated."""
+    found = sizes(program)
+    assert ARCHITECTURE in found
+    for architecture in found:
+        with container_of(program, tmp_path / architecture, architecture) as container:
+            assert container.run("dpkg", "--print-architecture") == f"{architecture}\n"
+            assert container.run(f"gpu-{program}", "--version") == f"gpu-{program} {VERSION}\n"
+            arguments, beginning = RECORDED[program]
+            assert container.run(f"gpu-{program}", *arguments).startswith(beginning)
 
 
 def test_nothing_in_it_builds_or_installs_python(container: Container) -> None:
@@ -60,4 +80,4 @@ def test_it_tells_nothing_of_where_it_was_built(container: Container) -> None:
 def test_its_readme_says_how_large_it_is(program: Program) -> None:
     (figure,) = re.findall(r"(\d+) MB compressed", (ROOT / "deploy" / program / "README.md").read_text())
     # Debian's updates change it a little.
-    assert archive(program).stat().st_size / 1e6 == pytest.approx(int(figure), abs=5)
+    assert sizes(program)[ARCHITECTURE] / 1e6 == pytest.approx(int(figure), abs=5)

@@ -93,7 +93,7 @@ _NO_DOCS = tuple(f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc
 
 @cache
 def kubernetes() -> Path:
-    """`kubernetes`, which is etcd, the control plane and kubectl by the name it is called by; and `kubelet`."""
+    """`kubernetes`, which is etcd, the control plane, kubectl and helm by the name it is called by; and `kubelet`."""
     source = _LAB / "go" / "kubernetes"
     version = _version(source, "k8s.io/kubernetes")
     stamp = "k8s.io/component-base/version"

@@ -21,6 +21,9 @@ LOGS = ROOT / "lab-logs"
 #: no such file where a test of any other has failed.
 AGAIN = LOGS / "again"
 
+#: The modules that take long, the longest first: no worker should be left with one when the other is done.
+LONG = ("test_kubevirt", "test_day", "test_mission", "test_dra", "test_plugin", "test_getting_started")
+
 #: `with timed("a drain"):` measures a step.
 Timed = Callable[[str], AbstractContextManager[None]]
 
@@ -52,6 +55,10 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     is_thorough = collection_path.stem != "test_kubevirt"
     return build.kubevirt_programs() is None or (is_thorough and not config.getoption("--thorough")) or None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: (*LONG, item.path.stem).index(item.path.stem))
 
 
 @pytest.fixture(scope="module")

@@ -23,9 +23,18 @@ class Cluster:
 
     def kubectl(self, *arguments: str, stdin: str | None = None, seconds: float = 60) -> str:
         """Its standard output. CommandFailed where it fails, subprocess.TimeoutExpired where it does not end."""
-        done = self._box.run(*self.argv(*arguments), stdin=stdin, seconds=seconds)
+        return self._output(self.argv(*arguments), stdin, seconds)
+
+    def helm(self, *arguments: str, stdin: str | None = None) -> str:
+        """The same of helm, which keeps its releases in kube-system here."""
+        return self._output(
+            (f"{_HOME}/helm", "--kubeconfig", f"{_HOME}/admin.conf", "-n", "kube-system", *arguments), stdin, 60
+        )
+
+    def _output(self, argv: tuple[str, ...], stdin: str | None, seconds: float) -> str:
+        done = self._box.run(*argv, stdin=stdin, seconds=seconds)
         if done.returncode != 0:
-            raise CommandFailed(f"kubectl {' '.join(arguments)}: {done.stderr.strip() or done.stdout.strip()}")
+            raise CommandFailed(f"{' '.join(argv)}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout
 
     @staticmethod
@@ -50,7 +59,7 @@ def running_control_plane(box: Box) -> Iterator[Cluster]:
     """etcd, API server, controllers and scheduler, until the box ends; ready when a pod could be made."""
     home = box.path(_HOME)
     home.mkdir()
-    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl"):
+    for name in ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "helm"):
         (home / name).symlink_to(build.kubernetes() / "kubernetes")
     _write_credentials(box, home)
     box.spawn("etcd", f"{_HOME}/etcd", "--data-dir", f"{_HOME}/data", "--unsafe-no-fsync", "--log-level", "warn")

@@ -62,7 +62,7 @@ def qemu(machine: Machine, disk: Path, overlay: Path, images: Path, console: str
     return [
         "qemu-system-x86_64",
         *("-machine", "q35", "-accel", "tcg,thread=multi"),
-        *("-cpu", "max", "-smp", processors[0], "-m", str(machine.memory)),
+        *("-cpu", "max,la57=off,smap=off,smep=off,pku=off", "-smp", processors[0], "-m", str(machine.memory)),
         *("-nodefaults", "-no-reboot", "-display", "none"),
         *("-serial", f"file:{console}"),
         *("-object", f"{memory},id=m0", "-numa", "node,nodeid=0,memdev=m0,cpus=0"),

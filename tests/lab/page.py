@@ -4,6 +4,7 @@ Whatever is not in the table is run as it stands on the page. tests/test_getting
 together without a lab; test_getting_started.py beside this file runs them.
 """
 
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -35,14 +36,23 @@ class Replaced:
     why: str
 
 
+#: The version of the chart that stands for the last release's: the working tree's under another number.
+OLDER = "0.0.9"
+
 #: In the blocks. Each stands somewhere in the page.
 IN_BLOCKS = (
     Replaced("export NODE=gpu-node-1", f"export NODE={NODE}", "the lab's node"),
     Replaced("make image", ":", "the images of the working tree are made with the lab"),
     Replaced(
         'ctr --namespace k8s.io images import - < "dist/gpu-$program-0.1.0.tar"',
-        'ctr --namespace k8s.io images tag "localhost/gpu-$program:lab" "localhost/gpu-$program:0.1.0"',
+        'ctr --namespace k8s.io images tag "localhost/gpu-$program:lab" "localhost/gpu-$program:0.1.0" '
+        f'"localhost/gpu-$program:{OLDER}"',
         "they came to the node on a disk, under another tag",
+    ),
+    Replaced(
+        "helm upgrade --install gpu-plugin deploy/chart",
+        "helm upgrade --install gpu-plugin older-chart",
+        "the release before, from which section 7 upgrades",
     ),
     Replaced(
         """'sed -i "s/^GRUB_CMDLINE_LINUX=\\"/&intel_iommu=on iommu=pt /" /etc/default/grub && update-grub'""",
@@ -77,11 +87,11 @@ IN_BLOCKS = (
 
 #: In files of the clone, by their paths.
 IN_FILES: Mapping[str, tuple[Replaced, ...]] = {
-    "deploy/plugin/config.yaml": (
+    "deploy/chart/templates/configmap.yaml": (
         Replaced(
-            '- vendor: "10de"\n  pci_class: "03"\n'
-            "  driver: [vfio-pci, nvgrace_gpu_vfio_pci] # a vGPU is on NVIDIA's driver\n",
-            '- device: "1234:1111"\n',
+            '    - vendor: "10de"\n      pci_class: "03"\n'
+            "      driver: [vfio-pci, nvgrace_gpu_vfio_pci] # a vGPU is on NVIDIA's driver\n",
+            '    - device: "1234:1111"\n',
             "the lab's cards; those of other vendors than the three are bound because a rule names them",
         ),
         Replaced("resource: nvidia.com/pgpu", "resource: example.com/pgpu", "a card's vendor has to be its resource's"),
@@ -139,7 +149,8 @@ SEEN: Mapping[str, str] = {
     "ctl screenshot": "PNG",
     "port-forward": r"0000:01:00\.0/vendor:0x1234",
     "kubectl get service": r"with-a-gpu +NodePort",
-    "rollout restart": r"vms/with-a-gpu: running",
+    "helm upgrade gpu-plugin deploy/chart": r"vms/with-a-gpu: running",
+    "helm rollback": r"vms/with-a-gpu: running",
 }
 
 
@@ -235,4 +246,13 @@ def write_clone(directory: Path) -> None:
     for name, table in IN_FILES.items():
         path = directory / name
         path.write_text(replaced(path.read_text(), table))
+    older_chart(directory / "older-chart", directory / "deploy/chart")
     (directory / ".venv").symlink_to(ROOT / ".venv")
+
+
+def older_chart(directory: Path, chart: Path = ROOT / "deploy/chart") -> Path:
+    """Copy a chart as one of an earlier version."""
+    shutil.copytree(chart, directory)
+    about = directory / "Chart.yaml"
+    about.write_text(re.sub(r"(?m)^(version|appVersion): .*$", rf"\1: {OLDER}", about.read_text()))
+    return directory

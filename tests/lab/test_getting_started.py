@@ -42,6 +42,7 @@ def terminal(lab: Lab) -> Iterator[Terminal]:
     (home / "kubeconfig").write_text(lab.box.path(config).read_text())
     programs = {
         "kubectl": page.kubectl(f"{kubectl} --kubeconfig {_HOME}/kubeconfig --cache-dir {_HOME}/cache"),
+        "helm": f'#!/bin/sh\nexec {kubectl.replace("kubectl", "helm")} --kubeconfig {_HOME}/kubeconfig "$@"\n',
         "ssh": page.ssh(" ".join(way_in()), f"{way_in()[0]} nc 127.0.0.1 2222"),
     }
     for name, text in programs.items():

@@ -18,7 +18,6 @@ from tests.lab.kubevirt import cluster, vms
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, CARD, FAR, KUBEVIRT
 from tests.lab.page import Replaced, replaced
-from tests.launcher.hook.kubevirt import free_ports
 from tests.processes import ROOT, finished
 
 MACHINE = KUBEVIRT
@@ -171,21 +170,9 @@ def test_after_a_stop_and_a_start_the_cards_are_on_the_first_seats(lab: Lab, vm:
     assert vms.cards(again.console()) == {at: CARD[int(host[-1])] for host, at in seats.items()}
 
 
-def test_after_virt_launcher_was_killed_the_cards_are_on_the_same_seats(lab: Lab, vm: vms.Guest) -> None:
-    before = vms.running(lab, VM)
-    addresses = vms.addresses(before.xml())
-    vms.kill(lab, "/usr/bin/virt-launcher ")
-    assert vms.addresses(vms.running(lab, VM, before=before).xml()) == addresses
-
-
-def test_the_hook_leaves_as_many_ports_for_hotplug(lab: Lab, without_hook: str) -> None:
-    """And what it refuses is in KubeVirt's own condition."""
-    lab.cluster.delete("vm", VM)
-    with vms.guest(lab, vms.manifest("hooked", 1)) as guest:
-        assert len(free_ports(guest.xml("--inactive"))) == len(free_ports(without_hook))
-
-
 def test_what_the_hook_refuses_the_vm_says(lab: Lab) -> None:
+    """In KubeVirt's own condition."""
+    lab.cluster.delete("vm", VM)
     wrong = {"gpu-launcher.dev/seats": '{"gpu7": 3}'}
     with vms.created(lab, vms.manifest("refused", 1, annotations=wrong)):
         said = lab.until("KubeVirt says why", lambda: vms.fault(lab, "refused"), 150)

@@ -18,6 +18,7 @@ from tests.lab.kubevirt import cluster, older_plugin, vms
 from tests.lab.lab import Lab
 from tests.lab.machine import ALONE, CARD, FAR, KUBEVIRT, SHARED
 from tests.lab.waiting import NotYet
+from tests.launcher.hook.kubevirt import free_ports
 from tests.processes import ROOT
 
 MACHINE = KUBEVIRT
@@ -120,6 +121,20 @@ def test_a_mediated_device_comes_by_its_variable_and_has_a_seat(lab: Lab) -> Non
         assert [*etree.fromstring(guest.xml()).xpath("devices/hostdev[@type='mdev']/source/address/@uuid")] == [uuid]
         assert f"gpu 'gpu1': {uuid}; in the guest 0000:01:00.0" in guest.said()
         assert [*vms.cards(guest.console())] == ["0000:01:00.0"]
+
+
+def test_the_hook_leaves_as_many_ports_for_hotplug(lab: Lab) -> None:
+    with vms.guest(lab, vms.manifest("plain", 1, sidecars=())) as plain:
+        ports = free_ports(plain.xml("--inactive"))
+    with vms.guest(lab, vms.manifest("hooked", 1)) as hooked:
+        assert len(free_ports(hooked.xml("--inactive"))) == len(ports)
+
+
+def test_a_vm_whose_launcher_is_killed_while_its_guest_runs_comes_back_to_its_seats(lab: Lab) -> None:
+    with vms.guest(lab, vms.manifest("running", 2, run_strategy="Always")) as before:
+        addresses = vms.addresses(before.xml())
+        vms.kill(lab, "/usr/bin/virt-launcher ")
+        assert vms.addresses(vms.running(lab, "running", before=before).xml()) == addresses
 
 
 @pytest.mark.parametrize("moment", ["Scheduled", "there for KubeVirt", "in the guest"])

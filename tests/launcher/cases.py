@@ -20,7 +20,6 @@ from typer.main import get_command
 
 from launcher.commands.offline import Offline, facts_of
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
 from launcher.network.multus import attached_to_the_pod, read_status
 from launcher.pipeline.described_pod import Elsewhere
 from launcher.pipeline.pod import Pod
@@ -29,6 +28,7 @@ from launcher.versions import Version, parse_version
 from pci.host import Host
 from pci.sysfs.functions import read_host
 from program.commands import taken_by_typer
+from tests.launcher.vms import read_manifest
 from tests.processes import FIXTURES
 
 VMS = FIXTURES / "vms"

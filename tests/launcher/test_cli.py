@@ -177,7 +177,7 @@ def test_a_users_error_is_one_line_and_2(gpu_launcher: Command, arguments: list[
     ("text", "problem"),
     [
         ("a: [", ":2:1: is not YAML: a value is missing before here, or a [ or { is not closed; "),
-        (None, ": cannot read the manifest: No such file or directory"),
+        (None, ": cannot be read: No such file or directory"),
         ("apiVersion: kubevirt.io/v1\nkind: Pod\n", ":2: kind: found 'Pod'; expected a VirtualMachine or"),
     ],
 )

@@ -15,13 +15,12 @@ from lxml import etree
 
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
-from launcher.manifest.parser import read_manifest
 from launcher.runtime import guest
 from launcher.versions import NEWER, Version, newer_elements, shown
 from program.errors import Refusal, UserError
 from tests.launcher.cases import DOMAINS, REFUSED, Case, case, cases
 from tests.launcher.guests import a_vm
-from tests.launcher.vms import DEBIAN_12, domain_of, laid_out, vmi_text, without_lines, write_vmi
+from tests.launcher.vms import DEBIAN_12, domain_of, laid_out, read_manifest, vmi_text, without_lines, write_vmi
 from tests.processes import ROOT
 
 SCHEMA = Path("/usr/share/libvirt/schemas/domain.rng")

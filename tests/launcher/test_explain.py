@@ -9,14 +9,13 @@ from launcher.explain import Explanation, as_json, explanation, table
 from launcher.guest_pci.addresses import layout
 from launcher.guest_pci.locations import located_cards
 from launcher.hostdevs import not_passed_on, whole_cards
-from launcher.manifest.parser import read_manifest
 from pci.address import PCIAddress
 from pci.host import Host
 from pci.resource import decode_partitions
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import case
-from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE, claim
+from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090_VARIABLE, claim, read_manifest
 from tests.processes import FIXTURES
 
 VGPU = "11111111-0000-4000-8000-000000000001"

@@ -46,7 +46,7 @@ def described(golden: Case) -> LaidOut:
     assert sysfs is not None
     manifest = next(
         each
-        for each in yaml.safe_load_all(golden.vm.read_text())
+        for each in yaml.load_all(golden.vm.read_text(), yaml.CSafeLoader)
         if each and each["kind"] in ("VirtualMachine", "VirtualMachineInstance")
     )
     said = manifest["metadata"].get("annotations") or {}

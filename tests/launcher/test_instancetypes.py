@@ -15,10 +15,10 @@ from launcher.manifest.instancetypes.draft import value_at
 from launcher.manifest.instancetypes.expansion import Expanded
 from launcher.manifest.instancetypes.expansion import expand as expand_vm
 from launcher.manifest.instancetypes.kinds import Instancetype, Preference
-from launcher.manifest.parser import checked, read_given, read_manifest
+from launcher.manifest.parser import checked, read_given
 from program.errors import UserError
 from tests import common_instancetypes
-from tests.launcher.vms import without_lines
+from tests.launcher.vms import read_manifest, without_lines
 from tests.processes import ROOT
 
 TABLE = (ROOT / "docs" / "instancetypes.md").read_text()

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from launcher.manifest.guest import iothreads_of
-from launcher.manifest.parser import read_manifest
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ import pytest
 import yaml
 
 from launcher.manifest.cpu import CPU
-from launcher.manifest.parser import read_manifest
 from program.document import read_documents
 from program.errors import UserError
 from tests.launcher.cases import Case, cases
-from tests.launcher.vms import RTX_2060, vmi_text, without_lines
+from tests.launcher.vms import RTX_2060, read_manifest, vmi_text, without_lines
 from tests.processes import FIXTURES
 
 
@@ -330,7 +329,7 @@ def test_a_file_that_is_not_text_is_one_line(path: Path) -> None:
 
 
 def test_a_missing_file_is_one_line(path: Path) -> None:
-    with pytest.raises(UserError, match="cannot read the manifest: No such file or directory"):
+    with pytest.raises(UserError, match="cannot be read: No such file or directory"):
         read_manifest(path)
 
 
@@ -344,7 +343,7 @@ def test_a_mapping_merged_into_another_is_not_a_key_twice(path: Path) -> None:
 def test_a_document_is_what_pyyaml_makes_of_it(case: Case) -> None:
     text = case.vm.read_text().replace("52:54:00:12:34:56", "'52:54:00:12:34:56'")
     assert [document.value for document in read_documents(text)] == [
-        value for value in yaml.safe_load_all(text) if value
+        value for value in yaml.load_all(text, yaml.CSafeLoader) if value
     ]
 
 

@@ -21,7 +21,6 @@ from lxml import etree
 from launcher.commands.options import VMFlags
 from launcher.commands.pod import pod
 from launcher.manifest.inputs import read_input
-from launcher.manifest.parser import read_manifest
 from launcher.schema import json_schema
 from launcher.versions import newer_elements
 from program.errors import ProgramError
@@ -30,6 +29,7 @@ from program.problem import one_line
 from tests.launcher.cases import Case, cases
 from tests.launcher.pod.made import more_than_allowed, text_of
 from tests.launcher.test_domain import SCHEMA
+from tests.launcher.vms import read_manifest
 from tests.processes import BIN, ROOT
 
 T = TypeVar("T")
@@ -147,10 +147,15 @@ def _change(draw: st.DrawFn, document: Any, where: tuple[Any, ...]) -> None:
             parent[last] = copy.deepcopy(source)
 
 
-DOCUMENTS = {case.vm: list(yaml.safe_load_all(case.vm.read_text())) for case in CASES}
+DOCUMENTS = {case.vm: list(yaml.load_all(case.vm.read_text(), yaml.CSafeLoader)) for case in CASES}
 NAMES = sorted(
     {key for document in DOCUMENTS.values() for path in places(document) for key in path if isinstance(key, str)}
 )
+
+
+def write(path: Path, documents: list[Any]) -> None:
+    text = yaml.dump_all(documents, Dumper=yaml.CSafeDumper, allow_unicode=True)
+    path.write_text(text, encoding="utf-8", errors="surrogatepass")
 
 
 def outcome(case: Case, path: Path) -> str | None:
@@ -185,7 +190,7 @@ def test_a_mutated_manifest_is_valid_xml_or_lines(tmp_path: Path, pytestconfig: 
     @given(mutated())
     def check(found: tuple[Case, Any]) -> None:
         case, document = found
-        path.write_text(yaml.safe_dump_all(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        write(path, document)
         xml = outcome(case, path)
         seen["refused" if xml is None else "rendered"] += 1
         if xml is None:
@@ -207,12 +212,12 @@ def test_a_mutated_manifest_has_a_pod_or_lines(tmp_path: Path, pytestconfig: pyt
     @given(mutated())
     def check(found: tuple[Case, Any]) -> None:
         _, document = found
-        path.write_text(yaml.safe_dump_all(document, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        write(path, document)
         written = text_or_lines(lambda: text_of(path))
         seen["refused" if written is None else "made"] += 1
         if written is None:
             return
-        config_map, *_, pod = yaml.safe_load_all(written)
+        config_map, *_, pod = yaml.load_all(written, yaml.CSafeLoader)
         again.write_text(*config_map["data"].values())
         assert read_manifest(again) == read_manifest(path), "the pod reads another VM"
         assert pod["kind"] == "Pod"
@@ -233,7 +238,7 @@ def test_several_mutated_manifests_have_pods_or_lines(
     @given(st.lists(mutated() | untouched(), min_size=2, max_size=4))
     def check(found: list[tuple[Case, Any]]) -> None:
         documents = [renamed(value, f"vm{number}") for number, (_, several) in enumerate(found) for value in several]
-        path.write_text(yaml.safe_dump_all(documents, allow_unicode=True), encoding="utf-8", errors="surrogatepass")
+        write(path, documents)
         capfd.readouterr()
 
         def make() -> bool:

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from launcher.manifest.parser import read_manifest
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
 from launcher.pipeline.this_pod import Here
@@ -21,7 +20,7 @@ from program.problem import Problem
 from tests.breaking import Break, breaks, broken
 from tests.launcher.cases import REFUSED, Case, cases
 from tests.launcher.checks.trees import write
-from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, vmi_text, without_lines
+from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, read_manifest, vmi_text, without_lines
 from tests.processes import FIXTURES, ROOT
 
 DOCUMENTED = [

@@ -16,6 +16,7 @@ from launcher.guest_pci.addresses import Layout, layout
 from launcher.guest_pci.bars import hole
 from launcher.hostdevs import GuestCard, whole_cards
 from launcher.manifest.guest import guest_of
+from launcher.manifest.parser import read_given
 from launcher.manifest.spec import VirtualMachineInstance
 from pci.host import Host
 
@@ -55,6 +56,11 @@ def vmi_text(*, domain: str = "", gpus: Iterable[tuple[str, str]] = (), name: st
 def write_vmi(path: Path, **parts: object) -> Path:
     path.write_text(vmi_text(**parts))  # type: ignore[arg-type]
     return path
+
+
+def read_manifest(path: Path) -> VirtualMachineInstance:
+    """A VirtualMachineInstance, or a VirtualMachine as the instance that it would make."""
+    return read_given(path).instance
 
 
 def entries(*, gpus: Iterable[tuple[str, str]] = (), host_devices: Iterable[tuple[str, str]] = ()) -> tuple[Entry, ...]:

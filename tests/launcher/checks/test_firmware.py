@@ -7,9 +7,9 @@ import pytest
 
 from launcher.checks.firmware import firmware, read_images
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.checks.trees import vmi, write
+from tests.launcher.vms import read_manifest
 from tests.processes import FIXTURES
 
 USR, ETC = "usr/share/qemu/firmware", "etc/qemu/firmware"

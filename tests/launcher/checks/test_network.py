@@ -1,10 +1,10 @@
 from pathlib import Path
 
 from launcher.checks.network import not_tuned, reached_elsewhere
-from launcher.manifest.parser import read_manifest
 from launcher.network.attachments import attached
 from tests.launcher.cases import case
 from tests.launcher.network.vms import vmi_of
+from tests.launcher.vms import read_manifest
 
 QUEUES = "      networkInterfaceMultiqueue: true\n"
 

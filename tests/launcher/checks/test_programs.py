@@ -3,9 +3,9 @@ from pathlib import Path
 
 from launcher.checks.programs import missing_programs, programs, programs_of
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from tests.launcher.checks.trees import vmi
+from tests.launcher.vms import read_manifest
 from tests.processes import FIXTURES
 
 

@@ -3,9 +3,8 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 GIB, MIB = 1 << 30, 1 << 20
 

@@ -11,7 +11,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from launcher import paths
-from launcher.manifest.parser import read_manifest
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import start_of
 from launcher.pipeline.this_pod import Here
@@ -23,7 +22,7 @@ from tests.breaking import Break, breaks, broken
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
 from tests.launcher.checks.trees import vmi, write
-from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, vmi_text
+from tests.launcher.vms import RTX_2060_VARIABLE, RTX_3090, RTX_3090_VARIABLE, read_manifest, vmi_text
 from tests.processes import FIXTURES
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"

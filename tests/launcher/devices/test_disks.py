@@ -7,10 +7,9 @@ import pytest
 from launcher.devices.disks import GuestDisk, device_name, guest_disks
 from launcher.facts import BlockSizes, Facts, read_block_sizes
 from launcher.manifest.guest import iothreads_of
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from program.errors import UserError
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 _NOTHING = Facts()
 

@@ -11,14 +11,13 @@ from launcher.devices.roms import ROM, roms_by_alias, roms_of
 from launcher.facts import Facts
 from launcher.hostdevs import GuestCard
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.pod.volumes import mounts
 from launcher.storage.media import refuse_links
 from launcher.storage.needs import needs_of
 from program.errors import Refusal, UserError
 from tests.launcher.storage.pods import put
-from tests.launcher.vms import RTX_2060, vmi_text
+from tests.launcher.vms import RTX_2060, read_manifest, vmi_text
 
 #: The volume that a ROM is a file of, by its kind.
 SOURCES = {

@@ -10,9 +10,8 @@ from launcher.elements.controllers import controllers
 from launcher.facts import Facts
 from launcher.hostdevs import GuestCard
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from pci.resource import USBAddress
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 DISK = "      disks: [{{name: root, {target}}}]\n"
 VOLUME = "  volumes: [{name: root, persistentVolumeClaim: {claimName: root}}]\n"

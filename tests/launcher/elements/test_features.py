@@ -8,8 +8,7 @@ from launcher.confidentiality import TDX
 from launcher.elements.features import features
 from launcher.manifest.features import Features
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
-from tests.launcher.vms import a_guest, write_vmi
+from tests.launcher.vms import a_guest, read_manifest, write_vmi
 
 CLOCK = "    clock: {timer: {hyperv: {}}}\n"
 

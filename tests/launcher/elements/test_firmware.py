@@ -6,9 +6,8 @@ from lxml import etree
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
 from launcher.manifest.firmware import EFI
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from tests.launcher.vms import domain_of, vmi_text
+from tests.launcher.vms import domain_of, read_manifest, vmi_text
 
 
 def read(path: Path, *, domain: str = "", spec: str = "") -> VirtualMachineInstance:

@@ -5,10 +5,9 @@ from lxml import etree
 
 from launcher.elements.interfaces import interface
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.network.attachments import attached
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 ONE = UUID("3d32482b-b9d1-57d4-9236-16f33103e002")
 OTHER = UUID("3d32482b-b9d1-57d4-9236-16f33103e003")

@@ -6,8 +6,7 @@ from lxml.etree import _Element as Element
 from launcher.devices.devices import guest_inputs
 from launcher.elements.peripherals import peripherals
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 
 def made(path: Path, domain: str = "", devices: str = "") -> dict[str, Element]:

@@ -24,7 +24,6 @@ from launcher.guest_pci.addresses import HostDev, Layout, PCIBridge, Seat
 from launcher.guest_pci.bars import Hole, needed, read_bars
 from launcher.guest_pci.bars import hole as hole_of
 from launcher.hostdevs import GuestCard
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.runtime import guest
 from pci.address import PCIAddress
@@ -35,7 +34,16 @@ from tests.compose import bars as resource
 from tests.conftest import Command
 from tests.launcher.cases import case
 from tests.launcher.guests import a_vm, started
-from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, a_guest, domain_of, entries, laid_out, write_vmi
+from tests.launcher.vms import (
+    RTX_3090,
+    RTX_3090_VARIABLE,
+    a_guest,
+    domain_of,
+    entries,
+    laid_out,
+    read_manifest,
+    write_vmi,
+)
 from tests.processes import FIXTURES
 
 MIB, GIB, TIB = 1 << 20, 1 << 30, 1 << 40

@@ -21,12 +21,12 @@ from lxml.etree import _Element as Element
 
 from launcher.domain import socket_directory
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
 from launcher.runtime import guest
 from launcher.runtime.events import Ending
 from tests.conftest import Command
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
+from tests.launcher.vms import read_manifest
 from tests.processes import FIXTURES
 
 EVENTUALLY = 120  # seconds until the firmware is through; OVMF takes 6 of them without KVM

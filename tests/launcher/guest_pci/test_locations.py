@@ -13,7 +13,6 @@ from launcher.cpus.pinning import Cell
 from launcher.guest_pci.addresses import Layout, PCIBridge, Seat, Upstream, layout
 from launcher.guest_pci.locations import LocatedCard, located_cards, pairs
 from launcher.hostdevs import whole_cards
-from launcher.manifest.parser import read_manifest
 from pci.address import PCIAddress
 from pci.distance import Distance, Location, distance
 from pci.host import Host
@@ -21,7 +20,7 @@ from pci.processors import NUMANode, Processors
 from pci.sysfs.functions import read_host
 from tests.conftest import Machine
 from tests.launcher.cases import Case, case
-from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, cards_of, claim, entries, laid_out
+from tests.launcher.vms import RTX_2060, RTX_2060_VARIABLE, cards_of, claim, entries, laid_out, read_manifest
 from tests.processes import FIXTURES
 
 VGPU = "11111111-0000-4000-8000-000000000001"

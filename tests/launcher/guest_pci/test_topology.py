@@ -11,7 +11,6 @@ from launcher.guest_pci.addresses import Layout
 from launcher.guest_pci.topology import laid_out
 from launcher.hostdevs import GuestCard
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from pci.host import Host
 from pci.processors import NUMANode, Processors
 from pci.sysfs.functions import read_host
@@ -19,7 +18,7 @@ from tests.compose import RTX_3090, Function, bridge, card, compose
 from tests.launcher.cases import case
 from tests.launcher.guest_pci.test_addresses import Way, distance, in_guest, levels
 from tests.launcher.vms import RTX_3090 as RESOURCE
-from tests.launcher.vms import RTX_3090_VARIABLE, cards_of, vmi_text
+from tests.launcher.vms import RTX_3090_VARIABLE, cards_of, read_manifest, vmi_text
 
 GPU = RTX_3090[:1]
 VGPU = "11111111-0000-4000-8000-000000000001"

@@ -2,12 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import Spec
 from launcher.network.attachments import GATEWAY, GUEST, PROTOCOLS, Forwards, PasstAttachment, Range, attached
 from tests.launcher.cases import case
 from tests.launcher.network.vms import vmi_of
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 
 def by_passt(spec: Spec) -> list[PasstAttachment]:

@@ -4,13 +4,13 @@ from pathlib import Path
 import pytest
 
 from launcher.facts import PodInterface
-from launcher.manifest.parser import read_manifest
 from launcher.network.multus import NETWORKS, annotations, attached_to_the_pod, read_status
 from launcher.pod import scheduling
 from pci.address import PCIAddress
 from program.errors import UserError
 from tests.launcher import cases
 from tests.launcher.cases import case
+from tests.launcher.vms import read_manifest
 
 SPEC = read_manifest(case("networks").vm).spec
 STATUS = (cases.NETWORKS / "pod.json").read_text()

@@ -7,12 +7,12 @@ from uuid import UUID
 from launcher.elements.interfaces import interface
 from launcher.facts import PodInterface
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from launcher.network.attachments import attached
 from launcher.network.passt import script
 from tests.launcher.cases import case
 from tests.launcher.network.passt import ADDRESS, GATEWAY, called
 from tests.launcher.network.vms import vmi_of
+from tests.launcher.vms import read_manifest
 
 ONE = UUID("3d32482b-b9d1-57d4-9236-16f33103e002")
 

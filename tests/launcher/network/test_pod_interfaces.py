@@ -9,12 +9,12 @@ import pytest
 
 from launcher import paths
 from launcher.facts import PodInterface
-from launcher.manifest.parser import read_manifest
 from launcher.network.pod_interfaces import read_pod_interfaces
 from pci.address import PCIAddress
 from program.errors import UserError
 from tests.launcher import cases
 from tests.launcher.cases import case
+from tests.launcher.vms import read_manifest
 
 SPEC = read_manifest(case("networks").vm).spec
 ROUTES = """\

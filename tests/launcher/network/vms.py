@@ -2,9 +2,8 @@
 
 from pathlib import Path
 
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 
 def vmi_of(directory: Path, interface: str | None, pod: str = "", devices: str = "") -> VirtualMachineInstance:

@@ -14,7 +14,6 @@ from launcher.checks.devices import OpenedNodes, in_the_container
 from launcher.checks.network import privileged
 from launcher.checks.place import OWN_MACHINE
 from launcher.facts import OwnMachine
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.network.attachments import attached
 from launcher.pipeline.own_machine import own_machine, variables_of
@@ -28,7 +27,7 @@ from program.errors import ProgramError, Refusal, UserError
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
 from tests.launcher.checks.trees import GIB
-from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, entries
+from tests.launcher.vms import RTX_3090, RTX_3090_VARIABLE, entries, read_manifest
 from tests.processes import FIXTURES
 
 _VOLUMES = {

@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
 from launcher.pipeline.described_pod import Elsewhere
 from launcher.pipeline.pod import Pod
 from launcher.pipeline.start import Start, start_of
@@ -13,7 +12,7 @@ from launcher.pipeline.this_pod import Here
 from tests.conftest import Machine
 from tests.launcher.cases import case
 from tests.launcher.checks.trees import write
-from tests.launcher.vms import RTX_2060, RTX_3090, RTX_3090_VARIABLE, vmi_text
+from tests.launcher.vms import RTX_2060, RTX_3090, RTX_3090_VARIABLE, read_manifest, vmi_text
 
 OWN_CPUS = "    cpu: {cores: 2, dedicatedCpuPlacement: true}\n"
 CARD = {RTX_3090_VARIABLE: "0000:01:00.0"}

@@ -25,7 +25,7 @@ def text_of(vm: Path, block: frozenset[str] = frozenset(), confinement: Confinem
 
 def objects_of(vm: Path, block: frozenset[str] = frozenset(), confinement: Confinement = PRIVILEGED) -> dict[str, Any]:
     """By kind."""
-    return {found["kind"]: found for found in yaml.safe_load_all(text_of(vm, block, confinement))}
+    return {found["kind"]: found for found in yaml.load_all(text_of(vm, block, confinement), yaml.CSafeLoader)}
 
 
 def pod_of(vm: Path, block: frozenset[str] = frozenset(), confinement: Confinement = PRIVILEGED) -> Any:

@@ -45,7 +45,7 @@ def text_of(vm: Path, *, dra: bool = True) -> str:
 
 
 def objects_of(vm: Path) -> dict[str, Any]:
-    return {found["kind"]: found for found in yaml.safe_load_all(text_of(vm))}
+    return {found["kind"]: found for found in yaml.load_all(text_of(vm), yaml.CSafeLoader)}
 
 
 def test_the_template_is_there_and_the_manifest_asks_for_its_requests(request: pytest.FixtureRequest) -> None:

@@ -95,7 +95,7 @@ def test_the_image_is_of_this_version_and_the_nodes_devices_are_of_our_plugin_un
             ("claims.yaml", "--image", ""),
             "--image : is no image; expected one like registry.example.com/gpu-launcher:1.0",
         ),
-        (("none.yaml",), "none.yaml: cannot read the manifest: No such file or directory"),
+        (("none.yaml",), "none.yaml: cannot be read: No such file or directory"),
     ],
 )
 def test_what_is_wrong_is_one_line_and_exit_code_2(

@@ -45,7 +45,7 @@ def made(path: Path, document: Object, run: Run, **flags: Any) -> list[Object]:
     """Valid to Kubernetes' schema, as YAML says them."""
     given = read_given(written(path, document))
     printed = documents(objects(given, image=IMAGE, block=frozenset(), node_devices=NODE_DEVICES, run=run, **flags))
-    found = list(yaml.safe_load_all(printed))
+    found = list(yaml.load_all(printed, yaml.CSafeLoader))
     for each in found:
         if each["kind"] in KINDS:
             validator = Draft7Validator({**SCHEMA, "$ref": f"#/definitions/{KINDS[each['kind']]}"})

@@ -63,6 +63,11 @@ def test_vms_that_choose_alike_have_one_template_whatever_makes_them(kind: str, 
             "metadata.annotations",
             "nvidia.com/nouse-gpuuuid names GPU-8dcd427f-b4c5-4b2a-9f10-000000000001, and which card",
         ),
+        (
+            vmi({"gpu-launcher.dev/first-available": "H100,A100"}),
+            "metadata.annotations",
+            "gpu-launcher.dev/first-available makes a request of alternatives, and KubeVirt finds no device",
+        ),
         (vmi(H100, []), "spec.domain.devices", "has no entry by deviceName"),
         (vmi(H100, ["?", {"deviceName": 7}]), "spec.domain.devices", "has no entry by deviceName"),
         (

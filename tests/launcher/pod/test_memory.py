@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 
 from launcher.manifest.guest import guest_of
-from launcher.manifest.parser import read_manifest
 from launcher.pod.memory import PodMemory, memory, overhead
 from launcher.quantity import written
 from program.errors import UserError
 from tests.launcher.cases import cases
 from tests.launcher.pod.made import written_vm
-from tests.launcher.vms import RTX_2060
+from tests.launcher.vms import RTX_2060, read_manifest
 from tests.processes import ROOT
 
 MIB = 1 << 20

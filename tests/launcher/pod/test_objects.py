@@ -16,14 +16,13 @@ from lxml import etree
 
 from launcher import paths
 from launcher.manifest.inputs import read_input
-from launcher.manifest.parser import read_manifest
 from launcher.pod.objects import MEMORY
 from launcher.quantity import parse_amount
 from program.errors import UserError
 from tests.conftest import Command
 from tests.launcher.cases import VMS, Case, case, cases
 from tests.launcher.pod.made import more_than_allowed, objects_of, pod_of, text_of, written_vm
-from tests.launcher.vms import RTX_3090
+from tests.launcher.vms import RTX_3090, read_manifest
 from tests.openapi import CUT, KINDS
 from tests.processes import FIXTURES
 

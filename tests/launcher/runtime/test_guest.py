@@ -14,7 +14,6 @@ from lxml import etree
 from launcher.domain import socket_directory as socket_directory_of
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
-from launcher.manifest.parser import read_manifest
 from launcher.paths import KERNEL_BOOT, NVRAM
 from launcher.runtime import guest
 from launcher.runtime.events import Ending, NotStarted
@@ -23,7 +22,7 @@ from launcher.runtime.vm import Change
 from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.guests import a_vm, ending, started
-from tests.launcher.vms import domain_of, vmi_text, write_vmi
+from tests.launcher.vms import domain_of, read_manifest, vmi_text, write_vmi
 from tests.processes import running
 
 

@@ -14,7 +14,6 @@ import pytest
 from launcher.domain import domain_name, socket_directory
 from launcher.facts import Facts
 from launcher.guest_pci.addresses import Layout
-from launcher.manifest.parser import read_manifest
 from launcher.paths import KERNEL_BOOT
 from launcher.runtime.embedded import root_of
 from launcher.runtime.events import Ending
@@ -25,7 +24,7 @@ from launcher.storage.media import Brought
 from program.errors import Refusal
 from tests.launcher import kernels
 from tests.launcher.runtime.told import Changes, told
-from tests.launcher.vms import domain_of, write_vmi
+from tests.launcher.vms import domain_of, read_manifest, write_vmi
 from tests.waiting import until
 
 

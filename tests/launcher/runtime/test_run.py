@@ -13,9 +13,8 @@ import pytest
 
 from launcher.domain import socket_directory
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
 from tests.conftest import Command, Machine
-from tests.launcher.vms import DEBIAN_12, RTX_2060_VARIABLE, vmi_text, write_vmi
+from tests.launcher.vms import DEBIAN_12, RTX_2060_VARIABLE, read_manifest, vmi_text, write_vmi
 from tests.processes import FIXTURES, ROOT, running
 
 ONE_GPU = FIXTURES / "vms" / "one-gpu.yaml"

@@ -312,3 +312,20 @@ def test_a_pod_that_asks_for_too_much_to_judge_is_refused(spec: Object, said: st
 def test_names_of_any_length_are_compared_quickly() -> None:
     offered = {f"example.com/{'x' * 100_000}{number}": "1" for number in range(50)}
     assert fit([node_of("n", offered)], {f"example.com/{'y' * 100_000}": "1"}).answer is not None
+
+
+def test_a_resource_that_a_device_class_serves_is_counted_where_a_plugin_has_it() -> None:
+    """As the scheduler does: a node without the plugin has the resource by DRA (tests/lab/test_device_names.py)."""
+    device_class = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": "rtx"},
+        "spec": {"extendedResourceName": RTX_3090},
+    }
+    nodes = [node_of("plugin", {RTX_3090: "1"}), node_of("dra", {RTX_3090: "0"})]
+    result = fit([*nodes, device_class], {RTX_3090: "2"})
+    assert against(result, "plugin") == [f"has 1 {RTX_3090} in all and 2 are asked for"]
+    assert [each.node for each in result.fitting] == ["dra"]
+    assert result.unknown == {}
+    assert f"not looked at: {RTX_3090} by DRA (DeviceClass rtx)" in result.notes
+    assert against(fit(nodes, {RTX_3090: "2"}), "dra") == [f"has no {RTX_3090}"]

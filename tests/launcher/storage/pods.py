@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,12 +12,11 @@ import pycdlib
 
 from launcher import paths
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.paths import below
 from launcher.storage.media import Need
 from launcher.storage.needs import needs_of, shares_of
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 
 #: 16 MiB of nothing, in both formats.
 SIZE = 16 << 20
@@ -46,6 +46,13 @@ def put(root: Path, place: str, content: bytes = b"") -> Path:
     file = below(root, place)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_bytes(content)
+    return file
+
+
+def blank(root: Path, place: str) -> Path:
+    """A raw disk of SIZE with nothing on it."""
+    file = put(root, place)
+    os.truncate(file, SIZE)
     return file
 
 
@@ -95,10 +102,10 @@ def provide(root: Path, vmi: VirtualMachineInstance, block: frozenset[str]) -> N
             continue
         match volume.kind:
             case "persistentVolumeClaim" | "dataVolume" | "ephemeral":
-                put(root, paths.block_device(name) if name in block else paths.disk_image(name), bytes(SIZE))
+                blank(root, paths.block_device(name) if name in block else paths.disk_image(name))
             case "hostDisk":
                 assert volume.hostDisk is not None
-                put(root, paths.disk_image(name, Path(volume.hostDisk.path).name), bytes(SIZE))
+                blank(root, paths.disk_image(name, Path(volume.hostDisk.path).name))
             case "containerDisk":
                 assert volume.containerDisk is not None
                 qcow2(below(root, paths.image_volume(name) + (volume.containerDisk.path or "/disk/disk.qcow2")))

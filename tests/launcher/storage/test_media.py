@@ -17,7 +17,6 @@ from lxml import etree
 
 from launcher import paths
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import VirtualMachineInstance
 from launcher.paths import below
 from launcher.storage.credentials import passwords_in
@@ -40,6 +39,7 @@ from tests.launcher.storage.pods import (
     tree,
     vmi_with,
 )
+from tests.launcher.vms import read_manifest
 from tests.processes import ROOT
 
 WITH_VOLUMES = [case for case in cases() if "  volumes:" in case.vm.read_text()]
@@ -543,7 +543,7 @@ import sys
 from pathlib import Path
 from program.errors import Refusal
 from launcher.facts import Facts
-from launcher.manifest.parser import read_manifest
+from tests.launcher.vms import read_manifest
 from launcher.storage.media import made
 from launcher.storage.needs import needs_of
 from launcher.storage.programs import output

@@ -9,11 +9,10 @@ import pytest
 
 from launcher import paths
 from launcher.facts import BlockSizes, Facts
-from launcher.manifest.parser import read_manifest
 from launcher.manifest.spec import Spec
 from launcher.storage.volumes import facts_of_volumes
 from tests.launcher.storage.pods import vmi_with
-from tests.launcher.vms import vmi_text
+from tests.launcher.vms import read_manifest, vmi_text
 from tests.processes import ROOT
 
 VOLUMES = """\
@@ -66,7 +65,6 @@ def test_a_claim_that_is_a_device_is_one_with_the_sizes_of_its_queue(spec: Spec,
 _FACTS = """
 import sys
 from pathlib import Path
-from launcher.manifest.parser import read_manifest
 from launcher.storage.volumes import facts_of_volumes
 root = Path(sys.argv[1])
 print(sorted(facts_of_volumes(read_manifest(root / "vm.yaml").spec, root, Path("/sys")).no_direct_io))

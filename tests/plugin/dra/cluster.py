@@ -138,8 +138,8 @@ class Cluster:
         wait_until(lambda: {name for name, each in self.published().items() if "taints" not in each} == set(devices))
 
     def claim(self, *devices: str, name: str | None = None, **changes: Any) -> dict[str, Any]:
-        """A claim that the scheduler has allocated: a request for each device, gpu-0 and so on, with the conditions that
-        its slice has."""
+        """A claim that the scheduler has allocated: a request for each device, gpu-0 and so on, with the conditions of
+        its slice."""
         name = name or f"claim-{len(self.claims)}"
         published = self.published()
         results = [

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from plugin.dra.slices import device_name
+from plugin.fabric.abi import Code
 from tests.conftest import Machine
 from tests.fabric.standin import SOCKET, Call, Manager, compiled
 from tests.plugin.dra.cluster import Cluster, running_cluster, wait_until
@@ -30,6 +31,7 @@ def manager(tmp_path: Path) -> Manager:
 @pytest.fixture
 def cluster(copied_machine: Machine, short_dir: Path) -> Iterator[Cluster]:
     with running_cluster(short_dir, copied_machine(NODE.name)) as cluster:
+        cluster.api.takes_conditions = False
         yield cluster
 
 
@@ -138,3 +140,20 @@ def test_files_that_are_gone_do_not_cost_a_running_guest_its_partition(cluster: 
         manager.answers(Call.GET, -1, times=0)
         assert prepare(cluster, one) == ""
     assert manager.log == ["activate 3"]
+
+
+def test_a_partition_that_does_not_train_is_known_before_its_pod_comes(cluster: Cluster, manager: Manager) -> None:
+    cluster.api.takes_conditions = True
+    with driver(cluster, manager):
+        wait_until(lambda: all(each.get("bindingConditions") for each in cluster.published().values() or [{}]))
+        manager.answers(Call.ACTIVATE, Code.NVLINK_ERROR)
+        one = claim(cluster, 1, 3)
+        wait_until(lambda: len(cluster.status(one)) == 2)
+        assert all("no NVLink trained" in told["gpu-launcher.dev/Failed"] for told in cluster.status(one).values())
+        assert (cluster.checkpoint(), manager.active) == ({}, set())
+        cluster.wait_for(*(name for module, name in NAMES.items() if module not in (1, 3)))
+        other = claim(cluster, 2, 4)
+        wait_until(lambda: all("Ready" in told for told in cluster.status(other).values() or [{}]))
+        assert manager.active == {(2, 4)}
+        cluster.delete(other)
+        wait_until(lambda: manager.active == set())

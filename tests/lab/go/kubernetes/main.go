@@ -1,15 +1,18 @@
-// Kubernetes' control plane, etcd and kubectl in one program, picked by the name it is called by.
+// Kubernetes' control plane, etcd, kubectl and helm in one program, picked by the name it is called by.
 //
-// One link instead of six: the five share nearly all of their code, and linking is what costs.
+// One link instead of seven: they share nearly all of their code, and linking is what costs.
 package main
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"go.etcd.io/etcd/server/v3/etcdmain"
+	helmcmd "helm.sh/helm/v4/pkg/cmd"
+	"helm.sh/helm/v4/pkg/kube"
 	"k8s.io/component-base/cli"
 	_ "k8s.io/component-base/metrics/prometheus/clientgo"
 	_ "k8s.io/component-base/metrics/prometheus/version"
@@ -28,14 +31,35 @@ var commands = map[string]func() *cobra.Command{
 
 func main() {
 	name := filepath.Base(os.Args[0])
-	if name == "etcd" {
+	switch name {
+	case "etcd":
 		etcdmain.Main(os.Args)
 		return
+	case "helm":
+		os.Exit(helm())
 	}
 	command, known := commands[name]
 	if !known {
-		fmt.Fprintf(os.Stderr, "%s: call me etcd, kube-apiserver, kube-controller-manager, kube-scheduler or kubectl\n", name)
+		fmt.Fprintf(os.Stderr, "%s: call me etcd, helm, kube-apiserver, kube-controller-manager, kube-scheduler or kubectl\n", name)
 		os.Exit(2)
 	}
 	os.Exit(cli.Run(command()))
+}
+
+// As helm's own main does.
+func helm() int {
+	kube.ManagedFieldsManager = "helm"
+	command, err := helmcmd.NewRootCmd(os.Stdout, os.Args[1:], helmcmd.SetupLogging)
+	if err == nil {
+		err = command.Execute()
+	}
+	var coded helmcmd.CommandError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &coded):
+		return coded.ExitCode
+	default:
+		return 1
+	}
 }
