@@ -1,6 +1,7 @@
-"""What users of Prometheus apply fits what the plugin serves: an alert's metrics are in a scrape, and it has its page."""
+"""The alerts and the dashboard ask for metrics that a scrape of the plugin has, and each alert has its page."""
 
 import asyncio
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -25,6 +26,10 @@ RULES = [
     for group in yaml.safe_load((ALERTS / "prometheusrule.yaml").read_text())["spec"]["groups"]
     for rule in group["rules"]
 ]
+DASHBOARD = json.loads((ROOT / "deploy/plugin/components/dashboard/dashboard.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+#: Of the series that Prometheus makes of a scrape.
+OF_PROMETHEUS = {"instance"}
 RUNBOOKS = ROOT / "docs/runbooks"
 
 
@@ -71,10 +76,15 @@ def metrics_of(expression: str) -> dict[str, set[str]]:
     }
 
 
-def test_each_metric_of_an_alert_is_served_and_the_page_of_metrics_has_all(scraped: dict[str, set[str]]) -> None:
-    for rule in RULES:
-        for name, labels in metrics_of(rule["expr"]).items():
-            assert labels <= scraped[name], rule["alert"]
+def test_alerts_and_dashboard_ask_for_what_is_served_and_the_page_of_metrics_has_all(
+    scraped: dict[str, set[str]],
+) -> None:
+    for expression in (*(rule["expr"] for rule in RULES), *QUERIES):
+        asked = metrics_of(expression)
+        assert asked, expression
+        grouped = {label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(", ")}
+        for name, labels in asked.items():
+            assert labels | grouped - OF_PROMETHEUS <= scraped[name], expression
     named = {*re.findall(r"`(gpu_plugin_\w+)", (ROOT / "docs/gpu-plugin.md").read_text())}
     # A metric without samples on this machine has no family in the scrape.
     empty = {"gpu_plugin_device_in_use", "gpu_plugin_partition"}
