@@ -22,7 +22,7 @@ mkdir "$scratch/$bases"
 for base in $(find deploy -name kustomization.yaml | cut -d/ -f2 | sort -u); do
     (cd deploy && find "$base" -name '*.yaml' -exec cp --parents {} "$scratch/$bases" \;)
 done
-(cd deploy && find node plugin/components/seccomp/vm.json -type f -exec cp --parents {} "$scratch/$bases" \;)
+(cd deploy && find node plugin/components/*/*.json -type f -exec cp --parents {} "$scratch/$bases" \;)
 archive() { # a directory of $scratch, as DIRECTORY.tar.gz or another file
     tar --create --sort=name --format=gnu --owner=0 --group=0 --numeric-owner --mode=u+rw,go+r,go-w \
         --mtime="@$SOURCE_DATE_EPOCH" --directory="$scratch" "$1" | gzip --no-name >"$scratch/release/${2:-$1.tar.gz}"

@@ -2,15 +2,18 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator
+import math
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from itertools import product
+from typing import TYPE_CHECKING, TypeVar
 
 from pci.slices import DRIVER
 from plugin.device_plugin.http import Answer, Pages, serving
 from plugin.fabric.status import FabricStatus
 from plugin.node.snapshot import State
-from plugin.watch.watch import Watch
+from plugin.watch.watch import Durations, Watch
 from program.errors import Refusal
 
 if TYPE_CHECKING:
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
 #: Paths as of Kubernetes' own servers: whether this process goes on, and whether the kubelet watches every resource.
 #: They differ because a kubelet that is away is no reason to restart the plugin.
 LIVE, READY = "/livez", "/readyz"
+
+K = TypeVar("K", bound=tuple[str, ...])
 
 _SCRAPES_APART = 0.5  # seconds; more frequent requests get the same text
 
@@ -89,9 +94,24 @@ class _Collector:
         self._watch = watch
 
     def collect(self) -> "Iterator[Metric]":
-        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+        yield from self._devices()
+        yield from self._counted()
+        yield from self._sight()
 
-        snapshot, counters = self._watch.snapshot, self._watch.counters
+    def _devices(self) -> "Iterator[Metric]":
+        from prometheus_client.core import GaugeMetricFamily
+
+        snapshot = self._watch.snapshot
+        by_state = GaugeMetricFamily(
+            "gpu_plugin_devices",
+            "Devices of the node by state; free only if it is known which pods and ResourceClaims have which.",
+            labels=["resource", "state"],
+        )
+        states = Counter((device.resource or "", snapshot.state(device)) for device in snapshot.inventory.devices)
+        for resource in sorted({resource for resource, _ in states}):
+            for each in State:
+                by_state.add_metric([resource, each], states[resource, each])
+        yield by_state
         devices = GaugeMetricFamily(
             "gpu_plugin_device",
             "1 for each device of the node: healthy, unhealthy (listed, not handed out) or withheld, and why.",
@@ -115,24 +135,55 @@ class _Collector:
                 in_use.add_metric([device.id, device.resource or "", namespace, "", name], 1)
         yield devices
         yield in_use
+
+    def _counted(self) -> "Iterator[Metric]":
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        counters, resources = self._watch.counters, _resources(self._watch)
         registered = GaugeMetricFamily(
             "gpu_plugin_registered", "1 while the kubelet watches the resource.", labels=["resource"]
         )
-        for resource in _resources(self._watch):
+        for resource in resources:
             registered.add_metric([resource], counters.watched.get(resource, False))
         yield registered
         count = CounterMetricFamily(
             "gpu_plugin_registrations", "How often the resource was registered.", labels=["resource"]
         )
-        for resource, times in sorted(counters.registrations.items()):
-            count.add_metric([resource], times)
-        yield count
+        streams = CounterMetricFamily(
+            "gpu_plugin_streams",
+            "How often the kubelet opened the stream of the resource's devices: once, and again after each end.",
+            labels=["resource"],
+        )
+        for metric, counter in ((count, counters.registrations), (streams, counters.streams)):
+            # From 0 on: the first increase has to be seen.
+            for resource in sorted({*resources, *counter}):
+                metric.add_metric([resource], counter[resource])
+            yield metric
         allocations = CounterMetricFamily(
             "gpu_plugin_allocations", "Containers that asked for the resource.", labels=["resource", "outcome"]
         )
-        for (resource, outcome), times in sorted(counters.allocations.items()):
-            allocations.add_metric([resource, outcome], times)
+        for resource, outcome in sorted({*product(resources, ("given", "refused")), *counters.allocations}):
+            allocations.add_metric([resource, outcome], counters.allocations[resource, outcome])
         yield allocations
+        yield _histogram("gpu_plugin_look_duration_seconds", "Looks at the whole node.", {(): counters.looks})
+        if DRIVER in resources:
+            binds = {key: counters.binds[key] for key in product(("bind", "unbind"), ("done", "failed"))}
+            yield _histogram(
+                "gpu_plugin_bind_duration_seconds",
+                "Cards given to vfio for a claim, and given back to their drivers.",
+                binds,
+                ["verb", "outcome"],
+            )
+
+    def _sight(self) -> "Iterator[Metric]":
+        from importlib.metadata import version
+
+        from prometheus_client.core import GaugeMetricFamily
+
+        snapshot = self._watch.snapshot
+        build = GaugeMetricFamily("gpu_plugin_build_info", "1, with the version of gpu-plugin.", labels=["version"])
+        build.add_metric([version("gpu-launcher")], 1)
+        yield build
         yield GaugeMetricFamily(
             "gpu_plugin_sysfs_faults", "Entries of sysfs that could not be read.", len(snapshot.host.faults)
         )
@@ -167,6 +218,17 @@ class _Collector:
             "1 while the Fabric Manager lists its partitions, and all of ours are active.",
             sight.board is not None and sight.trouble is None,
         )
+
+
+def _histogram(name: str, what: str, durations: Mapping[K, Durations], labels: list[str] | None = None) -> "Metric":
+    from prometheus_client.core import HistogramMetricFamily
+    from prometheus_client.utils import floatToGoString
+
+    histogram = HistogramMetricFamily(name, what, labels=labels or [])
+    for values, each in durations.items():
+        bounds = map(floatToGoString, (*Durations.BOUNDS, math.inf))
+        histogram.add_metric(list(values), list(zip(bounds, each.up_to, strict=True)), each.total)
+    return histogram
 
 
 def _resources(watch: Watch) -> list[str]:

@@ -55,6 +55,7 @@ class DevicePluginServicer(deviceplugin_pb2_grpc.DevicePluginServicer):
     async def ListAndWatch(self, request: api.Empty, context: Context) -> AsyncIterator[api.ListAndWatchResponse]:
         """Send the list at first and at every change, and an empty one at the end."""
         self.watched = True
+        self._watch.counters.streams[self._offer.resource] += 1
         self._moved()
         try:
             sent: Listing | None = None

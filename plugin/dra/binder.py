@@ -7,7 +7,7 @@ lock of all binders and remembers what it does, and the next binder says that it
 import asyncio
 import logging
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from pci.address import PCIAddress
 from plugin.binding.plan import named_cards, plan_bind, plan_unbind
 from plugin.binding.rebind import Decide, Roots, rebind
 from plugin.dra.work import StillAtWork
+from plugin.watch.watch import Durations
 from program.child import spawned
 from program.errors import Refusal
 
@@ -26,10 +27,18 @@ _FILES_FOR_ALL_TO_READ = 0o022  # what a command by hand has; the daemon's own i
 
 class Binder:
     """Binds and unbinds cards of the node whose /sys is `sysfs`; former drivers are kept in `state`. Lives in one event
-    loop, and takes one call at a time."""
+    loop, and takes one call at a time. `durations` gets how long each call took, by verb and outcome."""
 
-    def __init__(self, sysfs: Path, state: Path, *, at_most: float = _AT_MOST) -> None:
+    def __init__(
+        self,
+        sysfs: Path,
+        state: Path,
+        durations: MutableMapping[tuple[str, str], Durations],
+        *,
+        at_most: float = _AT_MOST,
+    ) -> None:
         self._roots = Roots.beside(sysfs, state)
+        self._durations = durations
         self._at_most = at_most
         self._latest: asyncio.Task[frozenset[str]] | None = None
 
@@ -43,10 +52,11 @@ class Binder:
         await self._run("unbind", plan_unbind, addresses)
 
     async def _run(self, verb: str, decide: Decide, addresses: Iterable[str]) -> frozenset[str]:
-        deadline = asyncio.get_running_loop().time() + self._at_most
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._at_most
         if self._latest is not None:
             await self._wait(self._latest, deadline)  # an earlier call may not have waited for its end
-        functions = sorted(map(PCIAddress.parse, addresses))
+        began, functions = clock(), sorted(map(PCIAddress.parse, addresses))
         command = f"gpu-plugin {verb} {' '.join(map(str, functions))}"
         try:
             child = spawned(command, partial(_rebound, self._roots, functions, decide), goes_on=True)
@@ -55,9 +65,17 @@ class Binder:
             raise Refusal(command, f"cannot be started: {error.strerror}", fix) from error
         # The task goes on if the caller does not wait any more.
         task = self._latest = asyncio.create_task(child.answered(), name=command)
-        task.add_done_callback(_log_failure)
+        task.add_done_callback(lambda task: self._note(verb, clock() - began, task))
         await self._wait(task, deadline)
         return task.result()
+
+    def _note(self, verb: str, seconds: float, task: asyncio.Task[frozenset[str]]) -> None:
+        if task.cancelled():
+            return
+        error = task.exception()
+        self._durations[verb, "done" if error is None else "failed"].add(seconds)
+        if error is not None:
+            _log.warning("%s", error)
 
     async def _wait(self, task: asyncio.Task[frozenset[str]], deadline: float) -> None:
         await asyncio.wait({task}, timeout=deadline - asyncio.get_running_loop().time())
@@ -67,11 +85,6 @@ class Binder:
                 f"has not ended within {self._at_most:g} s: a driver does not let go, or does not start",
                 "it goes on, and is asked again; the kernel's log (dmesg) may say what it waits for",
             )
-
-
-def _log_failure(task: asyncio.Task[frozenset[str]]) -> None:
-    if not task.cancelled() and (error := task.exception()) is not None:
-        _log.warning("%s", error)
 
 
 def _rebound(roots: Roots, functions: Sequence[PCIAddress], decide: Decide) -> frozenset[str]:

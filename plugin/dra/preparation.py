@@ -76,7 +76,7 @@ class Claims:
         self._node = settings.node
         self._checkpoint = Checkpoint(settings.state, settings.boot)
         self._files = Files(settings.cdi, settings.state)
-        self._binder = binder or Binder(watch.sources.sys, watch.sources.state)
+        self._binder = binder or Binder(watch.sources.sys, watch.sources.state, watch.counters.binds)
         self._partitions = partitions
         self._not_given_back: dict[str, Hindrance] = {}  # by device: why its driver does not have it again
         self._unbound: dict[str, tuple[float, Hindrance]] = {}  # by device: until when, why it could not be bound

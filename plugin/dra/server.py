@@ -108,6 +108,7 @@ class HealthServicer(health_pb2_grpc.DRAResourceHealthServicer):
         self, request: health_pb2.NodeWatchResourcesRequest, context: Context
     ) -> AsyncIterator[health_pb2.NodeWatchResourcesResponse]:
         """Send the health of all devices at every change, and again before the last message is out of date."""
+        self._watch.counters.streams[DRIVER] += 1
         while not self._watch.stopped:
             change = self._watch.next_change
             yield self._response()

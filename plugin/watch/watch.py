@@ -2,10 +2,13 @@
 
 import asyncio
 import logging
+import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from pathlib import Path
 from typing import Self
 
@@ -41,17 +44,42 @@ class Sources(Places):
     rescan: float
 
 
+class Durations:
+    """How long something took each time: `total` in seconds, and how many times it took up to each of the `BOUNDS`."""
+
+    #: Seconds. A look takes hundredths, a card of a slow driver tens.
+    BOUNDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 25.0, 60.0)
+
+    def __init__(self) -> None:
+        self.total = 0.0
+        self._counts = [0] * (len(self.BOUNDS) + 1)
+
+    def add(self, seconds: float) -> None:
+        self.total += seconds
+        self._counts[bisect_left(self.BOUNDS, seconds)] += 1
+
+    @property
+    def up_to(self) -> tuple[int, ...]:
+        """How many took up to each bound, and how many there are."""
+        return tuple(accumulate(self._counts))
+
+
 @dataclass(frozen=True, slots=True)
 class Counters:
     """What the servers count, for metrics and health.
 
     `allocations`: containers that asked for a resource, by outcome (`given`, `refused`). `registrations`: how often a
-    resource was registered. `watched`: True if the kubelet watches the resource now.
+    resource was registered. `streams`: how often the kubelet opened the stream of a resource's devices.
+    `watched`: True if the kubelet watches the resource now. `looks`: at the whole node. `binds`: of cards for claims,
+    by verb (`bind`, `unbind`) and outcome (`done`, `failed`).
     """
 
     allocations: Counter[tuple[str, str]] = field(default_factory=Counter)
     registrations: Counter[str] = field(default_factory=Counter)
+    streams: Counter[str] = field(default_factory=Counter)
     watched: dict[str, bool] = field(default_factory=dict)
+    looks: Durations = field(default_factory=Durations)
+    binds: defaultdict[tuple[str, str], Durations] = field(default_factory=lambda: defaultdict(Durations))
 
 
 class Watch:
@@ -89,7 +117,7 @@ class Watch:
         """
         async with self._looking:
             sources, config = self.sources, config or self.snapshot.config
-            with self._blind_if_it_fails():
+            with self._blind_if_it_fails(), self._timed():
                 seen = await look(sources, sources.names, config, sources.reader.ask, lambda: self.snapshot, uses=uses)
             self.sees_node = True
             self.see(seen)
@@ -113,6 +141,14 @@ class Watch:
         # A task that waits holds the old event; later ones wait for the change after this one.
         self.next_change.set()
         self.next_change = asyncio.Event()
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        began = time.monotonic()
+        try:
+            yield
+        finally:
+            self.counters.looks.add(time.monotonic() - began)
 
     @contextmanager
     def _blind_if_it_fails(self) -> Iterator[None]:

@@ -4,6 +4,7 @@ import signal
 import socket
 import urllib.request
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 
 import grpc
@@ -415,6 +416,23 @@ def test_metrics_say_what_is_offered_who_has_it_and_what_was_asked(
     assert found[f'gpu_plugin_allocations_total{{outcome="given",resource="{RTX_3090}"}}'] == 1
     assert found[f'gpu_plugin_allocations_total{{outcome="refused",resource="{RTX_3090}"}}'] == 1
     assert (found["gpu_plugin_sysfs_faults"], found["gpu_plugin_sees_pods"]) == (0, 1)
+    assert found[f'gpu_plugin_devices{{resource="{RTX_3090}",state="in use"}}'] == 1
+    assert found[f'gpu_plugin_devices{{resource="{RTX_3090}",state="unhealthy"}}'] == 1
+    assert found[f'gpu_plugin_devices{{resource="{RTX_3090}",state="free"}}'] == 0
+    assert found[f'gpu_plugin_build_info{{version="{version("gpu-launcher")}"}}'] == 1
+    looks = found["gpu_plugin_look_duration_seconds_count"]
+    assert found['gpu_plugin_look_duration_seconds_bucket{le="60.0"}'] == looks > 0
+    assert 0 < found["gpu_plugin_look_duration_seconds_sum"] < 60 * looks
+    assert [name for name in found if "bind_duration" in name] == []
+
+
+def test_each_stream_that_the_kubelet_opens_is_counted(machine: Machine, kubelet: Kubelet, port: int) -> None:
+    streams = f'gpu_plugin_streams_total{{resource="{RTX_3090}"}}'
+    with serve(machine("two-rtx-3090"), kubelet.directory, "--metrics", str(port)) as plugin:
+        plugin.wait_for_line("watched by the kubelet")
+        assert metrics(port)[streams] == 1
+        kubelet.restart()
+        wait_until(lambda: metrics(port)[streams] == 2)
 
 
 def test_health_tells_the_process_from_its_registrations(

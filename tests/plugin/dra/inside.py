@@ -36,7 +36,7 @@ class Inside:
             kubeconfig=None,
             boot="",
         )
-        binder = Binder(self.cluster.sys, self.watch.sources.state, at_most=bind_within)
+        binder = Binder(self.cluster.sys, self.watch.sources.state, self.watch.counters.binds, at_most=bind_within)
         partitions = _partitions(self.watch, own_pod=None)
         return Claims(self.watch, self.api, partitions, settings, binder=binder, asked_again=asked_again)
 

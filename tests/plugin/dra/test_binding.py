@@ -5,6 +5,7 @@ import asyncio
 import os
 import shutil
 import signal
+from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -19,6 +20,7 @@ from pci.sysfs.functions import read_host
 from plugin.dra.binder import Binder
 from plugin.dra.checkpoint import Checkpoint
 from plugin.dra.work import StillAtWork
+from plugin.watch.watch import Durations
 from tests.conftest import Machine
 from tests.kernel import Kernel, answering, bind, make_nodes, part, process
 from tests.plugin.binding.test_nvml import UUID, tells
@@ -285,19 +287,22 @@ def test_a_claim_that_was_allocated_anew_has_the_new_card_and_gives_back_the_old
 
 
 def test_what_a_driver_holds_up_goes_on_without_whoever_waits(node: Node) -> None:
+    durations = defaultdict[tuple[str, str], Durations](Durations)
+
     async def bound_late() -> str:
         with pytest.raises(StillAtWork) as error:
-            await Binder(node.cluster.sys, node.former, at_most=0.01).bind([GPU, AUDIO])
+            await Binder(node.cluster.sys, node.former, durations, at_most=0.01).bind([GPU, AUDIO])
         await asyncio.gather(*(asyncio.all_tasks() - {asyncio.current_task()}))
         return str(error.value)
 
     assert asyncio.run(bound_late()).startswith(f"gpu-plugin bind {GPU} {AUDIO}: has not ended within 0.01 s")
+    assert {key: each.up_to[-1] for key, each in durations.items()} == {("bind", "done"): 1}
     assert node.drivers() == ["vfio-pci", "vfio-pci"]
 
 
 def test_who_asks_again_waits_for_what_goes_on(node: Node) -> None:
     async def asked_again() -> frozenset[str]:
-        binder = Binder(node.cluster.sys, node.former)
+        binder = Binder(node.cluster.sys, node.former, defaultdict(Durations))
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(binder.bind([GPU, AUDIO]), 0.01)  # as the kubelet goes away
         return await binder.bind([GPU, AUDIO])

@@ -1,0 +1,102 @@
+"""The alerts and the dashboard ask for metrics that a scrape of the plugin has, and each alert has its page."""
+
+import asyncio
+import json
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from prometheus_client.parser import text_string_to_metric_families
+
+from pci.slices import DRIVER
+from plugin.cards.config import Config, Fabric
+from plugin.cards.names import PCIIDs
+from plugin.device_plugin.monitoring import HTTPPort, monitoring
+from plugin.watch.reader import Reader
+from plugin.watch.watch import Sources, Watch
+from tests.conftest import Machine
+from tests.plugin.daemon import fetch, free_port
+from tests.processes import ROOT
+
+ALERTS = ROOT / "deploy/plugin/components/alerts"
+RULES = [
+    rule
+    for group in yaml.safe_load((ALERTS / "prometheusrule.yaml").read_text())["spec"]["groups"]
+    for rule in group["rules"]
+]
+DASHBOARD = json.loads((ROOT / "deploy/plugin/components/dashboard/dashboard.json").read_text())
+QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
+#: Of the series that Prometheus makes of a scrape.
+OF_PROMETHEUS = {"instance"}
+RUNBOOKS = ROOT / "docs/runbooks"
+
+
+@pytest.fixture
+def scraped(machine: Machine, tmp_path: Path, pci_ids: PCIIDs) -> dict[str, set[str]]:
+    """The samples that a plugin with DRA and a Fabric Manager serves, with the names of their labels."""
+
+    async def read_config() -> Config:
+        return Config(fabric=Fabric())
+
+    sources = Sources(
+        sys=machine("two-rtx-3090"),
+        dev=tmp_path,
+        state=tmp_path,
+        reader=Reader(),
+        pod_resources=tmp_path / "none",
+        names=pci_ids,
+        config=None,
+        read_config=read_config,
+        rescan=60,
+    )
+
+    async def scrape() -> str:
+        with sources.reader.listening(lambda: None, lambda: None):
+            watch = await Watch.begin(sources, asyncio.Event())
+            watch.counters.watched[DRIVER] = True
+            port = free_port()
+            async with monitoring(watch, metrics=HTTPPort("127.0.0.1", port), health=None):
+                return (await asyncio.to_thread(fetch, port, "/metrics"))[1]
+
+    families = text_string_to_metric_families(asyncio.run(scrape()))
+    samples = [(family, sample) for family in families for sample in [*family.samples]]
+    found: dict[str, set[str]] = {family.name: set() for family, _ in samples}
+    for _, sample in samples:
+        found.setdefault(sample.name, set()).update(sample.labels)
+    return found
+
+
+def metrics_of(expression: str) -> dict[str, set[str]]:
+    """The metrics of an expression, with the labels that it asks for."""
+    return {
+        name: {*re.findall(r"(\w+)\s*[=!]", selectors)}
+        for name, selectors in re.findall(r"\b(gpu_plugin_\w+)(\{[^}]*\})?", expression)
+    }
+
+
+def test_alerts_and_dashboard_ask_for_what_is_served_and_the_page_of_metrics_has_all(
+    scraped: dict[str, set[str]],
+) -> None:
+    for expression in (*(rule["expr"] for rule in RULES), *QUERIES):
+        asked = metrics_of(expression)
+        assert asked, expression
+        grouped = {label for by in re.findall(r"by \(([^)]*)\)", expression) for label in by.split(", ")}
+        for name, labels in asked.items():
+            assert labels | grouped - OF_PROMETHEUS <= scraped[name], expression
+    named = {*re.findall(r"`(gpu_plugin_\w+)", (ROOT / "docs/gpu-plugin.md").read_text())}
+    # A metric without samples on this machine has no family in the scrape.
+    empty = {"gpu_plugin_device_in_use", "gpu_plugin_partition"}
+    families = {re.sub("_(bucket|count|sum|created)$", "", name) for name in scraped}
+    assert named - empty == {name for name in families if f"{name}_total" not in families}
+
+
+def test_each_alert_has_a_page_with_its_meaning_impact_diagnosis_and_mend() -> None:
+    source = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["urls"]["Source"]
+    assert {path.stem for path in RUNBOOKS.iterdir()} == {rule["alert"] for rule in RULES}
+    for rule in RULES:
+        page = RUNBOOKS / f"{rule['alert']}.md"
+        assert rule["annotations"]["runbook_url"] == f"{source}/blob/main/{page.relative_to(ROOT)}"
+        headings = re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)
+        assert headings == [rule["alert"], "Meaning", "Impact", "Diagnosis", "Mend"]
