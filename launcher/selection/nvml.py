@@ -20,7 +20,7 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
     for name, ids in selection.nvml_ids.items():
         if cluster is None:
             wrong = f"{name} names {listed(ids, _MOST)}, and which card has NVML's UUID is not known here"
-            fix = f"name a file of what `kubectl get resourceslices -o json` prints with --cluster; see {_PAGE}"
+            fix = f"name a file of what `kubectl get resourceslices -o json` prints with --cluster ({_PAGE})"
             raise UserError("metadata.annotations", wrong, fix)
         cards = [(node.name, device) for node in cluster.nodes for device in node.devices if _has_uuid(device)]
         known = {device.attribute(words.NVML_UUID) for _, device in cards}
@@ -31,7 +31,7 @@ def refuse_unknown_ids(selection: Selection, cluster: Cluster | None) -> None:
                 "metadata.annotations",
                 f"{name} names {listed(missing, _MOST)}, which may be of one of these, whose NVML UUID is not known: "
                 f"{listed(unknown, _MOST)}",
-                f"run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind; see {_PAGE}",
+                f"run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind ({_PAGE})",
             )
         if name == USE_ID and len(missing) == len(selection.use_ids or ()):
             wrong = f"{name} names {listed(missing, _MOST)}, which no card of the cluster has"

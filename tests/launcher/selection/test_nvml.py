@@ -184,11 +184,11 @@ def test_an_uuid_that_a_card_may_have_is_refused_with_where_to_look(word: str) -
         fit_of("d/vm", None, entries(1), wish, (), PARTLY)
     assert str(refused.value) == (
         f"metadata.annotations: nvidia.com/{word} names {uuid(9)}, which may be of one of these, whose NVML UUID is "
-        "not known: card-2 of card-2; run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind; see "
-        "docs/choosing.md#nvmls-uuids"
+        "not known: card-2 of card-2; run nvidia-smi -L while NVIDIA's driver has the card, then gpu-plugin bind "
+        "(docs/choosing.md#nvmls-uuids)"
     )
     with pytest.raises(
-        UserError, match=r"names GPU-.*, and which card has NVML's UUID is not known here; .* --cluster;"
+        UserError, match=r"names GPU-.*, and which card has NVML's UUID is not known here; .* --cluster "
     ):
         refuse_unknown_ids(wish, None)
 

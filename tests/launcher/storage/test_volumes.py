@@ -66,6 +66,7 @@ _FACTS = """
 import sys
 from pathlib import Path
 from launcher.storage.volumes import facts_of_volumes
+from tests.launcher.vms import read_manifest
 root = Path(sys.argv[1])
 print(sorted(facts_of_volumes(read_manifest(root / "vm.yaml").spec, root, Path("/sys")).no_direct_io))
 """
