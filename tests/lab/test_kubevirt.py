@@ -154,6 +154,13 @@ def test_a_sidecar_that_is_killed_leaves_the_vm_alone(lab: Lab, vm: vms.Guest) -
     assert vms.running(lab, VM) == vm
 
 
+def test_after_virt_launcher_was_killed_the_cards_are_on_the_same_seats(lab: Lab, vm: vms.Guest) -> None:
+    before = vms.running(lab, VM)
+    addresses = vms.addresses(before.xml())
+    vms.kill(lab, "/usr/bin/virt-launcher ")
+    assert vms.addresses(vms.running(lab, VM, before=before).xml()) == addresses
+
+
 def test_after_a_stop_and_a_start_the_cards_are_on_the_first_seats(lab: Lab, vm: vms.Guest, tmp_path: Path) -> None:
     """Without the annotation that asked for NUMA cells, and without a screen."""
     vms.run(lab, VM, "Halted")

@@ -130,13 +130,6 @@ def test_the_hook_leaves_as_many_ports_for_hotplug(lab: Lab) -> None:
         assert len(free_ports(hooked.xml("--inactive"))) == len(ports)
 
 
-def test_a_vm_whose_launcher_is_killed_while_its_guest_runs_comes_back_to_its_seats(lab: Lab) -> None:
-    with vms.guest(lab, vms.manifest("running", 2, run_strategy="Always")) as before:
-        addresses = vms.addresses(before.xml())
-        vms.kill(lab, "/usr/bin/virt-launcher ")
-        assert vms.addresses(vms.running(lab, "running", before=before).xml()) == addresses
-
-
 @pytest.mark.parametrize("moment", ["Scheduled", "there for KubeVirt", "in the guest"])
 def test_a_vm_whose_launcher_is_killed_comes_back_to_its_seats(lab: Lab, moment: str) -> None:
     """At the moments of a start: its pod runs, the hook listens, it has answered."""
