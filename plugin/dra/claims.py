@@ -1,7 +1,7 @@
 """Reads from a ResourceClaim which devices of this node the scheduler chose, and checks them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -72,7 +72,11 @@ def ours(claim: Mapping[str, Any], node: str) -> list[Mapping[str, Any]]:
     """Return the results of an API server's claim that are this node's devices; none if it is not allocated here."""
     allocation = (claim.get("status") or {}).get("allocation") or {}
     results = (allocation.get("devices") or {}).get("results") or ()
-    return [each for each in results if (each.get("driver"), each.get("pool")) == (DRIVER, node)]
+    return _of_node(results, node)
+
+
+def _of_node(devices: Iterable[Mapping[str, Any]], node: str) -> list[Mapping[str, Any]]:
+    return [each for each in devices if (each.get("driver"), each.get("pool")) == (DRIVER, node)]
 
 
 def has_conditions(claim: Mapping[str, Any], node: str) -> bool:
@@ -84,9 +88,8 @@ def awaits(claim: Mapping[str, Any], node: str) -> bool:
     """Whether the scheduler waits for this node's devices: each has a condition, and neither is READY nor FAILED."""
     decided = {
         each.get("device")
-        for each in (claim.get("status") or {}).get("devices") or ()
-        if (each.get("driver"), each.get("pool")) == (DRIVER, node)
-        and any(one["type"] in (READY, FAILED) and one["status"] == "True" for one in each.get("conditions") or ())
+        for each in _of_node((claim.get("status") or {}).get("devices") or (), node)
+        if any(one["type"] in (READY, FAILED) and one["status"] == "True" for one in each.get("conditions") or ())
     }
     return any(each.get("bindingConditions") and each["device"] not in decided for each in ours(claim, node))
 

@@ -358,7 +358,7 @@ class Claims:
             nobodys = (self._files.claims() | self._partitions.claims()) - claims.keys()
             for uid in sorted(nobodys):
                 _log.warning("what claim %s has is taken back: it is not prepared", uid)
-            begun = claims.keys() - {uid for uid, prepared in claims.items() if prepared.completed}
+            begun = {uid for uid, prepared in claims.items() if not prepared.completed}
             left = {uid for uid in begun if now - self._asked.get(uid, -math.inf) > self._asked_again} - awaited
             done = [await self._take_back_if_it_can(uid) for uid in sorted(nobodys | left)]
             self._asked = {uid: self._asked.get(uid, now) for uid in begun - left}

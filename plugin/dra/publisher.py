@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 import logging
 import random
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from plugin.dra.apiserver import APIServer, Conflict, NotFound
@@ -97,7 +97,7 @@ class Publisher:
         # One slice alone keeps the generation, as with Kubernetes' own helper: a scheduler never sees half of a write.
         is_one = len(differing) == 1 and there.keys() == names
         for new in differing if is_one else self._wanted(generation + 1):
-            await self._write(new, there)
+            await self._write(new, there.get(new["metadata"]["name"]))
         for name in sorted(there.keys() - names):
             await self._api.delete(name)
             self._sent.pop(name, None)
@@ -128,10 +128,9 @@ class Publisher:
             return True
         return _as_compared(has) == _as_compared(wanted)
 
-    async def _write(self, new: SliceObject, there: Mapping[str, SliceObject]) -> None:
-        """Write a slice in place of that of its name, if there is one."""
+    async def _write(self, new: SliceObject, has: SliceObject | None) -> None:
+        """Write a slice in place of the one that the server has of its name, if any."""
         name = new["metadata"]["name"]
-        has = there.get(name)
         new = self._taken(new)
         if has is None:
             answer = await self._api.create(new)
@@ -148,12 +147,12 @@ class Publisher:
             # Without its taint a card that cannot be handed out looks like any other.
             self._takes_taints = False
             _log.warning("the API server takes no taints of devices: what is unhealthy is left out of the slices")
-            await self._write(new, {name: answer})
+            await self._write(new, answer)
             return
         if self._takes_conditions and _has(new, "bindingConditions") and not _has(answer, "bindingConditions"):
             self._takes_conditions = False
             _log.info("the API server takes no binding conditions: cards are bound when their pods are on this node")
-            await self._write(new, {name: answer})
+            await self._write(new, answer)
             return
         _log.warning("the API server keeps slice %s otherwise than it was sent: fields were dropped", name)
 
