@@ -44,7 +44,11 @@ DISK_SAYS = "a disk from an image"
 _NODE_PACKAGES = ("busybox-static", "containernetworking-plugins", "iproute2", "kmod", "runc")
 #: Those of both images: the launcher's, and what the plugin's has besides.
 _IMAGE_PACKAGES = (
-    *(line.partition("|")[0] for line in (ROOT / "deploy" / "launcher" / "packages").read_text().splitlines()),
+    *(
+        line.partition("|")[0]
+        for packages in ("packages", "packages-amd64")
+        for line in (ROOT / "deploy" / "launcher" / packages).read_text().splitlines()
+    ),
     "pci.ids",
 )
 #: KubeVirt's user of QEMU, as in the launcher's image.
