@@ -6,6 +6,7 @@ PyYAML and pydantic are imported with the first file: most nodes have none.
 import difflib
 import re
 from dataclasses import fields
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,7 @@ def written_out(config: Config) -> Any:
     return _adapter().dump_python(config, mode="json")
 
 
+@cache
 def _adapter() -> "TypeAdapter[Config]":
     from pydantic import TypeAdapter
 
