@@ -144,11 +144,16 @@ def flowed(blocks: Sequence[Block]) -> Block:
 
 
 def svg(title: str, block: Block) -> str:
-    """Return a whole picture: the title above the block, on white."""
+    """Return a whole picture as text: the title above the block, on white."""
+    return etree.tostring(drawn(title, block), encoding="unicode", pretty_print=True)
+
+
+def drawn(title: str, block: Block) -> Element:
+    """Return a whole picture, as `svg`, to be put into a page."""
     width = max(block.width, _width(len(title), _TITLE_FONT)) + 2 * GAP
     top = _TITLE_FONT + 3 * GAP
     height = top + block.height + GAP
-    root = _element(
+    return _element(
         "svg",
         _element("title", title),
         _element("style", _STYLE),
@@ -159,7 +164,6 @@ def svg(title: str, block: Block) -> str:
         height=height,
         viewBox=f"0 0 {width} {height}",
     )
-    return etree.tostring(root, encoding="unicode", pretty_print=True)
 
 
 def group(kind: str, *elements: Element) -> Element:

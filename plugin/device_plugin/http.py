@@ -23,11 +23,12 @@ _PAUSE = 0.1  # seconds until the next one is accepted, where one could not be
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A page: HTTP's status, the text and its media type."""
+    """A page: HTTP's status, the text, its media type, and more headers."""
 
     status: int
     text: bytes
     media_type: str = "text/plain; charset=utf-8"
+    headers: tuple[tuple[str, str], ...] = ()
 
 
 #: The function that makes each page, by path; it has to be quick, and must not fail.
@@ -97,6 +98,7 @@ async def _exchange(connection: socket.socket, pages: Pages) -> None:
         ("Content-Type", answer.media_type),
         ("Content-Length", str(len(answer.text))),
         ("Connection", "close"),
+        *answer.headers,
     ]
     message = http.send(h11.Response(status_code=answer.status, headers=headers)) or b""
     if with_text:

@@ -1,4 +1,4 @@
-"""What the daemon tells about itself: Prometheus metrics, and its health for the kubelet's probes."""
+"""What the daemon tells: Prometheus metrics, its health for the kubelet's probes, and the node as a page for people."""
 
 import asyncio
 import contextlib
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 from pci.slices import DRIVER
 from plugin.device_plugin.http import Answer, Pages, serving
 from plugin.fabric.status import FabricStatus
-from plugin.node.snapshot import State
+from plugin.node.snapshot import Snapshot, State
 from plugin.watch.watch import Durations, Watch
 from program.errors import Refusal
 
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 #: Paths as of Kubernetes' own servers: whether this process goes on, and whether the kubelet watches every resource.
 #: They differ because a kubelet that is away is no reason to restart the plugin.
 LIVE, READY = "/livez", "/readyz"
+#: The node's page, for people.
+NODE = "/"
 
 K = TypeVar("K", bound=tuple[str, ...])
 
@@ -43,12 +45,13 @@ class HTTPPort:
 
 @contextlib.asynccontextmanager
 async def monitoring(watch: Watch, *, metrics: HTTPPort | None, health: HTTPPort | None) -> AsyncIterator[None]:
-    """Serve metrics and health on these ports, None for not at all. Refusal if a port is taken."""
+    """Serve metrics on one of these ports, health and the node's page on the other, None for not at all. Refusal if a
+    port is taken."""
     async with contextlib.AsyncExitStack() as stack:
         if metrics is not None:
             await _serve(stack, "--metrics", metrics, {"/metrics": _metrics(watch)})
         if health is not None:
-            await _serve(stack, "--health", health, _health(watch))
+            await _serve(stack, "--health", health, {**_health(watch), NODE: _node(watch)})
         yield
 
 
@@ -68,6 +71,29 @@ def _health(watch: Watch) -> Pages:
         return Answer(200, b"ok\n")
 
     return {LIVE: lambda: Answer(200, b"ok\n"), READY: ready}
+
+
+def _node(watch: Watch) -> Callable[[], Answer]:
+    """Return the node's page. It is made once for each snapshot, however many ask."""
+    made: tuple[Snapshot, bool, Answer] | None = None
+
+    def page() -> Answer:
+        # It imports lxml, which a node that nobody looks at does without.
+        from plugin.page import node_page
+
+        nonlocal made
+        snapshot, sees_node = watch.snapshot, watch.sees_node
+        if made is None or made[0] is not snapshot or made[1] != sees_node:
+            whole = node_page(snapshot, sees_node=sees_node)
+            headers = (
+                ("Content-Security-Policy", whole.policy),
+                ("X-Content-Type-Options", "nosniff"),
+                ("Cache-Control", "no-store"),
+            )
+            made = snapshot, sees_node, Answer(200, whole.html.encode(), "text/html; charset=utf-8", headers)
+        return made[2]
+
+    return page
 
 
 def _metrics(watch: Watch) -> Callable[[], Answer]:

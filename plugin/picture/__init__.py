@@ -39,6 +39,11 @@ _MARGIN = 6  # from a device to the outline of its group
 
 def picture(snapshot: Snapshot) -> str:
     """Return the node as an SVG. Its title counts the devices; no name, date or serial number is in it."""
+    return svg(title(snapshot), layout(snapshot))
+
+
+def layout(snapshot: Snapshot) -> Block:
+    """Return what the picture has below its title."""
     host, sight = snapshot.host, snapshot.partitions
     boxes = node_boxes(snapshot)
     notes = () if sight is None else fabric.notes(sight, snapshot.inventory)
@@ -70,7 +75,7 @@ def picture(snapshot: Snapshot) -> str:
         _notes(numbers, map(str, host.faults), notes),
         _legend({box.style for box in boxes}, outlines=bool(shared)),
     ]
-    return svg(title(snapshot), stacked(*(part for part in parts if part.height)))
+    return stacked(*(part for part in parts if part.height))
 
 
 def _notes(numbers: Mapping[str, int], faults: Iterable[str], others: Iterable[str]) -> Block:

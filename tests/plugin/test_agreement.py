@@ -1,4 +1,4 @@
-"""The daemon, inventory, doctor, the picture and the metrics say the same of every device: they have one look."""
+"""The daemon, inventory, doctor, picture, page and metrics say the same of every device: they have one look."""
 
 import asyncio
 import json
@@ -23,6 +23,7 @@ from plugin.doctor import examine
 from plugin.dra.checkpoint import Checkpoint, Prepared, PreparedDevice, claimed
 from plugin.dra.slices import device_of
 from plugin.node.snapshot import Snapshot, State
+from plugin.page import node_page
 from plugin.picture import picture
 from plugin.watch.reader import Reader
 from plugin.watch.watch import Sources, Watch
@@ -31,6 +32,7 @@ from tests.breaking import Break, breaks, broken
 from tests.compose import SYSFS
 from tests.conftest import Command, Machine
 from tests.kernel import bind, make_nodes
+from tests.pages import devices_on
 from tests.pictures import read_back, squeezed
 from tests.plugin.cards.test_broken_sysfs import breakable, write_machine
 from tests.processes import FIXTURES
@@ -138,11 +140,17 @@ def _assert_agreed(node: Node, seen: Snapshot, watch: Watch) -> None:
         for sample in metrics["gpu_plugin_device_in_use"]
     } == {device_id: claim for device_id, claim in claims.items() if claim is not None}
     drawn = read_back(picture(seen)).words
+    shown = {each.id: each for each in devices_on(node_page(watch.snapshot).html)}
+    assert {device_id: each.reason for device_id, each in shown.items()} == reasons
+    assert {device_id: each.user for device_id, each in shown.items()} == {
+        device.id: snapshot.user(device) for device in snapshot.inventory.devices
+    }
     for device in snapshot.inventory.devices:
         state = snapshot.state(device)
         assert squeezed(f"{reasons[device.id] or ''}") in drawn
         assert squeezed(f"by ResourceClaim {claims[device.id]}" if claims[device.id] else "") in drawn
         assert squeezed(state) in drawn
+        assert shown[device.id].state == state
         assert told[device.id]["state"] == (state if state in (State.UNHEALTHY, State.WITHHELD) else "healthy")
         if device in snapshot.inventory.published:
             assert ("taints" in device_of(snapshot, device, "node")) == (reasons[device.id] is not None)

@@ -4,6 +4,7 @@ import socket
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from plugin.device_plugin.monitoring import LIVE, READY
 from tests.conftest import Machine
 from tests.kernel import bind
 from tests.kubelet import Kubelet, running_kubelet
+from tests.pages import assert_closed, devices_on
 from tests.plugin.daemon import BOTH, RTX_3090, descriptors, fetch, free_port, serve, status, threads, wait_until
 from tests.processes import finished
 
@@ -69,6 +71,28 @@ def test_a_node_without_anything_to_offer_is_ready(machine: Machine, kubelet: Ku
         wait_until(lambda: status(port, READY) == 200)
 
 
+def test_the_health_port_has_the_node_as_a_page(copied_machine: Machine, kubelet: Kubelet, port: int) -> None:
+    sys = copied_machine("two-rtx-3090")
+    with serve(sys, kubelet.directory, "--health", str(port)) as plugin:
+        wait_until(lambda: status(port, "/") == 200)
+        kubelet.wait_until(lambda: kubelet.healthy(RTX_3090) == BOTH)
+        connection = HTTPConnection("127.0.0.1", port, timeout=10)
+        connection.request("GET", "/?theme=1")
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        assert answer.headers["Content-Type"] == "text/html; charset=utf-8"
+        assert_closed(text, answer.headers["Content-Security-Policy"])
+        assert (answer.headers["X-Content-Type-Options"], answer.headers["Cache-Control"]) == ("nosniff", "no-store")
+        assert [each.state for each in devices_on(text)] == ["free", "free"]
+        assert fetch(port, "/") == (200, text)
+        bind(sys, "0000:01:00.1", None)
+        wait_until(lambda: devices_on(fetch(port, "/")[1])[0].state == "unhealthy")
+        assert "The node cannot be looked at" not in text
+        (sys / "bus/pci/devices").rename(sys / "bus/pci/gone")
+        plugin.wait_for_line("the node's inventory stays as it was")
+        assert "The node cannot be looked at now" in fetch(port, "/")[1]
+
+
 def test_what_is_no_question_for_a_page_is_told_what_is(machine: Machine, kubelet: Kubelet, port: int) -> None:
     def ask(question: bytes) -> bytes:
         with socket.create_connection(("127.0.0.1", port), timeout=10) as caller:
@@ -77,7 +101,7 @@ def test_what_is_no_question_for_a_page_is_told_what_is(machine: Machine, kubele
 
     with serve(machine("two-rtx-3090"), kubelet.directory, "--health", str(port)):
         wait_until(lambda: status(port, LIVE) == 200)
-        assert fetch(port, "/") == (404, f"expected one of {LIVE}, {READY}\n")
+        assert fetch(port, "/nothing") == (404, f"expected one of {LIVE}, {READY}, /\n")
         assert ask(b"POST /livez HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n").startswith(b"HTTP/1.1 405 ")
         assert ask(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n").startswith(b"HTTP/1.1 400 ")
         assert ask(b"GET /livez HTTP/1.1\r\nX: " + b"x" * 8300).startswith(b"HTTP/1.1 431 ")
