@@ -402,12 +402,17 @@ def test_a_question_imports_neither_libvirt_nor_the_servers_half() -> None:
 
 def test_a_vm_that_run_runs_is_asked_paused_and_shut_down(gpu_launcher: Command, path: Path, tmp_path: Path) -> None:
     vm = write_vmi(tmp_path / "vm.yaml")
+    allowing = "{name: vm, annotations: {gpu-launcher.dev/ask-guest: nvidia-smi}}"
+    vm.write_text(vm.read_text().replace("{name: vm}", allowing))
     with running("gpu-launcher", "run", "--vm", vm, "--connect", "test:///default", "--socket", path) as run:
         run.wait_for_line("default_vm is running")
         assert gpu_launcher("ctl", "state", "--socket", path).stdout == "default/vm: running\n"
         assert gpu_launcher("ctl", "pause", "--socket", path).returncode == 0
         assert gpu_launcher("ctl", "state", "--socket", path).stdout == "default/vm: running, paused (user)\n"
         assert gpu_launcher("ctl", "resume", "--socket", path).returncode == 0
+        none, silence = gpu_launcher("ctl", "guest", "gpus", "--socket", path).stdout.splitlines()
+        assert none == "the VM has none of the host's cards"
+        assert silence.startswith("the guest's agent: this function is not supported")
         assert gpu_launcher("ctl", "shutdown", "--socket", path).returncode == 0
         assert run.end() == 0
     assert not path.exists()
