@@ -21,7 +21,7 @@ class Function:
     driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
     in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1. `boot_vga`: the firmware put its
     screen on this function. `memory_bar`: bytes of a GPU's largest prefetchable BAR, which shows its memory; 0 if that
-    is unknown.
+    is unknown. `reset_methods`: as of Details, of the models in pci.resets alone.
     """
 
     address: PCIAddress
@@ -40,6 +40,7 @@ class Function:
     vfio_device: str | None
     boot_vga: bool = False
     memory_bar: int = 0
+    reset_methods: tuple[str, ...] | None = None
 
     @property
     def is_virtual(self) -> bool:
@@ -98,7 +99,7 @@ class Errors(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What pci.sysfs.details reads of one function.
+    """What pci.sysfs.details reads of one function, and pci.sysfs.pcie.
 
     `power_state`: D0, D3hot, D3cold ...; None before Linux 5.10. `reset_methods`: as the kernel tries them in turn;
     empty if the admin took all away; None if the function has no reset, or before Linux 5.15
@@ -112,6 +113,7 @@ class Details:
     virtual_functions: int | None
     virtual_functions_possible: int | None
     driver_override: str | None
+    errors: Errors | None = None
 
 
 @dataclass(frozen=True, slots=True)

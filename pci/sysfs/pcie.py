@@ -5,12 +5,12 @@ wakes a sleeping function, and every file can be read without rights.
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from pci.address import PCIAddress
 from pci.host import Errors, Link
-from pci.sysfs.attribute import Unreadable, number, text
-from pci.sysfs.functions import DEVICES
+from pci.sysfs.attribute import DEVICES, CannotLook, Unreadable, number, text
 
 #: Each counter's file, and the name of the total in it.
 _ERRORS = {
@@ -52,6 +52,22 @@ def read_errors(sys: Path, address: PCIAddress) -> Errors | None:
     if correctable is None or nonfatal is None or fatal is None:
         return None
     return Errors(correctable, nonfatal, fatal)
+
+
+def read_errors_of_all(sys: Path, addresses: Iterable[PCIAddress]) -> Mapping[PCIAddress, Errors]:
+    """Read the errors of these functions, without those of which none are counted or that cannot be read; CannotLook if
+    nothing can be read in this tree now."""
+    counted = {}
+    for address in addresses:
+        try:
+            errors = read_errors(sys, address)
+        except CannotLook:
+            raise
+        except Unreadable:
+            continue
+        if errors is not None:
+            counted[address] = errors
+    return counted
 
 
 def read_link(sys: Path, address: PCIAddress) -> Link | None:

@@ -10,6 +10,7 @@
     - address: ["0000:41:00.0", "0000:61:00.0"]
       withhold: true                   # or not at all
     groups: together                   # an IOMMU group of several cards: `withhold` (the default) or one unit
+    deadly_resets: withhold            # cards of models that do not survive a reset; `offer` is the default
     prefer: {nvidia.com/pgpu: spread}  # which of the free ones: tightest, pack or spread
     node_devices: {kvm: 110}           # /dev/kvm for 110 containers at once
     noiommu: true                      # groups of vfio's no-IOMMU mode, too
@@ -44,6 +45,13 @@ class Groups(StrEnum):
 
     WITHHOLD = "withhold"
     TOGETHER = "together"
+
+
+class DeadlyResets(StrEnum):
+    """What becomes of cards whose model does not survive a reset (pci.resets): the doctor warns, or nobody gets one."""
+
+    OFFER = "offer"
+    WITHHOLD = "withhold"
 
 
 class Serve(StrEnum):
@@ -201,6 +209,7 @@ class Config:
 
     offer: tuple[Rule, ...] = ()
     groups: Groups = Groups.WITHHOLD
+    deadly_resets: DeadlyResets = DeadlyResets.OFFER
     prefer: Mapping[str, Policy] = field(default_factory=dict)
     node_devices: Mapping[NodeDevice, int] = field(default_factory=dict)
     noiommu: bool = False

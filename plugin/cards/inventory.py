@@ -4,7 +4,7 @@ A pure function of a host, the config and pci.ids.
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeAlias
@@ -13,10 +13,11 @@ from pci.address import PCIAddress
 from pci.cards import Card, cards_of
 from pci.functions import is_gpu, is_integrated_gpu, is_nvswitch, is_on_vfio
 from pci.host import Function, Host, MediatedDevice, OtherMember
+from pci.resets import deadly_reset
 from pci.resource import DeviceKind, NodeDevice, variable
 from pci.vendors import NVIDIA, PREFIXES
 from pci.viability import Hindrance, no_answer, not_for_guests, not_viable
-from plugin.cards.config import Bind, Config, Groups, Rule, Serve
+from plugin.cards.config import Bind, Config, DeadlyResets, Groups, Rule, Serve
 from plugin.cards.names import PCIIDs, resource_name, type_resource_name
 from program.errors import Refusal
 from program.problem import Problem
@@ -210,6 +211,8 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
         unfit = next(filter(None, (_unfit(host, card.functions, lead, config) for lead in leads)), None)
         to_bind = _is_bound_when_claimed(host, card, leads, config)
         withheld = card.withheld or (None if to_bind else unfit) or shares
+        if withheld is None and config.deadly_resets is DeadlyResets.WITHHOLD:
+            withheld = deadly_reset_of(functions)
         addresses = () if number is None else host.groups[number]
         yield replace(
             card,
@@ -221,6 +224,11 @@ def _as_offered(host: Host, cards: list[Device], config: Config) -> Iterator[Dev
             withheld=withheld,
             unhealthy=None if withheld or to_bind else not_viable(host, functions),
         )
+
+
+def deadly_reset_of(functions: Iterable[Function]) -> Hindrance | None:
+    """Return why one of these functions would not survive the reset between two guests; None if nothing is known."""
+    return next(filter(None, (deadly_reset(function, function.reset_methods) for function in functions)), None)
 
 
 def _unfit(host: Host, card: Card, lead: Function, config: Config) -> Hindrance | None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from pci.vendors import PREFIXES
-from plugin.cards.config import SELECTORS, Bind, Config, Groups, Rule
+from plugin.cards.config import SELECTORS, Bind, Config, DeadlyResets, Groups, Rule
 from plugin.config_file import read_config, shadowed_in, written_out
 from plugin.config_file import schema as schema_of_the_file
 from program.commands import AsJSON
@@ -43,6 +43,11 @@ def in_words(config: Config) -> list[str]:
     together = config.groups is Groups.TOGETHER
     lines.append(
         f"an IOMMU group of several of these: {'one unit' if together else 'withheld'} (groups: {config.groups})"
+    )
+    is_withheld = config.deadly_resets is DeadlyResets.WITHHOLD
+    lines.append(
+        f"models that do not survive a reset: {'withheld' if is_withheld else 'offered, and the doctor warns'} "
+        f"(deadly_resets: {config.deadly_resets})"
     )
     if config.uses_dra:
         bound = "bound for the claim that gets it"

@@ -11,7 +11,7 @@ from pci.host import Details, Function
 from pci.sysfs.functions import IOMMU_GROUPS, OTHER_DRIVER
 from pci.viability import BOOT_VGA, keeps_its_group
 from plugin.cards.config import Groups
-from plugin.cards.inventory import Device, is_left_to_the_node
+from plugin.cards.inventory import Device, deadly_reset_of, is_left_to_the_node
 from plugin.doctor.finding import Check, NodeFinding, error, note, warning
 from plugin.node.snapshot import Snapshot
 
@@ -32,7 +32,15 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
     if device.mdev is not None or _is_left_to_the_node(snapshot, device):
         return  # the rest is the business of its parent's driver, or of the node
     # A device without a resource is given to no guest, and so not to two.
-    if (
+    if device.resource is not None and (deadly := deadly_reset_of(device.functions)) is not None:
+        yield warning(
+            Check.RESET,
+            deadly.wrong,
+            deadly.fix,
+            "until then: deadly_resets: withhold in the config keeps it from guests",
+            of=device.id,
+        )
+    elif (
         device.resource is not None
         and details is not None
         and has_no_reset(snapshot, details)
@@ -47,6 +55,7 @@ def of_device(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
             f"echo 0 > /sys/bus/pci/devices/{device.lead.address}/d3cold_allowed",
             of=device.id,
         )
+    yield from _errors(snapshot, device)
     if device.numa_node is None:
         yield note(
             Check.NUMA,
@@ -114,6 +123,24 @@ def _no_reset(snapshot: Snapshot, device: Device) -> NodeFinding:
         "put the card into another slot",
         of=device.id,
     )
+
+
+def _errors(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
+    """Yield what the kernel has counted since it found each function: it may be old."""
+    for function in device.functions:
+        details = snapshot.closely.details.get(function.address)
+        if details is None or details.errors is None:
+            continue
+        lost = [
+            f"{count} {kind}" for kind, count in details.errors._asdict().items() if count and kind != "correctable"
+        ]
+        if lost:
+            yield note(
+                Check.PCIE_ERRORS,
+                f"has had {' and '.join(lost)} PCIe errors since the node found it (AER of {what(function)})",
+                f"grep -r . /sys/bus/pci/devices/{function.address}/aer_dev_*; the daemon counts new ones",
+                of=device.id,
+            )
 
 
 def _bars(snapshot: Snapshot, device: Device) -> Iterator[NodeFinding]:
