@@ -104,6 +104,7 @@ class Details:
     `power_state`: D0, D3hot, D3cold ...; None before Linux 5.10. `reset_methods`: as the kernel tries them in turn;
     empty if the admin took all away; None if the function has no reset, or before Linux 5.15
     (pci_dev_reset_method_attr_is_visible in drivers/pci/pci.c). `bars`: None if `resource` was not recorded.
+    `d3cold_allowed`: None without ACPI.
     `virtual_functions`: how many exist; `virtual_functions_possible`: how many can exist; both None without SR-IOV.
     """
 
@@ -114,6 +115,7 @@ class Details:
     virtual_functions_possible: int | None
     driver_override: str | None
     errors: Errors | None = None
+    d3cold_allowed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

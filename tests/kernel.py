@@ -332,6 +332,8 @@ class Sysfs:
             path.write_text(f"{write.text or _NO_OVERRIDE}\n")
         elif path.name == "unbind":
             bind(self._sys, write.text, None)
+        elif path.name in ("reset_method", "d3cold_allowed"):
+            path.write_text(f"{write.text}\n")
         else:
             self._probe(write.text)
 

@@ -22,6 +22,7 @@ _ERRORS = {
 PCIE = (
     "power_state",
     "reset_method",
+    "d3cold_allowed",
     "current_link_speed",
     "current_link_width",
     "max_link_speed",
@@ -42,6 +43,12 @@ def read_reset_methods(sys: Path, address: PCIAddress) -> tuple[str, ...] | None
     away; None if the function has none, or before Linux 5.15."""
     methods = text(sys, f"{DEVICES}/{address}/reset_method")
     return None if methods is None else tuple(methods.split())
+
+
+def read_d3cold_allowed(sys: Path, address: PCIAddress) -> bool | None:
+    """Read whether the kernel may take the function's power away while it sleeps; None for a kernel without ACPI."""
+    allowed = number(sys, f"{DEVICES}/{address}/d3cold_allowed", "[01]", "0 or 1")
+    return None if allowed is None else allowed == 1
 
 
 def read_errors(sys: Path, address: PCIAddress) -> Errors | None:

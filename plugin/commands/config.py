@@ -78,11 +78,13 @@ def _rule(rule: Rule) -> str:
     fits = ", ".join(f"{name} {' or '.join(values)}" for name, values in selectors.items() if values)
     if rule.withhold:
         return f"{fits}: withheld"
-    return (
-        f"{fits}: as {rule.resource}"
-        if rule.resource is not None
-        else f"{fits}: by model or type, as {rule.prefix}/..."
-    )
+    name = f"as {rule.resource}" if rule.resource is not None else f"by model or type, as {rule.prefix}/..."
+    bound = []
+    if rule.reset_method is not None:
+        bound.append(f"reset_method {' '.join(rule.reset_method) or 'empty'}")
+    if rule.d3cold_allowed is not None:
+        bound.append(f"d3cold_allowed {int(rule.d3cold_allowed)}")
+    return f"{fits}: {name}{', while on vfio with ' if bound else ''}{' and '.join(bound)}"
 
 
 @config.command()

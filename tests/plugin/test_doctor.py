@@ -692,6 +692,19 @@ def test_a_model_that_does_not_survive_a_reset_is_a_warning(
     assert "GB202" in about(findings(this, withheld), Check.VIABILITY, GPU).problem.wrong
 
 
+def test_what_vfio_had_before_the_config_wanted_it_otherwise_is_a_warning(findings: Examine, node: NodeOf) -> None:
+    this = node()
+    look_closely(this.sys, GPU, d3cold_allowed="1")
+    config = Config(offer=(Rule(device="10de:1f08", prefix="nvidia.com", reset_method=(), d3cold_allowed=False),))
+    reset = about(findings(this, config), Check.RESET, GPU)
+    assert "has flr bus in reset_method of 0000:01:00.0 (VGA), and the config wants nothing" in reset.problem.wrong
+    assert f"echo > /sys/bus/pci/devices/{GPU}/reset_method" in reset.steps[0]
+    power = about(findings(this, config), Check.POWER, GPU)
+    assert "has 1 in d3cold_allowed of 0000:01:00.0 (VGA), and the config wants 0" in power.problem.wrong
+    look_closely(this.sys, GPU, d3cold_allowed="0", reset_method="")
+    assert not {Check.RESET, Check.POWER} & {each.check for each in findings(this, config) if each.device == GPU}
+
+
 def test_errors_that_the_kernel_has_counted_are_a_note(findings: Examine, node: NodeOf) -> None:
     this = node()
     aer(this.sys, GPU, correctable=9)
