@@ -5,7 +5,8 @@ from typing import Any
 
 
 def lines_of(found: Any) -> Iterator[str]:
-    """Yield a few lines for each GuestGPU, and a last one if nobody in the guest has told anything."""
+    """Yield a few lines for each GuestGPU, and at last why nobody in the guest has told anything, or what is wrong with
+    its driver."""
     if not found.gpus:
         yield "the VM has none of the host's cards"
     for gpu in found.gpus:
@@ -14,8 +15,9 @@ def lines_of(found: Any) -> Iterator[str]:
             yield f"  in the guest: {words}"
         elif not found.silence:
             yield "  in the guest: nvidia-smi does not tell of it"
-    if found.silence:
-        yield found.silence
+    for line in (found.silence, found.mismatch):
+        if line:
+            yield line
 
 
 def _told(gpu: Any) -> str:

@@ -225,7 +225,7 @@ def test_the_cards_of_a_guest_that_is_not_asked_are_told(
         result = gpu_launcher("ctl", "guest", "gpus", "--socket", path)
     assert result.stdout == (
         "gpu1: host 0000:41:00.0 -> guest 0000:02:00.0\n"
-        "vgpu: host 7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0 -> guest 0000:04:00.0\n"
+        "my-vgpu: host 7d43ffa6-98a8-4ef4-b0e4-c55bc4c9b9c0 -> guest 0000:04:00.0\n"
         "the guest is not asked: its owner allows it by the annotation gpu-launcher.dev/ask-guest: nvidia-smi\n"
     )
     assert (result.stderr, result.returncode) == ("", 0)
