@@ -250,7 +250,7 @@ def test_the_cards_of_a_guest_that_is_not_asked_are_told(
     assert told["host_silence"] == ""
 
 
-_FUNCTION = {
+_FUNCTION: dict[str, str | bytes] = {
     "current_link_speed": "32.0 GT/s PCIe",
     "current_link_width": "8",
     "max_link_speed": "32.0 GT/s PCIe",
