@@ -76,6 +76,26 @@ class BAR:
     is_io: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The PCIe link above a function: its speed in GT/s and its lanes, and the most that the function can have of both;
+    None for what is unknown, as the speed of a link that is down."""
+
+    speed: float | None
+    lanes: int | None
+    max_speed: float | None
+    max_lanes: int | None
+
+
+class Errors(NamedTuple):
+    """How many errors of a function the kernel counted by AER. After a nonfatal one a transaction was lost, after a
+    fatal one the link is not reliable any more."""
+
+    correctable: int
+    nonfatal: int
+    fatal: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
     """What pci.sysfs.details reads of one function.
@@ -167,7 +187,8 @@ class Host:
 
     `groups` has all functions that the kernel lists for a group, also those missing from `functions` because they
     could not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio
-    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `mdevs` are ascending by UUID. `vgpu_types` are the
+    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `nvidia_driver`: the version of NVIDIA's driver, if
+    it is loaded. `mdevs` are ascending by UUID. `vgpu_types` are the
     names of NVIDIA's vGPU types by number, for the types that some virtual function can still become. `egms` are
     Grace's extended GPU memories (`egm4`) and the GPUs each belongs to. `silent` are the names in sysfs of what the
     kernel did not answer for: addresses, UUIDs, extended GPU memories.
@@ -182,6 +203,7 @@ class Host:
     egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
     others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
+    nvidia_driver: str | None = None
 
     def as_seen_since(self, before: "Host") -> "Host":
         """Return this host with the silent functions and devices as they were `before`, as far as they were known."""
