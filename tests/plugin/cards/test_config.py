@@ -86,7 +86,7 @@ def test_an_empty_file_asks_for_nothing(tmp_path: Path) -> None:
             "offer.0.d3cold_allowed: found 'never'; expected",
         ),
         ("ofer: []", "ofer: is no word of the config; did you mean offer?"),
-        ("x: 1", "x: is no word of the config; expected one of offer, groups, prefer, node_devices, noiommu"),
+        ("x: 1", "x: is no word of the config; expected one of offer, groups, deadly_resets, prefer, node_devices"),
         ("groups: togeter", "groups: found 'togeter'; did you mean together?"),
         ("node_devices: {vhost_net: 1}", "node_devices.vhost_net: is no word of the config; did you mean vhost-net?"),
         ("offer: [{vendr: '10de', withhold: true}]", "offer.0.vendr: is no word of the config; did you mean vendor?"),
