@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from plugin.device_plugin.http import MOST_CONNECTIONS, SECONDS_FOR_ALL
 from plugin.device_plugin.monitoring import LIVE, READY
+from program.http import MOST_CONNECTIONS, SECONDS_FOR_ALL
 from tests.conftest import Machine
 from tests.kernel import bind
 from tests.kubelet import Kubelet, running_kubelet
