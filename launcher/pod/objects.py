@@ -14,7 +14,7 @@ from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, probes, restart_policy
-from launcher.pod.memory import PodMemory, memory
+from launcher.pod.memory import ANY_CARD, MappedBARs, PodMemory, memory
 from launcher.pod.names import by_content, state_claim
 from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.resources import container_resources, resource_claims
@@ -59,6 +59,7 @@ def objects(
     logs: Sequence[str] = (),
     metrics: int | None = None,
     confinement: Confinement = _PRIVILEGED,
+    card: MappedBARs = ANY_CARD,
 ) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod, or what `run` has make it.
@@ -67,7 +68,7 @@ def objects(
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
     of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log,
-    `metrics` is the pod's port for its own.
+    `metrics` is the pod's port for its own. `card`: the BARs of each device, for the pod's memory.
     UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
@@ -88,7 +89,9 @@ def objects(
     name = manifest["metadata"]["name"]
     block |= given.block
     flags = (*([f"--metrics={metrics}"] if metrics is not None else ()), *logs)
-    pod = _pod(given, name, restart, confinement, image=image, block=block, node_devices=node_devices, flags=flags)
+    pod = _pod(
+        given, name, restart, confinement, image=image, block=block, node_devices=node_devices, flags=flags, card=card
+    )
     if metrics is not None:
         refuse_forwarded(metrics, given.instance.spec)
         _show_metrics(pod, metrics)
@@ -171,11 +174,12 @@ def _pod(
     block: frozenset[str],
     node_devices: str,
     flags: Sequence[str],
+    card: MappedBARs,
 ) -> PodObject:
     vmi = given.instance
     vm, spec, guest, level = vmi.metadata, vmi.spec, guest_of(vmi), confinement.level
     refuse_above(level, spec, guest)
-    needed = memory(spec, guest)
+    needed = memory(spec, guest, card)
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
