@@ -58,8 +58,10 @@ def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names) -> Ite
     if pod.container is not None:
         yield _gauge("container_memory_bytes", "Memory that counts for the container's limit.", pod.container)
     errors = [
-        Sample(number, {"device": str(function), "severity": severity})
-        for (function, severity), number in pod.errors.items()
+        # Not severity: that is the label by which alerts are routed.
+        Sample(number, {"device": str(function), "error": kind})
+        for function, counted in pod.errors.items()
+        for kind, number in counted._asdict().items()
     ]
     what = "Errors on PCI Express (AER) of each function that the guest has, since its node has booted."
     yield _counter("pci_errors", what, *errors)

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pci.address import PCIAddress
-from pci.sysfs.attribute import Unreadable, text
+from pci.host import Errors
+from pci.sysfs.attribute import Unreadable, number
+from pci.sysfs.pcie import read_errors
 
-#: What the kernel calls the sums of each kind (Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats).
-SEVERITIES: Mapping[str, str] = {"correctable": "ERR_COR", "nonfatal": "ERR_NONFATAL", "fatal": "ERR_FATAL"}
 #: A container's own cgroup, of version 2 or 1.
 _MEMORY = ("fs/cgroup/memory.current", "fs/cgroup/memory/memory.usage_in_bytes")
 
@@ -23,27 +23,26 @@ _MEMORY = ("fs/cgroup/memory.current", "fs/cgroup/memory/memory.usage_in_bytes")
 @dataclass(frozen=True)
 class Pod:
     """`resident`: bytes in memory of each of the launcher's processes. `container`: bytes that count for its limit,
-    None outside of one. `errors`: by function and severity, since the node has booted; without AER there are none."""
+    None outside of one. `errors`: by function, without those that have no AER."""
 
     resident: Mapping[str, int]
     container: int | None
-    errors: Mapping[tuple[PCIAddress, str], int]
+    errors: Mapping[PCIAddress, Errors]
 
 
 def seen(sys: Path, proc: Path, functions: Iterable[PCIAddress]) -> Pod:
     """Read what the kernel tells now."""
     processes = {"worker": os.getpid(), "supervisor": os.getppid()}
     resident = {name: size for name, pid in processes.items() if (size := _resident(proc, pid)) is not None}
-    used = (_number(sys, path, r"(\d+)") for path in _MEMORY)
-    found = {
-        (function, severity): _number(
-            sys, f"bus/pci/devices/{function}/aer_dev_{severity}", rf"(?s:.*)^TOTAL_{total} (\d+)"
-        )
-        for function in functions
-        for severity, total in SEVERITIES.items()
-    }
-    errors = {key: number for key, number in found.items() if number is not None}
-    return Pod(resident, next((number for number in used if number is not None), None), errors)
+    used = [size for path in _MEMORY if (size := _number(sys, path)) is not None]
+    errors = {function: found for function in functions if (found := _errors(sys, function)) is not None}
+    return Pod(resident, next(iter(used), None), errors)
+
+
+def _errors(sys: Path, function: PCIAddress) -> Errors | None:
+    with suppress(Unreadable):
+        return read_errors(sys, function)
+    return None
 
 
 def _resident(proc: Path, pid: int) -> int | None:
@@ -53,9 +52,7 @@ def _resident(proc: Path, pid: int) -> int | None:
     return None
 
 
-def _number(sys: Path, path: str, pattern: str) -> int | None:
-    """Return the number in a file; None if there is none."""
+def _number(sys: Path, path: str) -> int | None:
     with suppress(Unreadable):
-        found = re.fullmatch(pattern, text(sys, path) or "", re.MULTILINE)
-        return None if found is None else int(found[1])
+        return number(sys, path, "[0-9]{1,20}", "a number of bytes")
     return None

@@ -30,8 +30,8 @@ RULES = [
 ]
 DASHBOARD = json.loads((ROOT / "deploy/plugin/components/dashboard/dashboard.json").read_text())
 QUERIES = [target["expr"] for panel in DASHBOARD["panels"] for target in panel["targets"]]
-#: Of the series that Prometheus makes of a scrape.
-OF_PROMETHEUS = {"instance"}
+#: Of the series that Prometheus makes of a scrape, and by the PodMonitor of VMs.
+OF_PROMETHEUS = {"instance", "vm"}
 RUNBOOKS = ROOT / "docs/runbooks"
 
 

@@ -14,6 +14,7 @@ from launcher.metrics.text import text_of
 from launcher.runtime.operations import VMState
 from launcher.runtime.vm import VM, Phase
 from pci.address import PCIAddress
+from pci.host import Errors
 from program.ports import HTTPPort
 from tests.plugin.daemon import fetch, free_port
 
@@ -39,7 +40,7 @@ def whole_page() -> str:
     """The text of a VM that has each metric."""
     numbers = {f"{group}.0.{name}": 1 for group, names in _EVERY.items() for name in names.split()}
     domain = Domain(VMState("running", "booted"), numbers | _NUMBERS, agent=False)
-    pod = Pod({"worker": 1}, 1, {(PCIAddress(0, 1, 0, 0), "fatal"): 0})
+    pod = Pod({"worker": 1}, 1, {PCIAddress(0, 1, 0, 0): Errors(0, 0, 0)})
     return text_of(families(Phase.RUNNING, domain, pod, Names({}, ())))
 
 

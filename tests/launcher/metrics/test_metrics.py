@@ -19,8 +19,11 @@ from launcher.metrics.text import text_of
 from launcher.runtime.operations import VMState
 from launcher.runtime.vm import VM, Phase
 from pci.address import PCIAddress
+from pci.host import Errors
 from program.errors import Refusal
 from program.ports import HTTPPort
+from tests.conftest import Machine
+from tests.kernel import aer
 from tests.launcher.control.serving import IDENTITY, on_test_driver
 from tests.launcher.metrics.scraping import Scrape, read, scraping, whole_page
 from tests.processes import ROOT
@@ -75,20 +78,19 @@ def test_before_the_start_and_without_an_answer_the_phase_is_told() -> None:
     assert told(Phase.STOPPING, None)[("sees_libvirt",)] == 0
 
 
-def test_the_kernel_tells_of_processes_the_container_and_the_cards_errors(tmp_path: Path) -> None:
-    card = tmp_path / "bus/pci/devices" / str(CARD)
-    card.mkdir(parents=True)
-    # As the kernel writes them (aer_stats_dev_attr in drivers/pci/pcie/aer.c).
-    (card / "aer_dev_correctable").write_text("RxErr 2\nBadTLP 1\nTOTAL_ERR_COR 3\n")
-    (card / "aer_dev_nonfatal").write_text("Undefined 0\nDLP 0\nTOTAL_ERR_NONFATAL 0\n")
-    (card / "aer_dev_fatal").write_bytes(b"\xff")
-    (tmp_path / "fs/cgroup").mkdir(parents=True)
-    (tmp_path / "fs/cgroup/memory.current").write_text("1048576\n")
-    pod = seen(tmp_path, Path("/proc"), (CARD, PCIAddress(0, 2, 0, 0)))
-    assert (pod.container, pod.errors) == (1 << 20, {(CARD, "correctable"): 3, (CARD, "nonfatal"): 0})
+def test_the_kernel_tells_of_processes_the_container_and_the_cards_errors(copied_machine: Machine) -> None:
+    sys = copied_machine("two-rtx-3090")
+    aer(sys, "0000:01:00.0", correctable=3)
+    aer(sys, "0000:01:00.1")
+    (sys / "bus/pci/devices/0000:01:00.1/aer_dev_fatal").write_bytes(b"\xff")
+    (sys / "fs/cgroup").mkdir(parents=True)
+    (sys / "fs/cgroup/memory.current").write_text("1048576\n")
+    pod = seen(sys, Path("/proc"), [PCIAddress(0, bus, 0, function) for bus in (1, 0xE1) for function in (0, 1)])
+    assert (pod.container, pod.errors) == (1 << 20, {CARD: Errors(3, 0, 0)})
     assert 0 < pod.resident["worker"] < 1 << 34
     found = told(Phase.RUNNING, None, pod)
     assert found[("pci_errors_total", "0000:01:00.0", "correctable")] == 3
+    assert found[("pci_errors_total", "0000:01:00.0", "fatal")] == 0
     assert found[("container_memory_bytes",)] == 1 << 20
 
 

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+from launcher.runtime.plan import RunPlan
 from launcher.runtime.vm import Phase
 from tests.launcher import kernels
 from tests.launcher.metrics.scraping import scraping
@@ -14,11 +15,14 @@ _DISK = """
 """
 
 
-def test_a_guest_has_numbers_of_its_cpus_memory_disks_and_agent(embedded_uri: str, tmp_path: Path) -> None:
-    disk = tmp_path / "disk.img"
+def with_disk(plan: RunPlan, disk: Path) -> RunPlan:
+    """The same with this disk in it, which is made."""
     disk.write_bytes(bytes(1 << 20))
-    planned = plan(tmp_path, embedded_uri, kernel=kernels.IGNORES)
-    planned = replace(planned, xml=planned.xml.replace("</devices>", _DISK.format(disk)))
+    return replace(plan, xml=plan.xml.replace("</devices>", _DISK.format(disk)))
+
+
+def test_a_guest_has_numbers_of_its_cpus_memory_disks_and_agent(embedded_uri: str, tmp_path: Path) -> None:
+    planned = with_disk(plan(tmp_path, embedded_uri, kernel=kernels.IGNORES), tmp_path / "disk.img")
     with living(planned) as (vm, changes, _), scraping(vm, planned.xml, Path("/sys")) as scrape:
         heard(changes, Phase.RUNNING)
         found = scrape()
