@@ -26,7 +26,7 @@ class RunPlan:
     `control`: the control socket, None for none. `metrics`: the port for them, None for none. `sys` stands for /sys.
     `credentials` are for the guest's agent, `shares` for virtiofsd.
     `passt`: the script that libvirt calls as passt; None if the guest has no network. `asks_nvidia_smi`: the guest's
-    agent may be asked to run it.
+    agent may be asked to run it. `fabric_manager`: the version of the one that gave the guest's GPUs their NVLinks.
     """
 
     identity: Identity
@@ -47,6 +47,7 @@ class RunPlan:
     shares: tuple[Share, ...] = ()
     passt: str | None = None
     asks_nvidia_smi: bool = False
+    fabric_manager: str | None = None
 
 
 def keep(plan: RunPlan, place: int) -> None:
