@@ -63,7 +63,7 @@ def families(phase: Phase, domain: Domain | None, pod: Pod, names: Names) -> Ite
         for function, counted in pod.errors.items()
         for kind, number in counted._asdict().items()
     ]
-    what = "Errors on PCI Express (AER) of each function that the guest has, since its node has booted."
+    what = "Errors on PCI Express (AER) of each function that the guest has, since its kernel has found it."
     yield _counter("pci_errors", what, *errors)
 
 
