@@ -76,6 +76,26 @@ class BAR:
     is_io: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The PCIe link above a function: its speed in GT/s and its lanes, and the most that the function can have of both;
+    None for what is unknown, as the speed of a link that is down."""
+
+    speed: float | None
+    lanes: int | None
+    max_speed: float | None
+    max_lanes: int | None
+
+
+class Errors(NamedTuple):
+    """How many errors of a function the kernel counted by AER. After a nonfatal one a transaction was lost, after a
+    fatal one the link is not reliable any more."""
+
+    correctable: int
+    nonfatal: int
+    fatal: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
     """What pci.sysfs.details reads of one function.
@@ -134,6 +154,28 @@ class MemoryLock(NamedTuple):
     limit: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class TransparentPages:
+    """The node's settings of transparent huge pages, each in the kernel's own word, like `madvise`; None if unknown.
+
+    `enabled` is for private memory, `shmem_enabled` for a memfd (Documentation/admin-guide/mm/transhuge.rst). QEMU asks
+    for them by madvise(2), for all of a guest's memory.
+    """
+
+    enabled: str | None = None
+    shmem_enabled: str | None = None
+
+    @property
+    def for_private(self) -> bool | None:
+        """Whether a guest's private memory gets them."""
+        return None if self.enabled is None else self.enabled != "never"
+
+    @property
+    def for_shared(self) -> bool | None:
+        """Whether a guest's shared memory gets them."""
+        return None if self.shmem_enabled is None else self.shmem_enabled not in ("never", "deny")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
     """The platform; None for what could not be seen: a record may lack it, a container may hide it, an architecture may
@@ -158,6 +200,7 @@ class Platform:
     virtual_machine: bool | None = None
     command_line: tuple[str, ...] | None = None
     memlock: MemoryLock | None = None
+    transparent: TransparentPages = TransparentPages()
     faults: tuple[Fault, ...] = ()
 
 
@@ -167,7 +210,8 @@ class Host:
 
     `groups` has all functions that the kernel lists for a group, also those missing from `functions` because they
     could not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio
-    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `mdevs` are ascending by UUID. `vgpu_types` are the
+    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `nvidia_driver`: the version of NVIDIA's driver, if
+    it is loaded. `mdevs` are ascending by UUID. `vgpu_types` are the
     names of NVIDIA's vGPU types by number, for the types that some virtual function can still become. `egms` are
     Grace's extended GPU memories (`egm4`) and the GPUs each belongs to. `silent` are the names in sysfs of what the
     kernel did not answer for: addresses, UUIDs, extended GPU memories.
@@ -182,6 +226,7 @@ class Host:
     egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
     others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
+    nvidia_driver: str | None = None
 
     def as_seen_since(self, before: "Host") -> "Host":
         """Return this host with the silent functions and devices as they were `before`, as far as they were known."""

