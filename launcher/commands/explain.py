@@ -49,5 +49,13 @@ def explain(
         raise UserError(
             "the pod's variables", str(error), "expected what gpu-plugin sets: its log may say why"
         ) from error
-    explanation = explaining.explanation(start.cards, start.layout, placed, start.left_over, start.host, partitions)
+    explanation = explaining.explanation(
+        start.cards,
+        start.layout,
+        placed,
+        start.left_over,
+        start.host,
+        partitions,
+        is_confidential=start.guest.confidentiality is not None,
+    )
     print_text(explaining.as_json(explanation) if as_json else explaining.table(explanation, columns()))
