@@ -783,7 +783,7 @@ def test_a_card_without_power_may_not_wake(findings: Examine, node: NodeOf) -> N
     found = about(findings(this), Check.POWER, GPU)
     assert (found.severity, fixes(found)) == (
         Severity.NOTE,
-        (f"echo 0 > /sys/bus/pci/devices/{GPU}/d3cold_allowed",),
+        (f"d3cold_allowed: false in its rule of the config, or echo 0 > /sys/bus/pci/devices/{GPU}/d3cold_allowed",),
     )
 
 
