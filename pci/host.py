@@ -21,7 +21,7 @@ class Function:
     driver makes a vGPU of (`nvidia/current_vgpu_type`): the number of its type. `vfio_device` is the name of its node
     in /dev/vfio/devices (`vfio3`), set for what a vfio driver has since Linux 6.1. `boot_vga`: the firmware put its
     screen on this function. `memory_bar`: bytes of a GPU's largest prefetchable BAR, which shows its memory; 0 if that
-    is unknown.
+    is unknown. `reset_methods`: as of Details, of the models in pci.resets alone.
     """
 
     address: PCIAddress
@@ -40,6 +40,7 @@ class Function:
     vfio_device: str | None
     boot_vga: bool = False
     memory_bar: int = 0
+    reset_methods: tuple[str, ...] | None = None
 
     @property
     def is_virtual(self) -> bool:
@@ -76,13 +77,44 @@ class BAR:
     is_io: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Link:
+    """The PCIe link above a function: its speed in GT/s and its lanes, and the most that the function can have of both;
+    None for what is unknown, as the speed of a link that is down."""
+
+    speed: float | None
+    lanes: int | None
+    max_speed: float | None
+    max_lanes: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class PeerToPeer:
+    """What a function's config space says of requests from one device to another: `acs`, the control register of a
+    port's Access Control Services; `ats`, whether an endpoint's Address Translation Services are on. None without the
+    capability."""
+
+    acs: int | None
+    ats: bool | None
+
+
+class Errors(NamedTuple):
+    """How many errors of a function the kernel counted by AER. After a nonfatal one a transaction was lost, after a
+    fatal one the link is not reliable any more."""
+
+    correctable: int
+    nonfatal: int
+    fatal: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """What pci.sysfs.details reads of one function.
+    """What pci.sysfs.details reads of one function, and pci.sysfs.pcie.
 
     `power_state`: D0, D3hot, D3cold ...; None before Linux 5.10. `reset_methods`: as the kernel tries them in turn;
     empty if the admin took all away; None if the function has no reset, or before Linux 5.15
     (pci_dev_reset_method_attr_is_visible in drivers/pci/pci.c). `bars`: None if `resource` was not recorded.
+    `d3cold_allowed`: None without ACPI.
     `virtual_functions`: how many exist; `virtual_functions_possible`: how many can exist; both None without SR-IOV.
     """
 
@@ -92,6 +124,8 @@ class Details:
     virtual_functions: int | None
     virtual_functions_possible: int | None
     driver_override: str | None
+    errors: Errors | None = None
+    d3cold_allowed: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +168,28 @@ class MemoryLock(NamedTuple):
     limit: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class TransparentPages:
+    """The node's settings of transparent huge pages, each in the kernel's own word, like `madvise`; None if unknown.
+
+    `enabled` is for private memory, `shmem_enabled` for a memfd (Documentation/admin-guide/mm/transhuge.rst). QEMU asks
+    for them by madvise(2), for all of a guest's memory.
+    """
+
+    enabled: str | None = None
+    shmem_enabled: str | None = None
+
+    @property
+    def for_private(self) -> bool | None:
+        """Whether a guest's private memory gets them."""
+        return None if self.enabled is None else self.enabled != "never"
+
+    @property
+    def for_shared(self) -> bool | None:
+        """Whether a guest's shared memory gets them."""
+        return None if self.shmem_enabled is None else self.shmem_enabled not in ("never", "deny")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Platform:
     """The platform; None for what could not be seen: a record may lack it, a container may hide it, an architecture may
@@ -158,6 +214,7 @@ class Platform:
     virtual_machine: bool | None = None
     command_line: tuple[str, ...] | None = None
     memlock: MemoryLock | None = None
+    transparent: TransparentPages = TransparentPages()
     faults: tuple[Fault, ...] = ()
 
 
@@ -167,7 +224,8 @@ class Host:
 
     `groups` has all functions that the kernel lists for a group, also those missing from `functions` because they
     could not be read; `others` has the group's members that are no PCI functions. `noiommu` are the groups that vfio
-    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `mdevs` are ascending by UUID. `vgpu_types` are the
+    made up because there is no IOMMU (enable_unsafe_noiommu_mode). `nvidia_driver`: the version of NVIDIA's driver, if
+    it is loaded. `mdevs` are ascending by UUID. `vgpu_types` are the
     names of NVIDIA's vGPU types by number, for the types that some virtual function can still become. `egms` are
     Grace's extended GPU memories (`egm4`) and the GPUs each belongs to. `silent` are the names in sysfs of what the
     kernel did not answer for: addresses, UUIDs, extended GPU memories.
@@ -182,6 +240,7 @@ class Host:
     egms: Mapping[str, tuple[PCIAddress, ...]] = field(default_factory=dict)
     others: Mapping[int, tuple[OtherMember, ...]] = field(default_factory=dict)
     silent: frozenset[str] = frozenset()
+    nvidia_driver: str | None = None
 
     def as_seen_since(self, before: "Host") -> "Host":
         """Return this host with the silent functions and devices as they were `before`, as far as they were known."""

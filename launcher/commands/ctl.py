@@ -43,8 +43,8 @@ def ctl(
         list[str] | None,
         typer.Argument(
             metavar="[WORD]...",
-            help="After screenshot, FILE.png. After guest, for its agent: ping; info; users; filesystems; or exec, and "
-            "after -- a program and its arguments.",
+            help="After screenshot, FILE.png. After guest: gpus; or for its agent ping; info; users; filesystems; or "
+            "exec, and after -- a program and its arguments.",
         ),
     ] = None,
     socket: Annotated[
@@ -65,8 +65,9 @@ def ctl(
     ] = None,
     as_json: Annotated[
         bool,
-        typer.Option("--json", help="For programs: state, events and what a guest's agent tells, one object a line."),
+        typer.Option("--json", help="For programs: state, events and what is told of a guest, one object a line."),
     ] = False,
+    sysfs: Annotated[Path, typer.Option(help="For guest gpus: the directory that stands for /sys.")] = Path("/sys"),
     timeout: Annotated[
         int, typer.Option(min=1, metavar="SECONDS", help="How long the guest's agent, or its program, may take.")
     ] = 10,
@@ -102,7 +103,7 @@ def ctl(
         case Action.VNC:
             _vnc(socket, listen)
         case Action.GUEST:
-            return _guest(socket, words or [], timeout, as_json=as_json)
+            return _guest(socket, words or [], timeout, sysfs, as_json=as_json)
         case _:  # Pause, Resume, Reset, Shutdown, Kill
             ask(socket, action.value.capitalize())
     return None
@@ -163,7 +164,7 @@ def _vnc(socket: Path, listen: str | None) -> None:
         serve_vnc(server, path)
 
 
-def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> int:
+def _guest(socket: Path, words: list[str], timeout: int, sysfs: Path, *, as_json: bool) -> int:
     """Ask the guest's agent; return the exit code of the program in the guest, or 128 and the signal that ended it."""
     from launcher.control.client import ask
 
@@ -181,6 +182,14 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
             rows = [user_row(each) if what == "users" else filesystem_row(each) for each in getattr(found, what)]
             print_text(f"{json.dumps(fields_of(found))}\n" if as_json else "".join(f"{row}\n" for row in aligned(rows)))
             return 0
+        case ["gpus"]:
+            from launcher.control import gpus
+
+            found = ask(socket, "GetGuestGPUs", patience=patience, seconds=timeout)
+            host = gpus.on_host(sysfs, found)
+            lines = [json.dumps(gpus.as_json(fields_of(found), *host))] if as_json else gpus.lines_of(found, *host)
+            print_text("".join(f"{one_line(line)}\n" for line in lines))
+            return 0
         case ["exec", path, *arguments]:
             ended = ask(socket, "ExecInGuest", patience=patience, path=path, arguments=arguments, seconds=timeout)
             for stream, said in ((sys.stdout, ended.out), (sys.stderr, ended.err)):
@@ -193,13 +202,18 @@ def _guest(socket: Path, words: list[str], timeout: int, *, as_json: bool) -> in
     raise UserError(
         "ctl guest",
         f"found {' '.join(words)!r} after it",
-        "expected ping, info, users, filesystems, or exec -- PROGRAM [ARGUMENT]...",
+        "expected gpus, ping, info, users, filesystems, or exec -- PROGRAM [ARGUMENT]...",
     )
 
 
 def fields_of(message: Any) -> dict[str, Any]:
-    """Return all fields of a message by name, also the empty ones."""
-    return {field.name: _plain(getattr(message, field.name)) for field in message.DESCRIPTOR.fields}
+    """Return all fields of a message by name, also the empty ones; None for an absent one that may be absent."""
+    return {
+        field.name: None
+        if field.has_presence and not message.HasField(field.name)
+        else _plain(getattr(message, field.name))
+        for field in message.DESCRIPTOR.fields
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -8,12 +8,13 @@ from launcher.manifest.guest import guest_of
 from launcher.manifest.identity import NAME, NAMESPACE
 from launcher.manifest.parser import Given
 from launcher.manifest.spec import Metadata
+from launcher.network.attachments import refuse_forwarded
 from launcher.pod.claims import ClaimTemplate, by_claim
 from launcher.pod.controllers import Kind, Run, refuse_unfit, run_by
 from launcher.pod.datavolumes import data_volumes
 from launcher.pod.documents import documents
 from launcher.pod.lifecycle import grace, probes, restart_policy
-from launcher.pod.memory import PodMemory, memory
+from launcher.pod.memory import ANY_CARD, MappedBARs, PodMemory, memory
 from launcher.pod.names import by_content, state_claim
 from launcher.pod.plain import PodObject, literal, plain
 from launcher.pod.resources import container_resources, resource_claims
@@ -35,6 +36,7 @@ from program.errors import UserError
 #: Where the pod says what its memory is for, and which level of Pod Security it was printed for, if any.
 MEMORY = "gpu-launcher.dev/memory"
 LEVEL = "gpu-launcher.dev/level"
+_SCRAPED, _SCRAPED_PORT = "prometheus.io/scrape", "prometheus.io/port"
 _CONTAINER = "compute"  # as KubeVirt's is called, for `kubectl exec -c` and `kubectl logs -c`
 _STATE_SIZE = 10 << 20  # bytes; EFI's variables are 528 KiB, a TPM's state and keys some 100
 _LARGEST_DATA = 1 << 20  # bytes of a ConfigMap (Kubernetes' MaxSecretSize)
@@ -55,7 +57,9 @@ def objects(
     owner: str | None = None,
     run: Run = _AS_A_POD,
     logs: Sequence[str] = (),
+    metrics: int | None = None,
     confinement: Confinement = _PRIVILEGED,
+    card: MappedBARs = ANY_CARD,
 ) -> tuple[PodObject, ...]:
     """The ConfigMap with the manifest, the claim that keeps what outlives the pod, if anything does, the DataVolumes of
     its templates, with `imports`, and the Pod, or what `run` has make it.
@@ -63,7 +67,8 @@ def objects(
     With `dra` that gives the cards: the ResourceClaimTemplate is there too, and the manifest asks for its requests.
     `image` is the launcher's. `block`: the volumes whose claim is a block device. `node_devices` is the domain of the
     resources that are /dev/kvm and the like. With `start` also a VM that is not to run has a pod. `owner` is the uid
-    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log.
+    of that last object in the cluster: what nobody else needs goes with it. `logs` are flags of the launcher's log,
+    `metrics` is the pod's port for its own. `card`: the BARs of each device, for the pod's memory.
     UserError, by the manifest's path, for what no pod can be, or none of the `confinement`.
     """
     vm, devices = given.instance.metadata, given.instance.spec.domain.devices
@@ -83,7 +88,13 @@ def objects(
     volumes = data_volumes(given) if imports and beside else ()
     name = manifest["metadata"]["name"]
     block |= given.block
-    pod = _pod(given, name, restart, confinement, image=image, block=block, node_devices=node_devices, logs=logs)
+    flags = (*([f"--metrics={metrics}"] if metrics is not None else ()), *logs)
+    pod = _pod(
+        given, name, restart, confinement, image=image, block=block, node_devices=node_devices, flags=flags, card=card
+    )
+    if metrics is not None:
+        refuse_forwarded(metrics, given.instance.spec)
+        _show_metrics(pod, metrics)
     templates = [_claim_template(given, vm, template)] if template is not None else []
     made = run_by(run, pod, given, state, imports=imports)
     if owner is not None:
@@ -162,16 +173,17 @@ def _pod(
     image: str,
     block: frozenset[str],
     node_devices: str,
-    logs: Sequence[str],
+    flags: Sequence[str],
+    card: MappedBARs,
 ) -> PodObject:
     vmi = given.instance
     vm, spec, guest, level = vmi.metadata, vmi.spec, guest_of(vmi), confinement.level
     refuse_above(level, spec, guest)
-    needed = memory(spec, guest)
+    needed = memory(spec, guest, card)
     state = {"persistentVolumeClaim": {"claimName": state_claim(vm.name)}} if keeps_state(spec) else {}
     mounted = mounts(spec, guest, manifest, state, block)
     devices = volume_devices(mounted)
-    flags = (*map(literal, handover(spec, guest, block, level)), *logs)
+    handed = map(literal, handover(spec, guest, block, level))
     metadata = _metadata(vm.name, given, vm)
     metadata["annotations"] = {**annotations(vm, spec), MEMORY: explained(needed)}
     if level is not Level.PRIVILEGED:
@@ -179,7 +191,7 @@ def _pod(
     container: PodObject = {
         "name": _CONTAINER,
         "image": image,
-        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *flags],
+        "command": ["gpu-launcher", "run", "--vm", paths.MANIFEST, *handed, *flags],
         "env": _environ(),
         **probes(spec),
         "resources": container_resources(spec, guest, needed, node_devices),
@@ -208,6 +220,14 @@ def _pod(
         "metadata": metadata,
         "spec": {name: value for name, value in sorted(fields.items()) if value is not None and value != []},
     }
+
+
+def _show_metrics(pod: PodObject, port: int) -> None:
+    """Have Prometheus find the pod's metrics: by the port's name, or without its operator by annotations."""
+    metadata, (container,) = pod["metadata"], pod["spec"]["containers"]
+    container["ports"] = [{"name": "metrics", "containerPort": port}]
+    # The VM's own ones win: its guest may serve some, too.
+    metadata["annotations"] = {_SCRAPED: "true", _SCRAPED_PORT: str(port), **metadata["annotations"]}
 
 
 def _environ() -> list[PodObject]:

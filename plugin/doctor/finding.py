@@ -22,13 +22,16 @@ class Check(StrEnum):
     VFIO_IOMMU = "vfio-iommu"
     DEVICE_NODES = "device-nodes"
     MEMLOCK = "memlock"
+    HUGE_PAGES = "huge-pages"
     FABRIC = "fabric"
+    PEER_TO_PEER = "peer-to-peer"
 
     VIABILITY = "viability"
     BOOT_VGA = "boot-vga"
     RESET = "reset"
     BARS = "bars"
     POWER = "power"
+    PCIE_ERRORS = "pcie-errors"
     NUMA = "numa"
 
 
