@@ -1,0 +1,187 @@
+"""`gpu-plugin vgpus`: cuts cards into vGPUs and virtual functions as the config says."""
+
+import asyncio
+import os
+import shlex
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from enum import StrEnum
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from pci.address import PCIAddress
+from pci.sysfs.functions import read_host
+from pci.sysfs.vgpus import read_card, read_quotas
+from plugin.binding.former_drivers import locked
+from plugin.binding.processes import read_processes
+from plugin.binding.rebind import Failed, sysfs_writer
+from plugin.cards.config import Config
+from plugin.config_file import config_of
+from plugin.dra.checkpoint import Checkpoint, claimed
+from plugin.flags import DRA_STATE, POD_RESOURCES, STATE, StateDirectory
+from plugin.state_files import boot_id
+from plugin.sysfs_child import ask
+from plugin.vgpus.apply import apply
+from plugin.vgpus.made import made_file, read_made
+from plugin.vgpus.plan import Step, plan
+from plugin.vgpus.steps import World
+from plugin.vgpus.survey import Survey, look
+from plugin.vgpus.vgpu_configs import rules_of
+from program.child import NoAnswer, output
+from program.errors import Refusal, UserError
+from program.output import print_text
+from program.problem import Problem, one_line
+
+_SCRIPT_WITHIN = 120.0  # seconds for sriov-manage, which unbinds and binds each card
+_SYS = Path("/sys")
+
+
+class Action(StrEnum):
+    APPLY = "apply"
+
+
+def vgpus(
+    action: Annotated[
+        Action | None, typer.Argument(metavar="[apply]", help="Make what the config asks for.", show_default=False)
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+    undo: Annotated[
+        bool,
+        typer.Option("--undo", help="Take away what gpu-plugin has made and nobody uses, whatever the config says."),
+    ] = False,
+    config: Annotated[Path | None, typer.Option(help="The config, whose `vgpus` are rules by card (YAML).")] = None,
+    vgpu_configs: Annotated[
+        Path | None, typer.Option(help="In place of the config's rules: the file of NVIDIA's vgpu-device-manager.")
+    ] = None,
+    vgpu_config: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Which of its configurations.  [default: default]")
+    ] = None,
+    sriov_manage: Annotated[
+        str,
+        typer.Option(
+            metavar="COMMAND",
+            help="What turns on the virtual functions of NVIDIA's cards; elsewhere: 'chroot DIR "
+            "/usr/lib/nvidia/sriov-manage'.",
+        ),
+    ] = "/usr/lib/nvidia/sriov-manage",
+    sysfs: Annotated[
+        Path, typer.Option(help="The directory that stands for /sys; its neighbours for /proc and /dev.")
+    ] = _SYS,
+    pod_resources: Annotated[
+        Path | None,
+        typer.Option(help="The kubelet's pod resources socket.  [default: the kubelet's, none with --sysfs]"),
+    ] = None,
+    dra_state: Annotated[
+        Path | None,
+        typer.Option(help=f"Where the DRA driver keeps its claims.  [default: {DRA_STATE}, none with --sysfs]"),
+    ] = None,
+    state: StateDirectory = STATE,
+) -> None:
+    """Cut cards into vGPUs and virtual functions, as the config says.
+
+    Nothing that is in use or that somebody else made is touched.
+    """
+    if action is None and not dry_run:
+        raise UserError("vgpus", "has nothing to do", "expected apply, or --dry-run")
+    try:
+        command = shlex.split(sriov_manage)
+    except ValueError as error:
+        raise UserError(f"--sriov-manage {sriov_manage}", f"is no command: {error}", "close the quote") from error
+    rules = config_of(config)
+    if vgpu_configs is not None:
+        host, _ = ask(read_host, sysfs)
+        rules = replace(rules, vgpus=rules_of(vgpu_configs, vgpu_config or "default", host))
+    elif vgpu_config is not None:
+        raise UserError("--vgpu-config", "is there without --vgpu-configs", "expected both, or none")
+    if undo:
+        rules = replace(rules, vgpus=())
+    is_this_node = sysfs == _SYS
+    sockets = pod_resources or (POD_RESOURCES if is_this_node and os.path.exists(POD_RESOURCES) else None)  # noqa: PTH110
+    claims = dra_state or (DRA_STATE if is_this_node else None)
+    proc = sysfs.absolute().parent / "proc"
+    boot = boot_id(proc)
+
+    def survey(config: Config) -> Survey:
+        held = {**_by_pods(sockets), **_by_claims(claims, boot)}
+        return ask(look, sysfs, config, read_made(state, boot), partial(read_processes, proc), held)[0]
+
+    lock: AbstractContextManager[object] = nullcontext() if dry_run else locked(state)
+    with lock:
+        found = survey(rules)
+        wanted = plan(found, rules)
+        if dry_run:
+            if found.unseen is not None:
+                _say(Problem("who uses the cards", f"was not wholly seen: {found.unseen}", ""))
+            for card, steps in wanted.steps.items():
+                for step in steps:
+                    _print(card, step)
+            problems = wanted.problems
+        else:
+            if wanted.steps and (unseen := found.unseen) is not None:
+                raise Refusal("who uses the cards", f"cannot be seen: {unseen.subject} {unseen.wrong}", unseen.fix)
+            world = World(
+                read=lambda card: ask(read_card, sysfs, card)[0],
+                user=lambda name: survey(rules).users.get(name),
+                quota=lambda card, number: ask(_quotas, sysfs, card, number)[0],
+                write=sysfs_writer(sysfs),
+                sriov_manage=partial(call, command),
+                wait=time.sleep,
+                uuid=uuid4,
+                made=made_file(state),
+                boot=boot,
+            )
+            problems = (*wanted.problems, *apply(world, wanted, found.made, _print))
+    if not wanted.steps and not problems:
+        print_text("nothing to do\n")
+    if problems:
+        raise Refusal.of(problems)
+
+
+def _quotas(sys: Path, card: PCIAddress, number: int) -> Mapping[str, int]:
+    return read_quotas(sys, read_host(sys).functions[card], number)
+
+
+def call(command: Sequence[str], flag: str, card: PCIAddress) -> None:
+    """Call NVIDIA's script; Failed if it says that it failed, Refusal if it cannot be run."""
+    program = " ".join([*command, flag, str(card)])
+    fix = "install NVIDIA's vGPU manager, or name its sriov-manage with --sriov-manage"
+    try:
+        done = output([*command, flag, str(card)], within=_SCRIPT_WITHIN)
+    except OSError as error:
+        raise Refusal(program, f"cannot be run: {error.strerror}", fix) from error
+    except NoAnswer as error:
+        raise Failed(program, error.problem.wrong, fix) from error
+    if done.returncode:
+        last = (done.stderr or done.stdout).decode(errors="replace").strip().splitlines()[-1:]
+        raise Failed(program, f"ends with {done.returncode}{''.join(f': {line}' for line in last)}", fix)
+
+
+def _by_pods(socket: Path | None) -> Mapping[str, str]:
+    """Return the pod of each device that the kubelet has given out; Refusal if it does not answer."""
+    if socket is None:
+        return {}
+    from plugin.watch import podresources  # grpc takes as long to import as everything else together
+
+    listed = asyncio.run(podresources.list_pods(socket, at_most=10.0))
+    return {one.device_id.lower(): f"pod {one.pod}" for one in listed.assignments}
+
+
+def _by_claims(directory: Path | None, boot: str) -> Mapping[str, str]:
+    if directory is None:
+        return {}
+    return {name: f"claim {claim}" for name, claim in claimed(Checkpoint(directory, boot).read()).items()}
+
+
+def _print(card: PCIAddress, step: Step) -> None:
+    print_text(f"{card}: {step}\n")
+
+
+def _say(problem: Problem) -> None:
+    print(f"gpu-plugin: {one_line(problem)}", file=sys.stderr)
